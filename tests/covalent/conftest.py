@@ -7,7 +7,6 @@ of the server that `server` starts later. Other servers are named to it call by 
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
@@ -16,7 +15,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -126,12 +124,6 @@ def embedded() -> Iterator[farcall.local.LocalAWS]:
     with farcall.local.start(cpus=8) as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
-
-
-@pytest.fixture(scope="session")
-def user_home() -> Path:
-    """The home directory of whoever runs Covalent here, as client and as server."""
-    return _USER
 
 
 @pytest.fixture(scope="session")
@@ -247,25 +239,13 @@ def run(dispatch: Dispatch, wait: Wait) -> Callable[..., Any]:
     return lambda lattice, *args, **kwargs: wait(dispatch(lattice, *args, **kwargs))
 
 
-@contextlib.contextmanager
-def _packing() -> Iterator[None]:
+@pytest.fixture
+def packing() -> Iterator[None]:
+    """Have lattices built as with COVALENT_ENABLE_TASK_PACKING, which is read on import."""
     lattices = sys.modules["covalent._workflow.lattice"]
     read, answers = lattices.get_config, {"sdk.task_packing": "true"}
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(lattices, "get_config", lambda key: answers.get(key) or read(key))
-        yield
-
-
-@pytest.fixture(scope="session")
-def pack_tasks() -> Callable[[], AbstractContextManager[None]]:
-    """Have lattices built as `packing` does, within a block: ``with pack_tasks(): ...``."""
-    return _packing
-
-
-@pytest.fixture
-def packing() -> Iterator[None]:
-    """Have lattices built as with COVALENT_ENABLE_TASK_PACKING, which is read on import."""
-    with _packing():
         yield
 
 

@@ -1,4 +1,8 @@
-"""What farcall's page shows of electrons, in a real browser."""
+"""A failed electron in farcall's web UI, in a real browser.
+
+Starts the shared Covalent server, the web UI and a browser, because only a dispatch makes jobs
+that have a node.
+"""
 
 from __future__ import annotations
 

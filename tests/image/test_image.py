@@ -1,4 +1,7 @@
-"""The image itself: what is in it, and how its entrypoint behaves."""
+"""The image itself: its contents, and its entrypoint.
+
+Starts containers of the built image, because the Dockerfile's result is visible nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -75,10 +78,6 @@ def test_the_image_speaks_the_clients_contract(docker, image):
     assert printed_contract(docker, image) == contract.describe()
 
 
-def test_the_label_says_the_protocol_version(config):
-    assert config["Labels"]["farcall.protocol-version"] == str(contract.PROTOCOL_VERSION)
-
-
 def test_the_golden_files_are_read_inside(python):
     files = {f"tests/contract/{path.name}": path for path in CONTRACT_TESTS.glob("*golden.py")}
     files["tests/contract/v1"] = CONTRACT_TESTS / "v1"
@@ -101,12 +100,8 @@ assert code == 0, code
 @pytest.mark.parametrize(
     "options",
     [
-        [],
-        ["--user", "4242"],
-        ["--read-only"],
         ["--read-only", "--user", "4242", "--cap-drop", "ALL"],
-        ["--network", "none"],
-        ["--security-opt", "no-new-privileges"],
+        ["--network", "none", "--security-opt", "no-new-privileges"],
     ],
     ids=" ".join,
 )
@@ -127,33 +122,6 @@ print(next(line for line in open("/proc/self/status") if line.startswith("CapEff
     assert int(capabilities, 16) == 0
 
 
-def test_a_user_without_a_name_has_what_libraries_ask_for(python):
-    code = """import getpass, pathlib, tempfile
-print(getpass.getuser(), pathlib.Path.home(), tempfile.gettempdir())
-"""
-    assert python(code, "--user", "4242") == "farcall /tmp /tmp\n"
-
-
-SHELLS = """import os
-folders, names = ("/bin", "/usr/bin", "/usr/local/bin"), ("sh", "bash", "dash", "ash", "busybox")
-paths = [os.path.join(folder, name) for folder in folders for name in names]
-print(*{os.path.realpath(path) for path in paths if os.path.exists(path)})
-"""
-
-
-def test_no_shell_is_needed(docker, try_docker, image, python):
-    shells = python(SHELLS).split()
-    hidden = [option for path in shells for option in ("--volume", f"/dev/null:{path}")]
-    shell = ["--entrypoint", "/bin/sh", image, "-c", "true"]
-    assert try_docker("run", "--rm", *hidden, *shell).returncode in (126, 127)
-    assert printed_contract(docker, image, *hidden) == contract.describe()
-
-
-def test_the_entrypoint_is_python_and_no_shell(config):
-    assert config["Entrypoint"] == ["python3", "-m", "farcall_runtime"]
-    assert not config["Cmd"]
-
-
 def test_without_an_environment_it_says_who_submits_its_jobs(try_docker, image):
     done = try_docker("run", "--rm", image)
     assert done.returncode == ExitCode.BAD_ENVIRONMENT
@@ -168,25 +136,6 @@ print(json.dumps([d.metadata["Name"].lower() for d in importlib.metadata.distrib
     assert {"cloudpickle", "obstore"} <= names
     unwanted = {"aiobotocore", "aioboto3", "boto3", "botocore", "covalent", "farcall", "pydantic"}
     assert names & unwanted == set()
-
-
-def test_only_the_runtimes_modules_are_in_opt(python):
-    names = python("import os; print(*os.listdir('/opt/farcall/farcall_runtime'))").split()
-    source = Path(contract.__file__).parent
-    assert {name for name in names if name != "__pycache__"} == {
-        path.name for path in source.glob("*.py")
-    }
-
-
-def test_nothing_is_left_of_the_build(python):
-    code = """import os
-for top in ("/root", "/tmp", "/var/tmp", "/home"):
-    for folder, _, files in os.walk(top):
-        print(*(os.path.join(folder, name) for name in files), sep="\\n")
-"""
-    found = [line for line in python(code, "--user", "0").splitlines() if line]
-    # A distribution's own: the files every new home gets, and those of its apt.
-    assert [name for name in found if Path(name).name not in (".bashrc", ".profile")] == []
 
 
 def test_no_credentials_are_in_the_image(config, python):

@@ -1,7 +1,7 @@
-"""``farcall image`` of an installed wheel, with docker's engine and a registry.
+"""``farcall image build`` and ``push`` of an installed wheel, and a job in the pushed image.
 
-The registry is Debian's docker-registry, behind a password as ECR is; ECR's own calls are the
-embedded AWS's.
+Starts a docker engine and Debian's docker-registry behind a password as ECR is; ECR's own calls
+go to the local AWS emulator. Slow, because it builds the wheel, installs it and builds an image.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from farcall.model.settings import read
 from tests.image.conftest import Docker
 from tests.support.own_wheel import ENVIRONMENT, build_own
 from tests.support.patience import until
+
+pytestmark = pytest.mark.slow
 
 ARGUMENTS = shlex.split(os.environ.get("TEST_BUILD_ARGUMENTS", ""))
 PASSWORD = f"{names.ACCOUNT_ID}-auth-token"
@@ -175,14 +177,3 @@ async def test_an_image_is_built_and_pushed_and_jobs_run_in_it(
     again = run("image", "push", tag, "--repository", "team/jobs")  # there is nothing to ask
     assert again.returncode == 0, again.stderr
     assert "is as it was" in again.stdout
-
-
-def test_a_push_that_fails_says_why_and_leaves_the_options(
-    run: Farcall, image: str, aws: farcall.local.LocalAWS, tmp_path: Path
-) -> None:
-    aws.configure(registry="127.0.0.1:9")  # where nothing listens
-    done = run("image", "push", image, "--yes")
-    assert done.returncode == 1
-    assert "connection refused" in done.stderr
-    assert "docker push failed" in done.stderr
-    assert not (tmp_path / ".config").exists()

@@ -1,15 +1,16 @@
-"""What a job definition says of its container, and what of it a container then finds."""
+"""Job definitions of the local AWS emulator with ``--docker``, seen from inside the container.
+
+Starts containers, because limits, mounts, users and their removal are docker's.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import boto3
@@ -66,25 +67,6 @@ def test_a_container_gets_its_roles_credentials_and_no_keys(batch):
     sts.close()
 
 
-def test_the_token_of_credentials_is_for_containers_of_all_users_and_no_other(batch):
-    role = batch.local.environment["FARCALL_BATCH_JOB_ROLE_NAME"]
-    arn = f"arn:aws:iam::123456789012:role/{role}"
-    for user in ("0", "12345"):
-        keys, *_ = python(batch, CREDENTIALS, jobRoleArn=arn, user=user)
-        assert keys["RoleArn"] == arn
-    folders = list(
-        Path(tempfile.gettempdir()).glob(f"farcall-docker-*-{batch.local._process.pid}-*")
-    )
-    assert [0o700] == [folder.stat().st_mode & 0o777 for folder in folders]
-
-
-def test_a_job_without_a_role_gets_no_credentials(batch):
-    """There is no instance whose role it could use instead."""
-    variables = python(batch, "import json, os; print(json.dumps(sorted(os.environ)))")
-    assert [name for name in variables if "CREDENTIALS" in name or "KEY" in name] == []
-    assert "AWS_ENDPOINT_URL" in variables
-
-
 def test_requirements_are_limits(batch):
     """MEMORY limits memory, without swap, and VCPU the processors."""
     script = """
@@ -113,31 +95,6 @@ def test_too_much_memory_is_told_as_ecs_tells_it(batch):
         "OutOfMemoryError: Container killed due to memory usage"
     )
     assert detail["attempts"][0]["container"]["reason"] == detail["container"]["reason"]
-
-
-def test_linux_parameters(batch, tmp_path):
-    """An init process, shared memory and tmpfs are there as asked for."""
-    script = """
-import json, os
-def size(path):
-    found = os.statvfs(path)
-    return found.f_blocks * found.f_frsize
-print(json.dumps([open("/proc/1/comm").read().strip(), size("/dev/shm"), size("/scratch")]))
-"""
-    parameters = {
-        "initProcessEnabled": True,
-        "sharedMemorySize": 48,
-        "tmpfs": [{"containerPath": "/scratch", "size": 16, "mountOptions": ["rw", "noexec"]}],
-    }
-    init, shared, scratch = python(batch, script, linuxParameters=parameters)
-    assert init == "docker-init"
-    assert (shared, scratch) == (48 << 20, 16 << 20)
-    init, _ = python(
-        batch,
-        "import json; print(json.dumps([open('/proc/1/comm').read().strip(), 0]))",
-        linuxParameters={"initProcessEnabled": False},
-    )
-    assert init == "python3"
 
 
 def test_user_file_system_limits_and_volumes(batch, tmp_path):
@@ -218,20 +175,6 @@ def test_what_cannot_be_started_says_why(batch, container, reason):
     assert "startedAt" not in detail
 
 
-def test_a_job_is_ended_while_its_image_is_pulled(batch):
-    """A registry that never answers does not keep the job from being terminated."""
-    with socket.create_server(("127.0.0.1", 0)) as registry:
-        image = f"127.0.0.1:{registry.getsockname()[1]}/jobs:latest"
-        job_id = batch.submit(batch.definition("true", container={"image": image}))
-        connection, _ = registry.accept()  # by the engine
-        assert batch.status(job_id) == "STARTING"
-        batch.batch.terminate_job(jobId=job_id, reason="enough")
-        detail = batch.wait(job_id)
-        connection.close()
-    assert (detail["status"], detail["statusReason"]) == ("FAILED", "enough")
-    assert "exitCode" not in detail["container"]
-
-
 def containers(docker, server):
     """Return the containers an embedded AWS has on the engine, whatever their state."""
     return docker("ps", "--all", "--quiet", "--filter", f"label={SERVER_LABEL}={server}").split()
@@ -280,25 +223,3 @@ def test_the_command_line_says_where_there_is_no_engine(tmp_path):
     assert "no docker engine answers" in done.stderr
     assert "set DOCKER_HOST" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_long_output_arrives_whole_while_the_job_runs(batch):
-    """Lines are in the log before the job has ended; none is lost."""
-    script = "seq 20000; sleep 1000"
-    job_id = batch.submit(batch.definition("sh", "-c", script))
-    detail = batch.wait(job_id, "RUNNING")
-    batch.wait_for(lambda: batch.output(detail))
-    stream = detail["container"]["logStreamName"]
-    found = []
-    deadline = time.monotonic() + 120
-    token = {}
-    while len(found) < 20_000:
-        assert time.monotonic() < deadline
-        page = batch.logs.get_log_events(
-            logGroupName="/aws/batch/job", logStreamName=stream, startFromHead=True, **token
-        )
-        found += [event["message"] for event in page["events"]]
-        token = {"nextToken": page["nextForwardToken"]}
-    assert found == [str(number) for number in range(1, 20_001)]
-    batch.batch.terminate_job(jobId=job_id, reason="enough")
-    assert batch.wait(job_id)["status"] == "FAILED"

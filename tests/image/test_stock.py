@@ -1,19 +1,20 @@
-"""Jobs in containers of an image that holds Python and nothing of farcall's."""
+"""Tasks in an image that holds Python and nothing of farcall's.
+
+Starts containers of the base image, because the runtime and its packages must come from the
+bucket.
+"""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, IntegrityError, JobCancelledError
-from tests.image.conftest import Docker
+from farcall import BatchExecutor, IntegrityError
 from tests.support.iam import VALUES, Enforced
-from tests.support.patience import PATIENCE_S, until_async
 
 RUNTIMES = "farcall/v1/runtime/"
 
@@ -49,13 +50,6 @@ def stock(
     enforced.restore()
 
 
-def test_the_base_image_holds_nothing_of_farcall_s(docker: Docker, base_image: str) -> None:
-    code = "import importlib.util as u; "
-    code += "print([u.find_spec(n) for n in ('farcall_runtime', 'cloudpickle', 'obstore')])"
-    found = docker("run", "--rm", "--entrypoint", "python3", base_image, "-c", code)
-    assert found == "[None, None, None]\n"
-
-
 async def test_value_map_error_and_output(stock: dict[str, object]) -> None:
     def work(number: int) -> tuple[int, int, str]:
         import os
@@ -73,32 +67,6 @@ async def test_value_map_error_and_output(stock: dict[str, object]) -> None:
         assert [value for value, *_ in await executor.task(work).map(range(3))] == [0, 1, 4]
         with pytest.raises(LookupError, match="no -1"):
             await executor.task(work)(-1)
-
-
-async def test_cancel(stock: dict[str, object]) -> None:
-    def work() -> None:
-        print("begun", flush=True)
-        time.sleep(PATIENCE_S)
-
-    async with BatchExecutor(**stock) as executor:
-        job = await executor.submit(work)
-
-        async def has_begun() -> bool:
-            return await job.stdout() == "begun\n"
-
-        await until_async(has_begun)
-        await job.cancel()
-        with pytest.raises(JobCancelledError):
-            await job.result()
-
-
-async def test_a_read_only_root_with_a_tmpfs(stock: dict[str, object]) -> None:
-    # Libraries are loaded from there, which docker forbids by default.
-    tmpfs = {"containerPath": "/tmp", "size": 256, "mountOptions": ["exec"]}
-    container = {"readonlyRootFilesystem": True, "linuxParameters": {"tmpfs": [tmpfs]}}
-    extra = {"containerProperties": container}
-    async with BatchExecutor(**stock, job_definition_extra=extra) as executor:
-        assert await executor.task(abs)(-1) == 1
 
 
 async def test_tampering_is_refused(stock: dict[str, object], enforced: Enforced) -> None:

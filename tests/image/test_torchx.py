@@ -1,4 +1,7 @@
-"""TorchX's own Runner, whose apps run in real containers on the embedded AWS."""
+"""A TorchX app of two roles in containers.
+
+Starts containers on one docker network, because the worker connects to the main role's address.
+"""
 
 from __future__ import annotations
 
@@ -88,19 +91,3 @@ def test_two_roles_run_together_on_a_node_each(
     assert state is AppState.SUCCEEDED
     assert lines(runner, handle, "main") == ["worker 0"]
     assert lines(runner, handle, "worker") == ["128"]
-
-
-def test_replicas_write_apart_and_the_first_decides(
-    runner: Runner, base_image: str, shared: Path
-) -> None:
-    index = "$AWS_BATCH_JOB_NODE_INDEX"
-    until = "until [ -e /shared/1 ]; do sleep 0.05; done"
-    script = f"echo {index} of $AWS_BATCH_JOB_NUM_NODES; touch /shared/{index}; {until}; exit 3"
-    mount = BindMount(src_path=str(shared), dst_path="/shared")
-    role = shell("trainer", base_image, script, num_replicas=2, mounts=[mount])
-    handle, state = ran(runner, AppDef("many", roles=[role]))
-    assert state is AppState.FAILED
-    assert [lines(runner, handle, "trainer", k) for k in (0, 1)] == [["0 of 2"], ["1 of 2"]]
-    status = runner.status(handle)
-    assert status is not None
-    assert "exit code 3" in status.msg

@@ -1,4 +1,7 @@
-"""Whom the embedded AWS answers: AWS clients with its key, and neither web pages nor strangers."""
+"""Requests that the local AWS emulator refuses: wrong keys, web pages, wrong hosts, broken HTTP.
+
+Starts the emulator with and without enforced permissions, because requests must arrive over HTTP.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""What AWS documents of Batch, checked with boto3 against the embedded AWS or a real account.
+"""Rules of AWS Batch that farcall depends on, with boto3.
 
-Each test's docstring states the rule and where it stands. Jobs are real processes with real
-signals.
+Each docstring states a rule and its source. Starts jobs as real processes on the local AWS
+emulator, because signals, exit codes and logs come from processes; with ``--aws``, on a real
+account.
 """
 
 from __future__ import annotations
 
 import re
 import time
-import uuid
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
@@ -66,22 +66,6 @@ def test_exit_code_decides(batch):
     assert bad["createdAt"] <= bad["startedAt"] <= bad["stoppedAt"]
 
 
-def test_states_come_in_order(batch, knobs):
-    """A job passes SUBMITTED, RUNNABLE, STARTING and RUNNING.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
-    """
-    knobs.configure(delays=dict.fromkeys(("SUBMITTED", "RUNNABLE", "STARTING", "RUNNING"), 1))
-    job_id = batch.submit(batch.definition("true"))
-    seen = []
-    while not seen or seen[-1] not in FINAL:
-        status = batch.status(job_id)
-        seen += [status] if status not in seen else []
-        time.sleep(0.03)
-    assert seen == ["SUBMITTED", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED"]
-    assert seen == sorted(seen, key=ORDER.index)
-
-
 def test_log_stream_and_attempts_of_a_running_job(batch):
     """Each attempt gets its log stream in RUNNING; `attempts` lists ended attempts only.
 
@@ -110,19 +94,6 @@ def test_jobs_are_told_how_often_to_store_output_only_where_somebody_asks_for_it
         batch.wait_for(lambda detail=detail: batch.output(detail))
         told += batch.output(detail)
     assert told == ["told:", "told:0.5", "told:"]
-
-
-def test_log_group_and_prefix_of_the_definition(batch, knobs):
-    """`awslogs-group` and `awslogs-stream-prefix` name the group and the stream.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/using_awslogs.html
-    """
-    group = knobs.environment["FARCALL_BATCH_JOB_LOG_GROUP_NAME"]
-    options = {"awslogs-group": group, "awslogs-stream-prefix": "mine"}
-    log = {"logConfiguration": {"logDriver": "awslogs", "options": options}}
-    job = batch.shell("echo hello", document={"container": log})
-    assert job["container"]["logStreamName"].startswith("mine/default/")
-    assert batch.output(job, group) == ["hello"]
 
 
 def test_output_of_every_kind(batch, knobs):
@@ -207,19 +178,6 @@ def test_environment_of_a_job(batch, knobs, monkeypatch):
     assert "/dev/null" in lines
 
 
-def test_environment_override_wins_by_name(batch):
-    """Overrides add variables and replace the definition's, by name.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerOverrides.html
-    """
-    base = {"environment": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}
-    override = {"environment": [{"name": "B", "value": "3"}, {"name": "C", "value": "4"}]}
-    job = batch.shell('echo "$A$B$C"', document={"container": base}, containerOverrides=override)
-    assert batch.output(job) == ["134"]
-    shown = {item["name"]: item["value"] for item in job["container"]["environment"]}
-    assert {name: shown[name] for name in "ABC"} == {"A": "1", "B": "3", "C": "4"}
-
-
 def test_command_and_resources_are_overridden(batch):
     """`command` and `resourceRequirements` of the submission win, the latter by type.
 
@@ -237,16 +195,6 @@ def test_command_and_resources_are_overridden(batch):
     assert shown == {"VCPU": "1", "MEMORY": "256"}
 
 
-def test_parameters_are_substituted(batch):
-    """`Ref::name` in a command takes the submission's value, else the definition's.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job_definition_parameters.html#parameters
-    """
-    definition = batch.definition("echo", "Ref::a", "Ref::b", parameters={"a": "1", "b": "2"})
-    job = batch.wait(batch.submit(definition, parameters={"b": "3"}))
-    assert batch.output(job) == ["1 3"]
-
-
 # Retries --------------------------------------------------------------------------------------
 
 
@@ -259,19 +207,6 @@ def test_attempts_are_counted_from_one(batch):
     assert [a["container"]["exitCode"] for a in job["attempts"]] == [1, 2]
     assert job["status"] == "FAILED"
     assert job["container"]["exitCode"] == 2
-
-
-def test_success_ends_the_attempts(batch):
-    """A later attempt that succeeds makes the job succeed; submission's attempts replace.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
-    """
-    job = batch.shell(
-        "[ $AWS_BATCH_JOB_ATTEMPT = 2 ]",
-        document={"retryStrategy": {"attempts": 1}},
-        retryStrategy={"attempts": 5},
-    )
-    assert (job["status"], len(job["attempts"])) == ("SUCCEEDED", 2)
 
 
 @pytest.mark.parametrize(
@@ -306,16 +241,6 @@ def test_evaluate_on_exit(batch, rules, attempts):
     assert len(job["attempts"]) == attempts
     shown = job["retryStrategy"]["evaluateOnExit"]
     assert [rule["action"] for rule in shown] == [rule["action"].lower() for rule in rules]
-
-
-def test_rules_do_not_touch_success(batch):
-    """evaluateOnExit is for failed attempts only.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
-    """
-    rules = [{"onExitCode": "0", "action": "RETRY"}]
-    job = batch.shell("exit 0", retryStrategy={"attempts": 3, "evaluateOnExit": rules})
-    assert (job["status"], len(job["attempts"])) == ("SUCCEEDED", 1)
 
 
 def test_reclaimed_host(batch, knobs):
@@ -410,21 +335,6 @@ def test_terminate_a_running_job(batch):
     assert len(job["attempts"]) == 1
 
 
-def test_terminate_between_two_attempts(batch, knobs):
-    """A terminated job is not tried again, even if its attempt has failed by itself just before.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
-    """
-    knobs.configure(delays={"RUNNING": 1})
-    job_id = batch.submit(
-        batch.definition("sh", "-c", "echo ready; exit 1"), retryStrategy={"attempts": 3}
-    )
-    batch.wait_for(lambda: batch.output(batch.describe(job_id)) == ["ready"])
-    batch.batch.terminate_job(jobId=job_id, reason="enough")
-    job = batch.wait(job_id)
-    assert (job["statusReason"], len(job["attempts"])) == ("enough", 1)
-
-
 def test_terminate_signals_the_main_process_alone(batch, knobs):
     """docker sends SIGTERM to PID 1 only; what PID 1 leaves behind dies with the container.
 
@@ -451,27 +361,6 @@ def test_cancel_does_nothing_to_a_running_job(batch):
     assert (job["status"], job["isCancelled"]) == ("SUCCEEDED", False)
 
 
-@pytest.mark.parametrize(
-    ("operation", "flag"), [("cancel_job", "isCancelled"), ("terminate_job", "isTerminated")]
-)
-def test_withdraw_a_waiting_job(batch, knobs, operation, flag):
-    """A RUNNABLE job is cancelled by either call and never starts.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
-    """
-    knobs.configure(delays={"RUNNABLE": 600})
-    job_id = batch.submit(batch.definition("true"))
-    batch.wait(job_id, "RUNNABLE")
-    getattr(batch.batch, operation)(jobId=job_id, reason="changed my mind")
-    job = batch.wait(job_id)
-    assert (job["status"], job["statusReason"]) == ("FAILED", "changed my mind")
-    assert job[flag] is True
-    assert job["attempts"] == []
-    knobs.configure(delays={})
-    assert batch.shell("true")["status"] == "SUCCEEDED"  # one that came later has run by now
-    assert batch.describe(job_id)["attempts"] == []
-
-
 def test_terminate_a_starting_job(batch, knobs):
     """A job terminated in STARTING fails without having run.
 
@@ -484,23 +373,6 @@ def test_terminate_a_starting_job(batch, knobs):
     job = batch.wait(job_id)
     assert (job["status"], job["statusReason"]) == ("FAILED", "stop")
     assert "exitCode" not in job["container"]
-
-
-def test_pending_job_is_cancelled_after_its_dependencies(batch, held):
-    """A PENDING job is cancelled after all its dependencies are completed.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
-    """
-    until_free, free = held
-    first = batch.start(until_free)
-    second = batch.submit(batch.definition("true"), dependsOn=[{"jobId": first}])
-    batch.wait(second, "PENDING")
-    batch.batch.cancel_job(jobId=second, reason="no")
-    job = batch.describe(second)
-    assert (job["status"], job["isCancelled"]) == ("PENDING", True)
-    free()
-    assert batch.wait(second)["statusReason"] == "no"
-    assert batch.status(first) == "SUCCEEDED"
 
 
 def test_ended_and_unknown_jobs_take_any_call(batch):
@@ -573,17 +445,6 @@ def test_array_parent_is_pending_then_failed(batch):
     assert batch.status(f"{job_id}:1") == "SUCCEEDED"
 
 
-def test_retries_are_per_child(batch):
-    """Each child has its own attempts.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
-    """
-    script = "exit $((AWS_BATCH_JOB_ARRAY_INDEX == 1))"
-    parent = batch.shell(script, arrayProperties={"size": 2}, retryStrategy={"attempts": 2})
-    children = [batch.describe(f"{parent['jobId']}:{index}") for index in (0, 1)]
-    assert [len(child["attempts"]) for child in children] == [1, 2]
-
-
 def test_terminate_one_child(batch):
     """`<parent>:<index>` terminates that child alone.
 
@@ -649,39 +510,6 @@ def test_dependency(batch, held):
     assert batch.wait(late)["status"] == "SUCCEEDED"
 
 
-def test_sequential_array(batch):
-    """With SEQUENTIAL each child starts after the one before it has succeeded.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
-    """
-    parent = batch.shell(
-        "exit $((AWS_BATCH_JOB_ARRAY_INDEX == 1))",
-        arrayProperties={"size": 3},
-        dependsOn=[{"type": "SEQUENTIAL"}],
-    )
-    first, second, third = (batch.describe(f"{parent['jobId']}:{index}") for index in range(3))
-    assert first["stoppedAt"] <= second["startedAt"]
-    assert [first["status"], second["status"]] == ["SUCCEEDED", "FAILED"]
-    assert third["statusReason"] == "Dependent Job failed"
-    assert third["attempts"] == []
-
-
-def test_n_to_n_arrays(batch):
-    """With N_TO_N each child waits for the child of the same index.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
-    """
-    first = batch.submit(
-        batch.definition("sh", "-c", "exit $AWS_BATCH_JOB_ARRAY_INDEX"),
-        arrayProperties={"size": 2},
-    )
-    pair = {"jobId": first, "type": "N_TO_N"}
-    second = batch.submit(batch.definition("true"), arrayProperties={"size": 2}, dependsOn=[pair])
-    batch.wait(second)
-    assert [batch.status(f"{second}:{index}") for index in (0, 1)] == ["SUCCEEDED", "FAILED"]
-    refusal(batch.submit, batch.definition("true"), arrayProperties={"size": 3}, dependsOn=[pair])
-
-
 # Describing and listing -----------------------------------------------------------------------
 
 
@@ -692,22 +520,6 @@ def test_describe_takes_100_and_leaves_out_the_unknown(batch):
     """
     assert batch.batch.describe_jobs(jobs=["unknown"] * 100)["jobs"] == []
     refusal(batch.batch.describe_jobs, jobs=["unknown"] * 101)
-
-
-def test_jobs_are_found_by_arn(batch):
-    """A job's ARN does where its ID does; TorchX describes and terminates nodes and jobs so.
-
-    https://github.com/meta-pytorch/torchx/blob/v0.7.0/torchx/schedulers/aws_batch_scheduler.py
-    """
-    job_id = batch.submit(batch.nodes({"0:": "sleep 600"}, 2))
-    arn = batch.wait(job_id, "RUNNING")["jobArn"]
-    assert batch.describe(arn)["jobId"] == job_id
-    assert batch.describe(f"{arn}#0")["jobId"] == f"{job_id}#0"
-    batch.batch.terminate_job(jobId=arn, reason="by ARN")
-    assert batch.wait(arn)["statusReason"] == "by ARN"
-    account = arn.split(":")[4]
-    elsewhere = arn.replace(account, account[::-1])
-    assert batch.batch.describe_jobs(jobs=[elsewhere])["jobs"] == []
 
 
 def test_list_jobs_shows_one_state(batch):
@@ -790,15 +602,6 @@ def test_list_jobs_of_an_array(batch):
     assert not [row for row in in_queue["jobSummaryList"] if ":" in row["jobId"]]
 
 
-def test_list_jobs_needs_exactly_one_scope(batch):
-    """Exactly one of jobQueue, arrayJobId and multiNodeJobId is given.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
-    """
-    refusal(batch.batch.list_jobs)
-    refusal(batch.batch.list_jobs, jobQueue=batch.queue, arrayJobId="x")
-
-
 # Definitions ----------------------------------------------------------------------------------
 
 
@@ -821,27 +624,6 @@ def test_revisions(batch):
     assert used(arns[0].rpartition(":")[0]) == arns[1]
     refusal(batch.submit, f"{name}:3")
     refusal(batch.submit, f"{name}:4")
-
-
-def test_describe_definitions(batch):
-    """DescribeJobDefinitions finds by name and status, or by `name:revision` and ARN alone.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_DescribeJobDefinitions.html
-    """
-    name = f"farcall-test-describe-{time.time_ns()}"
-    arns = [batch.definition("true", name=name, tags={"k": "v"}) for _ in range(2)]
-    batch.batch.deregister_job_definition(jobDefinition=arns[0])
-
-    def found(**options):
-        reply = batch.batch.describe_job_definitions(**options)
-        return sorted(row["jobDefinitionArn"] for row in reply["jobDefinitions"])
-
-    assert found(jobDefinitionName=name) == arns
-    assert found(jobDefinitionName=name, status="ACTIVE") == arns[1:]
-    assert found(jobDefinitionName=name, status="INACTIVE") == arns[:1]
-    assert found(jobDefinitions=[f"{name}:2", arns[0]]) == arns
-    assert found(jobDefinitionName="farcall-test-nothing-of-that-name") == []
-    refusal(batch.batch.describe_job_definitions, jobDefinitions=[arns[0]], status="ACTIVE")
 
 
 def test_empty_variables_are_dropped_from_definitions(batch):
@@ -933,150 +715,6 @@ def test_definitions_batch_refuses(batch, document):
     refusal(batch.definition, "true", **document)
 
 
-def test_definitions_batch_takes(batch):
-    """Fargate's pairs and every character a pattern allows are taken.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_EvaluateOnExit.html
-    """
-    rules = [{"onStatusReason": "Host EC2*", "onExitCode": "13*", "action": "RETRY"}]
-    batch.definition("true", retryStrategy={"attempts": 2, "evaluateOnExit": rules})
-    batch.definition("true", **fargate("0.25", "512"))
-    batch.definition("true", **fargate("16", "40960"))
-
-
-EFS = {"fileSystemId": "fs-12345678"}
-
-
-def mounted(**volume):
-    """Return containerProperties with a volume, and a mount point of it."""
-    point = {"sourceVolume": "v", "containerPath": "/v"}
-    return {"volumes": [{"name": "v", **volume}], "mountPoints": [point]}
-
-
-def on_efs(access_point="", **efs):
-    """Return containerProperties with a file system of EFS."""
-    own = {"authorizationConfig": {"accessPointId": access_point}} if access_point else {}
-    return mounted(efsVolumeConfiguration={**EFS, **own, **efs})
-
-
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize(
-    "container",
-    [
-        pytest.param(
-            {"mountPoints": [{"sourceVolume": "v", "containerPath": "/v"}]},
-            id="a volume that is not there",
-        ),
-        pytest.param(
-            {"volumes": [{"name": "v"}], "mountPoints": [{"sourceVolume": "v"}]}, id="no path"
-        ),
-        pytest.param({"volumes": [{"host": {"sourcePath": "/tmp"}}]}, id="no volume name"),
-        pytest.param({"volumes": [{"name": "a.b"}]}, id="dot in a volume name"),
-        pytest.param({"volumes": [{"name": "v" * 256}]}, id="long volume name"),
-        pytest.param(on_efs(fileSystemId=""), id="no file system"),
-        pytest.param(on_efs(rootDirectory="/" + "x" * 4096), id="long folder of EFS"),
-        pytest.param(on_efs(transitEncryption="MAYBE"), id="encryption that is no switch"),
-        pytest.param(on_efs(transitEncryptionPort=65_536), id="port of EFS"),
-        pytest.param(
-            on_efs("fsap-1234", transitEncryption="ENABLED", rootDirectory="/x"),
-            id="a folder beside an access point",
-        ),
-        pytest.param(on_efs("fsap-1234"), id="an access point without encryption"),
-        pytest.param(
-            on_efs(authorizationConfig={"iam": "ENABLED"}), id="IAM of EFS without encryption"
-        ),
-        pytest.param(
-            on_efs(transitEncryption="ENABLED", authorizationConfig={"iam": "ENABLED"}),
-            id="IAM of EFS without a job role",
-        ),
-        pytest.param({"linuxParameters": {"devices": [{"hostPath": ""}]}}, id="no device"),
-        pytest.param(
-            {"linuxParameters": {"devices": [{"hostPath": "/dev/x", "permissions": ["RW"]}]}},
-            id="permission of a device",
-        ),
-        pytest.param({"linuxParameters": {"sharedMemorySize": 0}}, id="no shared memory"),
-        pytest.param(
-            {"linuxParameters": {"tmpfs": [{"containerPath": "/t", "size": 0}]}}, id="no tmpfs"
-        ),
-        pytest.param({"linuxParameters": {"maxSwap": -1}}, id="swap"),
-        pytest.param({"linuxParameters": {"swappiness": 101}}, id="swappiness"),
-        pytest.param(
-            {"ulimits": [{"name": "files", "softLimit": 1, "hardLimit": 1}]}, id="unknown ulimit"
-        ),
-        pytest.param(
-            {"secrets": [{"name": "A", "valueFrom": "parameter"}]}, id="secrets without a role"
-        ),
-        pytest.param(
-            {"executionRoleArn": FARGATE_ROLE, "secrets": [{"name": "A", "valueFrom": ""}]},
-            id="a secret of nowhere",
-        ),
-    ],
-)
-def test_what_of_the_host_batch_refuses(batch, container, count):
-    """What a container has of its host and of EFS is checked, on one node and on several.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_Volume.html
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_EFSVolumeConfiguration.html
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_EFSAuthorizationConfig.html
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_LinuxParameters.html
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_Ulimit.html
-    """
-    if count == 1:
-        refusal(batch.definition, "true", container=container)
-    else:
-        refusal(batch.nodes, {"0:": "true"}, count, container=container)
-
-
-def test_what_of_the_host_batch_takes(batch):
-    """It is kept as it was registered, on one node and on several.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeRangeProperty.html
-    """
-    access = {"accessPointId": "fsap-1234", "iam": "ENABLED"}
-    encrypted = {**EFS, "transitEncryption": "ENABLED", "authorizationConfig": access}
-    wanted = {
-        "volumes": [
-            {"name": "folder", "host": {"sourcePath": "/tmp"}},
-            {"name": "efs", "efsVolumeConfiguration": {**EFS, "rootDirectory": "/data"}},
-            {"name": "access-point", "efsVolumeConfiguration": encrypted},
-        ],
-        "mountPoints": [
-            {"sourceVolume": "folder", "containerPath": "/folder", "readOnly": True},
-            {"sourceVolume": "efs", "containerPath": "/efs"},
-            {"sourceVolume": "access-point", "containerPath": "/ap"},
-        ],
-        "linuxParameters": {
-            "devices": [
-                {
-                    "hostPath": "/dev/infiniband/uverbs0",
-                    "containerPath": "/dev/infiniband/uverbs0",
-                    "permissions": ["READ", "WRITE", "MKNOD"],
-                }
-            ],
-            "sharedMemorySize": 1024,
-            "swappiness": 0,
-            "maxSwap": 0,
-        },
-        "ulimits": [{"name": "memlock", "softLimit": -1, "hardLimit": -1}],
-        "secrets": [{"name": "A", "valueFrom": "arn:aws:ssm:us-east-1:123456789012:parameter/a"}],
-        "privileged": True,
-        "jobRoleArn": "arn:aws:iam::123456789012:role/job",
-        "executionRoleArn": FARGATE_ROLE,
-    }
-    one = batch.definition("true", container=wanted)
-    several = batch.nodes({"0": "true", "1:": "true"}, 3, container=wanted)
-    shown = {
-        found["jobDefinitionArn"]: found
-        for found in batch.batch.describe_job_definitions(jobDefinitions=[one, several])[
-            "jobDefinitions"
-        ]
-    }
-    groups = shown[several]["nodeProperties"]["nodeRangeProperties"]
-    for kept in (shown[one]["containerProperties"], *(group["container"] for group in groups)):
-        assert {name: kept[name] for name in wanted} == wanted
-
-
 # Submissions ----------------------------------------------------------------------------------
 
 
@@ -1123,19 +761,6 @@ def test_payload_limit(batch):
     assert message.startswith("Job size must be less than 30 KiB, got 31 KiB")
 
 
-def test_override_limit_is_found_at_the_start(batch):
-    """Overrides above 8192 characters are accepted, and the job fails when it is to start.
-
-    https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_RunTask.html
-    """
-    job = batch.shell(
-        "true", containerOverrides={"environment": [{"name": "X", "value": "x" * 8192}]}
-    )
-    assert job["status"] == "FAILED"
-    assert job["statusReason"] == "Container Overrides length must be at most 8192"
-    assert "exitCode" not in job["container"]
-
-
 def test_queues(batch, knobs):
     """Jobs name their queue by name or ARN; a disabled queue takes none.
 
@@ -1165,111 +790,6 @@ def test_queues(batch, knobs):
     assert f"{name}-ce" in [one["computeEnvironmentName"] for one in shown]
 
 
-@pytest.fixture
-def made(batch, knobs):
-    """Names of a new queue and its compute environment."""
-    name = f"made-{uuid.uuid4().hex[:8]}"
-    batch.batch.create_compute_environment(
-        computeEnvironmentName=f"{name}-ce", type="UNMANAGED", serviceRole="role"
-    )
-    order = [{"order": 1, "computeEnvironment": f"{name}-ce"}]
-    batch.batch.create_job_queue(jobQueueName=name, priority=1, computeEnvironmentOrder=order)
-    return name, f"{name}-ce"
-
-
-def queue_shown(batch, name):
-    return (batch.batch.describe_job_queues(jobQueues=[name])["jobQueues"] or [None])[0]
-
-
-def environment_shown(batch, name):
-    reply = batch.batch.describe_compute_environments(computeEnvironments=[name])
-    return (reply["computeEnvironments"] or [None])[0]
-
-
-def test_a_queue_is_changed_in_what_is_given(batch, made):
-    """UpdateJobQueue keeps what is not given; a queue that is DISABLED takes no jobs.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_UpdateJobQueue.html
-    """
-    name, environment = made
-    batch.batch.update_job_queue(jobQueue=name, state="DISABLED", priority=7)
-    batch.wait_for(lambda: queue_shown(batch, name)["status"] == "VALID")
-    shown = queue_shown(batch, name)
-    assert (shown["state"], shown["priority"]) == ("DISABLED", 7)
-    assert shown["computeEnvironmentOrder"] == [{"order": 1, "computeEnvironment": environment}]
-    assert "ENABLED" in refusal(batch.submit, batch.definition("true"), jobQueue=name)
-    order = [{"order": 1, "computeEnvironment": "absent"}]
-    message = refusal(batch.batch.update_job_queue, jobQueue=name, computeEnvironmentOrder=order)
-    assert message == "ComputeEnvironment absent not found."
-    assert refusal(batch.batch.update_job_queue, jobQueue="x") == "JobQueue x not found."
-
-
-def test_a_queue_is_deleted_once_it_is_disabled_and_its_jobs_with_it(batch, knobs, made):
-    """A queue must be DISABLED; its jobs are terminated.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_DeleteJobQueue.html
-    """
-    name, _ = made
-    knobs.configure(stop_grace_s=0.1)
-    job = batch.start("sleep 600", jobQueue=name)
-    assert "DISABLED" in refusal(batch.batch.delete_job_queue, jobQueue=name)
-    batch.batch.update_job_queue(jobQueue=name, state="DISABLED")
-    batch.wait_for(lambda: queue_shown(batch, name)["status"] == "VALID")
-    batch.batch.delete_job_queue(jobQueue=name)
-    batch.wait_for(lambda: queue_shown(batch, name) is None)
-    assert batch.describe(job)["status"] == "FAILED"
-    assert batch.describe(job)["isTerminated"]
-    batch.batch.delete_job_queue(jobQueue=name)
-
-
-def test_an_environment_is_deleted_once_it_is_disabled_and_no_queue_has_it(batch, made):
-    """An environment must be DISABLED and disassociated from queues, which takes Batch a moment.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_DeleteComputeEnvironment.html
-    https://github.com/hashicorp/terraform-provider-aws/issues/2044
-    """
-    name, environment = made
-    delete = batch.batch.delete_compute_environment
-    assert "DISABLED" in refusal(delete, computeEnvironment=environment)
-    batch.batch.update_compute_environment(computeEnvironment=environment, state="DISABLED")
-    batch.wait_for(lambda: environment_shown(batch, environment)["status"] == "VALID")
-    message = refusal(delete, computeEnvironment=environment)
-    assert message == "Cannot delete, found existing JobQueue relationship"
-    batch.batch.update_job_queue(jobQueue=name, state="DISABLED")
-    batch.wait_for(lambda: queue_shown(batch, name)["status"] == "VALID")
-    batch.batch.delete_job_queue(jobQueue=name)
-    batch.wait_for(lambda: queue_shown(batch, name) is None)
-    delete(computeEnvironment=environment)
-    batch.wait_for(lambda: environment_shown(batch, environment) is None)
-
-
-def test_a_managed_environment_has_what_its_type_needs(batch, knobs):
-    """EC2 needs instance types and an instance profile, Fargate takes neither.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_ComputeResource.html
-    """
-    name = f"managed-{uuid.uuid4().hex[:8]}"
-
-    def create(**resources):
-        batch.batch.create_compute_environment(
-            computeEnvironmentName=name,
-            type="MANAGED",
-            computeResources={"maxvCpus": 4, "subnets": ["subnet-1"], **resources},
-        )
-
-    assert "instanceRole, instanceTypes must be" in refusal(create, type="EC2")
-    assert "securityGroupIds must be" in refusal(create, type="FARGATE")
-    fargate = {"type": "FARGATE", "securityGroupIds": ["sg-1"]}
-    assert "minvCpus must not be" in refusal(create, minvCpus=0, **fargate)
-    create(**fargate)
-    batch.batch.update_compute_environment(
-        computeEnvironment=name, computeResources={"maxvCpus": 8}
-    )
-    batch.wait_for(lambda: environment_shown(batch, name)["status"] == "VALID")
-    resources = environment_shown(batch, name)["computeResources"]
-    assert (resources["maxvCpus"], resources["subnets"]) == (8, ["subnet-1"])
-
-
 def test_queue_snapshot(batch, knobs):
     """GetJobQueueSnapshot shows the first 100 RUNNABLE jobs, front first.
 
@@ -1285,116 +805,12 @@ def test_queue_snapshot(batch, knobs):
     batch.wait(ids[0])
 
 
-def test_tags(batch):
-    """Jobs and definitions can be tagged, array children cannot.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_TagResource.html
-    """
-    definition = batch.definition("true", tags={"a": "1"})
-    job_id = batch.submit(definition, tags={"b": "2"}, arrayProperties={"size": 2})
-    job = batch.wait(job_id)
-    assert job["tags"]["b"] == "2"
-    for arn in (definition, job["jobArn"]):
-        batch.batch.tag_resource(resourceArn=arn, tags={"c": "3", "d": "4"})
-        batch.batch.untag_resource(resourceArn=arn, tagKeys=["d"])
-        assert batch.batch.list_tags_for_resource(resourceArn=arn)["tags"]["c"] == "3"
-        assert "d" not in batch.batch.list_tags_for_resource(resourceArn=arn)["tags"]
-    refusal(batch.batch.tag_resource, resourceArn=f"{job['jobArn']}:0", tags={"x": "y"})
-
-
 # Multi-node parallel jobs ---------------------------------------------------------------------
 
 
 def nodes(batch, job_id, *indexes):
     """Describe nodes of a job."""
     return [batch.describe(f"{job_id}#{index}") for index in indexes]
-
-
-def in_groups(*targets, count=2, main=0, **document):
-    """Return what `Account.nodes` takes, with one script for all."""
-    return {"scripts": dict.fromkeys(targets, "true"), "count": count, "main": main, **document}
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        pytest.param(in_groups(), id="no groups"),
-        pytest.param(in_groups(*"012345", count=6), id="six groups"),
-        pytest.param(in_groups("0:0", "2:", count=3), id="a gap"),
-        pytest.param(in_groups("0:1", count=3), id="the last node in no group"),
-        pytest.param(in_groups("1:", count=2), id="the first node in no group"),
-        pytest.param(in_groups("0:1", "1:2", count=3), id="overlapping ranges"),
-        pytest.param(in_groups("0:1", ":"), id="the same nodes twice"),
-        pytest.param(in_groups("0:2"), id="nodes beyond the last"),
-        pytest.param(in_groups("0:", "2:"), id="an open range beyond the last"),
-        pytest.param(in_groups("1:0", "0:"), id="an end before the start"),
-        pytest.param(in_groups("0-1"), id="no range"),
-        pytest.param(in_groups(""), id="an empty range"),
-        pytest.param(in_groups("0:", count=0), id="no nodes"),
-        pytest.param(in_groups("0:", count=1001), id="too many nodes"),
-        pytest.param(in_groups("0:", main=2), id="no main node"),
-        pytest.param(in_groups("0:", main=-1), id="a negative main node"),
-        pytest.param(in_groups("0:", group={"container": {}}), id="no container"),
-        pytest.param(in_groups("0:", group={"container": {"command": ["x"]}}), id="no image"),
-        pytest.param(
-            in_groups("0:", group={"instanceTypes": ["c5.large", "c5.xlarge"]}),
-            id="two instance types",
-        ),
-        pytest.param(in_groups("0:", platformCapabilities=["FARGATE"]), id="Fargate"),
-        pytest.param(
-            in_groups("0:", containerProperties={"image": "any"}), id="containerProperties besides"
-        ),
-        pytest.param(in_groups("0:", timeout={"attemptDurationSeconds": 59}), id="short timeout"),
-    ],
-)
-def test_multi_node_definitions_batch_refuses(batch, document):
-    """The groups, 5 at most, account for all nodes, 1,000 at most; the main node is one of them.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeProperties.html
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeRangeProperty.html
-    https://docs.aws.amazon.com/batch/latest/userguide/mnp-node-groups.html
-    """
-    refusal(batch.nodes, **document)
-
-
-def test_node_groups_have_one_instance_type(batch):
-    """All node groups must use the same instance type.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/mnp-node-groups.html
-    """
-
-    arn = batch.nodes({"0": "true", "1:": "true"}, 2)
-    shown = batch.batch.describe_job_definitions(jobDefinitions=[arn])["jobDefinitions"][0]
-    properties = shown["nodeProperties"]
-
-    def register(*kinds):
-        for group, kind in zip(properties["nodeRangeProperties"], kinds, strict=True):
-            group["instanceTypes"] = [kind]
-        batch.register(type="multinode", nodeProperties=properties)
-
-    register("c5.large", "c5.large")
-    assert "same instance type" in refusal(register, "c5.large", "m5.large")
-
-
-def test_multi_node_definitions_batch_takes(batch):
-    """Ranges may be open or nested; a nested one overrides the one it lies in.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeRangeProperty.html
-    """
-    scripts = {":": "echo outer", "1:1": "echo inner"}
-    arn = batch.nodes(scripts, 3, main=2, retryStrategy={"attempts": 2}, tags={"k": "v"})
-    shown = batch.batch.describe_job_definitions(jobDefinitions=[arn])["jobDefinitions"][0]
-    assert shown["type"] == "multinode"
-    assert "containerProperties" not in shown
-    properties = shown["nodeProperties"]
-    assert (properties["numNodes"], properties["mainNode"]) == (3, 2)
-    assert [group["targetNodes"] for group in properties["nodeRangeProperties"]] == [":", "1:1"]
-    job_id = batch.submit(arn)
-    batch.wait(job_id)
-    commands = [node["container"]["command"][2] for node in nodes(batch, job_id, 0, 1, 2)]
-    assert commands == ["echo outer", "echo inner", "echo outer"]
-    batch.nodes({"0:": "true"}, 1000)
-    batch.nodes({"0": "true"}, 1)
 
 
 def test_environment_of_nodes(batch):
@@ -1536,91 +952,10 @@ def test_list_jobs_of_a_multi_node_job(batch):
     assert sorted(found) == sorted(rows)
 
 
-def test_filters_of_list_jobs_find_whole_multi_node_jobs(batch):
-    """A filter finds the whole job in any state, and takes no nodes.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
-    """
-    definition = batch.nodes({"0:": "exit 3"}, 2)
-    name = f"farcall-test-{uuid.uuid4().hex[:12]}"
-    before = int((time.time() - 3600) * 1000)
-    job_id = batch.submit(definition, jobName=name)
-    batch.wait(job_id)
-
-    def found(scope, name, value):
-        filters = [{"name": name, "values": [value]}]
-        rows = batch.batch.list_jobs(**scope, filters=filters)["jobSummaryList"]
-        return [row["jobId"] for row in rows if row["jobId"].startswith(job_id)]
-
-    for wanted in (
-        ("JOB_NAME", name.upper()),
-        ("JOB_NAME", f"{name[:-1]}*"),
-        ("JOB_DEFINITION", definition),
-        ("JOB_DEFINITION", definition.rpartition("/")[2].partition(":")[0]),
-        ("AFTER_CREATED_AT", str(before)),
-    ):
-        assert found({"jobQueue": batch.queue}, *wanted) == [job_id], wanted
-        assert found({"multiNodeJobId": job_id}, *wanted) == [], wanted
-    assert found({"jobQueue": batch.queue}, "BEFORE_CREATED_AT", str(before)) == []
-
-
-def test_the_main_node_is_started_first(batch, knobs):
-    """The other nodes are launched when the main node runs, and are not known before.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
-    """
-    knobs.configure(delays={"STARTING": 1})
-    job_id = batch.submit(batch.nodes({"0:1": "true", "2": "sleep 600"}, 3, main=2))
-    assert "startedAt" not in batch.wait(job_id, "STARTING")
-    found = batch.batch.describe_jobs(jobs=[f"{job_id}#{index}" for index in range(3)])["jobs"]
-    assert [node["nodeDetails"]["nodeIndex"] for node in found] == [2]
-    whole = batch.wait(job_id, "RUNNING")
-    first, second, main = nodes(batch, job_id, 0, 1, 2)
-    assert main["status"] == "RUNNING"
-    assert main["createdAt"] >= whole["createdAt"]
-    for node in (first, second):
-        assert node["createdAt"] >= main["startedAt"]
-    batch.batch.terminate_job(jobId=job_id, reason="enough")
-    batch.wait(job_id)
-
-
-def test_nodes_start_together_or_not_at_all(batch, knobs, held):
-    """A multi-node job waits in RUNNABLE until there is room for all of its nodes.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
-    """
-    until_free, free = held
-    taken = [batch.submit(batch.definition("sh", "-c", until_free)) for _ in range(2)]
-    for job_id in taken:
-        batch.wait(job_id, "RUNNING")
-    job_id = batch.submit(batch.nodes({"0:": "sleep 600"}, 3))
-    last = batch.submit(batch.definition("true"))  # there is room for it, and it is not its turn
-    batch.wait(last, "RUNNABLE")
-    assert batch.status(job_id) == "RUNNABLE"
-    assert batch.batch.describe_jobs(jobs=[f"{job_id}#0"])["jobs"] == []
-    front = batch.batch.get_job_queue_snapshot(jobQueue=batch.queue)["frontOfQueue"]["jobs"]
-    assert [row["jobArn"].rpartition("/")[2] for row in front] == [job_id, last]
-    free()
-    for index in range(3):
-        batch.wait_for(lambda node=f"{job_id}#{index}": _status(batch, node) == "RUNNING")
-    batch.batch.terminate_job(jobId=job_id, reason="enough")
-    assert batch.wait(last)["status"] == "SUCCEEDED"
-
-
 def _status(batch, job_id):
     """Return a job's state, None if it is not known."""
     found = batch.batch.describe_jobs(jobs=[job_id])["jobs"]
     return found[0]["status"] if found else None
-
-
-def test_more_nodes_than_processors(batch, knobs, meeting):
-    """The embedded AWS gives a job at most the processors there are; its nodes share them."""
-    say, until = meeting
-    main = "; ".join(until(index) for index in range(1, 12))
-    child = f"{say('$AWS_BATCH_JOB_NODE_INDEX')}; sleep 600"
-    job_id = batch.submit(batch.nodes({"0": main, "1:": child}, 12))
-    assert batch.wait(job_id)["status"] == "SUCCEEDED"
-    assert batch.shell("true")["status"] == "SUCCEEDED"
 
 
 def test_other_nodes_are_stopped_with_the_main_node(batch, held):
@@ -1640,26 +975,6 @@ def test_other_nodes_are_stopped_with_the_main_node(batch, held):
     assert node["status"] == "FAILED"
     assert node["container"]["exitCode"] == 0
     assert batch.output(node) == ["ready", "bye"]
-
-
-def test_a_job_does_not_wait_for_nodes_that_will_not_stop(batch, knobs, held):
-    """The main node's exit finishes the job; a node that ignores SIGTERM is killed in the end.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
-    """
-    knobs.configure(stop_grace_s=2)
-    until_free, free = held
-    stubborn = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
-    job_id = batch.submit(batch.nodes({"0": until_free, "1:": stubborn}, 2))
-    child = f"{job_id}#1"
-    batch.wait_for(lambda: _status(batch, child) == "RUNNING")
-    batch.wait_for(lambda: batch.output(batch.describe(child)) == ["ready"])
-    free()
-    whole = batch.wait(job_id)
-    node = batch.wait(child)
-    assert whole["status"] == "SUCCEEDED"
-    assert whole["stoppedAt"] < node["stoppedAt"]
-    assert node["container"]["exitCode"] == 137
 
 
 def test_retries_of_a_multi_node_job(batch, meeting):
@@ -1684,57 +999,6 @@ def test_retries_of_a_multi_node_job(batch, meeting):
     assert batch.output(child) == ["2"]
     streams = {a["container"]["logStreamName"] for a in (*main["attempts"], *child["attempts"])}
     assert len(streams) == 4
-
-
-def test_rules_look_at_the_main_node(batch):
-    """evaluateOnExit decides by the main node's exit code.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_EvaluateOnExit.html
-    """
-    rules = [{"onExitCode": "3", "action": "EXIT"}]
-    job_id = batch.submit(
-        batch.nodes({"0": "exit 3", "1:": "sleep 600"}, 2),
-        retryStrategy={"attempts": 3, "evaluateOnExit": rules},
-    )
-    whole = batch.wait(job_id)
-    assert (whole["status"], len(whole["attempts"])) == ("FAILED", 1)
-
-
-def test_starts_of_the_main_node_that_fail(batch, knobs):
-    """Where the main node does not start no other is launched; another attempt may follow.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
-    """
-    knobs.break_starts("CannotPullContainerError: no")
-    job_id = batch.submit(batch.nodes({"0:": "sleep 0.3"}, 2), retryStrategy={"attempts": 2})
-    whole = batch.wait(job_id)
-    assert whole["status"] == "SUCCEEDED"
-    assert whole["attempts"][0]["statusReason"] == "Task failed to start"
-    assert len(batch.wait(f"{job_id}#1")["attempts"]) == 1
-
-
-def test_reclaimed_hosts_of_nodes(batch, knobs, held):
-    """A node whose host is lost changes nothing, unless it is the main node.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
-    """
-    until_free, _ = held
-    scripts = {
-        "0": f"[ $AWS_BATCH_JOB_ATTEMPT = 2 ] || {until_free}; sleep 0.2",
-        "1:": "sleep 600",
-    }
-    job_id = batch.submit(batch.nodes(scripts, 3), retryStrategy={"attempts": 2})
-    for index in range(3):
-        batch.wait_for(lambda node=f"{job_id}#{index}": _status(batch, node) == "RUNNING")
-    knobs.reclaim(f"{job_id}#1")
-    assert batch.wait(f"{job_id}#1")["statusReason"].startswith("Host EC2 (instance i-")
-    assert [_status(batch, f"{job_id}#{index}") for index in (0, 2)] == ["RUNNING"] * 2
-    assert batch.status(job_id) == "RUNNING"
-    knobs.reclaim(job_id)
-    whole = batch.wait(job_id)
-    assert whole["status"] == "SUCCEEDED"
-    first, _ = whole["attempts"]
-    assert first["statusReason"].startswith("Host EC2 (instance i-")
 
 
 def test_timeout_of_a_multi_node_job(batch):
@@ -1775,44 +1039,6 @@ def test_terminate_a_multi_node_job(batch):
         assert node["isTerminated"] is True
 
 
-@pytest.mark.parametrize("operation", ["cancel_job", "terminate_job"])
-def test_withdraw_a_waiting_multi_node_job(batch, knobs, operation):
-    """A multi-node job that has not started is cancelled by either call.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
-    """
-    knobs.configure(delays={"RUNNABLE": 600})
-    job_id = batch.submit(batch.nodes({"0:": "true"}, 2))
-    batch.wait(job_id, "RUNNABLE")
-    getattr(batch.batch, operation)(jobId=job_id, reason="changed my mind")
-    whole = batch.wait(job_id)
-    assert (whole["statusReason"], whole["attempts"]) == ("changed my mind", [])
-    assert batch.batch.list_jobs(multiNodeJobId=job_id, jobStatus="FAILED")["jobSummaryList"] == []
-
-
-def test_terminate_one_node(batch, held):
-    """A node that dies leaves the others alone; the job ends as its main node does.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
-    """
-    until_free, free = held
-    definition = batch.nodes({"0": until_free, "1:": "sleep 600"}, 3)
-    ids = [batch.submit(definition, retryStrategy={"attempts": 3})]
-    for index in range(3):
-        batch.wait_for(lambda node=f"{ids[0]}#{index}": _status(batch, node) == "RUNNING")
-    batch.batch.cancel_job(jobId=f"{ids[0]}#2", reason="does nothing any more")
-    batch.batch.terminate_job(jobId=f"{ids[0]}#1", reason="just you")
-    node = batch.wait(f"{ids[0]}#1")
-    assert (node["statusReason"], node["isTerminated"]) == ("just you", True)
-    assert _status(batch, f"{ids[0]}#2") == "RUNNING"
-    assert batch.describe(ids[0])["isTerminated"] is False
-    batch.batch.terminate_job(jobId=f"{ids[0]}#0", reason="and you")
-    whole = batch.wait(ids[0])
-    assert (whole["status"], whole["statusReason"]) == ("FAILED", "and you")
-    assert len(whole["attempts"]) == 1
-    free()
-
-
 def test_overrides_of_nodes(batch, meeting):
     """nodePropertyOverrides win for their nodes, and the whole job shows them merged.
 
@@ -1843,115 +1069,9 @@ def test_overrides_of_nodes(batch, meeting):
     assert [group.get("instanceTypes") for group in shown] == [None, ["c5.large"]]
 
 
-def test_number_of_nodes_is_overridden(batch, meeting):
-    """numNodes of the submission wins where the definition has an open range.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeOverrides.html
-    """
-    say, until = meeting
-    main = f"{until(3)}; echo $AWS_BATCH_JOB_NUM_NODES"
-    definition = batch.nodes({"0": main, "1:": say("$AWS_BATCH_JOB_NODE_INDEX")}, 2)
-    job_id = batch.submit(definition, nodeOverrides={"numNodes": 4})
-    whole = batch.wait(job_id)
-    assert whole["nodeProperties"]["numNodes"] == 4
-    assert batch.output(batch.describe(f"{job_id}#0")) == ["4"]
-    for count in (0, 1, 1001):
-        refusal(batch.submit, definition, nodeOverrides={"numNodes": count})
-    far = batch.nodes({"0:": "true"}, 4, main=3)
-    refusal(batch.submit, far, nodeOverrides={"numNodes": 3})
-
-
-def test_number_of_nodes_of_a_closed_range(batch):
-    """Without an open range the number of nodes is fixed.
-
-    https://github.com/aws/aws-cdk/issues/29415
-    """
-    definition = batch.nodes({"0:1": "true"}, 2)
-    assert refusal(batch.submit, definition, nodeOverrides={"numNodes": 2}) == (
-        "NumNodes override can only be applied if the job definition has at least 1 target node "
-        "without a range_end i.e (:) or (range_start:)."
-    )
-
-
-def test_overrides_name_the_ranges_of_the_definition(batch):
-    """An override is for one of the definition's ranges.
-
-    https://github.com/aws/aws-parallelcluster/pull/964
-    """
-    definition = batch.nodes({"0:": "true"}, 2)
-    overrides = {"nodePropertyOverrides": [{"targetNodes": "0:0"}]}
-    assert refusal(batch.submit, definition, nodeOverrides=overrides) == (
-        "NodeOverride targets should match job definition. Non matching targets - 0:0"
-    )
-
-
 def override(**container):
     """Return nodeOverrides for the one range of a definition."""
     return {"nodePropertyOverrides": [{"targetNodes": "0:", "containerOverrides": container}]}
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        pytest.param({"arrayProperties": {"size": 2}}, id="array"),
-        pytest.param({"containerOverrides": {"command": ["true"]}}, id="containerOverrides"),
-        pytest.param({"nodeOverrides": override(command=[""])}, id="empty string in command"),
-        pytest.param(
-            {"nodeOverrides": override(environment=[{"name": "AWS_BATCH_X", "value": "1"}])},
-            id="reserved variable",
-        ),
-        pytest.param(
-            {"nodeOverrides": override(resourceRequirements=[{"type": "VCPU", "value": "x"}])},
-            id="processors that are no number",
-        ),
-        pytest.param(
-            {"nodeOverrides": {"nodePropertyOverrides": [{"targetNodes": "x"}]}}, id="no range"
-        ),
-        pytest.param(
-            {
-                "nodeOverrides": {
-                    "nodePropertyOverrides": [{"targetNodes": "0:", "instanceTypes": ["a", "b"]}]
-                }
-            },
-            id="two instance types",
-        ),
-        pytest.param(
-            {"nodeOverrides": {"nodePropertyOverrides": [{"targetNodes": "0:"}] * 2}},
-            id="two overrides of one range",
-        ),
-    ],
-)
-def test_multi_node_submissions_batch_refuses(batch, document):
-    """A multi-node parallel job is no array, and is overridden by its ranges.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
-    """
-    refusal(batch.submit, batch.nodes({"0:": "true"}, 2), **document)
-
-
-def test_node_overrides_are_for_multi_node_jobs(batch):
-    """nodeOverrides are for multi-node parallel jobs only.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
-    """
-    refusal(batch.submit, batch.definition("true"), nodeOverrides={"numNodes": 2})
-
-
-def test_dependencies_of_multi_node_jobs(batch, held):
-    """Jobs wait for whole multi-node jobs, and these for others.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job_dependencies.html
-    """
-    until_free, free = held
-    first = batch.start(until_free)
-    middle = batch.submit(batch.nodes({"0:": "true"}, 2), dependsOn=[{"jobId": first}])
-    last = batch.submit(batch.definition("true"), dependsOn=[{"jobId": middle}])
-    assert batch.wait(middle, "PENDING")["dependsOn"] == [{"jobId": first}]
-    free()
-    assert batch.wait(last)["status"] == "SUCCEEDED"
-    assert batch.describe(f"{middle}#0")["dependsOn"] == []
-    message = refusal(batch.submit, batch.definition("true"), dependsOn=[{"jobId": f"{middle}#0"}])
-    assert "Depend on the whole job" in message
 
 
 # The queue's order ----------------------------------------------------------------------------
@@ -1975,12 +1095,6 @@ def test_jobs_wait_for_processors_in_their_order(batch, knobs):
     assert min(jobs[job_id]["startedAt"] for job_id in after) >= alone["stoppedAt"]
     starts = sorted((jobs[job_id]["startedAt"], job_id) for job_id in before)
     assert {job_id for _, job_id in starts[:4]} == set(before[:4])
-
-
-def test_a_job_larger_than_the_machine_runs_alone(batch, knobs):
-    """The embedded AWS gives a job at most the processors there are."""
-    job = batch.run("true", document={"vcpu": "64"})
-    assert job["status"] == "SUCCEEDED"
 
 
 # Throttling and faults ------------------------------------------------------------------------
@@ -2011,18 +1125,6 @@ def _is_submitted(batch, definition):
     return True
 
 
-def test_other_operations_are_throttled_too(batch, knobs):
-    """The rate holds for every operation.
-
-    https://repost.aws/knowledge-center/aws-batch-requests-error
-    """
-    knobs.configure(api_rate=0.001)
-    batch.batch.describe_jobs(jobs=["x"])
-    with pytest.raises(ClientError, match="TooManyRequestsException"):
-        batch.batch.describe_jobs(jobs=["x"])
-    batch.batch.list_jobs(jobQueue=batch.queue)
-
-
 def test_ordered_faults(batch, knobs):
     """A test can order a 429, a 500 and a lost answer; with the last the job exists."""
     definition = batch.definition("true")
@@ -2038,16 +1140,6 @@ def test_ordered_faults(batch, knobs):
     filters = [{"name": "JOB_NAME", "values": [name]}]
     found = batch.batch.list_jobs(jobQueue=batch.queue, filters=filters)["jobSummaryList"]
     assert len(found) == 1
-
-
-def test_unknown_development_calls_are_refused(batch, knobs):
-    """The development calls check what they are given."""
-    with pytest.raises(ValueError, match="A fault is one of"):
-        knobs.fault("SubmitJob", "typo")
-    with pytest.raises(ValueError, match="There is no delay in TYPO"):
-        knobs.configure(delays={"TYPO": 1})
-    with pytest.raises(ValueError, match="There is no job x"):
-        knobs.reclaim("x")
 
 
 def test_unsupported_operations_say_so(batch, knobs):

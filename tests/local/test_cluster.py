@@ -1,4 +1,8 @@
-"""What the embedded Kubernetes does with Jobs and pods, on its store and without its API."""
+"""Jobs and pods of the local Kubernetes emulator, on its store and without its API.
+
+Starts pods as processes in this process's event loop, because phases and reasons come from exit
+codes.
+"""
 
 import asyncio
 import contextlib
@@ -14,8 +18,6 @@ from farcall.local.kubernetes.kinds import (
     JOB,
     NODE,
     POD,
-    SECRET,
-    SERVICE_ACCOUNT,
 )
 from farcall.local.kubernetes.store import Store
 from farcall.local.kubernetes.timing import Timing
@@ -189,26 +191,6 @@ async def test_a_pod_tells_what_became_of_it(world):
     assert set(world.reasons("a-0")) == {"Scheduled", "Pulled", "Created", "Started"}
 
 
-async def test_an_index_is_tried_again_as_often_as_it_may(world):
-    command = ("sh", "-c", "echo $N; test $JOB_COMPLETION_INDEX = 0")
-    path = f"metadata.annotations['{pod_template.FAILURES}']"
-    env = [{"name": "N", "valueFrom": {"fieldRef": {"fieldPath": path}}}]
-    world.create(command=command, backoffLimitPerIndex=2, template={"env": env})
-    assert (await world.ended())["reason"] == "FailedIndexes"
-    status = world.status()
-    assert (status["completedIndexes"], status["failedIndexes"]) == ("0", "1")
-    assert (status["succeeded"], status["failed"]) == (1, 3)
-    assert sorted(line for pod in world.pods(1) for line in world.log(pod)) == ["0", "1", "2"]
-
-
-async def test_the_pause_before_an_index_is_tried_again_is_doubled(world):
-    world.cluster.timing.retry_s = 3600
-    world.create(command=("false",), completions=1, backoffLimitPerIndex=2)
-    await world.until(lambda: world.status()["failed"] == 1)
-    assert len(world.pods()) == 1
-    assert "conditions" not in world.status()
-
-
 async def test_a_policy_fails_an_index_at_once(world):
     rule = {
         "action": "FailIndex",
@@ -262,29 +244,6 @@ async def test_a_disruption_that_is_ignored_costs_no_attempt(world):
     assert "failed" not in world.status()
 
 
-async def test_too_many_failed_indexes_end_the_job(world):
-    command = ("sh", "-c", f"test $JOB_COMPLETION_INDEX = 2 || exit 1; {FOR_EVER[2]}")
-    world.create(completions=3, command=command, backoffLimitPerIndex=0, maxFailedIndexes=1)
-    found = await world.ended()
-    assert found["reason"] == "MaxFailedIndexesExceeded"
-    assert world.status()["failedIndexes"] == "0,1"
-    assert world.pods(2) == []  # what runs is deleted
-
-
-async def test_a_job_without_indexes_has_one_limit_for_all(world):
-    world.create(
-        completionMode="NonIndexed",
-        completions=None,
-        parallelism=1,
-        command=("false",),
-        backoffLimit=1,
-    )
-    found = await world.ended()
-    assert (found["reason"], world.status()["failed"]) == ("BackoffLimitExceeded", 2)
-    assert "completedIndexes" not in world.status()
-    assert pod_template.INDEX not in world.pods()[0]["metadata"].get("annotations", {})
-
-
 async def test_no_more_pods_than_parallelism_are_active(world):
     most = 0
 
@@ -310,16 +269,6 @@ async def test_a_deadline_ends_the_job_and_its_pods(world):
     )
     assert world.status()["failed"] == 2
     await world.until(lambda: world.pods() == [])
-
-
-async def test_a_suspended_job_that_is_past_its_deadline_when_resumed_never_has_a_pod(world):
-    world.create(suspend=True)
-    await world.until(lambda: conditions(world.job())["Suspended"]["status"] == "True")
-    assert "startTime" not in world.status()
-    world.change(suspend=False, activeDeadlineSeconds=0)
-    assert (await world.ended())["reason"] == "DeadlineExceeded"
-    assert world.pods() == []
-    assert "SuccessfulCreate" not in world.reasons("a")
 
 
 async def test_a_job_can_be_suspended_and_resumed(world):
@@ -352,15 +301,6 @@ async def test_a_deleted_job_takes_its_pods_along_unless_they_are_orphaned(world
     meta = world.pod()["metadata"]
     assert meta["name"].startswith("b-0-")
     assert "ownerReferences" not in meta
-
-
-async def test_the_end_of_one_index_can_be_enough(world):
-    command = ("sh", "-c", f"test $JOB_COMPLETION_INDEX = 0 && exit 0; {FOR_EVER[2]}")
-    world.create(command=command, successPolicy={"rules": [{"succeededIndexes": "0"}]})
-    found = await world.ended()
-    assert (found["type"], found["reason"]) == ("Complete", "SuccessPolicy")
-    assert found["message"] == "Matched rules at index 0"
-    assert world.status()["completedIndexes"] == "0"
 
 
 async def test_a_pod_that_somebody_deletes_is_replaced(world):
@@ -448,43 +388,6 @@ async def test_a_pod_that_fits_nowhere_is_told_why(world):
     assert world.pod()["spec"]["nodeName"] == "large"
 
 
-async def test_selectors_taints_and_cordons_keep_pods_away(world):
-    world.cluster.add_node("farcall-local", cpu=4, labels={"zone": "a"})
-    world.cluster.taint("dedicated", value="gpu")
-    toleration = {"key": "dedicated", "operator": "Exists"}
-    world.create("t", completions=1)
-    world.create(
-        "s", completions=1, pod={"nodeSelector": {"zone": "b"}, "tolerations": [toleration]}
-    )
-    world.create("ok", completions=1, pod={"tolerations": [toleration]})
-    await world.ended("ok")
-
-    def told(name):
-        (pod,) = [p for p in world.pods() if p["metadata"]["name"].startswith(f"{name}-0")]
-        return conditions(pod)["PodScheduled"]["message"]
-
-    assert "1 node(s) had untolerated taint {dedicated: gpu}" in await world.until(
-        lambda: told("t")
-    )
-    assert "1 node(s) didn't match Pod's node affinity/selector" in await world.until(
-        lambda: told("s")
-    )
-    world.cluster.cordon()
-    world.create("c", completions=1)
-    assert "1 node(s) were unschedulable" in await world.until(lambda: told("c"))
-
-
-async def test_a_gated_pod_waits_until_the_gates_are_gone(world):
-    world.create(completions=1, pod={"schedulingGates": [{"name": "kueue"}]})
-    await world.until(
-        lambda: conditions(world.pod())["PodScheduled"]["reason"] == "SchedulingGated"
-    )
-    pod = world.pod()
-    spec = {key: value for key, value in pod["spec"].items() if key != "schedulingGates"}
-    world.store.update(POD, {**pod, "spec": spec})
-    await world.ended()
-
-
 async def test_an_image_that_cannot_be_pulled_may_be_there_later(world):
     world.cluster.withhold_image("farcall-local-process", heals_after=None)
     world.create(completions=1)
@@ -494,35 +397,6 @@ async def test_an_image_that_cannot_be_pulled_may_be_there_later(world):
     assert world.pod()["status"]["phase"] == "Pending"
     world.cluster.withhold_image("farcall-local-process", heals_after=0)
     await world.ended()
-
-
-async def test_a_name_that_is_none_of_an_image_stays_refused(world):
-    world.create(completions=1, template={"image": "No/Such:Image:x"})
-    await world.waiting("InvalidImageName")
-    world.change(activeDeadlineSeconds=0)
-    await world.ended()
-    await world.until(lambda: world.pods() == [])
-
-
-async def test_a_command_that_cannot_run_is_a_start_error(world):
-    world.create(completions=1, command=("/nowhere/to/be",), backoffLimitPerIndex=0)
-    await world.ended()
-    ended = _state(world.pod(), "terminated")
-    assert (ended["exitCode"], ended["reason"]) == (128, "StartError")
-    text = 'exec: "/nowhere/to/be": stat /nowhere/to/be: no such file or directory: unknown'
-    assert ended["message"].endswith(text)
-
-
-async def test_a_container_waits_for_its_secret(world):
-    ref = {"name": "keys", "key": "k"}
-    env = [{"name": "K", "valueFrom": {"secretKeyRef": ref}}]
-    world.create(completions=1, command=("sh", "-c", "echo $K"), template={"env": env})
-    await world.waiting("CreateContainerConfigError")
-    assert _state(world.pod(), "waiting")["message"] == 'secret "keys" not found'
-    document = {"metadata": {"name": "keys", "namespace": "default"}, "data": {"k": "dmFsdWU="}}
-    world.store.create(SECRET, document)
-    await world.ended()
-    assert world.log(world.pod()) == ["value"]
 
 
 async def test_variables_come_from_everywhere_and_are_expanded(world):
@@ -548,35 +422,6 @@ async def test_variables_come_from_everywhere_and_are_expanded(world):
     world.create(completions=1, command=command, template=template, pod={"subdomain": "nodes"})
     await world.ended()
     assert world.log(world.pod()) == ["a$(NONE)$(A)|1|unset|default|1|http://127.0.0.1:1|a|$(A)"]
-
-
-async def test_a_job_whose_service_account_is_missing_has_no_pod(world):
-    world.create(completions=1, pod={"serviceAccountName": "nobody"})
-    event = await world.until(lambda: world.events("a")[0])
-    assert event["reason"] == "FailedCreate"
-    assert event["message"] == (
-        'Error creating: pods "a-0-" is forbidden: error looking up service account '
-        'default/nobody: serviceaccount "nobody" not found'
-    )
-    await world.until(lambda: world.events("a")[0]["count"] > 1)
-    assert world.pods() == []
-    world.store.create(SERVICE_ACCOUNT, {"metadata": {"name": "nobody", "namespace": "default"}})
-    await world.ended()
-
-
-async def test_a_quota_holds_pods_back(world):
-    world.cluster.quota({"pods": "1"})
-    world.create(command=FOR_EVER)
-    event = await world.until(
-        lambda: next(each for each in world.events("a") if each["reason"] == "FailedCreate")
-    )
-    assert event["message"] == (
-        'Error creating: pods "a-1-" is forbidden: exceeded quota: quota, requested: pods=1, '
-        "used: pods=1, limited: pods=1"
-    )
-    world.cluster.quota(None)
-    await world.running(many=2)
-    assert "count" in event
 
 
 async def test_a_folder_of_a_volume_is_a_folder_of_this_machine(world, tmp_path):
@@ -625,10 +470,3 @@ async def test_what_a_pod_costs_does_not_grow_with_the_job():
     await cluster.close()
     # A pod is made, bound, begun, started, ended and let go, and told of four times.
     assert max(costs) < 15
-
-
-async def test_a_pod_of_several_containers_is_refused_by_name(world):
-    two = [{"name": name, "image": "x", "command": ["true"]} for name in ("a", "b")]
-    world.create(completions=1, pod={"containers": two})
-    await world.waiting("CreateContainerError")
-    assert "one container" in _state(world.pod(), "waiting")["message"]

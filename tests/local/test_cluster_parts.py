@@ -1,8 +1,11 @@
-"""Parts of the embedded Kubernetes that need no loop: quantities, indexes, words, volumes."""
+"""Quantities, indexes, variable references and volumes of the local Kubernetes emulator.
+
+Starts nothing.
+"""
 
 import pytest
 
-from farcall.local.kubernetes import images, indexes, nodes, quantities
+from farcall.local.kubernetes import indexes, quantities
 from farcall.local.kubernetes.kinds import SECRET
 from farcall.local.kubernetes.pod_environment import expanded
 from farcall.local.kubernetes.pod_volumes import MountError, Volumes
@@ -56,61 +59,6 @@ def test_three_indexes_in_succession_are_a_range(found, text):
 )
 def test_references_are_replaced_where_there_is_such_a_variable(text, found):
     assert expanded(text, {"A": "a"}) == found
-
-
-@pytest.mark.parametrize(
-    ("image", "is_one"),
-    [
-        ("busybox", True),
-        ("ghcr.io/a/b_c:v1.2", True),
-        ("localhost:5000/x@sha256:" + "0" * 64, True),
-        ("", False),
-        ("Upper/Case", False),
-        ("a b", False),
-        ("a:b:c/d:", False),
-    ],
-)
-def test_names_of_images(image, is_one):
-    assert images.is_name(image) is is_one
-
-
-@pytest.mark.parametrize(
-    ("toleration", "is_tolerated"),
-    [
-        ({"operator": "Exists"}, True),
-        ({"key": "k", "operator": "Exists", "effect": "NoSchedule"}, True),
-        ({"key": "k", "value": "v"}, True),
-        ({"key": "k", "value": "w"}, False),
-        ({"key": "k", "operator": "Exists", "effect": "NoExecute"}, False),
-        ({"key": "j", "operator": "Exists"}, False),
-    ],
-)
-def test_tolerations(toleration, is_tolerated):
-    taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
-    assert nodes.tolerates({"tolerations": [toleration]}, taint) is is_tolerated
-
-
-@pytest.mark.parametrize(
-    ("expression", "is_placed"),
-    [
-        ({"key": "zone", "operator": "In", "values": ["a", "b"]}, True),
-        ({"key": "zone", "operator": "NotIn", "values": ["a"]}, False),
-        ({"key": "zone", "operator": "Exists"}, True),
-        ({"key": "zone", "operator": "DoesNotExist"}, False),
-        ({"key": "size", "operator": "Gt", "values": ["3"]}, True),
-        ({"key": "size", "operator": "Lt", "values": ["3"]}, False),
-        ({"key": "none", "operator": "Gt", "values": ["3"]}, False),
-    ],
-)
-def test_a_pod_that_asks_for_nodes_gets_such_a_node(expression, is_placed):
-    node = nodes.node("n", {"cpu": 1}, labels={"zone": "a", "size": "4"})
-    terms = [{"matchExpressions": [expression]}]
-    wanted = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    spec = {"containers": [{}], "affinity": {"nodeAffinity": wanted}}
-    objections, _ = nodes.objections(node, spec, {"pods": 1})
-    assert objections == (
-        [] if is_placed else ["node(s) didn't match Pod's node affinity/selector"]
-    )
 
 
 def pod(points, volumes, **container):

@@ -1,4 +1,8 @@
-"""What happens between two turns of the embedded Batch's event loop."""
+"""Races in the event loop of emulated Batch.
+
+Starts processes in this process's event loop, because each test picks the iteration in which a
+job is terminated.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Jobs that are forked by a process which has the runtime, beside jobs that start from nothing."""
+"""Jobs that are forked from a process with the runtime loaded, next to jobs in new processes.
+
+Starts the local AWS emulator and its fork server, because the tests kill it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Published schemas as judges: what is stored and told fits Kubernetes's OpenAPI, strictly.
+"""Objects of the local Kubernetes emulator against the published OpenAPI schemas.
 
-The schemas are those of kubernetes-validate, which refuse fields that a release does not have.
+Starts pods as processes, so that there are objects of all kinds in all states. The schemas are
+those of kubernetes-validate, and refuse unknown fields.
 """
 
 from __future__ import annotations

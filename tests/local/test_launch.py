@@ -1,4 +1,7 @@
-"""The embedded AWS in a process of its own, as code and the command line use it."""
+"""The local AWS emulator as a process: start, stop, signals, and commands below it.
+
+Starts the emulator and programs that use it, because the tests kill each of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a killed process has left is told from what a living one still has."""
+"""Folders that killed processes leave behind are told apart from those in use.
+
+Starts one process that ends at once, because its ID must have been used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Objects of the embedded S3: what is large stays on disk, and is sent and joined by pieces."""
+"""Large objects of the local AWS emulator's S3: ranges, parts, memory and files.
+
+Starts the emulator in a process of its own, because the tests measure that process.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import http.client
 import io
 import os
 import random
-import resource
 import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,7 +22,6 @@ from botocore.exceptions import ClientError
 
 import farcall.local
 from farcall.local.leftovers import identity
-from tests.support.patience import until
 from tests.support.signing import signed
 
 BUCKET = "farcall-local"
@@ -71,11 +72,6 @@ def read_by(aws):
 def folders_of(pid):
     """Return the folders where a server keeps what is large, which is at most one."""
     return list(Path(tempfile.gettempdir()).glob(f"farcall-s3-{identity(pid)}-*"))
-
-
-def files_of(aws):
-    """Return how many files the server has there."""
-    return sum(len(list(folder.iterdir())) for folder in folders_of(aws._process.pid))
 
 
 def peak_of(aws):
@@ -132,30 +128,6 @@ def test_every_range_of_parts_is_right(s3):
         get(s3, "parts", Range=f"bytes={size}-")
 
 
-@pytest.mark.parametrize("size", [0, 1, 4 * MIB, 4 * MIB + 1, 9 * MIB])
-def test_what_is_said_of_an_object_is_right(s3, size):
-    data = os.urandom(size)
-    told = s3.put_object(Bucket=BUCKET, Key="object", Body=data, Metadata={"a": "b"})
-    etag = f'"{hashlib.md5(data).hexdigest()}"'
-    assert etag == told["ETag"]
-    for found in (
-        s3.head_object(Bucket=BUCKET, Key="object"),
-        s3.get_object(Bucket=BUCKET, Key="object"),
-    ):
-        assert (etag, size, {"a": "b"}) == (
-            found["ETag"],
-            found["ContentLength"],
-            found["Metadata"],
-        )
-    assert data == get(s3, "object")
-    listed = s3.list_objects_v2(Bucket=BUCKET)["Contents"]
-    assert [(each["Key"], each["Size"]) for each in listed] == [("object", size)]
-    with pytest.raises(ClientError, match="304"):
-        get(s3, "object", IfNoneMatch=etag)
-    with pytest.raises(ClientError, match="PreconditionFailed"):
-        s3.put_object(Bucket=BUCKET, Key="object", Body=b"x", IfNoneMatch="*")
-
-
 def test_an_upload_by_hand(s3):
     """A part sent twice, parts out of order, one left out, and an upload completed twice."""
     target = {"Bucket": BUCKET, "Key": "by hand"}
@@ -187,73 +159,6 @@ def test_an_upload_by_hand(s3):
     assert told["ETag"] == again["ETag"]
     found = s3.get_object(**target)
     assert (b"".join(parts), "a/b") == (found["Body"].read(), found["ContentType"])
-
-
-def test_copies_are_their_own(s3):
-    s3.put_object(Bucket=BUCKET, Key="source", Body=DATA)
-    s3.copy_object(Bucket=BUCKET, Key="copy", CopySource=f"{BUCKET}/source")
-    target = {"Bucket": BUCKET, "Key": "pieces"}
-    begun = s3.create_multipart_upload(**target)["UploadId"]
-    made = s3.upload_part_copy(
-        **target,
-        UploadId=begun,
-        PartNumber=1,
-        CopySource=f"{BUCKET}/source",
-        CopySourceRange=f"bytes=7-{PART + 7}",
-    )["CopyPartResult"]
-    listed = {"Parts": [{"PartNumber": 1, "ETag": made["ETag"]}]}
-    s3.complete_multipart_upload(**target, UploadId=begun, MultipartUpload=listed)
-    s3.put_object(Bucket=BUCKET, Key="source", Body=b"other")
-    s3.delete_object(Bucket=BUCKET, Key="source")
-    assert DATA == get(s3, "copy")
-    assert DATA[7 : PART + 8] == get(s3, "pieces")
-
-
-def test_checksums_are_those_of_the_bytes(s3):
-    """boto3 checks what it is told."""
-    for algorithm in ("CRC32", "SHA256"):
-        upload(s3, algorithm, DATA, ChecksumAlgorithm=algorithm)
-        assert DATA == get(s3, algorithm, ChecksumMode="ENABLED")
-        s3.put_object(Bucket=BUCKET, Key="one", Body=DATA, ChecksumAlgorithm=algorithm)
-        assert DATA == get(s3, "one", ChecksumMode="ENABLED")
-
-
-def test_who_reads_an_object_gets_it_whole_whatever_becomes_of_it(s3):
-    data = os.urandom(32 * MIB)  # more than sockets hold
-    s3.put_object(Bucket=BUCKET, Key="read", Body=data)
-    body = s3.get_object(Bucket=BUCKET, Key="read")["Body"]
-    first = body.read(10)
-    s3.put_object(Bucket=BUCKET, Key="read", Body=b"another")
-    s3.delete_object(Bucket=BUCKET, Key="read")
-    assert data == first + body.read()
-
-
-def test_what_is_deleted_leaves_no_file(aws, s3):
-    before = files_of(aws)
-    upload(s3, "parts", DATA)
-    s3.put_object(Bucket=BUCKET, Key="one", Body=DATA)
-    s3.put_object(Bucket=BUCKET, Key="one", Body=DATA)
-    begun = s3.create_multipart_upload(Bucket=BUCKET, Key="left")["UploadId"]
-    left = {"Bucket": BUCKET, "Key": "left", "UploadId": begun}
-    s3.upload_part(**left, PartNumber=1, Body=DATA)
-    assert before + 4 == files_of(aws)  # the last part is short, and stays in memory
-    s3.abort_multipart_upload(**left)
-    for key in ("parts", "one"):
-        s3.delete_object(Bucket=BUCKET, Key=key)
-    until(lambda: before == files_of(aws))
-
-
-def test_there_may_be_more_large_objects_than_open_files(s3, aws):
-    data = os.urandom(4 * MIB + 1)
-    descriptors = len(list(Path(f"/proc/{aws._process.pid}/fd").iterdir()))
-    before = resource.prlimit(aws._process.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(aws._process.pid, resource.RLIMIT_NOFILE, (descriptors + 20, before[1]))
-    try:
-        for number in range(25):
-            s3.put_object(Bucket=BUCKET, Key=f"{number}", Body=data)
-        assert all(data == get(s3, f"{number}") for number in range(25))
-    finally:
-        resource.prlimit(aws._process.pid, resource.RLIMIT_NOFILE, before)
 
 
 def test_files_are_the_users_alone_and_go_with_the_server_even_a_killed_one():

@@ -1,4 +1,7 @@
-"""The parts of the embedded AWS that need no server."""
+"""Queue order, rate limits, retry patterns and log lines of emulated Batch.
+
+Starts nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The server in this process: other services, many clients at once, another runner."""
+"""The local AWS emulator in this process: S3, other services, runners and connections.
+
+Starts the server in this process, because the tests replace its parts.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import os
 import socket
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -298,16 +300,6 @@ def test_another_runner():
         account.batch.terminate_job(jobId=job_id, reason="stop")
         assert account.wait(job_id)["container"]["exitCode"] == 137
         account.close()
-
-
-def test_jobs_take_no_threads(server):
-    """Jobs are watched by the one event loop."""
-    account = Account(server)
-    before = threading.active_count()
-    job_id = account.submit(account.definition("sleep", "30"), arrayProperties={"size": 20})
-    account.wait(f"{job_id}:1", "RUNNING")
-    assert threading.active_count() <= before + 1
-    account.close()
 
 
 async def test_a_server_in_asynchronous_code():

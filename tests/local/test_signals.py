@@ -1,3 +1,8 @@
+"""Signals that arrive while the local AWS emulator stops.
+
+Starts nothing; the signals are sent to this process.
+"""
+
 from __future__ import annotations
 
 import signal

@@ -1,8 +1,8 @@
-"""Bodies that are signed in chunks, by the examples of AWS's documentation.
+"""Bodies signed in chunks, with the examples of AWS's documentation.
 
-Sources:
-    https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html
-    https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming-trailers.html
+Starts nothing.
+https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html
+https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming-trailers.html
 """
 
 from __future__ import annotations

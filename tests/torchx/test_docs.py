@@ -1,4 +1,7 @@
-"""docs/torchx.md: its example runs, and its table has every option."""
+"""docs/torchx.md: its example runs, and its tables have every option.
+
+Starts the example's job on the local AWS emulator, because the page shows its output.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What TorchX's users install: the wheel, whose namespace package others have portions of, too."""
+"""The wheel next to TorchX's own schedulers and other plugins in one namespace package.
+
+Builds and installs the wheel. Slow, because the build and the installation use environments of
+their own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What TorchX's own renderer and ours make of the same apps: they differ only where listed."""
+"""Documents of TorchX's own Kubernetes scheduler and of farcall for the same apps.
+
+Starts nothing. The documents may differ only where ``DIFFERENCES`` lists it.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""Schedulers that TorchX finds by their entry points, and what their import costs.
+
+Starts one Python process, because this one has imported farcall already.
+"""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,4 +1,8 @@
-"""What a person does with the page: look at workflows, read what tasks print, and end them."""
+"""The web UI's task view: output, cancel, failure, keyboard, and nodes of a command job.
+
+Starts the web UI, the local AWS emulator and a browser, because the view is rendered by
+JavaScript.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ import pytest
 from playwright.async_api import expect
 
 from farcall import JobCancelledError
-from tests.support.patience import until_async
 from tests.ui import tasks
 from tests.ui.looking import cancel, row, wait_for_states
 
@@ -29,22 +32,6 @@ async def open_workflow(page, name):
         .click()
     )
     await expect(page.get_by_test_id("run-title")).to_have_text(name)
-
-
-async def test_a_workflow_is_listed_and_kept_up_to_date_without_a_reload(
-    executor, open_page, gate, shoot
-):
-    page = await open_page()
-    await page.evaluate("window.loaded_once = true")
-    job = await executor(workflow="tides").submit(tasks.hold, str(gate))
-
-    await open_workflow(page, "tides")
-    await wait_for_states(page, {job.id: "RUNNING"})
-    gate.touch()
-    await wait_for_states(page, {job.id: "SUCCEEDED"})
-
-    assert await page.evaluate("window.loaded_once")
-    assert 0 == await job.result()
 
 
 async def test_output_of_both_streams_comes_while_the_task_runs(executor, open_page, gate, shoot):
@@ -77,46 +64,6 @@ async def test_output_of_both_streams_comes_while_the_task_runs(executor, open_p
     await shoot(page, "output-side-by-side")
 
 
-async def test_what_a_running_task_uses_is_shown_until_it_ends(executor, open_page, gate, shoot):
-    async with executor(workflow="filling") as batch, executor(workflow="group", nodes=2) as group:
-        one = await batch.submit(tasks.fill, str(gate), 96)
-        sweep = batch.task(tasks.fill).map([str(gate)] * 2, [64, 128])
-        values = asyncio.ensure_future(sweep)
-        many = (await until_async(lambda: sweep.job_ids))[0]
-        gang = await group.submit(tasks.fill, str(gate), 80)
-        page = await open_page()
-        tells = page.get_by_label("Task").get_by_test_id("usage-now")
-        for job_id, least in ((one.id, 96), (f"{many}:1", 128), (f"{gang.id}#1", 80)):
-            await page.evaluate("hash => (location.hash = hash)", f"#/job/{job_id}")
-            meter = tells.get_by_role("img")
-            await expect(meter).to_have_attribute(
-                "aria-label", re.compile(r"^Memory: [\d.]+ MiB of 1 GiB$")
-            )
-            label = await meter.get_attribute("aria-label")
-            assert least <= float(label.split()[1]) < least + 64
-            await expect(tells).to_contain_text("Processor time")
-            await shoot(page, f"usage-{least}")
-
-        gate.touch()
-        await expect(page.get_by_test_id("task-state")).to_contain_text("Succeeded")
-        await expect(tells).to_be_hidden()
-        assert (96 << 20, [64 << 20, 128 << 20]) == (await one.result(), await values)
-
-
-async def test_a_progress_bar_moves_and_stays_as_it_is_at_last(executor, open_page, gate, shoot):
-    job = await executor(workflow="drawing").submit(tasks.draw, str(gate))
-    page = await open_page(f"#/job/{job.id}")
-    await page.get_by_role("tab", name="Output").click()
-    lines, states = page.get_by_test_id("line"), page.get_by_test_id("state")
-
-    await expect(states).to_have_text(["50%|#####|"])
-    await expect(lines).to_have_count(0)
-    await shoot(page, "output-bar")
-    gate.touch()
-    await expect(lines).to_have_text(["100%|##########|"])
-    await expect(states).to_have_count(0)
-
-
 async def test_one_task_of_an_array_is_cancelled_and_only_that_one(
     executor, open_page, gate, shoot
 ):
@@ -145,52 +92,6 @@ async def test_one_task_of_an_array_is_cancelled_and_only_that_one(
     assert [0, 1, 3] == returned
 
 
-async def test_selected_tasks_are_cancelled_and_the_others_go_on(executor, open_page, gate, shoot):
-    on = executor(workflow="selection", linger_s=0)
-    jobs = [await on.submit(tasks.hold, str(gate), number) for number in range(3)]
-    page = await open_page()
-    await open_workflow(page, "selection")
-    await wait_for_states(page, {job.id: "RUNNING" for job in jobs})
-
-    for job in jobs[:2]:
-        await row(page, job.id).get_by_role("checkbox").check()
-    await expect(page.get_by_test_id("selection")).to_contain_text("2 selected")
-    await shoot(page, "selection")
-    await page.get_by_role("button", name="Cancel selected…").click()
-    assert {job.id: "ending" for job in jobs[:2]} == await cancel(page, "End 2 tasks")
-    await wait_for_states(page, {job.id: "CANCELLED" for job in jobs[:2]})
-
-    gate.touch()
-    await wait_for_states(page, {jobs[2].id: "SUCCEEDED"})
-
-
-async def test_a_workflow_is_cancelled_after_confirmation(executor, open_page, gate, shoot):
-    on, other = executor(workflow="doomed", linger_s=0), executor(workflow="spared")
-    jobs = [await on.submit(tasks.hold, str(gate), number) for number in range(2)]
-    spared = await other.submit(tasks.hold, str(gate))
-    page = await open_page()
-    await open_workflow(page, "doomed")
-    await wait_for_states(page, {job.id: "RUNNING" for job in jobs})
-
-    whole = page.get_by_role("button", name="Cancel workflow…")
-    await whole.click()
-    dialog = page.get_by_role("dialog", name="Cancel")
-    await expect(dialog.get_by_test_id("cancel-summary")).to_contain_text("2 running")
-    await shoot(page, "cancel")
-    await dialog.get_by_role("button", name="Keep running").click()
-    await expect(dialog).to_be_hidden()
-    await whole.click()
-    await dialog.get_by_role("textbox", name="Reason").fill("wrong grid")
-    assert {job.id: "ending" for job in jobs} == await cancel(page, "End 2 tasks")
-    await wait_for_states(page, {job.id: "CANCELLED" for job in jobs})
-    await expect(whole).to_be_disabled()
-
-    assert "wrong grid" in (await jobs[0].detail()).reason
-    assert not (await spared.status()).is_final
-    gate.touch()
-    assert 0 == await spared.result()
-
-
 async def test_a_failure_is_shown_with_its_sentence_and_its_traceback(executor, open_page, shoot):
     job = await executor(workflow="failures").submit(tasks.diverge, 17)
     page = await open_page(f"#/job/{job.id}")
@@ -200,15 +101,6 @@ async def test_a_failure_is_shown_with_its_sentence_and_its_traceback(executor, 
     await expect(traceback).to_contain_text("in diverge")
     await expect(traceback).to_contain_text("ArithmeticError: diverged at step 17")
     await shoot(page, "failure")
-
-
-async def test_a_crash_is_shown_with_its_remedy(executor, open_page, shoot):
-    job = await executor(workflow="failures").submit(tasks.crash)
-    page = await open_page(f"#/job/{job.id}")
-
-    await expect(page.get_by_test_id("sentence")).to_contain_text("SIGSEGV")
-    await expect(page.get_by_test_id("remedy")).not_to_be_empty()
-    await shoot(page, "crash")
 
 
 async def test_a_task_is_found_read_and_cancelled_with_the_keyboard_alone(

@@ -1,21 +1,21 @@
-"""What the page's lists tell of many tasks: how they went, why some failed, and of which run."""
+"""The web UI's lists: timeline, groups of runs, arguments and errors, and a retry.
+
+Starts the web UI, the local AWS emulator and a browser, because lists are grouped, sorted and
+filtered by JavaScript.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import urllib.request
 import uuid
 
-import boto3
 import pytest
 from playwright.async_api import expect
 
-from farcall_runtime import envelope
-from farcall_runtime.contract import Location
 from tests.ui import shells, tasks
-from tests.ui.looking import cancel, row, wait_for_states
+from tests.ui.looking import row, wait_for_states
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -113,61 +113,6 @@ async def test_many_tasks_are_drawn_as_how_many_ran_and_how_long(open_page, subm
     await shoot(narrow, "crowd-narrow")
 
 
-async def test_peak_memory_of_many_is_known_while_their_values_are_taken(
-    executor, open_page, tmp_path, shoot
-):
-    hold = executor(workflow="taken").task(tasks.hold_first)
-    sweep = hold.map([str(tmp_path / "gate")] * _SIZE, range(_SIZE))
-    values = asyncio.ensure_future(sweep)
-    page = await open_page()
-    await open_run(page, "taken")
-    memory = page.get_by_role("main").locator("[data-testid=histogram][data-label='Peak memory']")
-    # All but the first have ended, and whoever takes their values says what they used.
-    await expect(memory).to_contain_text(f"of {_SIZE - 1} tasks")
-    await expect(memory.locator(".bins-foot")).to_contain_text("MiB")
-    await shoot(page, "taken")
-    (tmp_path / "gate").touch()
-    assert list(range(_SIZE)) == await values
-
-
-async def test_of_very_many_tasks_the_peak_memory_of_a_sample_is_read(open_page, submit, new_run):
-    run, size = new_run(), 400
-    where = Location("farcall-local", f"farcall/v1/{run}", "task-0")
-    s3 = boto3.client("s3")
-    for index in range(size):
-        key = where.outcome_key(index)
-        # A description that nobody has signed is shown, and one that makes no sense is not.
-        peak = (index + 1) << 20 if index % 2 else -1
-        meta = {"status": "done", "usage": {"peak_memory_bytes": peak}}
-        data = b"".join(envelope.seal_outcome(b"key", key, meta, b"", b"", [b""]))
-        s3.put_object(Bucket=where.bucket, Key=key, Body=data)
-    said = {"FARCALL_DIGEST": "0" * 64, "FARCALL_OUTCOME_KEY": "1" * 64}
-    array = submit("exit 0", size=size, run=run, workflow="sampled", environment=said)
-    page = await open_page()
-    await open_run(page, "sampled")
-    await wait_for_states(page, {array: "SUCCEEDED"})
-    memory = page.get_by_role("main").locator("[data-testid=histogram][data-label='Peak memory']")
-    await expect(memory).to_contain_text(re.compile(rf"of 1\d\d of {size} tasks"))
-    await expect(memory.locator(".bins-foot span").last).to_have_text(
-        re.compile("^3.. MiB$|^400 MiB$")
-    )
-
-
-async def test_a_bundle_that_is_not_what_was_submitted_is_told(open_page, submit, new_run, shoot):
-    run = new_run()
-    where = Location("farcall-local", f"farcall/v1/{run}", "task-0")
-    boto3.client("s3").put_object(Bucket=where.bucket, Key=where.bundle_key, Body=b"x" * 5000)
-    said = {"FARCALL_DIGEST": "0" * 64, "FARCALL_OUTCOME_KEY": "1" * 64}
-    job = submit("exit 3", run=run, workflow="swapped", environment=said)
-    page = await open_page()
-    await open_run(page, "swapped")
-    await wait_for_states(page, {job: "FAILED"})
-    await row(page, job).get_by_role("link").click()
-    trouble = page.get_by_label("Task").get_by_role("alert").filter(has_text="find out who writes")
-    await expect(trouble).to_contain_text(where.url)
-    await shoot(page, "trouble")
-
-
 async def test_runs_of_one_workflow_stand_together(open_page, submit, new_run, shoot):
     runs = [new_run() for _ in range(3)]
     jobs = [submit(f"exit {n % 2}", run=run, workflow="nightly") for n, run in enumerate(runs)]
@@ -254,37 +199,3 @@ async def test_what_failed_is_run_again_with_other_options(executor, open_page, 
     await expect(page.get_by_role("complementary", name="Task")).to_contain_text("2 GiB")
     await older.click()
     await expect(page.get_by_role("link", name=newer[:8])).to_be_visible()
-
-
-async def test_of_an_array_what_somebody_ended_is_left_out_of_a_retry(
-    executor, open_page, tmp_path, shoot
-):
-    file, gate = tmp_path / "wanted", tmp_path / "gate"
-    need = executor(workflow="partly").task(tasks.need_or_hold)
-    sweep = need.map([str(file)] * 3, [str(gate)] * 3, range(3), return_exceptions=True)
-    values = asyncio.ensure_future(sweep)
-    page = await open_page()
-    await open_run(page, "partly")
-    await page.get_by_role("button", name="Show children").click()
-    parent = sweep.job_ids[0]
-    await wait_for_states(page, {f"{parent}:0": "FAILED", f"{parent}:2": "RUNNING"})
-    for number in (1, 2):
-        await row(page, f"{parent}:{number}").get_by_role("link").click()
-        await page.get_by_role("button", name="Cancel task…").click()
-        assert {f"{parent}:{number}": "ending"} == await cancel(page, "End 1 task")
-    await values
-    await wait_for_states(page, {parent: "FAILED"})
-    file.write_text("here by now")
-
-    await row(page, parent).get_by_role("link").click()
-    await page.get_by_role("button", name="Retry…").click()
-    dialog = page.get_by_role("dialog", name="Retry")
-    send = dialog.get_by_test_id("retry-send")
-    await expect(send).to_have_text("Run 3 calls again")
-    await dialog.get_by_role("checkbox", name="Leave out the 2 that somebody ended").check()
-    await expect(send).to_have_text("Run 1 call again")
-    await shoot(page, "retry-failed")
-    await send.click()
-    await expect(dialog).to_be_hidden()
-    await expect(page.get_by_test_id("retry-of")).to_have_attribute("href", f"#/job/{parent}:0")
-    await expect(page.get_by_test_id("task-state")).to_contain_text("Succeeded")

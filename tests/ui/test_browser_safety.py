@@ -1,4 +1,8 @@
-"""What nobody may do by way of the page: other sites, and whoever names and fills the tasks."""
+"""The web UI against other sites, and against hostile names and output of tasks.
+
+Starts the web UI, the local AWS emulator, another site and a browser, because the browser
+enforces half of the rules.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import expect
 
-from tests.ui import serving, tasks
-from tests.ui.looking import SCROLLS_SIDEWAYS, wait_for_states
+from tests.ui import tasks
+from tests.ui.looking import SCROLLS_SIDEWAYS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -208,26 +212,3 @@ async def test_a_name_that_leads_to_this_machine_is_refused(browser, served):
     )
     assert 403 == status
     await context.close()
-
-
-async def test_read_only_the_page_has_no_cancel_and_its_server_refuses(
-    executor, open_page, embedded, tmp_path, gate
-):
-    job = await executor(workflow="watched").submit(tasks.hold, str(gate))
-    with serving.page({**embedded.environment, "HOME": str(tmp_path)}, "--read-only") as served:
-        page = await open_page(f"#/job/{job.id}", served=served)
-        await expect(page.get_by_test_id("task-title")).to_be_visible()
-        await wait_for_states(page, {job.id: "RUNNING"})
-        await expect(page.get_by_test_id("read-only")).to_be_visible()
-        for name in ("Cancel task…", "Cancel workflow…", "Cancel selected…"):
-            await expect(page.get_by_role("button", name=name)).to_have_count(0)
-        answer = await page.request.post(
-            f"{served.url}/api/cancel",
-            data={"jobs": [job.id]},
-            headers={"Authorization": f"Bearer {served.token}"},
-        )
-        assert 403 == answer.status
-        assert "read-only" in (await answer.json())["error"]
-        await page.close()
-    gate.touch()
-    assert 0 == await job.result()

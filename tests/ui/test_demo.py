@@ -1,4 +1,8 @@
-"""``farcall demo --page`` as a newcomer runs it."""
+"""``farcall demo --page`` until Ctrl-C.
+
+Starts the command, which starts the web UI and the local AWS emulator. Slow, because the demo
+runs all of its jobs before it shows the address.
+"""
 
 from __future__ import annotations
 

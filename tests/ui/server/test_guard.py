@@ -1,4 +1,7 @@
-"""Whom the page's server answers, by HTTP."""
+"""Requests that the web UI's server refuses: token, Host, Origin, content type and values.
+
+Starts the web UI, because the checks are made before a request reaches the app.
+"""
 
 from __future__ import annotations
 

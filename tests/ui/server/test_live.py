@@ -1,34 +1,14 @@
-"""What the page's server tells while jobs come, run and end."""
+"""The web UI's API while jobs come, run and end.
+
+Starts the web UI and jobs on the local AWS emulator, because events follow the jobs' states.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 import aiohttp
-import boto3
 
-from farcall.ui.watchers import ACTIVE_S
-from tests.support.patience import until_async
 from tests.ui import serving, tasks
 from tests.ui.server.screen import Screen, cancel, get, listening
-
-
-def place_of(bundle, name):
-    """Return bucket and key of an object beside the output of a bundle's only task."""
-    bucket, _, key = bundle.removeprefix("s3://").partition("/")
-    root, _, bundle = key.rpartition("/bundles/")
-    return bucket, f"{root}/streams/{bundle}/0/{name}"
-
-
-async def is_running(page, job_id):
-    return (await get(page, f"/api/jobs/{job_id}"))["job"]["state"] == "RUNNING"
-
-
-async def is_gone(s3, bucket, key):
-    listed = await asyncio.to_thread(s3.list_objects_v2, Bucket=bucket, Prefix=key)
-    return not listed["KeyCount"]
-
 
 OTHER = "somebody-20260101-000000-abcdef"
 
@@ -67,94 +47,6 @@ async def test_a_task_is_seen_from_its_beginning_to_its_end(page, executor, tmp_
         assert [1] == [attempt["attempt"] for attempt in found["attempts"]]
         assert (None, {}) == (found["position"], found["links"])
         assert 7 == await job.result()
-
-
-async def test_what_a_task_uses_is_told_while_somebody_looks(page, executor, proxy, tmp_path):
-    gate = tmp_path / "gate"
-    async with executor(workflow="using") as batch:
-        job = await batch.submit(tasks.fill, str(gate), 64)
-        await until_async(lambda: is_running(page, job.id))
-        found = await get(page, f"/api/jobs/{job.id}")
-        assert found["usage_now"] is None  # nobody looks
-        bucket, key = place_of(found["bundle"], "usage")
-        _, mark = place_of(found["bundle"], "followed")
-        s3 = boto3.client("s3")
-
-        async with listening(page, f"/api/jobs/{job.id}/logs"):
-
-            async def is_told():
-                nonlocal found
-                found = await get(page, f"/api/jobs/{job.id}")
-                return found["usage_now"]
-
-            await until_async(is_told)
-            said = found["usage_now"]
-            assert 64 << 20 <= said["memory_bytes"] <= said["peak_memory_bytes"]
-            assert 0 <= said["cpu_s"] < 60
-
-        await asyncio.to_thread(
-            s3.put_object, Bucket=bucket, Key=key, Body=b'{"attempt": 1, "memory_bytes": 7}'
-        )
-        said = (await get(page, f"/api/jobs/{job.id}"))["usage_now"]
-        assert said is None or said["memory_bytes"] >= 64 << 20  # the task's own words, anew
-        await until_async(lambda: is_gone(s3, bucket, mark))
-        proxy.counts.clear()
-        await get(page, f"/api/jobs/{job.id}")
-        assert 1 == proxy.counts["s3 GET streams"]
-        gate.touch()
-        assert 64 << 20 == await job.result()
-    # Whoever takes the value deletes what was told.
-    await until_async(lambda: is_gone(s3, bucket, key))
-    assert (await get(page, f"/api/jobs/{job.id}"))["usage_now"] is None
-
-
-async def test_what_a_lost_attempt_has_told_is_not_the_next_one_s(page, executor, aws, tmp_path):
-    gate, begun = tmp_path / "gate", tmp_path / "begun"
-    async with executor(workflow="lost", retry_attempts=2) as batch:
-        job = await batch.submit(tasks.fill_again, str(gate), str(begun), 64)
-        overview = f"/api/jobs/{job.id}"
-
-        async def usage_now():
-            return (await get(page, overview))["usage_now"]
-
-        await until_async(lambda: is_running(page, job.id))
-        async with listening(page, f"{overview}/logs"):
-            await until_async(usage_now)
-        found = await get(page, overview)
-        bucket, key = place_of(found["bundle"], "usage")
-        _, mark = place_of(found["bundle"], "followed")
-        s3 = boto3.client("s3")
-        await until_async(lambda: is_gone(s3, bucket, mark))
-        aws.reclaim(job.id)
-        await until_async(begun.exists)
-        # It lies there as long as nobody looks at the second attempt.
-        found = await get(page, overview)
-        assert (1, "RUNNING") == (len(found["attempts"]), found["job"]["state"])
-        assert not await is_gone(s3, bucket, key)
-        assert found["usage_now"] is None
-        gate.touch()
-        assert 64 << 20 == await job.result()
-    await until_async(lambda: is_gone(s3, bucket, key))
-
-
-async def test_a_container_that_was_killed_uses_nothing(page, executor, tmp_path):
-    end = tmp_path / "end"
-    async with executor(workflow="killed") as batch:
-        job = await batch.submit(tasks.fill_and_die, str(end), 64)
-        overview = f"/api/jobs/{job.id}"
-
-        async def usage_now():
-            return (await get(page, overview))["usage_now"]
-
-        async def has_failed():
-            return (await get(page, overview))["job"]["state"] == "FAILED"
-
-        await until_async(lambda: is_running(page, job.id))
-        async with listening(page, f"{overview}/logs"):
-            await until_async(usage_now)
-            end.touch()
-            await until_async(has_failed)
-            assert await usage_now() is None
 
 
 async def test_only_what_changed_is_told_again(page, submit):
@@ -273,25 +165,3 @@ async def test_nodes_of_a_command_job_are_seen_with_what_each_writes(page, execu
     async with page.get(f"/api/jobs/{job.id}/logs") as answer:
         assert 400 == answer.status
         assert "its nodes do" in (await answer.json())["error"]
-
-
-async def test_the_nodes_of_one_job_take_few_requests(page, executor, proxy, tmp_path):
-    gate = tmp_path / "gate"
-    text = f"until [ -e {gate} ]; do sleep 0.5; done"
-    job = await executor().command("img", ["sh", "-c", text], nodes=120)
-    path = f"/api/jobs/{job.id}/children/events"
-    async with listening(page, path) as events, listening(page, path) as again:
-        screen, other = Screen(events), Screen(again)
-        await screen.until(lambda: screen.states() == {"RUNNING": 120})
-        began = time.monotonic()
-        proxy.counts.clear()
-        await screen.looks(2)
-        await other.until(lambda: other.states() == {"RUNNING": 120})
-        asked = proxy.counts["batch describejobs"]
-        # Two pages a look, for however many browsers; one of them was on its way, one is.
-        assert asked <= 2 * (2 + (time.monotonic() - began) / ACTIVE_S)
-        gate.touch()
-        await screen.until(lambda: not {"RUNNING", "STARTING"} & set(screen.states()))
-        while proxy.counts["batch describejobs"]:  # until its end is known there
-            proxy.counts.clear()
-            await screen.looks(1)

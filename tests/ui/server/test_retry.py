@@ -1,4 +1,7 @@
-"""What the page's server is asked to run again, which it does without unpickling anything."""
+"""A retry through the web UI's API, which unpickles nothing.
+
+Starts the web UI and jobs on the local AWS emulator, because the retry is a job of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Text that UTF-8 has no bytes for."""
+"""Text with lone surrogates in the web UI's API.
+
+Starts the web UI and a job on the local AWS emulator, because the text comes from a real outcome.
+"""
 
 from __future__ import annotations
 
