@@ -1,6 +1,6 @@
 """API requests of the web UI's server, and its errors if Batch does not answer.
 
-Starts the web UI behind a proxy that counts, delays and changes the local AWS emulator's
+Starts the web UI behind a proxy that refuses requests and changes the local AWS emulator's
 responses.
 """
 
