@@ -1,7 +1,8 @@
 """Cancel of a running electron: through Covalent, and with ``farcall cancel``.
 
 Starts the shared Covalent server on the local AWS emulator, because only the server knows
-whether the electron is CANCELLED. All other rules are in tests/unit/covalent.
+whether the electron is CANCELLED. All other rules are in tests/unit/covalent. Slow, because a
+Covalent server takes seconds to start.
 """
 
 from __future__ import annotations

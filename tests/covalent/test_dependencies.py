@@ -2,7 +2,7 @@
 
 Starts the shared Covalent server for a local wheel, and a second one with an own package index,
 because the index is read from the server's environment. Hooks are in
-tests/unit/runtime/test_electron.py.
+tests/unit/runtime/test_electron.py. Slow, because a Covalent server takes seconds to start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Electrons as Batch jobs: success, collections, a sublattice, a task group, no unpickling.
 
 Starts the shared Covalent server on the local AWS emulator, because the server builds
-sublattices and task groups, and calls the executor.
+sublattices and task groups, and calls the executor. Slow, because a Covalent server takes
+seconds to start.
 """
 
 from __future__ import annotations

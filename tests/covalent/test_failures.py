@@ -1,7 +1,8 @@
 """A failed electron: its error in Covalent, and in ``farcall describe``.
 
-Starts the shared Covalent server on the local AWS emulator, because the server stores the
-error. The table of failures is in tests/unit/covalent/test_node_results.py.
+Starts the shared Covalent server on the local AWS emulator, because the server stores the error.
+The table of failures is in tests/unit/covalent/test_node_results.py. Slow, because a Covalent
+server takes seconds to start.
 """
 
 from __future__ import annotations

@@ -136,18 +136,6 @@ def test_options_come_from_arguments_then_environment_then_configuration(client)
     assert 0 == section["num_gpus"]
 
 
-def test_a_value_that_is_set_through_covalent_is_used(client):
-    code = """
-        import json
-        import covalent as ct
-
-        ct.set_config({"executors.awsbatch.vcpu": 8, "executors.awsbatch.batch_queue": "other"})
-        made = ct.executor.AWSBatchExecutor()
-        print(json.dumps([made.vcpu, made.batch_queue]))
-    """
-    assert [8, "other"] == client(code)
-
-
 def test_an_unknown_key_in_the_configuration_is_told_and_harms_nobody(client):
     code = """
         import json
@@ -174,7 +162,6 @@ def test_an_unknown_key_in_the_configuration_is_told_and_harms_nobody(client):
     ("line", "problem", "place"),
     [
         ('memory = "much"', "memory is 'much'", "in [{1}] of {0} or in FARCALL_MEMORY"),
-        ("retry_attempts = 0", "retry_attempts is 0", "in [{1}] of {0} or in FARCALL_RETRY_"),
     ],
 )
 def test_a_wrong_value_in_the_configuration_is_named(client, line, problem, place):

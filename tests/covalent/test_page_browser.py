@@ -1,7 +1,7 @@
 """A failed electron in farcall's web UI, in a real browser.
 
 Starts the shared Covalent server, the web UI and a browser, because only a dispatch makes jobs
-that have a node.
+that have a node. Slow, because a Covalent server takes seconds to start.
 """
 
 from __future__ import annotations

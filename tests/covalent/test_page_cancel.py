@@ -1,7 +1,8 @@
 """A cancel by farcall's web UI or command line reaches Covalent.
 
 Starts the shared Covalent server on the local AWS emulator, because only the server knows the
-states of the other electrons and of sublattices.
+states of the other electrons and of sublattices. Slow, because a Covalent server takes seconds
+to start.
 """
 
 from __future__ import annotations

@@ -121,39 +121,6 @@ def test_a_missing_secret(cluster):
     assert 'secret "farcall-test-none" not found' in state["message"]
 
 
-def test_an_evicted_pod_is_ignored_where_the_policy_says_so(cluster, gate):
-    """The eviction API marks a pod as DisruptionTarget; Ignore has it replaced, and not counted.
-
-    https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
-    """
-    rules = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
-    name = cluster.create(
-        cluster.indexed(gate[0], 1, backoffLimitPerIndex=0, podFailurePolicy={"rules": rules})
-    )
-    [pod] = cluster.running(name)
-    pod_name = pod["metadata"]["name"]
-    eviction = {
-        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod_name},
-    }  # fmt: skip
-    answer = cluster.ask("POST", cluster.path("pods", pod_name, "eviction"), eviction)
-    assert answer.status == 201, answer.body
-
-    def another():
-        return [
-            one
-            for one in cluster.pods(name)
-            if one["metadata"]["uid"] != pod["metadata"]["uid"]
-            and one["status"].get("phase") == "Running"
-        ]
-
-    annotations = cluster.until(another)[0]["metadata"]["annotations"]
-    assert annotations["batch.kubernetes.io/job-index-failure-count"] == "0"
-    assert annotations["batch.kubernetes.io/job-index-ignored-failure-count"] == "1"
-    gate[1]()
-    job = cluster.ended(name)
-    assert ending(job) == "Complete"
-
-
 # Deadlines, suspension, time to live -----------------------------------------------------------
 
 

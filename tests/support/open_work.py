@@ -30,8 +30,6 @@ OPEN = {
     "later groups are not told as ended",
     "tests/contract/backends/test_commands.py::test_nodes_run_what_their_group_runs": "Jobs of "
     "later groups go on when the main node has ended",
-    "tests/local/test_kubernetes_conformance.py::test_an_evicted_pod_is_ignored": "POST "
-    "pods/NAME/eviction is not served",
     "tests/service/test_kubernetes_permissions.py": "docs/kubernetes/client.yaml has not been "
     "held against what the client asks",
 }

@@ -1,7 +1,7 @@
 """The web UI's task view: output, cancel, failure, keyboard, and nodes of a command job.
 
 Starts the web UI, the local AWS emulator and a browser, because the view is rendered by
-JavaScript.
+JavaScript. Slow, because a browser keeps a core busy.
 """
 
 from __future__ import annotations

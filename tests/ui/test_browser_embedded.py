@@ -1,7 +1,7 @@
 """The local AWS emulator against web pages that the user opens.
 
 Starts the emulator, another site and a browser, because only a browser sends requests as web
-pages do.
+pages do. Slow, because a browser keeps a core busy.
 """
 
 from __future__ import annotations

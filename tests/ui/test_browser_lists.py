@@ -1,7 +1,7 @@
 """The web UI's lists: timeline, groups of runs, arguments and errors, and a retry.
 
 Starts the web UI, the local AWS emulator and a browser, because lists are grouped, sorted and
-filtered by JavaScript.
+filtered by JavaScript. Slow, because a browser keeps a core busy.
 """
 
 from __future__ import annotations

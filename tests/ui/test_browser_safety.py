@@ -1,7 +1,7 @@
 """The web UI against other sites, and against hostile names and output of tasks.
 
 Starts the web UI, the local AWS emulator, another site and a browser, because the browser
-enforces half of the rules.
+enforces half of the rules. Slow, because a browser keeps a core busy.
 """
 
 from __future__ import annotations

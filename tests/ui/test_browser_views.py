@@ -1,7 +1,7 @@
 """Every view of the web UI: narrow and wide, dark and light, with many tasks, and the token form.
 
 Starts the web UI, the local AWS emulator and a browser, because only a browser computes layout
-and colors.
+and colors. Slow, because a browser keeps a core busy.
 """
 
 from __future__ import annotations

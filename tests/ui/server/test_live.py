@@ -49,22 +49,6 @@ async def test_a_task_is_seen_from_its_beginning_to_its_end(page, executor, tmp_
         assert 7 == await job.result()
 
 
-async def test_only_what_changed_is_told_again(page, submit):
-    first = submit("sleep 600")
-    async with listening(page) as events:
-        screen = Screen(events)
-        await screen.until(lambda: screen.has(first, "RUNNING") and not screen.state["loading"])
-        before = screen.told[first]
-        second = submit("sleep 600")
-        await screen.until(lambda: screen.has(second, "RUNNING"))
-        await screen.looks(2)
-        assert before == screen.told[first]
-        assert {first: "ending"} == await cancel(page, jobs=[first], reason="enough")
-        await screen.until(lambda: screen.has(first, "CANCELLED"))
-        assert "enough" in screen.jobs[first]["reason"]
-        assert screen.has(second, "RUNNING")
-
-
 async def test_one_child_is_cancelled_and_then_the_run(page, submit, client):
     array = submit("sleep 600", size=3)
     other = submit("sleep 600", workflow="other")
@@ -116,52 +100,3 @@ async def test_a_read_only_page_shows_and_cancels_nothing(embedded, submit, tmp_
                     assert "--read-only" in (await answer.json())["error"]
                 await screen.looks(2)
                 assert screen.has(theirs, "RUNNING")
-
-
-async def test_nodes_of_a_command_job_are_seen_with_what_each_writes(page, executor, tmp_path):
-    gate = tmp_path / "gate"
-    text = (
-        "echo node $AWS_BATCH_JOB_NODE_INDEX; "
-        f"if [ $AWS_BATCH_JOB_NODE_INDEX = 1 ]; then exit 7; fi; "
-        f"until [ -e {gate} ]; do sleep 0.05; done; exit 3"
-    )
-    command = ["sh", "-c", text]
-    job = await executor(workflow="gang").command("img", command, nodes=2, name="hello")
-    async with listening(page) as events:
-        all_jobs = Screen(events)
-        await all_jobs.until(lambda: all_jobs.has(job.id, "RUNNING"))
-        shown = all_jobs.jobs[job.id]
-        assert ("hello", "gang", "command") == (
-            shown["function"],
-            shown["workflow"],
-            shown["kind"],
-        )
-        assert 2 == shown["node_count"]
-        async with listening(page, f"/api/jobs/{job.id}/children/events") as told:
-            screen = Screen(told)
-            await screen.until(lambda: screen.states() == {"RUNNING": 1, "FAILED": 1})
-            assert (None, 7) == (screen.children[0]["x"], screen.children[1]["x"])
-            assert {f"{job.id}#1": "node"} == await cancel(page, jobs=[f"{job.id}#1"])
-            gate.touch()
-            await screen.until(lambda: screen.states() == {"FAILED": 2})
-            assert 3 == screen.children[0]["x"]
-        await all_jobs.until(lambda: all_jobs.has(job.id, "FAILED"))
-    found = await get(page, f"/api/jobs/{job.id}%231")
-    assert (job.id, 1, 7) == tuple(found["job"][name] for name in ("parent", "index", "exit_code"))
-    found = await get(page, f"/api/jobs/{job.id}")
-    assert [3, 7] == [node["exit_code"] for node in found["nodes"]]
-    assert [job.id + "#1", job.id + "#0"] == [
-        c["job_id"] for c in found["explanation"]["children"]
-    ]
-    for number in range(2):
-        written = []
-        async with listening(page, f"/api/jobs/{job.id}%23{number}/logs") as lines:
-            async for name, said in lines:
-                if name == "end":
-                    assert {} == said
-                    break
-                written += said["lines"]
-        assert [(f"node {number}", "log")] == [(line["text"], line["stream"]) for line in written]
-    async with page.get(f"/api/jobs/{job.id}/logs") as answer:
-        assert 400 == answer.status
-        assert "its nodes do" in (await answer.json())["error"]
