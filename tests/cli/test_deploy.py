@@ -1,6 +1,7 @@
 """``farcall deploy`` and ``farcall destroy`` on an empty account.
 
-Starts an empty local AWS emulator, because both commands create and delete a whole stack.
+Starts an empty local AWS emulator, because both commands create and delete a whole stack. Three
+tests are slow, because each waits for several stack operations.
 """
 
 from __future__ import annotations
@@ -212,6 +213,7 @@ async def test_a_bucket_with_results_stays_until_it_is_said_otherwise(account, f
     assert (0, {}) == (done.returncode, account.aws.resources()), done.stderr
 
 
+@pytest.mark.slow
 async def test_definitions_of_the_stack_are_taken_out_of_use_and_no_others(
     account, farcall_command, tmp_path
 ):
@@ -262,6 +264,7 @@ async def test_jobs_that_have_not_ended_are_named_and_end(account, farcall_comma
     assert "FAILED" == job["status"]
 
 
+@pytest.mark.slow
 async def test_a_queue_that_goes_names_its_jobs(account, farcall_command, tmp_path):
     done = await farcall_command("deploy", "--yes", "--compute", "spot", "--compute", "ec2")
     assert 0 == done.returncode, done.stderr
@@ -312,6 +315,7 @@ async def test_a_region_has_to_be_said(account, farcall_command, monkeypatch):
     assert 0 == done.returncode, done.stderr
 
 
+@pytest.mark.slow
 async def test_the_network_is_looked_at_before_anything_is_made(account, farcall_command):
     ec2 = account.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]

@@ -25,7 +25,7 @@ def place() -> Iterator[Stage]:
         yield started
 
 
-@pytest.mark.parametrize("work", ["sweep", "singles", "chunked", "generated"])
+@pytest.mark.parametrize("work", ["singles", "chunked"])
 def test_the_played_containers_run_a_clients_tasks(place: Stage, work: str) -> None:
     """The client checks the values."""
     run = measure.client(place, work, TASKS)

@@ -77,15 +77,10 @@ def ledger(aws: farcall.local.LocalAWS, tmp_path: Path) -> Ledger:
 
 SCRIPTS: list[dict[str, list[Fault]]] = [
     *({SUBMIT: [fault]} for fault in FAULTS),
-    *({SUBMIT: [fault] * 3} for fault in ("reset", "error", "expired")),
     {SUBMIT: ["page"]},
     {SUBMIT: ["throttled"] * 12},
-    {SUBMIT: ["throttled", "lost"], LIST: ["throttled"] * 3},
     {SUBMIT: ["lost"], LIST: ["empty"] * 3},
     {SUBMIT: ["truncated"], LIST: ["error", "empty", "reset", "page", "truncated"]},
-    {SUBMIT: ["lost"], LIST: ["expired", "empty", "throttled", "lost", "slow"]},
-    {SUBMIT: ["reset", "slow down", "throttled", "lost"], LIST: ["lost"]},
-    {"batch registerjobdefinition": ["reset", "lost"], SUBMIT: ["lost"]},
     {"batch *": ["reset", "error", "throttled", "lost", "truncated", "slow down"]},
 ]
 

@@ -1,7 +1,7 @@
 """Recovery after a client was killed.
 
 Starts clients as processes and the local AWS emulator, because a client is killed at each step of
-a submission.
+a submission. The cases "apart" are slow, because they start one job per task.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["map", pytest.param("apart", marks=pytest.mark.slow)])
 def kind(request):
     name, options = KINDS[request.param]
     return name, {"tasks": TASKS, **options}

@@ -105,20 +105,3 @@ def manifest(*distributions, **differs):
 def fact(data):
     """Return what a bundle says of a manifest."""
     return [hashlib.sha256(data).hexdigest(), len(data)]
-
-
-def stop_archives(proxy, how):
-    """Have a proxy do this with requests for archives: with all but the first, the manifest's.
-
-    Returns:
-        What tells whether there was one.
-    """
-    seen = 0
-
-    def after_the_manifest(request):
-        nonlocal seen
-        seen += request.operation == "s3 GET packages"
-        return how if seen > 1 else ""
-
-    proxy.rule = after_the_manifest
-    return lambda: seen > 1

@@ -43,12 +43,6 @@ def actions(document: dict[str, Any]) -> list[str]:
     return sorted(a for s in document["Statement"] for a in _many(s["Action"]))
 
 
-def actions_on(document: dict[str, Any], folder: str) -> set[str]:
-    """Return every action a policy allows by naming a folder of the bucket."""
-    named = (s for s in document["Statement"] if any(folder in each for each in _names(s)))
-    return {action for statement in named for action in _many(statement["Action"])}
-
-
 def without(document: dict[str, Any], action: str, folder: str = "") -> dict[str, Any]:
     """Return a policy less one action, altogether or on a folder of the bucket alone."""
     statements = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pytest
 
 _ENDING = "tests/service/test_kubernetes_endings.py::test_an_ending_is_told_by_its_error"
-_TRIED_AGAIN = "tests/service/test_kubernetes_endings.py::test_what_is_the_clusters_affair"
 _GONE = "why a pod was ended goes with the pod, and is told as a deleted pod"
 _FORGOTTEN = "what farcall ended itself is told as a deleted pod, or as past its deadline"
 
