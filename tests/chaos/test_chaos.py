@@ -26,6 +26,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return run(SEED, TASKS, 3, tmp_path_factory.mktemp("chaos"), CLIENTS)
 
 
+@pytest.mark.path
 def test_each_task_comes_to_one_end_whatever_goes_wrong(record: Record) -> None:
     account = Account(record)
     wrong = account.check()

@@ -120,7 +120,7 @@ def cancel():
     return lambda way, dispatch_id, job_id: ways[way](dispatch_id, job_id)
 
 
-@pytest.mark.parametrize("way", ["dispatch", "command"])
+@pytest.mark.parametrize("way", [pytest.param("dispatch", marks=pytest.mark.path), "command"])
 def test_a_running_task_is_stopped_and_its_output_kept(
     dispatch, wait, node, batch, folder, client, cancel, way
 ):

@@ -1,4 +1,4 @@
-"""Electrons as Batch jobs: success, collections, a sublattice, a task group, no unpickling.
+"""Electrons as Batch jobs: success, failure, collections, a sublattice, a task group, no unpickling.
 
 Starts the shared Covalent server on the local AWS emulator, because the server builds
 sublattices and task groups, and calls the executor. Slow, because a Covalent server takes
@@ -7,13 +7,16 @@ seconds to start.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
 import sys
 
 import covalent as ct
 import pytest
 
+from tests.support.commands import FARCALL
 from tests.support.proxy import Proxy
 
 
@@ -47,6 +50,7 @@ def nodes(node):
 # --- executors -----------------------------------------------------------------------------------
 
 
+@pytest.mark.path
 def test_an_electron_runs_on_batch_with_the_executor_as_an_object(run, node, batch):
     @ct.electron(executor=batch())
     def add(left, right):
@@ -191,3 +195,36 @@ def test_a_value_and_an_error_are_never_unpickled_in_the_server(run, batch, node
     jobs = {int(one.stdout) for one in nodes(result).values() if one.stdout}
     assert 3 == len(jobs)
     assert jobs | {os.getpid()} == {int(line) for line in marks.read_text().split()}
+
+
+# --- failure -------------------------------------------------------------------------------------
+
+
+@pytest.mark.path
+def test_describe_shows_the_traceback_and_the_node_of_an_electron(run, node, batch):
+    @ct.electron(executor=batch(workflow="told"))
+    def make():
+        return 3
+
+    @ct.electron(executor=batch(workflow="told"))
+    def work(number):
+        raise ValueError(f"no good: {number}")
+
+    @ct.lattice
+    def flow():
+        return work(make())
+
+    result = run(flow)
+    names = result.lattice.transport_graph.get_node_value
+    numbers = sorted(result.lattice.transport_graph._graph.nodes)
+    (number,) = (each for each in numbers if names(each, "name") == "work")
+    error = node(result, number).error
+    assert 'raise ValueError(f"no good: {number}")' in error
+    job_id = re.search(r"AWS Batch job (\S+) ", error)[1]
+    command = [FARCALL, "describe", "--json", job_id]
+    told = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    assert told["electron"] == number
+    why = told["explanation"]
+    assert why["sentence"] == f"node {number} failed: the function raised ValueError: no good: 3"
+    assert "in work" in why["traceback"]
+    assert "ValueError: no good: 3" in why["traceback"]

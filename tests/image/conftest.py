@@ -41,6 +41,14 @@ def pytest_pycollect_makemodule(
     return None if _IMAGE else Absent.because(reason, module_path, parent)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that start containers as slow."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+
+
 class Docker(Protocol):
     """Run docker's CLI, ``docker("run", "--rm", image)``; return what it wrote to stdout."""
 

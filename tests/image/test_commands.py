@@ -33,6 +33,7 @@ def shell(script: str) -> list[str]:
     return ["sh", "-c", script]
 
 
+@pytest.mark.path
 async def test_two_nodes_run_together_and_tell_each_other(
     executor: BatchExecutor, base_image: str, batch: Account, shared: Path
 ) -> None:

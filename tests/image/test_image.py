@@ -78,6 +78,7 @@ def test_the_image_speaks_the_clients_contract(docker, image):
     assert printed_contract(docker, image) == contract.describe()
 
 
+@pytest.mark.path
 def test_the_golden_files_are_read_inside(python):
     files = {f"tests/contract/{path.name}": path for path in CONTRACT_TESTS.glob("*golden.py")}
     files["tests/contract/v1"] = CONTRACT_TESTS / "v1"

@@ -30,6 +30,7 @@ from tests.support.proxy import Proxy
 Make = Callable[..., BatchExecutor]
 
 
+@pytest.mark.path
 async def test_value_streams_logs_and_usage_come_back(
     executor: BatchExecutor, batch: Account, aws: farcall.local.LocalAWS
 ) -> None:

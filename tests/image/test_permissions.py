@@ -34,6 +34,7 @@ def executor(
     enforced.restore()
 
 
+@pytest.mark.path
 async def test_the_main_job_runs(executor: BatchExecutor) -> None:
     def work(number: int) -> int:
         print(number)

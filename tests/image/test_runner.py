@@ -47,6 +47,7 @@ print(json.dumps([ask(url, token), ask(url, "guess"), ask(url + "x", token), sor
 """  # noqa: E501
 
 
+@pytest.mark.path
 def test_a_container_gets_its_roles_credentials_and_no_keys(batch):
     """The endpoint gives keys of the job role to who has the token; the environment has none."""
     role = batch.local.environment["FARCALL_BATCH_JOB_ROLE_NAME"]

@@ -50,6 +50,7 @@ def stock(
     enforced.restore()
 
 
+@pytest.mark.path
 async def test_value_map_error_and_output(stock: dict[str, object]) -> None:
     def work(number: int) -> tuple[int, int, str]:
         import os

@@ -49,6 +49,7 @@ def lines(runner: Runner, handle: str, role: str, replica: int = 0) -> list[str]
     return [line.rstrip("\n") for line in runner.log_lines(handle, role, replica)]
 
 
+@pytest.mark.path
 def test_two_roles_run_together_on_a_node_each(
     runner: Runner, base_image: str, shared: Path
 ) -> None:

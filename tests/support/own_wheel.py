@@ -23,9 +23,9 @@ _BUILD = (
 
 
 def build_own(folder: Path) -> list[Path]:
-    """Build wheel and sdist by hatchling, in an environment of its own."""
+    """Build wheel and sdist with hatchling."""
     done = subprocess.run(
-        [*RUN, "--with", "hatchling>=1.27", "python", "-c", _BUILD, str(folder)],
+        [sys.executable, "-c", _BUILD, str(folder)],
         cwd=ROOT,
         env=ENVIRONMENT,
         capture_output=True,

@@ -7,12 +7,13 @@ their own.
 from __future__ import annotations
 
 import subprocess
+import sys
 import tarfile
 import zipfile
 
 import pytest
 
-from tests.support.own_wheel import ENVIRONMENT, ROOT, RUN, build_own
+from tests.support.own_wheel import ENVIRONMENT, ROOT, build_own
 
 pytestmark = pytest.mark.slow
 
@@ -64,13 +65,25 @@ def test_wheel_and_sdist_hold_the_dockerfile(built):
             assert opened.extractfile(f"{top}/{name}").read() == own
 
 
+@pytest.mark.path
 def test_installed_it_is_found_beside_torchx_s_own_and_other_plugins(built, tmp_path):
     wheel, _ = built
     other = tmp_path / "torchx_plugins" / "schedulers"
     other.mkdir(parents=True)
     (other / "other.py").write_text(OTHERS)
+    uv, environment = (sys.executable, "-m", "uv"), tmp_path / "environment"
+    python, pins = str(environment / "bin" / "python"), str(ROOT / "constraints.txt")
+    wanted = ("--constraint", pins, f"{wheel}[torchx]")
+    for command in (
+        ("venv", "--python", sys.executable, str(environment)),
+        ("pip", "install", "--python", python, *wanted),
+    ):
+        made = subprocess.run(
+            [*uv, *command], env=ENVIRONMENT, capture_output=True, text=True, check=False
+        )
+        assert made.returncode == 0, made.stderr
     done = subprocess.run(
-        [*RUN, "--with", f"{wheel}[torchx]", "python", "-c", FOUND],
+        [python, "-c", FOUND],
         cwd=tmp_path,
         env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
         capture_output=True,

@@ -64,6 +64,7 @@ async def test_output_of_both_streams_comes_while_the_task_runs(executor, open_p
     await shoot(page, "output-side-by-side")
 
 
+@pytest.mark.path
 async def test_one_task_of_an_array_is_cancelled_and_only_that_one(
     executor, open_page, gate, shoot
 ):
