@@ -104,23 +104,6 @@ async def test_a_failure_comes_with_its_exit_code_its_attempts_and_the_end_of_it
     assert detail.attempts == 2
 
 
-async def test_the_node_that_failed_first_is_named(session, gate):
-    text = (
-        f"if [ $AWS_BATCH_JOB_NODE_INDEX = 2 ]; then echo oh; exit 7; fi; {gate.main}; "
-        "if [ $AWS_BATCH_JOB_NODE_INDEX = 0 ]; then echo main; exit 3; fi; sleep 600"
-    )
-    job_id = await submit(session, shell(text, 3))
-    await gate.open_after(f"{job_id}#2")
-    detail = await described(session, job_id)
-    why = await explain(session, detail)
-    assert why.sentence == "the command failed (exit code 3); 2 of its 3 nodes failed"
-    assert [(each.job_id, each.sentence) for each in why.children] == [
-        (f"{detail.job_id}#2", "the command failed (exit code 7)"),
-        (f"{detail.job_id}#0", "the command failed (exit code 3)"),
-    ]
-    assert why.log == ("main",)
-
-
 # --- described --------------------------------------------------------------------------------
 
 

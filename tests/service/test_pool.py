@@ -108,17 +108,7 @@ def test_ctrl_c_at_the_end_of_the_process_ends_the_jobs(script) -> None:
     "text",
     [
         pytest.param(
-            "with pool:\n    future = pool.submit(wait)\n    begun(future)\n    future.result()\n",
-            id="while it waits for a result",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
             "with pool:\n    future = pool.submit(wait)\n    begun(future)\n", id="while it leaves"
-        ),
-        pytest.param(
-            "with pool:\n    begun()\n    list(pool.map(lambda _: wait(), range(3)))\n",
-            id="in a map",
-            marks=pytest.mark.slow,
         ),
         pytest.param(
             "begun()\nfarcall.BatchExecutor(**options).task(wait).run()\n",

@@ -291,21 +291,6 @@ def all_ended(run):
 # --- and then -----------------------------------------------------------------------------------
 
 
-def test_what_was_recovered_is_deleted_and_what_failed_stays(place):
-    client, run = place.begin("submit", tasks=TASKS, apart=True)
-    client.hears("submitted")
-    client.kill()
-    place.let_go()
-
-    place.recover(run)
-    until(lambda: len(place.keys(run, "outcomes")) == 1)
-    assert len(place.keys(run, "bundles")) == 1
-
-    again = place.recover(run)
-    assert brought(again) == {FAILING: values()[FAILING]}
-    assert again.hears("found")["delivered"] == 0
-
-
 def test_two_recover_one_run_at_the_same_time(place):
     client, run = place.begin("submit", tasks=TASKS)
     until(place.ran)

@@ -15,10 +15,8 @@ import boto3
 import pytest
 
 from farcall import FarcallError, IntegrityError
-from farcall.client import recovery
 from farcall.engine.session import session_for
 from farcall_runtime import envelope
-from farcall_runtime.contract import Location
 from tests.support.patience import until_async
 from tests.support.proxy import Proxy
 from tests.support.tasks import wait_for
@@ -119,23 +117,6 @@ async def test_a_bundle_that_was_changed_is_refused_and_its_job_found(
         await job.wait()
 
 
-async def test_a_job_of_another_run_is_not_taken_for_one_of_this(keeping, bucket):
-    async with keeping as executor:
-        job = await executor.submit(double, 21)
-        await job.wait()
-        run = await executor.run_name()
-        for found in bucket.objects.filter(Prefix=f"farcall/v1/{run}/"):
-            copy = found.key.replace(run, f"{run}-copy")
-            bucket.Object(copy).put(Body=found.get()["Body"].read())
-
-        recovered = await executor.recover(f"{run}-copy")
-
-        # Its outcome tells that it had a job, and no job of this place is known.
-        assert recovered.jobs == []
-        assert recovered.forgotten == [job.name]
-        assert "1 forgotten" in repr(recovered)
-
-
 async def test_the_python_that_pickled_is_compared_before_anything_is_unpickled(
     keeping, monkeypatch
 ):
@@ -168,21 +149,3 @@ async def test_what_strangers_put_in_a_receipt_s_place_is_passed_by(
             assert [await each.result() for each in recovered.jobs] == [42]
     assert recovered.delivered == 0
     assert ".delivered/2 failed" in caplog.text
-
-
-@pytest.mark.timing(recover_looks_s=(0.0,))
-@pytest.mark.parametrize("trace", ["", "streams", "outcomes"])
-async def test_who_is_told_that_there_is_no_job_submits_again_safely(executor, bucket, trace):
-    """Covalent's server was killed between the note of a job's name and Batch's answer."""
-    where = Location(bucket.name, "farcall/v1/killed", f"work-{trace or 'none'}")
-    bucket.put_object(Key=where.bundle_key, Body=b"bundle")
-    session = await session_for(executor.settings)
-    looking = recovery.find(session, executor.settings, where)
-    if trace:
-        bucket.put_object(Key=f"farcall/v1/killed/{trace}/{where.bundle}/0", Body=b"x")
-        with pytest.raises(FarcallError, match="has begun, and Batch does not list it"):
-            await looking
-    else:
-        assert await looking is None
-    found = bucket.objects.filter(Prefix=where.bundle_key)
-    assert [each.key for each in found] == ([where.bundle_key] if trace else [])
