@@ -1,4 +1,4 @@
-"""Electrons as Batch jobs: success, failure, collections, a sublattice, a task group, no unpickling.
+"""Electrons as Batch jobs: success, failure, collections, a sublattice, a task group.
 
 Starts the shared Covalent server on the local AWS emulator, because the server builds
 sublattices and task groups, and calls the executor. Slow, because a Covalent server takes
