@@ -1,6 +1,6 @@
 """``farcall deploy`` and ``farcall destroy`` on an empty account.
 
-Starts an empty local AWS emulator, because both commands create and delete a whole stack. Three
+Starts an empty local AWS emulator, because both commands create and delete a whole stack. Five
 tests are slow, because each waits for several stack operations.
 """
 
@@ -166,6 +166,7 @@ async def test_a_failure_is_told_by_its_cause_and_the_next_try_begins_anew(
     assert "farcall is ROLLBACK_COMPLETE: it is deleted, and made anew" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["deploy", "destroy"])
 async def test_who_is_killed_in_the_middle_gives_the_command_again(
     account, farcall_command, command
@@ -249,6 +250,7 @@ async def test_definitions_of_the_stack_are_taken_out_of_use_and_no_others(
     batch.deregister_job_definition(jobDefinition=others)
 
 
+@pytest.mark.slow
 async def test_jobs_that_have_not_ended_are_named_and_end(account, farcall_command):
     assert 0 == (await farcall_command("deploy", "--yes")).returncode
     started = await farcall_command("run", "--detach", "time:sleep", 600, **NO_PACKAGES)
