@@ -1,7 +1,7 @@
 """``farcall deploy`` and ``farcall destroy`` on an empty account.
 
-Starts an empty local AWS emulator, because both commands create and delete a whole stack. Five
-tests are slow, because each waits for several stack operations.
+Starts an empty local AWS emulator, because both commands create and delete a whole stack. Slow,
+because each test waits for several stack operations.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import farcall.local
 from farcall.deploy import stack
 from farcall.model.settings import read
 from tests.support.commands import FARCALL
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = """\
 import time
@@ -81,6 +83,7 @@ def options(folder):
     return read(folder / ".config" / "farcall" / "farcall.toml")["batch"]
 
 
+@pytest.mark.path
 def test_three_commands_from_an_empty_home_to_a_value_and_nothing_is_left(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     deploy, destroy = "farcall deploy --yes", "farcall destroy --yes --empty-bucket"
@@ -166,7 +169,6 @@ async def test_a_failure_is_told_by_its_cause_and_the_next_try_begins_anew(
     assert "farcall is ROLLBACK_COMPLETE: it is deleted, and made anew" in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["deploy", "destroy"])
 async def test_who_is_killed_in_the_middle_gives_the_command_again(
     account, farcall_command, command
@@ -214,7 +216,6 @@ async def test_a_bucket_with_results_stays_until_it_is_said_otherwise(account, f
     assert (0, {}) == (done.returncode, account.aws.resources()), done.stderr
 
 
-@pytest.mark.slow
 async def test_definitions_of_the_stack_are_taken_out_of_use_and_no_others(
     account, farcall_command, tmp_path
 ):
@@ -250,7 +251,6 @@ async def test_definitions_of_the_stack_are_taken_out_of_use_and_no_others(
     batch.deregister_job_definition(jobDefinition=others)
 
 
-@pytest.mark.slow
 async def test_jobs_that_have_not_ended_are_named_and_end(account, farcall_command):
     assert 0 == (await farcall_command("deploy", "--yes")).returncode
     started = await farcall_command("run", "--detach", "time:sleep", 600, **NO_PACKAGES)
@@ -266,7 +266,6 @@ async def test_jobs_that_have_not_ended_are_named_and_end(account, farcall_comma
     assert "FAILED" == job["status"]
 
 
-@pytest.mark.slow
 async def test_a_queue_that_goes_names_its_jobs(account, farcall_command, tmp_path):
     done = await farcall_command("deploy", "--yes", "--compute", "spot", "--compute", "ec2")
     assert 0 == done.returncode, done.stderr
@@ -317,7 +316,6 @@ async def test_a_region_has_to_be_said(account, farcall_command, monkeypatch):
     assert 0 == done.returncode, done.stderr
 
 
-@pytest.mark.slow
 async def test_the_network_is_looked_at_before_anything_is_made(account, farcall_command):
     ec2 = account.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]

@@ -1,6 +1,7 @@
 """``farcall deploy`` with the policies of docs/iam.
 
-Starts an empty local AWS emulator that enforces IAM.
+Starts an empty local AWS emulator that enforces IAM. Slow, because it deploys a stack and runs
+every command on it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import pytest
 
 import farcall.local
 from tests.support.iam import FOLDER, VALUES, policy
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = """\
 from farcall import BatchPoolExecutor
