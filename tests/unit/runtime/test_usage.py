@@ -6,119 +6,16 @@ import ast
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from farcall_runtime import envelope, followed, memory, usage
-from farcall_runtime.contract import ENV_STREAM_S, FOLLOWED_S, Location
+from farcall_runtime import memory, usage
+from farcall_runtime.contract import Location
 from farcall_runtime.followed import Mark
-from farcall_runtime.storage import DeniedError, NotFoundError, StorageError
-from farcall_runtime.usage import Pace, UsageReport
+from farcall_runtime.usage import UsageReport
 
 WHERE = Location("bucket", "v1/run", "bundle")
 KEY = b"k" * 32
-
-
-class Bucket:
-    """Counts what it is asked, and says what it is told to say.
-
-    Attributes:
-        mark: The version of the mark, or what is raised in its place.
-        looks: How often it was looked for.
-        stored: What was stored, in its order.
-        refusal: What is raised where something is to be stored.
-    """
-
-    def __init__(self):
-        self.mark = NotFoundError("none")
-        self.looks = 0
-        self.stored = []
-        self.refusal = None
-
-    def version(self, name):
-        assert name == WHERE.followed_key(3)
-        self.looks += 1
-        if isinstance(self.mark, Exception):
-            raise self.mark
-        return self.mark
-
-    def put_once(self, name, pieces):
-        assert name == WHERE.usage_key(3)
-        self.stored.append(envelope.open_usage(KEY, name, b"".join(pieces)))
-        if self.refusal is not None:
-            raise self.refusal
-
-
-@pytest.fixture
-def ran(monkeypatch):
-    """Tells what a task asks of a bucket within some seconds more."""
-    now = [1000.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr(usage, "time", clock)
-    monkeypatch.setattr(followed, "time", clock)
-    report = UsageReport(WHERE, 3, 2, KEY, Mark(WHERE, 3), os.getpid(), now[0])
-    monkeypatch.setattr(report, "measure", lambda: {"memory_bytes": 1})
-
-    def more(bucket, seconds):
-        before = bucket.looks, len(bucket.stored)
-        for _ in range(round(seconds * 4)):
-            now[0] += 0.25
-            report.look(bucket)
-        return bucket.looks - before[0], len(bucket.stored) - before[1]
-
-    more.report = report
-    return more
-
-
-def test_a_task_that_nobody_looks_at_asks_seldom_and_stores_nothing(ran):
-    """The figures stand in docs/costs.md."""
-    bucket = Bucket()
-    assert ran(bucket, 19) == (0, 0)
-    assert ran(bucket, 10) == (1, 0)
-    assert ran(bucket, 3600 - 29) == (76, 0)
-    assert ran(bucket, 3600) == (60, 0)
-    assert not ran.report.is_stored
-
-
-def test_use_is_stored_while_there_is_a_mark(ran):
-    bucket = Bucket()
-    bucket.mark = "first"
-    looks, stored = ran(bucket, 60)
-    assert (looks, stored) == (5, 9)
-    assert bucket.stored[0] == {"attempt": 2, "memory_bytes": 1}
-    assert ran.report.is_stored
-
-    ran(bucket, FOLLOWED_S)
-    assert ran(bucket, 60)[1] == 0  # a mark that nobody renews
-    bucket.mark = "renewed"
-    ran(bucket, 60)
-    assert ran(bucket, 20)[1] == 4
-
-
-@pytest.mark.parametrize("refusal", [StorageError("no"), MemoryError("no"), OSError("no")])
-def test_what_cannot_be_stored_is_tried_again_with_the_next(ran, refusal):
-    bucket = Bucket()
-    bucket.mark, bucket.refusal = "first", refusal
-    assert ran(bucket, 60)[1] == 9
-    assert ran.report.is_stored  # for all that is known
-
-
-def test_who_may_not_store_it_is_asked_once(ran):
-    bucket = Bucket()
-    bucket.mark, bucket.refusal = "first", DeniedError("no")
-    assert ran(bucket, 600) == (1, 1)
-
-
-def test_who_may_not_look_for_the_mark_is_asked_once(ran):
-    bucket = Bucket()
-    bucket.mark = DeniedError("no")
-    assert ran(bucket, 600) == (1, 0)
-
-
-def test_the_embedded_aws_may_have_it_told_sooner():
-    assert Pace.read({}) == Pace() == Pace(20, 0.1, 10, 60, 5)
-    assert Pace.read({ENV_STREAM_S: "0.1"}).pause_s(1e6) == 0.5
 
 
 # --- what is measured ---------------------------------------------------------------------------
