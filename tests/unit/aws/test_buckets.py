@@ -8,7 +8,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import EndpointProviderError
 
-from farcall.aws.buckets import Addressing, Place, addressing, copy_source, place
+from farcall.aws.buckets import Addressing, Place, addressing, place
 from farcall.model.errors import SettingsError
 from farcall_runtime.contract import bucket_url
 
@@ -115,14 +115,6 @@ def test_it_is_where_botocore_goes_by_the_configuration(configured, name, region
             assert place(bucket, region, addressing(core, "")) == expected
 
 
-@pytest.mark.parametrize("variable", ["AWS_USE_FIPS_ENDPOINT", "AWS_USE_DUALSTACK_ENDPOINT"])
-def test_the_environment_configures_it_too(configured, variable):
-    core = configured(**{variable: "true"})
-    expected = botocore_s(core, "us-west-2")("my-bucket")
-    assert place("my-bucket", "us-west-2", addressing(core, "")) == expected
-    assert expected.url != bucket_url("my-bucket", "us-west-2")
-
-
 @pytest.mark.parametrize("style", ["", "path", "virtual"])
 @pytest.mark.parametrize("url", ["http://127.0.0.1:5000", "https://s3.lab:9000/", "http://a/b/"])
 @pytest.mark.parametrize("fips", ["true", "false"])
@@ -182,9 +174,3 @@ def test_an_access_point_has_no_host_at_an_ip_address(url):
         place(arn, "us-east-1", Addressing(url))
     there = Addressing("https://s3.lab:9000")
     assert place(arn, "us-east-1", there).url == "https://mine-123456789012.s3.lab:9000"
-
-
-def test_copies_say_what_they_are_copies_of():
-    assert copy_source("my.bucket") == "my.bucket"
-    found = copy_source("arn:aws:s3:us-west-2:123456789012:accesspoint:mine")
-    assert found == "arn:aws:s3:us-west-2:123456789012:accesspoint/mine/object"

@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from farcall.aws import clients
 from farcall.aws.clients import Aws, call
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
@@ -84,40 +83,6 @@ async def test_a_service_has_one_client_whoever_asks_side_by_side(silent):
     for service in ("iam", "logs"):
         with pytest.raises(FarcallError, match="was closed while AWS was being asked"):
             await call(await aws.client(service), "get_role", RoleName="role")
-
-
-async def test_a_client_that_is_being_opened_when_all_are_closed_is_closed_too(
-    silent, monkeypatch
-):
-    aws = await Aws.open(Settings(endpoint_url=silent, region="us-east-1"))
-    enter, go, began = aws._enter, asyncio.Event(), asyncio.Event()
-
-    async def enter_slowly(service, *, attempts):
-        began.set()
-        await go.wait()
-        return await enter(service, attempts=attempts)
-
-    monkeypatch.setattr(aws, "_enter", enter_slowly)
-    opening = asyncio.ensure_future(aws.client("iam"))
-    await began.wait()
-    closing = asyncio.ensure_future(aws.close())
-    await asyncio.sleep(0)
-    go.set()
-    client = await opening
-    await closing
-    with pytest.raises(FarcallError, match="was closed while AWS was being asked"):
-        await call(client, "get_role", RoleName="role")
-
-
-async def test_the_models_of_the_services_are_read_once_in_a_process(silent):
-    settings = Settings(endpoint_url=silent, region="us-east-1")
-    models = []
-    for _ in range(2):
-        aws = await Aws.open(settings)
-        models.append(aws._session._session.get_component("data_loader"))
-        await aws.close()
-    assert models[0] is models[1]
-    assert models[0].search_paths.count(clients._MODELS) == 1
 
 
 # --- certificates -------------------------------------------------------------------------------
@@ -351,13 +316,4 @@ async def test_kubernetes_needs_them_for_the_bucket_alone(nobody):
             needs()
     with pytest.raises(ServiceError, match="command jobs alone need none"):
         await aws.client("s3")
-    await aws.close()
-
-
-async def test_on_kubernetes_no_client_of_batch_is_opened(silent):
-    settings = Settings(backend="kubernetes", endpoint_url=silent, s3_bucket_name="mine")
-    aws = await Aws.open(settings)
-    assert aws.batch is None
-    assert aws.place("mine").url == f"{silent}/mine"
-    aws.store("mine")
     await aws.close()

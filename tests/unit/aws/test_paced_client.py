@@ -39,25 +39,11 @@ async def test_a_rest_saves_up_no_burst(clock):
     assert await turns(limiter, clock, 3) == pytest.approx([0, 0.1, 0.2])
 
 
-async def test_an_event_loop_that_wakes_up_late_delays_no_turn_to_come(clock, monkeypatch):
-    sleep = asyncio.sleep
-    monkeypatch.setattr(asyncio, "sleep", lambda wait_s: sleep(wait_s + 0.008))
-    moments = await turns(Limiter(10), clock, 11)
-    assert moments[-1] == pytest.approx(1.008)
-
-
 async def test_an_event_loop_that_stood_still_makes_up_for_nothing(clock, monkeypatch):
     sleep = asyncio.sleep
     monkeypatch.setattr(asyncio, "sleep", lambda wait_s: sleep(wait_s + 5))
     moments = await turns(Limiter(10), clock, 3)
     assert moments == pytest.approx([0, 5.1, 10.19], abs=0.001)
-
-
-async def test_a_turn_tells_its_pace(clock):
-    limiter = Limiter(40)
-    assert await limiter.turn() == 40
-    limiter.throttled(20)
-    assert await limiter.turn() == pytest.approx(limiter.pace) == pytest.approx(17, abs=0.1)
 
 
 async def test_a_429_takes_a_share_of_the_pace_at_which_the_call_was_sent(clock):

@@ -67,17 +67,6 @@ def test_a_bar_is_in_the_last_row_until_its_line_comes(monkeypatch):
     assert shown()[4:] == [""]
 
 
-def test_of_several_bars_the_one_that_moved_last_is_shown(monkeypatch):
-    shown = terminal(monkeypatch)
-    one, other = (printing.Printer(begin=lambda _, name=name: f"{name} ") for name in "ab")
-    one.print([state("10%")])
-    other.print([state("50%")])
-    one.print([state("")])  # it is not this one that is shown
-    assert shown() == ["b 50%"]
-    one.print([line("whole", "stderr")])
-    assert shown() == ["a whole", "b 50%"]
-
-
 def test_a_bar_is_cut_to_the_terminal_s_width(monkeypatch):
     shown = terminal(monkeypatch)
     printing.Printer().print([state("\u4e2d" * 100)])

@@ -44,12 +44,6 @@ def test_a_span_has_a_unit_of_which_there_are_two(seconds, said):
     assert tables.span(seconds) == said
 
 
-def test_what_a_job_ran_is_that_of_its_last_attempt():
-    assert tables.ran(detail()) == ""
-    ended = detail(started_at=NOON, stopped_at=NOON + timedelta(seconds=90))
-    assert tables.ran(ended) == "90s"
-
-
 @pytest.mark.parametrize(
     ("status", "since"),
     [
@@ -63,11 +57,6 @@ def test_a_state_began_with_what_led_to_it(status, since):
     if status.is_final:
         said["stopped_at"] = NOON + timedelta(minutes=2)
     assert tables.since(detail(status, **said)) == since
-
-
-def test_of_a_job_that_never_ran_its_submission_is_all_there_is():
-    assert tables.since(detail(JobStatus.FAILED, created_at=NOON)) == NOON
-    assert tables.clock(tables.since(detail(JobStatus.RUNNING))) == "?"
 
 
 @pytest.mark.parametrize(

@@ -88,12 +88,6 @@ async def test_cancelling_its_task_cancels_the_work():
     assert ended.is_set()
 
 
-async def test_a_task_is_shown_by_the_functions_name():
-    task = asyncio.create_task(call())
-    assert "coro=<simulate()>" in repr(task)
-    await task
-
-
 async def test_nothing_begins_before_the_await():
     begun = []
     made = call(lambda: begun.append(1) or work())

@@ -13,7 +13,7 @@ import pytest
 from farcall.client import call_reader
 from farcall.client.call_reader import CallReader, Inputs
 from farcall.model.clock import within
-from tests.support.patience import PATIENCE_S, until_async
+from tests.support.patience import PATIENCE_S
 
 
 async def each(count, seen=None):
@@ -116,20 +116,6 @@ async def test_an_iterable_is_read_in_one_thread_with_the_caller_s_context():
     assert where[0] != threading.get_ident()
 
 
-async def test_an_async_iterable_is_read_by_one_task_on_the_loop():
-    tasks = set()
-
-    async def generate():
-        for number in range(10):
-            tasks.add((threading.get_ident(), id(asyncio.current_task())))
-            await asyncio.sleep(0)
-            yield number
-
-    made = reader(generate())
-    assert len(calls(await rest(made))) == 10
-    assert tasks == {(threading.get_ident(), id(made.task))}
-
-
 # --- how far and when -------------------------------------------------------------------------
 
 
@@ -185,29 +171,6 @@ async def test_of_large_ones_fewer_are_read_ahead(monkeypatch):
     made.close()
 
 
-@pytest.mark.parametrize("kind", ["generator", "async"])
-async def test_who_waits_for_more_gives_room_for_it(kind, monkeypatch):
-    monkeypatch.setattr(call_reader, "_AT_FIRST", 10)
-    monkeypatch.setattr(call_reader, "_AHEAD_BYTES", 20)
-    read = []
-
-    def count():
-        for number in range(100):
-            read.append(number)
-            yield number
-
-    async def count_async():
-        for number in count():
-            yield number
-
-    made = reader(count() if kind == "generator" else count_async(), linger_s=PATIENCE_S)
-    assert len(list(await within(PATIENCE_S, made.groups()))) == 10
-    await until_async(lambda: len(read) == 20)
-    made.note_bytes(10)
-    assert len(list(await within(PATIENCE_S / 5, made.groups()))) == 20
-    made.close()
-
-
 async def test_a_list_that_ends_asks_for_no_more_of_a_stream():
     async def stream():
         for number in range(3):
@@ -216,22 +179,6 @@ async def test_a_list_that_ends_asks_for_no_more_of_a_stream():
 
     made = reader(stream(), [1, 2, 3])
     assert await within(PATIENCE_S / 5, rest(made))
-
-
-async def test_a_slow_one_does_not_hold_up_the_loop():
-    go = threading.Event()
-
-    def generate():
-        go.wait(PATIENCE_S)
-        yield 1
-
-    made = reader(generate())
-    waiting = asyncio.ensure_future(made.groups())
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert not waiting.done()
-    go.set()
-    assert [list(group) for group in await waiting] == [[((1,), {})]]
 
 
 # --- ends -------------------------------------------------------------------------------------
@@ -279,21 +226,3 @@ async def test_one_that_blocks_for_ever_keeps_nobody_who_leaves():
     made.close()
     go.set()
     assert await asyncio.to_thread(has_ended.wait, PATIENCE_S)
-
-
-async def test_an_async_one_that_is_left_is_cancelled_where_it_waits():
-    left = []
-
-    async def generate():
-        yield 1
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            left.append("cancelled")
-            raise
-
-    made = reader(generate())
-    assert len(list(await made.groups())) == 1
-    made.close()
-    await asyncio.gather(made.task, return_exceptions=True)
-    assert left == ["cancelled"]

@@ -29,19 +29,10 @@ def executor(cloud):
 # --- what is said of a job --------------------------------------------------------------------
 
 
-def test_an_image_alone_is_one_group():
-    assert group_nodes(None, {"image": "a", "command": (), "env": None}, 3) == (Nodes(3, "a"),)
-
-
 def test_what_is_said_of_the_image_is_the_group_s():
     said = {"image": "a", "command": ["b"], "shm_size": 0.5, "privileged": True, "nodes": 2}
     expected = Nodes(2, "a", ["b"], shm_size=0.5, privileged=True)
     assert group_nodes(None, said, 7) == (expected,)
-
-
-def test_groups_are_taken_as_they_are():
-    groups = [Nodes(1, "a"), Nodes(2, "b")]
-    assert group_nodes(groups, {"image": None, "privileged": False}, 7) == tuple(groups)
 
 
 @pytest.mark.parametrize(

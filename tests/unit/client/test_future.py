@@ -72,13 +72,6 @@ def test_a_cancelled_one_is_seen_as_such_by_all_who_wait_and_ends_its_job(
     assert future.cancelled()
 
 
-def test_one_that_has_ended_is_not_cancelled(future, owner):
-    future.set_result(1)
-    assert not future.cancel()
-    assert owner.ended == []
-    assert future.result() == 1
-
-
 def test_cancelling_what_is_pending_leaves_what_runs(future, owner):
     future.note_accepted("j1", dict)
     assert not future.cancel_pending()
@@ -86,14 +79,6 @@ def test_cancelling_what_is_pending_leaves_what_runs(future, owner):
     other = BatchFuture(owner)
     assert other.cancel_pending()
     assert owner.ended == [other]
-
-
-def test_without_an_owner_it_is_a_plain_future():
-    future = BatchFuture()
-    future.set_running_or_notify_cancel()
-    assert not future.cancel()
-    future.set_result(1)
-    assert future.result() == 1
 
 
 def test_an_error_has_no_more_frames_each_time_that_it_is_raised(future):

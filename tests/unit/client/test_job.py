@@ -109,11 +109,6 @@ async def test_looking_at_what_was_used_takes_nothing(arrive, store):
     assert await is_there(store)
 
 
-async def test_several_calls_have_a_list_of_values(arrive):
-    job = await arrive(1, 2)
-    assert await job.result() == [1, 2]
-
-
 async def test_the_calls_of_one_that_raised_keep_their_values(arrive):
     job = await arrive(1, ValueError("first"), 3, ValueError("second"))
     assert str(await job.exception()) == "first"
@@ -129,14 +124,6 @@ async def test_whoever_spent_the_objects_is_told_once(arrive):
     await job.result()
     await job.result()
     assert spent == [True]
-
-
-async def test_of_what_failed_nothing_is_spent(arrive):
-    spent = []
-    job = await arrive(ValueError("wrong"), on_spent=lambda: spent.append(True))
-    with pytest.raises(ValueError, match="wrong"):
-        await job.result()
-    assert spent == []
 
 
 # --- what Batch says --------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from farcall import (
-    BatchExecutor,
     BatchFuture,
     BatchPoolExecutor,
     FarcallError,
@@ -79,17 +78,6 @@ def test_a_call_gives_its_value_and_its_job(pool, cloud):
     assert future.job_id == cloud.jobs[0].job_id
 
 
-def test_calls_of_one_moment_are_one_array(pool, cloud):
-    futures = [pool.submit(scale, x) for x in range(20)]
-    assert [future.result(PATIENCE_S) for future in futures] == [2 * x for x in range(20)]
-    assert len({future.job_id.partition(":")[0] for future in futures}) == 1
-
-
-def test_a_task_is_a_function_whose_options_are_the_pools(pool, cloud):
-    task = BatchExecutor(linger_s=0, vcpu=8).task(scale)
-    assert pool.submit(task, 3).result(PATIENCE_S) == 6
-
-
 def test_the_function_is_given_by_position_alone(pool):
     def take(**named):
         return named
@@ -140,15 +128,6 @@ def test_leaving_the_block_waits_and_after_it_nothing_is_taken(make_pool, gate):
     with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
         pool.submit(scale, 1)
     pool.shutdown()
-
-
-def test_leaving_the_block_by_an_error_waits_and_says_so(make_pool, gate, caplog):
-    with pytest.raises(KeyError), make_pool() as pool:
-        future = pool.submit(wait_for, str(gate))
-        threading.Timer(0.1, gate.touch).start()
-        raise KeyError("x")
-    assert future.result(0) == "waited"
-    assert "left by KeyError; waiting for 1 unfinished call" in caplog.text
 
 
 def test_leaving_the_block_by_ctrl_c_ends_the_jobs_and_says_so(make_pool, cloud, gate, caplog):
@@ -204,20 +183,6 @@ async def test_it_serves_an_event_loop(pool):
     assert await loop.run_in_executor(pool, scale, 3) == 6
 
 
-def test_several_threads_may_submit(pool, cloud):
-    found = []
-
-    def work(x):
-        found.append(pool.submit(scale, x).result(PATIENCE_S))
-
-    threads = [threading.Thread(target=work, args=(x,)) for x in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert sorted(found) == [2 * x for x in range(8)]
-
-
 def test_on_farcalls_own_loop_nothing_may_wait(make_pool, gate):
     pool = make_pool()
     held = pool.submit(wait_for, str(gate))
@@ -265,15 +230,6 @@ def test_a_pool_that_nobody_refers_to_ends_when_its_calls_have(make_pool, gate):
     gate.touch()
     assert future.result(PATIENCE_S) == "waited"
     until(lambda: not calls._loop.is_held)
-
-
-def test_it_tells_how_much_is_unfinished(make_pool, gate):
-    with make_pool() as pool:
-        assert repr(pool) == "<BatchPoolExecutor: 0 unfinished calls>"
-        pool.submit(wait_for, str(gate))
-        assert repr(pool) == "<BatchPoolExecutor: 1 unfinished call>"
-        gate.touch()
-    assert repr(pool) == "<BatchPoolExecutor: 0 unfinished calls, shut down>"
 
 
 def test_a_pool_does_not_travel(pool):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from farcall import JobStatus, SettingsError
+from farcall import SettingsError
 from tests.support.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -64,13 +64,6 @@ def test_values_are_in_the_order_of_the_arguments(pool, chunksize, buffersize):
     assert list(values) == list(range(5, 14))
 
 
-def test_a_map_is_one_array(make_pool, cloud):
-    with make_pool() as pool:
-        assert list(pool.map(add, range(7), chunksize=2)) == list(range(7))
-    (job,) = cloud.jobs
-    assert job.array_size == 4
-
-
 @pytest.mark.parametrize("iterables", [(), ([],), ([], [])])
 def test_nothing_to_map_gives_nothing(pool, cloud, iterables):
     assert list(pool.map(lambda x, y: x + y, *iterables)) == []
@@ -100,13 +93,6 @@ def test_the_end_of_the_time_ends_the_rest(pool, cloud, gate):
     assert list(values) == []
     pool.shutdown()
     assert not gate.exists()
-
-
-def test_a_time_out_of_the_call_is_an_error_as_any(pool):
-    values = pool.map(lambda f: f(), [time_out, lambda: 1], timeout=PATIENCE_S)
-    with pytest.raises(concurrent.futures.TimeoutError, match="the call's own"):
-        next(values)
-    assert list(values) == [1]
 
 
 def test_the_error_of_a_call_says_how_far_the_map_is_and_where_its_values_are(make_pool, cloud):
@@ -140,29 +126,6 @@ def test_calls_that_have_not_ended_fail_with_the_map(make_pool, cloud, gate):
     until(lambda: told in cloud.jobs[0].status_reason)
 
 
-def test_who_goes_on_to_the_end_has_all_values(make_pool, cloud):
-    with make_pool() as pool:
-        values = pool.map(fail_at_three, range(6))
-        with pytest.raises(FalsyError) as caught:
-            list(values)
-        assert list(values) == [4, 5]
-    recovered = asyncio.run(pool.executor.recover(caught.value.map_failure.run))
-    assert (len(recovered.jobs), recovered.delivered) == (1, 5)
-
-
-def test_a_map_of_chunks_says_how_far_it_is(make_pool, gate):
-    functions = [lambda: 1, time_out, lambda: wait_for(str(gate)), lambda: wait_for(str(gate))]
-    with make_pool() as pool:
-        values = pool.map(lambda f: f(), functions, buffersize=3)
-        assert next(values) == 1
-        with pytest.raises(concurrent.futures.TimeoutError) as caught:
-            next(values)
-        failure = caught.value.map_failure
-        assert failure.sentence == "1 of 4 raised TimeoutError; 2 have not ended"
-        assert len(failure.job_ids) == 1
-        values.close()
-
-
 @pytest.mark.parametrize("leave", ["close", "drop", "error"])
 def test_leaving_the_values_ends_the_rest(pool, cloud, gate, leave):
     functions = [lambda: 1, time_out, lambda: wait_for(str(gate)), lambda: wait_for(str(gate))]
@@ -180,14 +143,6 @@ def test_leaving_the_values_ends_the_rest(pool, cloud, gate, leave):
                 pass
         values = None
     pool.shutdown()
-    assert not gate.exists()
-
-
-def test_an_error_in_a_loop_ends_the_rest_before_the_block_is_left(make_pool, gate):
-    functions = [time_out, lambda: wait_for(str(gate))]
-    with pytest.raises(concurrent.futures.TimeoutError), make_pool() as pool:
-        for _ in pool.map(lambda f: f(), functions):
-            pass
     assert not gate.exists()
 
 
@@ -230,13 +185,6 @@ def test_what_was_yielded_is_not_kept(pool):
         seen = weakref.ref(value)
         del value
         until(lambda seen=seen: is_gone(seen))
-
-
-def test_the_pools_block_waits_for_a_map(make_pool, cloud, gate):
-    with make_pool() as pool:
-        values = pool.map(add, range(5))
-    assert list(values) == [0, 1, 2, 3, 4]
-    assert cloud.jobs[0].status is JobStatus.SUCCEEDED
 
 
 def test_cancelling_what_has_not_begun_ends_a_map_that_was_not_submitted(make_pool, cloud):

@@ -47,23 +47,6 @@ def test_what_happened_long_ago_does_not_count(now):
     assert "10.0 calls/s" in str(report)
 
 
-def test_slow_calls_are_counted_by_the_minute(now):
-    report = Report("work", 10)
-    for ended in range(3):
-        report.take(Counts(running=2, done=ended))
-        now.seconds += 600
-    assert "0.1 calls/min" in str(report)
-
-
-def test_a_report_keeps_little_of_the_past(now):
-    report = Report("work", 10_000_000)
-    for second in range(20_000):
-        now.seconds += 1
-        report.take(Counts(running=1, done=second))
-    assert len(report._seen) < 200
-    assert "1.0 calls/s" in str(report)
-
-
 def test_at_the_end_nothing_is_left(now):
     report = Report("work", 4)
     report.take(Counts(running=4))
@@ -127,19 +110,6 @@ def test_without_a_total_lines_come_now_and_then_and_at_the_end(now, capsys):
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 4
     assert said[-1].startswith("farcall: work: 1000 of 1000 done, ")
-
-
-def test_lines_come_now_and_then_where_it_takes_long(now, capsys):
-    report = Report("work", 1000)
-    lines = LineReport(report)
-    for _ in range(100):
-        now.seconds += 1
-        report.take(Counts(running=5))
-        lines.show()
-    lines.close()
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 3
-    assert "0 of 1000 done, 0 failed, 5 running, 995 queued" in said[-1]
 
 
 # --- all of it --------------------------------------------------------------------------------

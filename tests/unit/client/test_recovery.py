@@ -230,14 +230,6 @@ async def test_what_was_recovered_goes_when_all_of_it_is_spent(account):
     assert await account.store().list_keys(f"{ROOT}/bundles/") == []
 
 
-async def test_what_is_left_of_a_run_keeps_its_bundle(account):
-    submission = await account.submit()
-    recovered = await account.recover()
-    await recovered.discard()
-    await account.store().flush()
-    assert await account.store().get(submission.where.bundle_key) is not None
-
-
 # --- the job of one bundle --------------------------------------------------------------------
 
 

@@ -67,45 +67,6 @@ async def test_a_map_whose_error_was_raised_is_completed_from_the_bucket(halve, 
     assert await sweep.retry().complete() == HALVES
 
 
-async def test_of_several_jobs_one_may_have_gone_well_and_be_gone(halve, mended):
-    """What all went well of is deleted; another job of the map is retried all the same."""
-
-    async def numbers():
-        yield 0
-        await until_async(lambda: sweep.job_ids)
-        yield 1
-        yield 3
-
-    sweep = halve.map(numbers(), return_exceptions=True)
-    values = await sweep
-    assert len(sweep.job_ids) == 2
-    mended.touch()
-    assert await sweep.retry().complete(values) == [0, 0.5, 1.5]
-
-
-async def test_it_shows_what_its_map_would_show(executor, mended, capfd):
-    """The bar and the output, with the numbers that the calls have in the map."""
-
-    def check(x):
-        print("checked", x)
-        if x % 2 and not mended.exists():
-            raise ArithmeticError(x)
-
-    sweep = executor.task(check).map(
-        range(4), chunksize=2, progress=True, output=True, return_exceptions=True
-    )
-    await sweep
-    capfd.readouterr()
-    third = sweep.retry()
-    await third
-    told = capfd.readouterr()
-    assert sorted(told.out.splitlines()) == ["check[1] | checked 1", "check[3] | checked 3"]
-    assert "farcall: check: 0 of 2 done, 2 failed (ArithmeticError x2)" in told.err
-    mended.touch()
-    assert await third.retry() == [None, None]
-    assert "farcall: check: 2 of 2 done, 0 failed" in capfd.readouterr().err
-
-
 async def test_an_error_ends_what_is_left_of_a_retry(executor, tmp_path):
     begun = tmp_path / "begun"
 

@@ -19,7 +19,6 @@ from farcall.engine.delivered import Delivered
 from farcall.engine.watch import Ended, Trouble, UnseenError
 from farcall.model.errors import (
     FarcallError,
-    JobCancelledError,
     ServiceError,
     SubmissionError,
     TaskNotPicklableError,
@@ -193,17 +192,6 @@ async def test_in_a_loop_a_value_goes_when_the_next_one_is_asked_for(opened, tas
     assert len(opened.discarded) == 3
 
 
-async def test_where_all_are_waited_for_nothing_goes_before_the_last(opened, task):
-    opened.holding = True
-    waiting = await holding(task.map(range(2)), 1)
-    opened.end("job-0", 0)
-    await asyncio.sleep(0.05)
-    assert opened.discarded == []
-    opened.end("job-0", 1)
-    assert await waiting == [0, 2]
-    assert sorted(opened.discarded) == ["job-0:0", "job-0:1"]
-
-
 async def test_exceptions_are_values_where_that_is_asked_for(opened, task):
     values = await task.map([1, -1, 2], return_exceptions=True)
     assert [str(value) for value in values] == ["2", "-1 is negative", "4"]
@@ -263,23 +251,6 @@ async def test_what_has_no_length_gives_all_values(opened, kind, chunksize):
     assert opened.ended == []
 
 
-@pytest.mark.parametrize("kind", [list, tuple, iter])
-async def test_items_of_a_starmap_may_be_iterators(opened, kind):
-    calls = kind([iter((1, 2)), map(int, "34"), (5, 6)])
-    assert await BatchExecutor(linger_s=0).task(add).starmap(calls) == [3, 7, 11]
-
-
-async def test_keywords_may_have_any_name(opened):
-    task = BatchExecutor(linger_s=0).task(lambda x, **named: (x, named))
-    assert await task.map([1], self=2) == [(1, {"self": 2})]
-    assert await task.starmap([(1,)], iterable=2) == [(1, {"iterable": 2})]
-
-
-async def test_an_iterator_that_is_empty_has_no_values(opened, task):
-    assert await task.map(iter([])) == []
-    assert await task.map(numbers(0)) == []
-
-
 async def test_an_endless_one_is_submitted_as_its_values_are_taken(opened, monkeypatch):
     monkeypatch.setattr(module, "_MOST_UNTAKEN", 50)
     monkeypatch.setattr(call_reader, "_AT_FIRST", 10)
@@ -326,11 +297,6 @@ async def test_fixed_keywords_travel_with_the_function(opened):
     assert opened.facts == [{"fixed": ["y", "more"], "chunksize": 1, "calls": 2}]
 
 
-async def test_a_fixed_keyword_that_cannot_travel_is_named(opened):
-    with pytest.raises(TaskNotPicklableError, match=r"^argument more \(generator\) cannot be"):
-        await BatchExecutor().task(add).map([1], more=(n for n in [1]))
-
-
 @pytest.mark.parametrize("kind", ["generator", "async"])
 async def test_what_an_iterable_raises_ends_the_sweep_and_its_jobs(opened, kind):
     opened.holding = True
@@ -354,22 +320,6 @@ async def test_what_an_iterable_raises_ends_the_sweep_and_its_jobs(opened, kind)
         await waiting
     assert raised.value is error
     assert opened.ended == [(["job-0"], 1, "left by LookupError")]
-
-
-async def test_a_wait_for_an_iterable_that_blocks_can_be_cancelled(opened):
-    go = threading.Event()
-
-    def generate():
-        go.wait(PATIENCE_S)
-        yield 1
-
-    waiting = asyncio.ensure_future(BatchExecutor().task(double).map(generate()))
-    for _ in range(20):
-        await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    go.set()
 
 
 async def test_an_iterator_is_read_once(opened, task):
@@ -418,13 +368,6 @@ async def test_the_error_tells_how_far_the_map_was_and_where_the_values_are(open
     assert opened.discarded == []
 
 
-async def test_where_there_is_no_value_nothing_is_said_of_recovery(opened, task):
-    error, failure = await failure_of(task.map([-1]))
-    assert failure.sentence == "1 of 1 raised ValueError"
-    assert (failure.kept, opened.ended) == (0, [])
-    assert "recover" not in notes(error)
-
-
 async def test_in_a_loop_values_that_were_handed_over_are_not_kept(opened, task):
     opened.holding = True
     sweep, found = task.map([1, -1, 2]), []
@@ -441,26 +384,6 @@ async def test_in_a_loop_values_that_were_handed_over_are_not_kept(opened, task)
     _, failure = await failure_of(waiting)
     assert found == [(0, 2)]
     assert (failure.failed, failure.ended, failure.kept) == (1, 1, 0)
-
-
-async def test_calls_in_chunks_are_told_with_their_tasks(opened):
-    opened.holding = True
-    sweep = BatchExecutor().task(double).map([1, 2, -1, 4, 5, 6], chunksize=2)
-    waiting = await holding(sweep, 1)
-    opened.end("job-0", 1)
-    _, failure = await failure_of(waiting)
-    assert (failure.ended, failure.ended_tasks) == (4, 2)
-    assert failure.sentence.endswith("; 4 calls in 2 tasks were ended because of it")
-
-
-async def test_a_map_whose_array_somebody_cancelled_has_not_failed(opened, task):
-    opened.holding = True
-    opened.undelivered = [JobCancelledError("by hand")]
-    waiting = await holding(task.map([1, 2]), 1)
-    opened.end("job-0", 0)
-    with pytest.raises(JobCancelledError):
-        await waiting
-    assert opened.ended == [(["job-0"], 1, "left by JobCancelledError")]
 
 
 async def test_a_cancelled_wait_ends_its_jobs(opened, task):

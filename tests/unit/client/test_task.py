@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import pickle
 
@@ -11,7 +10,6 @@ import cloudpickle
 import pytest
 
 from farcall import BatchExecutor
-from farcall.client.sweep import Sweep
 from farcall.client.task import Task
 from farcall.model.errors import SettingsError, TaskNotPicklableError
 
@@ -36,15 +34,6 @@ def test_it_has_the_name_the_words_and_the_signature_of_its_function(task):
     assert repr(task) == "<Task simulate>"
 
 
-def test_attributes_of_the_function_stay_its_own():
-    @BatchExecutor().task
-    @functools.wraps(simulate)
-    def wrapped(x): ...
-
-    wrapped.function.submit = "the function's own"
-    assert Task(wrapped.function, wrapped.executor).submit.__func__ is Task.submit
-
-
 def test_here_it_is_the_plain_function(task):
     assert task.local(2, steps=3) == 6
 
@@ -61,17 +50,6 @@ async def test_a_wrong_call_fails_where_it_is_made(task, args, kwargs):
         task(*args, **kwargs)  # and not when it is awaited
     with pytest.raises(TypeError):
         await task.submit(*args, **kwargs)
-
-
-def test_the_first_call_of_a_map_is_looked_at():
-    with pytest.raises(TypeError, match="too many positional"):
-        BatchExecutor().task(simulate).map([1], [2])
-
-
-def test_a_function_that_does_not_tell_its_signature_takes_anything():
-    sweep = BatchExecutor().task(max).map([1], [2])
-    assert isinstance(sweep, Sweep)
-    sweep.close()
 
 
 @pytest.mark.parametrize("chunksize", [0, -1, 1.0, True, "2", None])
@@ -99,12 +77,6 @@ def test_fixed_keywords_are_looked_at(task):
     for wrong in ({"step": 3}, {"x": 3}):
         with pytest.raises(TypeError):
             task.map([1], **wrong)
-
-
-@pytest.mark.parametrize("source", [3, None])
-def test_a_map_needs_iterables(task, source):
-    with pytest.raises(TypeError, match=r"iterable 1 is a .* goes by keyword"):
-        task.map(source)
 
 
 @pytest.mark.parametrize("calls", [[(1,), (2, 3, 4)], ((1,), ())])

@@ -92,11 +92,6 @@ def test_covalents_sublattices_are_recognised(built):
     assert not electron(built["_build_sublattice_graph"]).is_collection
 
 
-def test_an_electron_of_the_users_is_neither(built):
-    assert not electron(built["mine"]).is_collection
-    assert not electron(built["mine"]).is_for_server
-
-
 @pytest.mark.parametrize("name", ["_auto_list_node", "_auto_dict_node", "_build_sublattice_graph"])
 def test_a_function_of_the_users_of_the_same_name_is_neither(name):
     def function(*args):
@@ -138,19 +133,6 @@ def test_a_dict_is_what_covalents_function_returns(built, values):
         made = collect(built["_auto_dict_node"], node, inputs)
         expected = read(built["_auto_dict_node"])([*values], [*values.values()])
         assert [*expected.items()] == [*read(made).items()]
-
-
-def test_a_node_that_stands_twice_in_a_list_is_there_twice(built):
-    made = collect(built["_auto_list_node"], Node(1, [3, 3], {}), {3: pack([1])})
-    first, second = read(made)
-    assert ([1], [1]) == (first, second)
-    assert first is not second
-
-
-def test_collections_of_collections_are_read_in_one_go(built):
-    inner = collect(built["_auto_list_node"], Node(1, [3], {}), {3: pack(5)})
-    outer = collect(built["_auto_list_node"], Node(2, [1, 1], {}), {1: inner})
-    assert [[5], [5]] == read(outer)
 
 
 def test_a_collections_archive_is_one_that_covalent_reads(ct, built):
@@ -298,16 +280,6 @@ def test_names_and_versions_for_pip_are_read(ct, tmp_path, packages, content, wa
     assert len(group.requirements) == wanted
     before, _ = assets._read_hooks(group.without_pip().electrons[0].hooks)
     assert ["call"] == [kind for kind, _ in before]
-
-
-def test_what_comes_after_shell_commands_is_left_to_the_job(ct):
-    hooks = {
-        "deps": {
-            "bash": ct.DepsBash(["pip config set global.index-url https://example.com"]).to_dict(),
-            "pip": ct.DepsPip(["numpy"]).to_dict(),
-        }
-    }
-    assert [] == assets.group_of(Node(1, (), {}), pack(abs), hooks, {}).requirements
 
 
 def test_a_list_of_packages_that_is_a_trap_does_not_run():

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import grp
 import json
-import os
 import pickle
 import pwd
-import subprocess
 import sys
-import venv
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +16,6 @@ from farcall import Settings
 from farcall.model import config_trust, settings
 from farcall.model.config_trust import NotAgreedError
 from farcall.model.errors import SettingsError
-
-TELL = "from farcall import Settings; print(Settings().batch_queue)"
 
 
 def write(text, path="farcall.toml"):
@@ -35,34 +30,12 @@ def agree(path="farcall.toml"):
     return config_trust.agree(path, settings.decided(path))
 
 
-def run(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
-
-
-def test_each_option_chooses_whether_it_says_where_or_how():
-    for name, field in Settings.model_fields.items():
-        chosen = [mark for mark in field.metadata if isinstance(mark, settings._Says)]
-        assert len(chosen) == 1, name
-
-
 @pytest.mark.parametrize(
     "text",
     [
         'endpoint_url = "http://127.0.0.1:9"',
-        'profile = "theirs"',
-        'credentials = "theirs"',
-        'region = "eu-west-1"',
-        's3_bucket_name = "theirs"',
         'batch_queue = "theirs"',
         'container_image_uri = "theirs"',
-        'prefix = "theirs"',
-        'cache_dir = "theirs"',
         'job_definition_extra = {containerProperties = {image = "theirs"}}',
     ],
 )
@@ -95,18 +68,6 @@ def test_agreed_is_to_values():
     write('batch_queue = "mine"\nendpoint_url = "http://127.0.0.1:9"')
     with pytest.raises(NotAgreedError, match="endpoint_url"):
         Settings()
-
-
-def test_agreed_is_in_one_place(tmp_path, monkeypatch):
-    write('batch_queue = "mine"')
-    agree()
-    write('batch_queue = "mine"', "other/farcall.toml")
-    monkeypatch.chdir(tmp_path / "other")
-    with pytest.raises(NotAgreedError):
-        Settings()
-    (tmp_path / "link").symlink_to(tmp_path)
-    monkeypatch.chdir(tmp_path / "link")
-    assert Settings().batch_queue == "mine"
 
 
 def test_what_comes_from_elsewhere_needs_no_yes(monkeypatch):
@@ -152,17 +113,6 @@ def test_a_group_that_is_not_the_user_s_own_can_write_a_file(
     assert config_trust.is_own(path)
 
 
-def test_a_group_that_nobody_knows_is_not_the_user_s_own(monkeypatch):
-    def unknown(_):
-        raise KeyError("no such group")
-
-    monkeypatch.setattr(grp, "getgrgid", unknown)
-    path = write("vcpu = 96")
-    path.chmod(0o664)
-    with pytest.raises(NotAgreedError, match="vcpu"):
-        Settings()
-
-
 def test_the_home_s_file_needs_no_yes():
     write('batch_queue = "mine"', Path("~/.config/farcall/farcall.toml").expanduser())
     assert Settings().batch_queue == "mine"
@@ -187,36 +137,6 @@ def test_where_it_is_noted_is_the_user_s_alone():
         Settings()
 
 
-def test_a_program_of_the_folder_needs_no_yes(tmp_path):
-    write('batch_queue = "mine"')
-    for path in (tmp_path / "script.py", tmp_path / "package" / "__main__.py"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(TELL)
-        assert run(path).stdout == "mine\n"
-    assert run("-m", "package").stdout == "mine\n"
-
-
-def test_any_other_program_needs_one(tmp_path):
-    folder = write('batch_queue = "theirs"', "cloned/farcall.toml").parent
-    script = tmp_path / "script.py"
-    script.write_text(TELL)
-    for arguments in ((script,), ("-c", TELL)):
-        done = run(*arguments, cwd=folder)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "NotAgreedError" in done.stderr
-
-
-def test_what_is_installed_for_the_user_alone_is_no_program_of_home(tmp_path):
-    """As ``pip install --user`` does; the working directory is home."""
-    write('batch_queue = "theirs"')
-    installed = tmp_path / ".local" / "bin" / "farcall"
-    installed.parent.mkdir(parents=True)
-    installed.write_text(TELL)
-    done = run(installed)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "NotAgreedError" in done.stderr
-
-
 def test_what_is_installed_beside_python_is_no_program_of_its_folder(tmp_path, monkeypatch):
     write('batch_queue = "theirs"')
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "python"))
@@ -238,19 +158,3 @@ def test_without_a_home_no_file_of_the_working_directory_is_taken_for_the_home_s
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     assert settings.files() == []
     assert Settings().batch_queue == "covalent-batch-queue"
-
-
-def test_what_is_installed_in_the_folder_is_no_program_of_it(tmp_path):
-    write('batch_queue = "theirs"')
-    venv.create(tmp_path / ".venv")
-    installed = tmp_path / ".venv" / "bin" / "farcall"
-    installed.write_text(TELL)
-    done = subprocess.run(
-        [installed.with_name("python"), installed],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "NotAgreedError" in done.stderr

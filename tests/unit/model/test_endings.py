@@ -38,10 +38,6 @@ def test_a_killed_task_names_its_signal():
     assert "killed by SIGSEGV" in str(error)
 
 
-def test_a_signal_without_a_name_has_its_number():
-    assert "killed by signal 63" in str(end(OutcomeStatus.KILLED, -63))
-
-
 def test_a_task_that_left_names_its_exit_code():
     error = end(OutcomeStatus.EXITED, 7)
     assert (type(error), error.exit_code) == (errors.ChildKilledError, 7)
@@ -73,16 +69,6 @@ def test_a_task_out_of_memory_says_how_much_it_used(expected, usage):
     assert (type(error), error.exit_code) == (errors.OutOfMemoryError, 137)
     assert expected in str(error)
     assert "raise memory" in str(error)
-
-
-def test_memory_in_use_is_the_containers_where_the_kernel_tells_it():
-    meta = {
-        "status": OutcomeStatus.OUT_OF_MEMORY,
-        "child_status": -signal.SIGKILL,
-        "usage": {"peak_memory_bytes": 15 * 2**20, "memory_limit_bytes": 256 * 2**20},
-        "memory_peak_bytes": 256 * 2**20,
-    }
-    assert "(256 MiB of 256 MiB in use)" in endings.of_process(meta).sentence
 
 
 @pytest.mark.parametrize("child_status", [0, -signal.SIGKILL])

@@ -64,10 +64,6 @@ def test_the_docstring_draws_every_class():
     assert [name for name in TREE.split() if name not in errors.__doc__] == []
 
 
-def test_a_settings_error_is_a_value_error():
-    assert issubclass(errors.SettingsError, ValueError)
-
-
 @pytest.mark.parametrize("kind", ENDED)
 def test_an_error_of_a_job_keeps_its_attributes_through_pickle(kind):
     fields = {
@@ -83,12 +79,6 @@ def test_an_error_of_a_job_keeps_its_attributes_through_pickle(kind):
     error.extra = [1]
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), vars(copy)) == (kind, "said", {**fields, "extra": [1]})
-
-
-def test_an_error_of_a_job_needs_nothing_but_its_message():
-    error = errors.JobError("said")
-    assert (error.job_id, error.reason, error.exit_code, error.attempts) == ("", "", None, 0)
-    assert (error.stdout, error.stderr, error.log_url) == ("", "", None)
 
 
 def test_other_errors_keep_their_attributes_through_pickle():

@@ -44,16 +44,6 @@ def test_the_program_gets_ctrl_c_back_in_whichever_order_two_let_go(
     assert signal.getsignal(signal.SIGINT) is own
 
 
-def test_who_wants_to_know_twice_is_told_once_until_both_have_let_go(told, interrupts):
-    first, _ = interrupts
-    with first:
-        with first:
-            signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-    signal.raise_signal(signal.SIGINT)
-    assert told == ["first", "program", "first", "program", "program"]
-
-
 @pytest.mark.parametrize("passes_on", [True, False])
 def test_a_handler_that_the_program_sets_meanwhile_stays(told, interrupts, passes_on):
     first, second = interrupts
@@ -124,17 +114,6 @@ async def test_event_loops_that_handle_signals_go_on_to_do_so(told, interrupts):
             got.clear()
         for each in interrupts:
             each.__exit__()
-        signal.raise_signal(signal.SIGINT)
-        await asyncio.wait_for(got.wait(), PATIENCE_S)
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-
-
-async def test_an_event_loop_that_handles_signals_meanwhile_goes_on_to_do_so(told, interrupts):
-    loop, got = asyncio.get_running_loop(), asyncio.Event()
-    with interrupts[0]:
-        loop.add_signal_handler(signal.SIGINT, got.set)
-    try:
         signal.raise_signal(signal.SIGINT)
         await asyncio.wait_for(got.wait(), PATIENCE_S)
     finally:

@@ -98,12 +98,6 @@ def refused(**options):
     return caught.value
 
 
-@pytest.mark.parametrize("path", ["var", "/", "/a/../b", "/a/.", "/a//b", "/a/", "/a b", "/a:b"])
-def test_a_host_folder_is_a_plain_path(path):
-    assert "such as /var/cache/farcall" in str(refused(packages_host_folder=path))
-    Settings(packages_host_folder="/mnt/.cache/far-call_1")
-
-
 # --- defaults ---------------------------------------------------------------------------------
 
 
@@ -182,12 +176,6 @@ def test_what_a_job_finds_in_its_environment_is_no_option(monkeypatch):
     assert Settings().vcpu == 2
 
 
-def test_what_a_job_submits_has_its_region_and_workflow(monkeypatch):
-    monkeypatch.setenv("FARCALL_REGION", "eu-west-9")
-    monkeypatch.setenv("FARCALL_WORKFLOW", "nightly")
-    assert (Settings().region, Settings().workflow) == ("eu-west-9", "nightly")
-
-
 def test_another_program_s_file_takes_the_place_of_ours(monkeypatch):
     Path("farcall.toml").write_text('[executors.awsbatch]\nbatch_queue = "theirs"\nvcpu = 4\n')
     place = Place("TheirExecutor", "their.conf")
@@ -236,10 +224,7 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("profile", 5),
-        ("region", "eu west"),
         ("region", ""),
-        ("credentials", 5),
         ("batch_queue", ""),
         ("batch_queue", "no blanks"),
         ("s3_bucket_name", "Upper"),
@@ -247,64 +232,40 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
         ("batch_job_definition_name", "a b"),
         ("batch_execution_role_name", "a/b"),
         ("batch_job_role_name", "x" * 65),
-        ("batch_job_log_group_name", "a b"),
-        ("vcpu", "many"),
         ("vcpu", True),
         ("vcpu", 0),
         ("vcpu", float("nan")),
-        ("memory", 0),
         ("memory", float("inf")),
         ("num_gpus", -1),
-        ("num_gpus", 0.5),
         ("retry_attempts", 0),
         ("retry_attempts", 11),
-        ("retry_attempts", False),
         ("time_limit", 59),
-        ("time_limit", None),
         ("poll_freq", -1),
-        ("cache_dir", 1),
         ("cache_dir", "a\0b"),
-        ("cache_dir", "a\ud800b"),
         ("container_image_uri", "x" * 256),
         ("container_image_uri", "image\x1b[2J"),
         ("architecture", "x86"),
         ("packages", "Local"),
-        ("packages", 3),
-        ("packages", True),
         ("packages", ["./mine"]),
         ("packages", ["numpy==2", 3]),
         ("packages", ["mine @ https://user:secret@index.example/mine.whl"]),
         ("extra_packages", "numpy"),
-        ("extra_packages", None),
-        ("exclude_packages", ["numpy==2"]),
         ("exclude_packages", "numpy"),
-        ("prefix", "a b"),
-        ("prefix", "a//b"),
-        ("prefix", "a/./b"),
         ("prefix", "../b"),
-        ("prefix", "a/.."),
-        ("prefix", "."),
         ("prefix", "a\nb"),
         ("linger_s", 61),
         ("retry_on", "always"),
         ("stuck_timeout_s", -1),
         ("tags", {"a": 1}),
-        ("tags", {"a": "\ud800"}),
         ("tags", {"a\n": "b"}),
         ("tags", {str(n): "" for n in range(46)}),
         ("priority", 10_000),
         ("share_identifier", "a-b"),
-        ("job_definition_extra", "x"),
         ("job_definition_extra", {"containerProperties": {"user": "\ud800"}}),
         ("endpoint_url", "localhost:80"),
-        ("endpoint_url", "http://"),
-        ("endpoint_url", "http://["),
-        ("endpoint_url", "http://host:port"),
         ("endpoint_url", "http://host:99999"),
         ("endpoint_url", "http://host/\x1b[2J"),
         ("page_url", "http://127.0.0.1:8750/#token=abc"),
-        ("page_url", "http://127.0.0.1:port"),
-        ("workflow", "two\nlines"),
         ("workflow", "\x1b]0;title\x07"),
         ("batch_queue", "arn:aws:batch:\x1b[2J"),
         ("keep_artifacts", "perhaps"),
@@ -337,10 +298,6 @@ def test_every_wrong_value_is_named_at_once():
 def test_an_unknown_argument_is_refused_with_the_closest_option():
     error = refused(vcpus=2)
     assert (error.option, "did you mean vcpu?" in str(error)) == ("vcpus", True)
-
-
-def test_an_unknown_option_unlike_any_is_refused_with_the_list():
-    assert ", ".join(Settings.model_fields) in str(refused(zzz=1))
 
 
 def test_an_unknown_variable_is_refused_as_it_is_spelled(monkeypatch):
@@ -377,14 +334,10 @@ def test_a_section_that_is_no_table_is_named():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("vcpu = 4\nmemory = 8\n", "vcpu, memory outside of any table"),
         ("[executors]\nvcpu = 4\n", "executors.vcpu outside of any table"),
         ("vcpu = 4\n[executors.awsbatch]\nmemory = 8\n", "vcpu outside of any table"),
         ("[executor.awsbatch]\nvcpu = 4\n", "a table [executor.awsbatch], where"),
-        ("[executors.aws_batch]\n", "a table [executors.aws_batch], where"),
         ("[awsbatch]\n", "a table [awsbatch], where"),
-        ("[farcall]\nvcpu = 4\n", "a table [farcall], where"),
-        ("[tool.mine]\nvcpu = 4\n", "a table [tool.mine], where"),
         ("[executors.awsbatch]\nvcpu = 4\n[executors.awsbach]\n", "[executors.awsbach], where"),
     ],
 )
@@ -424,11 +377,6 @@ def test_replace_keeps_what_was_given_and_checks_again(monkeypatch):
         settings.replace(vcpus=1)
 
 
-def test_settings_cannot_be_changed():
-    with pytest.raises(pydantic.ValidationError, match="frozen"):
-        Settings().vcpu = 3
-
-
 def test_slashes_at_the_ends_don_t_count():
     assert Settings(prefix="/a/b/").prefix == "a/b"
     assert Settings(endpoint_url="http://localhost:5000/").endpoint_url == "http://localhost:5000"
@@ -447,14 +395,11 @@ def test_type_checkers_know_every_option():
 @pytest.mark.parametrize(
     ("option", "given", "value"),
     [
-        ("memory", "4", 4),
         ("memory", "4GiB", 4),
         ("memory", "512MiB", 0.5),
         ("memory", "4GB", 4e9 / 2**30),
         ("time_limit", "1h30m", 5400),
-        ("time_limit", "90", 90),
         ("poll_freq", "1m", 60),
-        ("linger_s", "0.5s", 0.5),
         ("stuck_timeout_s", "2d", 172_800),
         ("stuck_timeout_s", None, None),
     ],
@@ -474,14 +419,10 @@ def test_a_size_or_a_time_may_have_its_unit(option, given, value, monkeypatch, t
             "4G",
             "memory is '4G' (str): the unit G is not exact: write 4GiB (2^30 bytes each)",
         ),
-        ("memory", "4Gb", "the unit Gb is not exact"),
-        ("memory", "much", "a size has a unit, such as 512MiB"),
         ("memory", "1MiB", "memory is 0.0009765625 (float): input should be greater than"),
         ("memory", True, "a truth value is not a number"),
         ("time_limit", "1:30", "time_limit is '1:30' (str): a time has units, such as 90s"),
         ("time_limit", "30s", "greater than or equal to 60"),
-        ("time_limit", "60.5s", "time_limit is 60.5 (float): input should be a valid integer"),
-        ("linger_s", "1h", "less than or equal to 60"),
         ("vcpu", "2GB", "vcpu is '2GB' (str): "),
     ],
 )
@@ -607,16 +548,6 @@ def test_what_a_section_decides_by_being_there_needs_a_yes():
     assert Settings(backend="batch").vcpu == 2
     config_trust.agree(Path("farcall.toml"), settings.decided(Path("farcall.toml")))
     assert Settings().backend == "kubernetes"
-
-
-def test_a_yes_is_to_both_sections(monkeypatch):
-    write("farcall.toml", f'batch_queue = "q"\n{KUBERNETES}\nnamespace = "a"')
-    assert Settings(backend="kubernetes").namespace == "a"
-    assert Settings().batch_queue == "q"
-    text = Path("farcall.toml").read_text()
-    Path("farcall.toml").write_text(text.replace('"a"', '"b"'))
-    assert isinstance(refused(), config_trust.NotAgreedError)
-    assert refused(backend="kubernetes").option == "batch_queue"
 
 
 def test_another_backend_leaves_the_former_one_s_own_options_behind():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
@@ -21,7 +20,7 @@ from farcall.operations.catalog import Catalog
 from farcall.payload import pickling
 from farcall.testing import HostLost
 from farcall_runtime.electron import Code, Node, run_group
-from tests.support.patience import PATIENCE_S, until_async
+from tests.support.patience import PATIENCE_S
 
 
 async def test_a_job_that_has_ended_is_told_whole(executor, session, found, cloud):
@@ -102,20 +101,6 @@ async def test_what_a_failed_map_had_computed_can_be_had(failed_map, executor):
     assert isinstance(await jobs["1"].exception(), KeyError)
     if failure.kept:
         assert await jobs["0"].result() == 0
-
-
-async def test_an_array_is_running_as_soon_as_a_child_is(executor, session, found, tmp_path):
-    submitted = (executor.submit(raise_second, n, str(tmp_path)) for n in (2, 3))
-    jobs = await asyncio.gather(*submitted)
-    parent = jobs[0].id.partition(":")[0]
-
-    async def look():
-        known = await Catalog(session.backend).describe([parent])
-        return json_view.state(known[parent].detail) == "RUNNING"
-
-    await until_async(look)
-    await session.backend.terminate([parent], "enough")
-    assert json_view.state((await found(parent)).detail) == "CANCELLED"
 
 
 # --- electrons --------------------------------------------------------------------------------

@@ -109,12 +109,6 @@ async def test_what_of_a_name_no_other_has_finds_it():
         await jobs.find("fit-0000000000000000")
 
 
-def test_a_name_is_shown_by_what_no_other_has():
-    assert short("fit-svm-64bc33a400000000") == "64bc33a4"
-    assert short("fit-svm-64bc33a4:17") == "64bc33a4:17"
-    assert short("mine") == "mine"
-
-
 async def test_several_ids_that_begin_so_are_refused_and_listed():
     jobs = Jobs(job(1, "fit", begins="64bc33a4"), job(2, "load", begins="64bc99"))
     with pytest.raises(UnknownError) as refused:
@@ -133,22 +127,6 @@ async def test_a_name_means_the_user_s_newest_job_of_it():
     assert (await jobs.find("fit:3"))[0] == f"{newer.job_id}:3"
     assert (await jobs.find("lo"))[0] == jobs.jobs[0].job_id
     assert (await jobs.find(older.name))[0] == older.job_id
-
-
-async def test_the_beginning_of_several_names_is_refused():
-    jobs = Jobs(job(1, "fit-one"), job(2, "fit-one"), job(3, "fit-two"))
-    with pytest.raises(UnknownError) as refused:
-        await jobs.find("fit")
-    _, *lines = str(refused.value).splitlines()
-    assert [line.split()[0] for line in lines] == [j.job_id for j in (jobs.jobs[1], jobs.jobs[0])]
-
-
-async def test_a_name_that_begins_an_id_too_is_refused():
-    jobs = Jobs(job(1, "face"), job(2, "other", begins="face"))
-    with pytest.raises(UnknownError, match="'face' may mean any of 2 jobs"):
-        await jobs.find("face")
-    one = Jobs(job(1, "face", begins="face"))
-    assert (await one.find("face"))[0] == one.jobs[0].job_id
 
 
 async def test_of_jobs_to_be_ended_a_name_means_none_of_several():

@@ -89,16 +89,6 @@ def test_the_key_that_outcomes_are_signed_with_is_not_told():
     assert "secret" not in json.dumps(json_view.job(Entry.of(detail)))
 
 
-def test_a_child_names_its_array_and_its_number():
-    found = json_view.job(entry("6f1c:0"))
-    assert (found["parent"], found["index"]) == ("6f1c", 0)
-
-
-def test_an_array_counts_the_statuses_that_there_are():
-    found = json_view.job(entry(array_size=3, status_summary={"FAILED": 0, "RUNNING": 3}))
-    assert (found["array_size"], found["counts"]) == (3, {"RUNNING": 3})
-
-
 @pytest.mark.parametrize(
     ("status", "kind", "state"),
     [
@@ -137,10 +127,6 @@ def test_an_attempt_has_both_reasons():
         "reason": "Host lost; OutOfMemoryError: x",
         "log_stream": "stream",
     }
-
-
-def test_a_moment_has_milliseconds():
-    assert json_view.moment(NOON + timedelta(microseconds=1999)) == "2026-11-20T12:00:00.001+00:00"
 
 
 def command(job_id="6f1c", **said):
@@ -248,8 +234,3 @@ def test_a_map_whose_call_raised_says_how_many_did_and_were_ended_because_of_it(
 )
 def test_no_more_is_believed_of_a_reason_than_can_be(reason, ended):
     assert map_of(reason)["ended"] == ended
-
-
-def test_another_array_that_failed_says_how_many_children_did():
-    assert map_of("Array Child Job failed", failed=2)["detail"] == "2 of 100 failed"
-    assert json_view.job(entry(array_size=100, status_summary={"FAILED": 2}))["detail"] == ""

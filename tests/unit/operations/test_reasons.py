@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 import pytest
 
@@ -68,21 +67,10 @@ async def test_a_call_that_returned_has_no_error(executor, told):
     assert await job.result() == 1.5
 
 
-async def test_without_texts_there_is_the_error_alone(executor, told):
-    why = await told(await executor.with_options(call_texts=False).submit(fit, 2))
-    assert why == (None, "ValueError: singular matrix 2", (), None)
-
-
 async def test_what_left_no_outcome_has_the_platform_s_words(executor, told, cloud):
     cloud.next_job(OutOfMemory())
     why = await told(await executor.submit(fit, 0.5))
     assert why.error == "OutOfMemoryError: the container ran out of memory"
-
-
-async def test_a_process_that_ended_itself(executor, told):
-    why = await told(await executor.submit(os._exit, 3))
-    assert why.call == "_exit(status=3)"
-    assert why.error.startswith("ChildKilledError: the task's process left with exit code 3")
 
 
 async def test_an_array_groups_the_errors_of_its_children(executor, told, session, found):

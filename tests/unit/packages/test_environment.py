@@ -76,12 +76,6 @@ def test_what_is_installed_travels_but_what_only_the_client_needs(site):
     assert why(found, "tool") == "in exclude_packages"
 
 
-def test_an_inconsistent_environment_travels_as_it_is(site):
-    add(site, "needs", requires=["other>=9"])
-    add(site, "other")
-    assert names(find("local")) == [("needs", "1.0"), ("other", "1.0")]
-
-
 def test_what_was_packed_is_known_until_it_is_installed_anew(site, tmp_path):
     add(site, "grown")
     add(site, "same")
@@ -114,13 +108,6 @@ def test_what_was_changed_by_hand_is_told_and_packed_anew(site, tmp_path):
     (said,) = environment.forget_changed(find("local"))
     assert (said.name, said.why) == ("changed", "changed.py: changed since it was installed")
     assert pack_all(find("local"), tmp_path)["changed"] != first["changed"]
-
-
-def test_files_that_stay_are_told(site):
-    add(site, "fine")
-    (site / "loose.py").touch()
-    (left,) = environment.left_files(find("local"))
-    assert left.name == str(site / "loose.py")
 
 
 # --- another platform ---------------------------------------------------------------------------
@@ -179,17 +166,6 @@ def test_all_that_have_no_wheel_are_named_before_anything_is_sent(site, index):
     ]
 
 
-def test_what_is_needed_on_other_systems_alone_is_left_out(site, index, monkeypatch):
-    add(site, "user", requires=["pywin; sys_platform == 'win32'", "extra-only; extra == 'x'"])
-    add_foreign(site, "pywin", "win_amd64")
-    add(site, "extra-only")
-    monkeypatch.setattr(target.sys, "platform", "win32")
-    monkeypatch.setattr(environment, "_is_needed_here", lambda *_: True)
-    found = find("local")
-    assert names(found) == [("extra-only", "1.0"), ("user", "1.0")]
-    assert why(found, "pywin") == "for other platforms alone"
-
-
 def test_what_was_compiled_from_a_folder_is_refused_for_another_platform(site):
     add(site, "built", tag=f"py3-none-{linux(HERE)}")
     (site / "built-1.0.dist-info/direct_url.json").write_text(
@@ -198,14 +174,6 @@ def test_what_was_compiled_from_a_folder_is_refused_for_another_platform(site):
     assert names(find("local")) == [("built", "1.0")]
     text = refused("local", architecture=OTHER)
     assert "built 1.0 is from a folder, and is compiled for this platform" in text
-
-
-def test_what_conda_compiled_is_fetched_as_a_wheel(site, index):
-    add(site, "compiled", tag=f"py3-none-{linux(HERE)}")
-    add(site, "pure")
-    for name in ("compiled", "pure"):
-        (site / f"{name}-1.0.dist-info/INSTALLER").write_text("conda\n")
-    assert [item.pin is None for item in find("local").items] == [False, True]
 
 
 # --- lists and files ----------------------------------------------------------------------------
@@ -226,15 +194,6 @@ def test_a_list_is_resolved_once_with_what_it_needs(index, tmp_path):
     assert names(find(["wanted"])) == [("needed", "1.6"), ("wanted", "2.0")]
 
 
-def test_another_index_is_asked_anew(index, monkeypatch):
-    index.add("wanted")
-    find(["wanted"])
-    asked = len(index.asked)
-    monkeypatch.setenv("UV_INDEX_STRATEGY", "unsafe-best-match")
-    find(["wanted"])
-    assert len(index.asked) > asked
-
-
 def test_an_index_that_is_down_is_told_and_what_was_resolved_still_works(index, tmp_path):
     index.add("wanted")
     pack_all(find(["wanted"]), tmp_path)
@@ -244,14 +203,6 @@ def test_an_index_that_is_down_is_told_and_what_was_resolved_still_works(index, 
     with pytest.raises(FarcallError, match="the package index was not reached, says uv") as caught:
         find(["another"])
     assert not isinstance(caught.value, SettingsError)
-
-
-def test_a_list_takes_the_place_of_what_is_installed(site, index):
-    add(site, "installed")
-    index.add("wanted")
-    assert names(find(["wanted"])) == [("wanted", "1.0")]
-    assert names(find([], extra_packages=["wanted"])) == [("wanted", "1.0")]
-    assert names(find(None, extra_packages=["wanted"])) == [("wanted", "1.0")]
 
 
 def test_extras_come_on_top_of_what_is_installed_and_keep_to_it(site, index):
@@ -400,20 +351,6 @@ def test_a_lock_that_does_not_fit_its_project_is_refused(locked):
     assert "no pyproject.toml beside it" in refused(str(locked / "uv.lock"))
 
 
-def test_extras_of_a_lock_keep_to_its_versions(locked, index, tmp_path):
-    index.add("more", requires=["needed"])
-    found = find(str(locked / "uv.lock"), extra_packages=["more"])
-    assert ("needed", "1.0") in names(found)
-    assert ("more", "1.0") in names(found)
-    pack_all(found, tmp_path)
-
-
-def test_a_project_is_resolved_without_itself(locked):
-    found = find(str(locked / "pyproject.toml"))
-    assert names(found) == [("needed", "2.0"), ("of-the-member", "1.0"), ("wanted", "1.0")]
-    assert [stays.why for stays in found.stays] == ["your own sources: modules travel by value"]
-
-
 # --- the cache ----------------------------------------------------------------------------------
 
 
@@ -423,21 +360,6 @@ def test_a_cache_that_others_can_write_to_is_not_believed(site, tmp_path):
     assert find("local").items[0].packed
     assert cache.folder().stat().st_mode & 0o777 == 0o700
     cache.folder().chmod(0o777)
-    assert find("local").items[0].packed is None
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(site, monkeypatch):
-    add(site, "fine")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
-    assert names(find("local")) == [("fine", "1.0")]
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]"])
-def test_notes_that_are_nonsense_are_made_anew(site, tmp_path, text):
-    add(site, "fine")
-    pack_all(find("local"), tmp_path)
-    for note in cache.folder().iterdir():
-        note.write_text(text)
     assert find("local").items[0].packed is None
 
 

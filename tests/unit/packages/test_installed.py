@@ -107,12 +107,6 @@ def test_a_distribution_is_the_files_of_its_record(tooled):
     assert files["bin/shell.sh"].is_executable
 
 
-def test_headers_stay_here(tooled):
-    (left,) = content(tooled).left
-    assert left.startswith("include/")
-    assert left.endswith("tooled.h")
-
-
 def test_the_first_line_of_a_script_with_a_long_path_is_three(tooled):
     script = tooled.parents[2] / "bin/other"
     script.write_bytes(b"#!/bin/sh\n'''exec' /a/long/path/python \"$0\" \"$@\"\n' '''\nprint(1)\n")
@@ -168,15 +162,6 @@ def test_without_a_record_it_is_refused_by_name(tooled):
     assert "has no RECORD" in installed.describe(only(tooled)).problem
 
 
-def test_an_egg_of_distutils_is_refused_by_name(tmp_path):
-    site = tmp_path / "lib/python3/dist-packages"
-    site.mkdir(parents=True)
-    (site / "old-1.0.egg-info").write_text("Name: old\nVersion: 1.0\n")
-    about = installed.describe(only(site))
-    assert (about.name, about.version) == ("old", "1.0")
-    assert "has no RECORD" in about.problem
-
-
 def test_sources_with_metadata_beside_them_are_the_users_own(tmp_path):
     (tmp_path / "mine.egg-info").mkdir()
     (tmp_path / "mine.egg-info/PKG-INFO").write_text("Name: mine\nVersion: 3\n")
@@ -211,20 +196,6 @@ def test_a_local_install_and_one_of_a_commit_travel_by_their_record(tooled):
         assert "u:p" not in about.source
 
 
-def test_conda_is_told(tooled):
-    (tooled / "tooled-1.0.dist-info/INSTALLER").write_text("conda\n")
-    assert installed.describe(only(tooled)).is_conda
-
-
-@pytest.mark.parametrize("text", ["[]", "3", "{", '{"dir_info": 3}'])
-def test_metadata_that_is_nonsense_is_passed_over(tooled, text):
-    (tooled / "tooled-1.0.dist-info/direct_url.json").write_text(text)
-    (tooled / "tooled-1.0.dist-info/entry_points.txt").write_text("no section")
-    about = installed.describe(only(tooled))
-    assert not about.is_editable
-    assert "bin/tool" in {file.name for file in content(tooled).files}
-
-
 def test_the_first_on_the_path_shadows_the_others(tmp_path):
     first = install(tmp_path / "first", make_wheel(tmp_path, "Same-Name", "2.0"))
     second = install(tmp_path / "second", make_wheel(tmp_path, "same_name", "1.0"))
@@ -232,12 +203,6 @@ def test_the_first_on_the_path_shadows_the_others(tmp_path):
     assert (found.key, installed.describe(found).version) == ("same-name", "2.0")
     (found,) = installed.scan([str(second), str(first)])
     assert installed.describe(found).version == "1.0"
-
-
-def test_a_compiled_distribution_is_not_pure(tmp_path):
-    wheel = make_wheel(tmp_path, "compiled", tag="py3-none-manylinux_2_17_x86_64")
-    site = install(tmp_path / "env", wheel)
-    assert not installed.describe(only(site)).is_pure
 
 
 def test_what_no_record_lists_is_told_and_stays(tooled):
@@ -265,14 +230,6 @@ def test_what_was_changed_since_it_was_installed_is_told(tooled):
         "tooled/__init__.py",
         "tooled/data.json",
     ]
-
-
-def test_a_new_install_has_another_stamp(tmp_path):
-    site = install(tmp_path / "env", make_wheel(tmp_path, "grown"))
-    before = only(site).stamp
-    assert before == only(site).stamp
-    install(tmp_path / "env", make_wheel(tmp_path, "grown", "1.1"))
-    assert before != only(site).stamp
 
 
 def test_this_interpreters_environment_is_there_as_importlib_has_it():

@@ -70,20 +70,6 @@ def test_covalent_reads_our_archives_and_we_read_covalents(theirs, value):
     assert (theirs(value).object_string, theirs(value).header) == (parsed.text, parsed.header)
 
 
-@pytest.mark.parametrize("value", [abs, 3, "text", [1], make])
-def test_covalent_and_we_write_the_same_head(theirs, value):
-    assert theirs(value).serialize().startswith(archive.head(value, cloudpickle.__version__))
-
-
-def test_a_function_has_its_name():
-    assert "test_a_function_has_its_name" == archive.parse(make(test_a_function_has_its_name)).name
-
-
-def test_nothing_is_copied_out_of_an_archive():
-    data = make(bytes(1000))
-    assert archive.parse(data).data.obj is data
-
-
 @given(st.lists(st.binary(max_size=20)))
 def test_pieces_of_any_length_are_one_encoding(pieces):
     encoder = archive.Encoder()

@@ -6,17 +6,14 @@ import contextlib
 import mmap
 import os
 import select
-import signal
 import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from farcall_runtime import channel, envelope
 from farcall_runtime.channel import BrokenError, Slate
-from tests.support.patience import until
 
 RECORD = {"status": "returned"}
 
@@ -121,13 +118,6 @@ def test_results_arrive_whole_and_in_order(ends, parts):
     assert not ends.supervisor.has_noise
 
 
-def test_questions_are_answered(ends):
-    with served(ends):
-        assert ends.task.goes_on() is True
-        assert ends.task.written() == [5, 7]
-    assert ends.asked == [True, False]
-
-
 @pytest.mark.parametrize("size", [0, 10, 1 << 20])
 def test_a_question_that_comes_with_a_result_is_answered_when_that_is_there(ends, size):
     there = []
@@ -184,57 +174,6 @@ def test_what_did_not_come_to_its_end_is_handed_over_once_more(ends):
     assert ends.results == [(RECORD, [bytes(channel._MOST_BYTES), b"end"], 0)]
 
 
-@contextlib.contextmanager
-def alarmed(when):
-    """Have a handler of the function's own raise, once, from some moment on."""
-    left = [TimeoutError("time is up")]  # an `OSError`, but none of the kernel's
-
-    def raise_once(*_):
-        if left:
-            raise left.pop()
-
-    def alarm():
-        until(when)
-        while left:  # one that comes just before a call into the kernel does not end that
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
-            time.sleep(0.02)
-
-    before = signal.signal(signal.SIGUSR1, raise_once)
-    thread = threading.Thread(target=alarm)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-        signal.signal(signal.SIGUSR1, before)
-
-
-def is_ready(file, event):
-    poll = select.poll()
-    poll.register(file, event)
-    return bool(poll.poll(0))
-
-
-def test_what_a_handler_raises_is_no_broken_descriptor(ends):
-    large = bytes(4 * channel._LARGE_BYTES)
-    with (
-        pytest.raises(TimeoutError, match="time is up"),
-        alarmed(lambda: not is_ready(ends.task._socket, select.POLLOUT)),
-    ):
-        ends.task.hand_over(RECORD, [[large]], 1)
-    ends.hear()
-    with (
-        pytest.raises(TimeoutError, match="time is up"),
-        alarmed(lambda: is_ready(ends.supervisor, select.POLLIN)),
-    ):
-        ends.task.goes_on()
-
-    with served(ends):
-        ends.task.hand_over(RECORD, [[large]], 1)
-        assert ends.task.goes_on() is True
-    assert ends.results == [(RECORD, [large], 1)]
-
-
 @pytest.mark.parametrize("size", [10, 3 * channel._MOST_BYTES, channel._LARGE_BYTES])
 def test_a_socket_that_takes_no_large_messages_gets_small_ones(ends, size):
     ends.task._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)  # the least there is
@@ -243,16 +182,6 @@ def test_a_socket_that_takes_no_large_messages_gets_small_ones(ends, size):
         for left in (1, 0):
             ends.task.hand_over(RECORD, [[value]], left)
     assert ends.results == [(RECORD, [value], 1), (RECORD, [value], 0)]
-
-
-def test_both_ends_have_room_for_messages_as_far_as_the_kernel_allows(ends):
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        with socket.socket(socket.AF_UNIX, channel._KIND) as other:
-            other.setsockopt(socket.SOL_SOCKET, option, 1 << 30)
-            most = other.getsockopt(socket.SOL_SOCKET, option)
-        for end in (ends.supervisor, ends.task):
-            room = end._socket.getsockopt(socket.SOL_SOCKET, option)
-            assert room >= min(most, 2 * channel._MOST_BYTES)
 
 
 def test_an_answer_that_was_read_by_another_is_asked_for_anew(ends, monkeypatch):
@@ -324,18 +253,6 @@ def test_a_result_that_cannot_be_sent_is_left_behind(ends, lose):
     assert len(ends.results) == 1
 
 
-@pytest.mark.parametrize("how", [socket.SHUT_WR, socket.SHUT_RDWR])
-def test_an_end_is_told_from_an_empty_message(how, monkeypatch):
-    monkeypatch.setattr(channel, "_KIND", socket.SOCK_SEQPACKET)
-    ends = Ends()
-    ends.write(b"")
-    assert not ends.hear()
-    ends.task._socket.shutdown(how)
-    assert ends.hear()
-    ends.supervisor.close()
-    ends.task.close()
-
-
 def test_what_is_left_behind_is_followed_by_nothing(ends):
     """Neither is an answer waited for, nor is another's socket read from that is there now."""
     number = ends.task._socket.fileno()
@@ -379,19 +296,6 @@ def test_once_a_result_is_lost_no_other_call_begins(ends, monkeypatch, asks):
         ends.task.hand_over(RECORD, large, 1, asks=True)
         assert ends.task.goes_on() is True
     assert ends.supervisor.trouble == ""
-
-
-def test_room_that_there_is_not_is_told(ends, monkeypatch):
-    def refuse(*_args, **_kwargs):
-        raise OSError("no room")
-
-    parts = [[bytes(channel._LARGE_BYTES)]]
-    with served(ends), monkeypatch.context() as patch:
-        patch.setattr(mmap, "mmap", refuse)
-        ends.task.hand_over(RECORD, parts, 1)
-        assert ends.task.written() == [5, 7]
-    assert ends.results == []
-    assert ends.supervisor.trouble == "OSError: no room"
 
 
 def test_what_is_no_result_is_told_as_trouble(ends):

@@ -166,13 +166,6 @@ def test_an_image_without_covalent_is_told_the_build_argument(name):
     assert name in record["traceback"]
 
 
-def test_a_package_that_begins_like_covalent_is_none_of_its():
-    def work():
-        raise ModuleNotFoundError("No module named 'covalently'", name="covalently")
-
-    assert "ModuleNotFoundError" == run(work)[0]["chain"][0]["type"]
-
-
 # --- several -------------------------------------------------------------------------------------
 
 
@@ -250,13 +243,6 @@ def test_after_the_jobs_end_was_asked_for_nothing_is_begun(monkeypatch, stop):
     assert "dict was not run: the job was being stopped" == not_run[0]["message"]
     assert TERMINATED_TYPE == not_run[1]["type"]
     assert TERMINATED_TYPE in [link["type"] for link in made.details["chain"]]
-
-
-def test_that_the_job_was_stopped_counts_most_for_the_groups_end():
-    codes = [code(fail), Code("work", b"", (), ()), code(raise_terminated)]
-    made = run_group(codes, [Node(n, (), {}) for n in range(3)], {})
-    assert CallStatus.RAISED == made.status
-    assert made.details["chain"] == made.details["nodes"][2]["chain"]
 
 
 def test_what_cannot_be_read_counts_most_for_the_groups_end():

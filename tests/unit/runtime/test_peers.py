@@ -52,15 +52,6 @@ def wait(made):
     return made
 
 
-def test_it_leaves_when_all_are_there(bucket):
-    made = others(bucket)
-    for node in (1, 2):
-        bucket.put(node)
-    wait(made)
-    assert made.left == set()
-    assert made.failed is None
-
-
 def test_it_waits_for_the_last_one(bucket):
     made = others(bucket)
     made.start()
@@ -83,14 +74,6 @@ def test_of_several_failures_the_first_counts(bucket):
     bucket.put(1, ExitCode.RAISED, ended_at=7.5)
     bucket.put(2, ExitCode.OUT_OF_MEMORY, ended_at=7.25)
     assert wait(made).failed["node"] == 2
-
-
-def test_outcomes_of_another_attempt_are_none_of_this_one(bucket):
-    made = others(bucket, nodes=2, attempt=2)
-    bucket.put(1, ExitCode.RAISED, attempt=1)
-    bucket.put(1, attempt=2)
-    wait(made)
-    assert made.failed is None
 
 
 @pytest.mark.parametrize(

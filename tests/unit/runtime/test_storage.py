@@ -125,7 +125,7 @@ def test_a_request_that_hangs_is_made_anew(open_bucket):
 def test_a_slow_upload_that_moves_is_not_cut(open_bucket):
     server, storage = open_bucket(moves_slowly, patience_s=0.5)
 
-    assert storage.create("key", [bytes(3_000_000)])
+    assert storage.create("key", [bytes(700_000)])
     assert 1 == len(server.requests)
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from farcall_runtime import envelope, outlet, streams
-from farcall_runtime.contract import ENV_STREAM_S, FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
+from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
 from farcall_runtime.storage import DeniedError, NotFoundError, StorageError, UnfitError
 from farcall_runtime.streams import INLINE_BYTES, Limits, Streams
 from tests.support.patience import until
@@ -221,46 +221,6 @@ def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatc
     assert bucket.chunks() == [b"456789ab"]
 
 
-def test_a_chunk_that_there_is_no_memory_for_holds_no_task(made, monkeypatch):
-    made.limits = Limits(soon_s=0.0, pending_bytes=8)
-    short = [True]
-
-    def copied(data):
-        if short and threading.current_thread().name == "farcall-streams":
-            short.clear()
-            raise MemoryError
-        return bytes(data)
-
-    monkeypatch.setattr(streams, "bytes", copied, raising=False)
-    bucket = Bucket()
-    write(made, b"01234567")
-    made.start(bucket)
-    until(lambda: not made.stdout.pending)
-    made.finish()
-    assert b"output could not be stored: " in outlet.stderr.data
-    assert b"".join(bucket.chunks()) == b"01234567"
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_has_died_is_replaced(made, monkeypatch):
-    made.limits = Limits(soon_s=0.0, pending_bytes=8)
-    is_due = made._is_due
-
-    def die(*_):
-        raise MemoryError
-
-    made._is_due = die
-    bucket = Bucket()
-    made.start(bucket)
-    until(lambda: not made._thread.is_alive())
-    made._is_due = is_due
-    write(made, b"01234567")
-    assert made.holds(made.stdout)
-    until(lambda: not made.stdout.pending)
-    made.finish()
-    assert bucket.chunks() == [b"01234567"]
-
-
 # --- how often ----------------------------------------------------------------------------------
 
 
@@ -284,11 +244,6 @@ def paced(monkeypatch):
     for stream in both.both:
         os.close(stream.read_fd)
         os.close(stream.write_fd)
-
-
-def test_the_embedded_aws_may_have_output_stored_sooner():
-    assert Limits.read({}) == Limits(soon_s=2.0, later_s=10.0)
-    assert Limits.read({ENV_STREAM_S: "0.1"}) == Limits(soon_s=0.1, later_s=0.1, look_s=0.1)
 
 
 def test_steady_output_is_stored_less_often_unless_somebody_follows(paced):

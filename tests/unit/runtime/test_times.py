@@ -114,14 +114,6 @@ def test_what_has_its_value_may_stay_for_a_while_and_leaves_the_outcome_its_time
     assert not run.times.was_stopped
 
 
-def test_what_has_its_value_late_is_killed_when_it_would_have_been(story):
-    run = story(300)
-    run.signals(284)
-    run.times.done()
-
-    assert [(285.5, signal.SIGKILL)] == run.signals(290)
-
-
 def test_what_was_told_to_stop_and_has_its_value_then_was_stopped(story):
     run = story()
     run.signals(100)
@@ -154,14 +146,6 @@ def test_an_outcome_has_ten_minutes_where_the_limit_leaves_them(story):
     assert 300 == run.times.give_up_streams_at() - run.now
 
 
-def test_an_outcome_has_what_the_limit_leaves(story):
-    run = story(300)
-    run.signals(100)
-    run.times.end()
-
-    assert 198 == run.left()
-
-
 def test_an_outcome_of_a_function_out_of_time_may_use_batchs_grace(story):
     run = story(60)
     run.signals(57.5)
@@ -171,16 +155,6 @@ def test_an_outcome_of_a_function_out_of_time_may_use_batchs_grace(story):
     run.signals(60)
     run.terminate()
     assert 25 == run.left()
-
-
-def test_sigterm_leaves_the_outcome_less_than_batchs_grace(story):
-    run = story()
-    run.signals(100)
-    run.terminate()
-    run.signals(110)
-    run.times.end()
-
-    assert 17 == run.left()
 
 
 def test_before_the_function_begins_there_is_no_deadline_but_sigterm(story):

@@ -106,13 +106,6 @@ async def test_texts_of_a_bundle_take_one_request(store, submitted, requests):
     assert len(requests) == 1
 
 
-async def test_texts_of_an_array_take_two(store, submitted, requests):
-    submission = await submitted(*[[((n,), {})] for n in range(3000)])
-    texts = await texts_of(store, submission)
-    assert texts == [f"double(x={n})" for n in range(3000)]
-    assert len(requests) == 2
-
-
 async def test_a_bundle_may_have_no_texts_or_be_gone(store, submitted):
     submission = await submitted([((1,), {})], call_texts=False)
     assert await texts_of(store, submission) is None

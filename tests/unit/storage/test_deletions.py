@@ -86,18 +86,6 @@ async def test_before_outcomes_are_deleted_it_is_said_that_they_were_delivered(w
     assert await world.left() == {1, 2, 3, 4, 5, 6, 7}
 
 
-async def test_a_receipt_tells_the_peak_memory_of_what_was_delivered(world):
-    for index, peak in ((5, 7 << 20), (2, 1 << 60), (3, 0)):
-        keys = [WHERE.outcome_key(index)]
-        world.store.delete_delivered(world.submission, index, keys, peak)
-    await world.store.flush()
-    (receipt,) = await world.receipts()
-    data = await world.store.get(receipt)
-    peaks = envelope.receipted_peaks(KEY, receipt, data, TASKS)
-    assert peaks == {5: 7 << 20, 2: ((1 << 32) - 1) << 10}
-    assert await world.receipted() == {2, 3, 5}
-
-
 async def test_a_receipt_tells_of_all_that_was_delivered_before(world):
     world.deliver(3)
     await world.store.flush()
@@ -190,36 +178,6 @@ async def test_a_sweep_that_is_cut_off_is_made_again(world, monkeypatch):
     await world.store.flush()
     assert await world.left() == set(range(1, TASKS))
     assert await world.receipted() == {0}
-
-
-@AT_ONCE
-async def test_what_comes_while_a_sweep_is_cut_off_is_deleted_by_the_next_one(world, monkeypatch):
-    begun, delete = asyncio.Event(), world.delete_async
-    at_once = most = 0
-
-    async def hang(*_args, **_options):
-        begun.set()
-        try:
-            await asyncio.get_running_loop().create_future()  # never done
-        finally:
-            asyncio.get_running_loop().call_soon(world.deliver, 1)  # once the sweep has ended
-
-    async def slow(*arguments, **options):
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await asyncio.sleep(0.05)
-        await delete(*arguments, **options)
-        at_once -= 1
-
-    monkeypatch.setattr(world, "delete_async", hang)
-    world.deliver(0)
-    await begun.wait()
-    monkeypatch.setattr(world, "delete_async", slow)
-    await asyncio.gather(world.store.flush(), world.store.flush())
-    await world.store.flush()
-    assert most == 1
-    assert await world.left() == set(range(2, TASKS))
 
 
 async def test_a_bundle_of_which_nothing_was_delivered_here_goes_first_too(world):

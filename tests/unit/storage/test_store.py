@@ -121,16 +121,6 @@ async def test_the_inbox_tells_a_page_and_where_to_go_on(store):
     assert (last, end) == (sorted(name.removeprefix("outcomes/") for name in names)[999], "")
 
 
-async def test_keys_are_listed_sorted_with_their_sizes(store):
-    for key in ("b", "a", "c/d"):
-        await store.put(f"{ROOT}/{key}", [key.encode()])
-    assert await store.list_keys(f"{ROOT}/") == [
-        (f"{ROOT}/a", 1),
-        (f"{ROOT}/b", 1),
-        (f"{ROOT}/c/d", 3),
-    ]
-
-
 async def test_an_object_is_copied(store):
     await store.put("a", [b"data"])
     await store.copy("a", "b")
@@ -148,12 +138,6 @@ async def test_what_s3_does_not_copy_is_fetched_and_stored(store, monkeypatch):
     await store.put("a", [data])
     await store.copy("a", "b")
     assert await store.get("b") == data
-
-
-async def test_whether_there_is_anything_below_a_prefix_is_told(store):
-    await store.put(f"{ROOT}/outcomes/b/0", [b"x"])
-    assert await store.is_there(f"{ROOT}/outcomes/b/")
-    assert not await store.is_there(f"{ROOT}/outcomes/a/")
 
 
 async def test_who_may_not_delete_empties(store, monkeypatch):
@@ -174,17 +158,6 @@ async def test_what_waits_to_be_deleted_and_nothing_else_is(store, clock):
     store.delete_later([f"{ROOT}/b", f"{ROOT}/is-gone"])
     await store.flush()
     assert await keys(store) == [f"{ROOT}/c"]
-
-
-async def test_flushing_deletes_what_waits_at_once(store):
-    await store.put(f"{ROOT}/a", [b"x"])
-    store.delete_later([f"{ROOT}/a"])
-    await store.flush()
-    assert await keys(store) == []
-
-
-async def test_flushing_nothing_does_nothing(store):
-    await store.flush()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import hashlib
 import os
 import tempfile
 import threading
-import traceback
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,6 @@ from farcall.testing import (
     OutOfMemory,
     Refused,
     Stuck,
-    Throttled,
     TimedOut,
     fake_cloud,
 )
@@ -105,12 +103,6 @@ def who(x):
     return farcall_runtime.node(), x
 
 
-def fail_on_the_second(path):
-    if farcall_runtime.node().index == 1:
-        raise LookupError("on purpose")
-    sleep_on(path)
-
-
 async def test_a_function_runs_on_several_nodes(cloud, executor):
     job = await executor.with_options(nodes=3).submit(who, 7)
     assert await job.result() == [((index, 3, "127.0.0.1"), 7) for index in range(3)]
@@ -120,15 +112,6 @@ async def test_a_function_runs_on_several_nodes(cloud, executor):
     assert await executor.attach(f"{job.id}#1").status() is JobStatus.SUCCEEDED
     with pytest.raises(farcall.JobLostError):
         await executor.attach(f"{job.id}#3").status()
-
-
-async def test_one_node_that_fails_ends_them_all(cloud, executor, tmp_path):
-    with pytest.raises(LookupError, match="on purpose"):
-        await executor.with_options(nodes=2).task(fail_on_the_second)(str(tmp_path / "never"))
-
-
-async def test_an_instance_type_alone_makes_no_more_of_a_task(cloud, executor):
-    assert await executor.with_options(instance_type="c5.large").task(double).map([1, 2]) == [2, 4]
 
 
 async def test_a_job_has_ended_when_its_value_is_here(cloud, executor, monkeypatch):
@@ -156,31 +139,6 @@ async def test_a_job_has_ended_when_its_value_is_here(cloud, executor, monkeypat
     assert cloud.jobs[0].status is JobStatus.SUCCEEDED
 
 
-async def test_a_job_has_result_output_and_state(cloud, executor):
-    job = await executor.submit(double, 4)
-    assert await job.result() == 8
-    assert await job.stdout() == "doubling 4\n"
-    assert cloud.jobs[0].job_id == job.id
-
-
-async def test_an_error_has_the_traceback_of_the_function(cloud, executor):
-    with pytest.raises(ValueError, match="-1 is negative") as caught:
-        await executor.task(double)(-1)
-    told = "".join(traceback.format_exception(caught.value))
-    assert "in double" in told
-    assert cloud.jobs[0].job_id in told
-
-
-async def test_what_was_submitted_can_be_looked_at(cloud, executor):
-    task = executor.task(double).with_options(vcpu=4, memory=8, tags={"team": "physics"})
-    await task(1)
-    await executor.task(double)(1)
-    first, second = cloud.jobs
-    assert (first.vcpu, first.memory_mib, first.tags["team"]) == (4, 8192, "physics")
-    assert first.name.startswith("double-")
-    assert second.vcpu == executor.settings.vcpu
-
-
 async def test_a_command_runs_in_a_process_of_its_own(cloud, executor):
     job = await executor.command("an/image:1", shell("echo $A; exit 3"), env={"A": "hi"})
     with pytest.raises(farcall.CommandError) as caught:
@@ -188,14 +146,6 @@ async def test_a_command_runs_in_a_process_of_its_own(cloud, executor):
     assert (caught.value.exit_code, caught.value.stdout) == (3, "hi\n")
     (found,) = cloud.jobs
     assert (found.job_id, found.image, found.is_command) == (job.id, "an/image:1", True)
-
-
-async def test_a_command_starts_in_the_folder_that_it_takes_along(cloud, executor, tmp_path):
-    (tmp_path / "value").write_text("3")
-    job = await executor.command("a", shell("exit $(cat value)"), workspace=tmp_path)
-    with pytest.raises(farcall.CommandError) as caught:
-        await job.wait()
-    assert caught.value.exit_code == 3
 
 
 async def test_nodes_run_together_and_the_main_node_decides(cloud, executor, tmp_path):
@@ -220,50 +170,6 @@ async def test_an_image_has_no_command_of_its_own(cloud, executor):
     job = await executor.command("an/image:1")
     with pytest.raises(farcall.ImageError, match="the fake cloud has no images"):
         await job.wait()
-
-
-async def test_commands_end_as_scripted_too(cloud, executor):
-    cloud.next_job(HostLost())
-    job = await executor.command("an/image:1", ["true"], nodes=2, retry_attempts=2)
-    assert (await job.wait()).attempts == 2
-    cloud.next_job(OutOfMemory())
-    with pytest.raises(farcall.OutOfMemoryError):
-        await (await executor.command("an/image:1", ["true"])).wait()
-
-
-async def test_what_batch_would_not_take_is_refused(cloud, executor):
-    with pytest.raises(farcall.SettingsError, match="vcpu is 0.5"):
-        await executor.task(double).with_options(vcpu=0.5)(1)
-    assert cloud.jobs == []
-
-
-async def test_a_large_value_comes_and_goes_in_parts(cloud, executor):
-    data = os.urandom(1024) * (70 * 1024)
-    assert await executor.task(lambda given: hashlib.sha256(given).hexdigest())(data) == (
-        hashlib.sha256(data).hexdigest()
-    )
-    assert len(await executor.task(lambda size: b"x" * size)(len(data))) == len(data)
-
-
-async def test_a_running_job_can_be_cancelled(cloud, executor, tmp_path):
-    job = await executor.submit(sleep_on, str(tmp_path / "runs"))
-    await until_async(lambda: (tmp_path / "runs").exists())
-    await job.cancel()
-    with pytest.raises(farcall.JobCancelledError):
-        await job.result()
-
-
-def test_what_another_event_loop_submitted_is_recovered(cloud, executor):
-    async def submit():
-        name = await executor.run_name()
-        await asyncio.gather(*(executor.submit(double, n) for n in (1, 2)))
-        return name
-
-    async def recover(name):
-        found = await executor.recover(name)
-        return sorted(await asyncio.gather(*(job.result() for job in found.jobs)))
-
-    assert asyncio.run(recover(asyncio.run(submit()))) == [2, 4]
 
 
 async def test_values_that_were_delivered_are_deleted(cloud, executor, folder):
@@ -326,14 +232,6 @@ async def test_options_say_which_attempts_are_followed_by_another(cloud, executo
     assert [job.attempts for job in cloud.jobs] == [2, 3, 1]
 
 
-@pytest.mark.parametrize("retry_on", ["failure", "infrastructure"])
-async def test_too_little_memory_is_met_once(retry_on, cloud, executor):
-    cloud.next_job(HostLost(), OutOfMemory())
-    with pytest.raises(farcall.OutOfMemoryError, match="Attempt 1 had ended with HostLostError"):
-        await executor.task(double).with_options(retry_attempts=4, retry_on=retry_on)(1)
-    assert cloud.jobs[0].attempts == 2
-
-
 async def test_each_script_is_for_one_job(cloud, executor):
     cloud.next_job(HostLost())
     cloud.next_job(OutOfMemory())
@@ -376,12 +274,6 @@ async def test_a_job_may_be_placed_after_all(cloud, executor):
     assert await executor.task(double)(4) == 8
 
 
-async def test_a_stuck_map_is_ended_too(cloud, executor):
-    cloud.next_job(Stuck())
-    with pytest.raises(farcall.JobStuckError):
-        await executor.task(double).with_options(stuck_timeout_s=0).map(range(3))
-
-
 async def test_a_job_is_refused(cloud, executor):
     cloud.next_job(Refused("Tag keys may not start with aws:"))
     with pytest.raises(farcall.SubmissionError, match="Tag keys may not"):
@@ -392,13 +284,6 @@ async def test_a_job_is_refused(cloud, executor):
     assert caught.value.code == "AccessDeniedException"
     assert cloud.jobs == []
     assert await executor.task(double)(1) == 2
-
-
-async def test_a_throttled_job_is_late(cloud, executor):
-    cloud.next_job(Throttled(2), HostLost())
-    with pytest.raises(farcall.HostLostError):
-        await executor.task(double)(1)
-    assert len(cloud.jobs) == 1
 
 
 @pytest.mark.parametrize("given", [HostLost, farcall.HostLostError, "lost"])
@@ -476,17 +361,6 @@ async def test_a_part_that_arrived_otherwise_is_refused(operations):
     upload = await operations.begin_upload("key")
     with pytest.raises(GenericError, match="Mismatch"):
         await operations.upload_part("key", upload, 1, b"data", hashlib.sha256().hexdigest())
-
-
-async def test_an_upload_is_known_until_it_ends(operations):
-    upload = await operations.begin_upload("key")
-    await operations.abort_upload("key", upload)
-    for asking in (
-        operations.complete_upload("key", upload, []),
-        operations.abort_upload("key", upload),
-    ):
-        with pytest.raises(GenericError, match="NoSuchUpload"):
-            await asking
 
 
 async def test_folders_are_told_by_their_names(operations, folder):

@@ -7,7 +7,7 @@ import pytest
 from farcall.backends.base import Runtime
 from farcall.backends.kubernetes import describe, documents
 from farcall.backends.kubernetes.pod_states import DELETED, read
-from farcall.model.errors import HostLostError, JobCancelledError
+from farcall.model.errors import JobCancelledError
 from farcall.model.jobs import Attempt, JobStatus
 from tests.unit.backends.kubernetes.objects import (
     BUNDLE,
@@ -40,13 +40,6 @@ def test_a_job_says_what_it_was_made_of():
     assert found.created_at is not None
     assert not found.is_command
     assert found.platform == "Kubernetes"
-
-
-def test_variables_are_read_as_they_were_meant():
-    document = job()
-    container = document["spec"]["template"]["spec"]["containers"][0]
-    container["env"] += documents.variables({"A": "$(HOME)$$"})
-    assert describe.detail(document, ()).environment["A"] == "$(HOME)$$"
 
 
 @pytest.mark.parametrize(
@@ -116,13 +109,6 @@ def test_attempts_stand_at_their_numbers_though_pods_are_gone():
     assert found.status is JobStatus.RUNNING
 
 
-def test_an_attempt_has_the_name_of_its_pod_as_log_and_its_times():
-    attempt = describe.detail(job(1, FAILED, failedIndexes="0"), (pod(exit_code=1),)).tried[0]
-    assert attempt.log_stream == f"{NAME}-0-bxyz1"
-    assert (attempt.stopped_at - attempt.started_at).total_seconds() == 30
-    assert describe.detail(job(1, FAILED), (pod(reason="Evicted"),)).tried[0].log_stream == ""
-
-
 def test_a_pod_is_failed_before_anything_says_why():
     assert not pod().is_settled
     assert pod(exit_code=1).is_settled
@@ -130,14 +116,6 @@ def test_a_pod_is_failed_before_anything_says_why():
     assert pod(conditions=(condition("DisruptionTarget", "X"),)).is_settled
     assert pod().deleted().is_settled
     assert pod("Running", running=True).is_settled
-
-
-def test_an_evicted_pod_has_no_container():
-    found = describe.detail(
-        job(1, FAILED, failedIndexes="0"), (pod(reason="Evicted", message="m"),)
-    )
-    assert (found.status_reason, found.exit_code) == ("Evicted: m", None)
-    assert found.verdict().kind is HostLostError
 
 
 def test_a_deleted_pod_says_so_unless_it_had_ended_before():
@@ -200,10 +178,6 @@ def test_a_map_counts_its_children_by_what_the_job_says():
     }
     assert sum(summary(found).values()) == 100
     assert found.furthest is JobStatus.RUNNING
-
-
-def test_a_suspended_map_waits_as_a_whole():
-    assert summary(describe.detail(job(5, suspend=True), ())) == {"RUNNABLE": 5}
 
 
 def test_a_map_that_has_ended_has_no_child_under_way():

@@ -145,17 +145,6 @@ def test_a_map_is_one_indexed_job():
     assert (options["image"], options["vcpu"], options["time_limit"]) == (TASK, 2, 300)
 
 
-def test_the_same_options_make_the_same_document():
-    assert json.dumps(job(spec(3), TASK)) == json.dumps(job(spec(3), TASK))
-
-
-def test_one_task_is_a_job_with_one_index_and_no_child():
-    document = made()
-    assert document["spec"]["completions"] == document["spec"]["parallelism"] == 1
-    assert "FARCALL_INDEX" not in variables()
-    assert variables()["FARCALL_JOB_ID"] == "simulate-0a1b"
-
-
 def test_a_name_that_is_none_in_kubernetes_is_kept_in_an_annotation():
     document = made(name="My_Simulation-0A1B")
     name = document["metadata"]["name"]
@@ -183,12 +172,6 @@ def test_attempts_and_what_ends_them(options, rules):
     assert first["action"] == "Ignore"
     codes = [each["onExitCodes"] for each in others]
     assert [(each["operator"], each["values"]) for each in codes] == rules
-
-
-def test_of_a_command_only_a_kill_is_final_where_failures_are_tried_again():
-    settings = Settings(backend="kubernetes", retry_on="failure")
-    rules = documents.retrying(settings, is_command=True)["podFailurePolicy"]["rules"]
-    assert rules[1]["onExitCodes"]["values"] == [137]
 
 
 @pytest.mark.parametrize(
@@ -322,10 +305,6 @@ def test_a_device_in_the_stock_image_needs_a_privileged_container_which_the_api_
     found = container(runtime=RUNTIME, mounts=[{"type": "device", "src": "/dev/fuse"}])
     assert found["securityContext"]["privileged"] is True
     assert "allowPrivilegeEscalation" not in found["securityContext"]
-
-
-def test_no_folder_of_packages_without_packages():
-    assert "volumes" not in pod(packages_host_folder="/var/cache/farcall")
 
 
 def test_tags_may_have_keys_that_annotations_have_not():

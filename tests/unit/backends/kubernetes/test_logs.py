@@ -149,17 +149,6 @@ async def test_any_zone_and_any_bytes_are_read(server, kube, written, text):
     assert await read(PodLog(kube, "a")) == [(at(1), text)]
 
 
-async def test_what_no_kubelet_writes_is_text(server, kube):
-    async def answer(_):
-        body = b"2026-11-23T21:00:01Z a\nno time\n2026-99-99T99:99:99Z b\n"
-        return web.Response(body=body)
-
-    server.answers.append(answer)
-    found = await read(PodLog(kube, "a"))
-    assert found[:2] == [(at(1), "a"), (at(1), "no time")]
-    assert found[2][1] == "b"
-
-
 async def test_a_container_that_waits_has_no_log_yet_and_a_pod_that_is_gone_none(kubelet, kube):
     kubelet.logs["waits"] = None
     waits, gone, none = PodLog(kube, "waits"), PodLog(kube, "gone"), PodLog(kube, "")
@@ -210,13 +199,6 @@ async def test_one_that_is_missing_is_told_before_anything_is_given(kubelet, log
         await anext(pages)
 
 
-async def test_long_logs_come_in_pages(kubelet, logs):
-    await kubelet.write("a", *(line(n // 100, str(n), f"{n % 100:09d}") for n in range(2500)))
-    pages = [len(page) async for page in logs.events(["a"])]
-    assert sum(pages) == 2500
-    assert max(pages) <= 1000
-
-
 async def test_who_asks_again_and_again_is_told_by_streams_and_asks_no_more(kubelet, logs):
     """However quiet the pods are and however often is looked: three requests for each."""
     pods = ["a", "b", "c"]
@@ -243,26 +225,6 @@ async def _looks_cost_nothing(kubelet, logs, pods):
 async def _has(logs, pods, text):
     found = await events(logs, *pods, since=at(0))
     return found[-1].text == text
-
-
-async def test_a_line_has_the_same_key_whoever_brings_it(kubelet, logs):
-    await kubelet.write("a", *(line(1, "x") for _ in range(3)), line(2, "y"))
-    keys = [each.key for each in await events(logs, "a", since=at(0))]
-    await until_async(lambda: _looks_cost_nothing(kubelet, logs, ["a"]))
-    assert [each.key for each in await events(logs, "a", since=at(0))] == keys
-
-
-async def test_what_a_stream_has_not_is_asked_for(kubelet, logs):
-    await kubelet.write("a", line(1, "first"), line(5, "later"))
-    await until_async(lambda: _covers(kubelet, logs, at(5)))
-    assert [each.text for each in await events(logs, "a", since=at(5))] == ["later"]
-    assert [each.text for each in await events(logs, "a")] == ["first", "later"]
-
-
-async def _covers(kubelet, logs, since):
-    before = len(kubelet.asked)
-    await events(logs, "a", since=since)
-    return len(kubelet.asked) == before
 
 
 async def test_the_end_of_a_container_is_read_to_its_end(kubelet, logs):

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from farcall.aws.paced_client import Ticket
 from farcall.backends.kubernetes.names import DIGEST_ANNOTATION, MANAGED_LABEL
-from farcall.backends.kubernetes.refusals import KubeError
 from farcall.backends.kubernetes.submission import check, create, delete, marked
 from farcall.model.errors import SettingsError, SubmissionError
 from tests.unit.backends.kubernetes.api_server import cut, give, refuse
@@ -108,19 +105,6 @@ async def test_a_cluster_without_such_objects_is_told(kube, server):
         await create(kube, [{**JOB, "apiVersion": "batch.volcano.sh/v1alpha1"}], Ticket())
 
 
-async def test_a_missing_namespace_is_told(kube, server):
-    server.answers = [refuse(404, "NotFound", details={"kind": "namespaces"})]
-    with pytest.raises(SettingsError) as caught:
-        await create(kube, [JOB], Ticket())
-    assert caught.value.option == "namespace"
-
-
-async def test_a_quota_is_told_with_its_words(kube, server):
-    server.answers = [refuse(403, "Forbidden", "exceeded quota: count/jobs.batch=10")]
-    with pytest.raises(KubeError, match="exceeded quota"):
-        await create(kube, [JOB], Ticket())
-
-
 async def test_a_dry_run_makes_nothing(kube, server):
     server.answers = [TAKEN]
     await check(kube, [JOB])
@@ -144,12 +128,3 @@ def test_a_digest_is_of_the_document_alone():
     ]
     assert digests[0] == digests[1] != digests[2]
     assert "annotations" not in JOB["metadata"]
-
-
-async def test_many_jobs_at_once_keep_their_own(kube, server):
-    keeping = Keeping(lost=3)
-    server.answers = [keeping]
-    jobs = [{**JOB, "metadata": {"name": f"a-{n}"}} for n in range(6)]
-    made = await asyncio.gather(*(create(kube, [job], Ticket()) for job in jobs))
-    assert [each["metadata"]["name"] for [each] in made] == [f"a-{n}" for n in range(6)]
-    assert len(keeping.objects) == 6

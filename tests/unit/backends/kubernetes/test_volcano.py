@@ -50,13 +50,6 @@ def test_failures_are_tried_again_but_for_what_ends_the_same_way(code, of_comman
     assert action(policies(is_command=False, **asked), code=code) == of_task
 
 
-def test_of_infrastructure_alone_only_what_was_stopped_or_deleted_is_tried_again():
-    found = policies(retry_attempts=3, retry_on="infrastructure")
-    assert action(found, event="PodEvicted", code=0) == "RestartJob"
-    assert action(found, code=143) == "RestartJob"
-    assert action(found, code=1) == "TerminateJob"
-
-
 def test_a_pod_is_told_how_many_attempts_there_were():
     job = JobSpec(
         "one-0a1b",
@@ -119,14 +112,3 @@ def test_each_phase_is_read_as_a_job_s_condition(phase, condition):
         [condition] * bool(condition)
     )
     assert (read["spec"]["completions"], read["spec"]["backoffLimit"]) == (3, 1)
-
-
-def test_numbers_of_pods_are_a_job_s():
-    read = volcano.as_job(volcano_job("Running", pending=1, running=2, failed=3))
-    status = read["status"]
-    assert (status["active"], status["ready"], status["failed"], status["succeeded"]) == (
-        3,
-        2,
-        3,
-        0,
-    )

@@ -92,13 +92,6 @@ async def test_jobs_of_a_run_are_known_without_a_request(watch, lanes, kube):
     assert lanes.asked["pods"][1]["fieldSelector"] == "status.phase=Failed"
 
 
-async def test_a_job_that_was_noted_is_known_before_the_watch_tells(watch, lanes):
-    follow(watch)
-    watch.note(RUN, thing("a", 2))
-    await until_async(lambda: watch.get("a"))
-    assert list(watch.get("a").objects) == ["a"]
-
-
 async def test_a_watch_that_is_cut_goes_on_from_the_last_version(watch, lanes):
     lanes.jobs = [
         listed(1),
@@ -190,14 +183,6 @@ async def test_what_is_forbidden_is_said_once(watch, lanes, caplog):
     assert watch.get("a") is None
     assert len(lanes.asked["jobs"]) == 1
     assert "--verb=list --resource=jobs.batch" in caplog.text
-
-
-async def test_objects_of_one_job_are_kept_together(watch, lanes):
-    lanes.jobs = [listed(1, thing("a", 1), thing("a-n1", 1, job="a")), tell(then="stay")]
-    follow(watch)
-    watch.note(RUN, thing("a", 1))
-    await until_async(lambda: (seen := watch.get("a")) and len(seen.objects) == 2)
-    assert set(watch.get("a").objects) == {"a", "a-n1"}
 
 
 async def test_a_long_list_comes_in_pages(kube, server):

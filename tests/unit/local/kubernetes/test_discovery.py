@@ -23,35 +23,6 @@ def test_every_kind_is_found_from_the_root():
         assert (f"{root}/{kind.api_version}", kind.plural, kind.kind) in found
 
 
-def test_a_group_prefers_its_first_version():
-    group = discovery.answer("/apis/batch")
-    assert (group["kind"], group["name"]) == ("APIGroup", "batch")
-    assert group["preferredVersion"] == {"groupVersion": "batch/v1", "version": "v1"}
-
-
-def test_resources_and_what_lies_below_them():
-    pods = {one["name"]: one for one in discovery.answer("/api/v1")["resources"]}
-    assert pods["pods"]["shortNames"] == ["po"]
-    assert pods["pods"]["categories"] == ["all"]
-    assert pods["pods/log"]["verbs"] == ["get"]
-    assert (pods["pods/eviction"]["group"], pods["pods/eviction"]["kind"]) == (
-        "policy",
-        "Eviction",
-    )
-    assert pods["nodes"]["namespaced"] is False
-    assert discovery.answer("/api/v1")["groupVersion"] == "v1"
-
-
-def test_reviews_can_only_be_asked():
-    [one, _] = discovery.answer("/apis/authorization.k8s.io/v1")["resources"]
-    assert (one["kind"], one["verbs"]) == ("SelfSubjectAccessReview", ["create"])
-
-
-def test_version():
-    version = discovery.answer("/version")
-    assert f"v{version['major']}.{version['minor']}." in version["gitVersion"]
-
-
 @pytest.mark.parametrize(
     "path",
     ["/", "/api/v2", "/apis/batch/v2", "/apis/none", "/apis/none/v1", "/apis/batch/v1/jobs", "/x"],

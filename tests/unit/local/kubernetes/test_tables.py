@@ -91,14 +91,6 @@ def test_a_job():
     assert row[5:] == ["task", "busybox", "a=2,b=1"]
 
 
-@pytest.mark.parametrize(
-    ("spec", "text"),
-    [({"completions": 2}, "0/2"), ({"parallelism": 3}, "0/1 of 3"), ({"parallelism": 1}, "0/1")],
-)
-def test_completions(spec, text):
-    assert shown(kinds.JOB, job(**spec))[1][0][2] == text
-
-
 def pod(status, deleted=False):
     metadata = {"name": "p", "creationTimestamp": before(5)}
     if deleted:
@@ -148,42 +140,3 @@ def container(**state):
 def test_states_of_pods(document, ready, state):
     _, [row] = shown(kinds.POD, document)
     assert row == ["p", ready, state, "0", "5s"]
-
-
-def test_an_event_has_its_name_last():
-    event = {
-        "metadata": {"name": "a.1"},
-        "involvedObject": {"kind": "Job", "name": "a"},
-        "reason": "FailedCreate",
-        "type": "Warning",
-        "message": "no quota\n",
-        "lastTimestamp": before(1),
-    }
-    headings, [row] = shown(kinds.EVENT, event)
-    assert headings == ["Last Seen", "Type", "Reason", "Object", "Message"]
-    assert row == ["1s", "Warning", "FailedCreate", "job/a", "no quota"]
-
-
-@pytest.mark.parametrize("kind", kinds.KINDS, ids=lambda kind: kind.resource)
-def test_a_row_of_each_kind_has_as_many_cells_as_there_are_columns(kind):
-    document = {**job(), "spec": {**job()["spec"], "containers": []}}
-    _, [row] = shown(kind, document, wide=True)
-    assert all(isinstance(cell, str) for cell in row)
-
-
-@pytest.mark.parametrize(
-    ("objects", "expected"),
-    [
-        ("None", None),
-        ("Metadata", ("PartialObjectMetadata", "meta.k8s.io/v1", False)),
-        ("Object", ("Job", "batch/v1", True)),
-    ],
-)
-def test_what_a_row_has_of_its_object(objects, expected):
-    made = table(kinds.JOB, [job()], version="7", objects=objects)
-    found = made["rows"][0].get("object")
-    assert found is None if expected is None else True
-    if found:
-        assert (found["kind"], found["apiVersion"], "spec" in found) == expected
-        assert found["metadata"]["name"] == "a"
-    assert made["metadata"] == {"resourceVersion": "7"}

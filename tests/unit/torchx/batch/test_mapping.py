@@ -9,7 +9,7 @@ from torchx.specs.overlays import PUT, set_overlay
 
 import farcall
 from farcall import Device, EfsMount, SettingsError
-from farcall.torchx.batch.mapping import amend, job_of, name_of, queue_name
+from farcall.torchx.batch.mapping import amend, name_of
 from farcall.torchx.batch.options import BatchOptions
 from tests.unit.torchx.batch.apps import app, planned, role
 
@@ -79,10 +79,6 @@ def test_resources_are_those_of_the_role():
     assert math.ceil(group.memory * 1024) == 1000
 
 
-def test_a_role_without_cpus_has_one():
-    assert planned(app(role(resource=sized(cpu=0)))).groups[0].vcpu == 1
-
-
 @pytest.mark.parametrize(
     ("resource", "said"),
     [
@@ -109,11 +105,6 @@ def test_shared_memory_is_all_of_the_memory_or_what_the_option_says():
     assert planned(app(), shm_size=64).groups[0].shm_size == 64 / 1024
     assert planned(app(), shm_size=0).groups[0].shm_size is None
     assert "at most the 128 MiB of memory of role trainer" in refused(app(), shm_size=129)
-
-
-def test_an_instance_type_is_that_of_all_nodes():
-    typed = sized(capabilities={ITYPE: "p5.48xlarge"})
-    assert planned(app(role(resource=typed), role("ps"))).settings.instance_type == "p5.48xlarge"
 
 
 def test_different_instance_types_are_refused_by_their_roles():
@@ -146,21 +137,11 @@ def test_mounts_are_folders_file_systems_and_devices():
     assert group.devices == [Device("/dev/fuse", "/dev/fuse2", "rw")]
 
 
-def test_a_volume_that_is_written_otherwise_is_refused():
-    mounts = [VolumeMount("fs-1:/a:fsap-1:more", "/efs")]
-    assert "role trainer: mounts is 'fs-1:/a:fsap-1:more'" in refused(app(role(mounts=mounts)))
-
-
 def test_adapters_and_neuron_devices_are_devices_of_the_instance():
     devices = {"vpc.amazonaws.com/efa": 2, "aws.amazon.com/neurondevice": 1}
     [group] = planned(app(role(resource=sized(devices=devices)))).groups
     paths = [device.source for device in group.devices]
     assert paths == ["/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1", "/dev/neuron0"]
-
-
-def test_an_unknown_device_is_warned_of():
-    [warning] = planned(app(role(resource=sized(devices={"tpu": 1})))).warnings
-    assert "role trainer: resource.devices has 'tpu'" in warning
 
 
 # --- macros -----------------------------------------------------------------------------------
@@ -180,16 +161,6 @@ def test_the_number_of_a_replica_is_found_by_a_shell_and_counts_in_its_role():
     assert second.command[-1] == "$((AWS_BATCH_JOB_NODE_INDEX-2))"
 
 
-def test_without_a_shell_that_is_warned_of():
-    [warning] = planned(
-        app(role(entrypoint="python", args=[macros.replica_id], num_replicas=2))
-    ).warnings
-    assert "run it by sh -c" in warning
-    assert not planned(
-        app(role(entrypoint="/bin/bash", args=[macros.replica_id], num_replicas=2))
-    ).warnings
-
-
 def test_in_a_variable_the_number_is_there_only_for_the_one_replica():
     env = {"RANK": macros.replica_id}
     assert planned(app(role(env=env), role("b", num_replicas=2))).groups[0].env["RANK"] == "0"
@@ -205,17 +176,6 @@ def test_attempts_are_one_more_than_retries_up_to_ten(retries, attempts):
     made = planned(app(role(max_retries=retries)))
     assert made.settings.retry_attempts == attempts
     assert bool(made.warnings) is (retries > 9)
-
-
-def test_of_several_roles_the_most_retries_count_and_the_others_are_warned():
-    made = planned(app(role(max_retries=3), role("ps", max_retries=1)))
-    assert made.settings.retry_attempts == 4
-    [warning] = made.warnings
-    assert warning.startswith("role ps: max_retries is 1, and 3 hold for all roles")
-
-
-def test_negative_retries_are_refused():
-    assert "role trainer: max_retries is -1" in refused(app(role(max_retries=-1)))
 
 
 def test_what_batch_has_not_is_warned_of_where_it_changes_something():
@@ -237,12 +197,6 @@ def test_tags_say_version_app_and_user_and_what_the_app_says():
     assert tags["torchx.pytorch.org/user"] == "jane.doe"
     assert tags["torchx.pytorch.org/version"]
     assert tags["team"] == "blue"
-
-
-def test_farcall_s_tags_are_there_too_and_the_app_s_come_first(monkeypatch):
-    monkeypatch.setenv("FARCALL_TAGS", '{"team": "red", "cost": "7"}')
-    tags = planned(app(metadata={"team": "blue"})).settings.tags
-    assert (tags["team"], tags["cost"]) == ("blue", "7")
 
 
 def test_tags_are_cleaned_to_what_batch_takes():
@@ -269,11 +223,6 @@ def test_a_name_is_cleaned_and_another_one_each_time():
     assert name_of(app(name="a"), BatchOptions("q", share_id="blue")).startswith("a-blue-")
 
 
-def test_the_name_of_a_queue_is_in_its_arn():
-    assert queue_name("arn:aws:batch:us-east-1:1:job-queue/gpus") == "gpus"
-    assert queue_name("gpus") == "gpus"
-
-
 # --- options ----------------------------------------------------------------------------------
 
 
@@ -297,11 +246,6 @@ def on_fargate(**options):
     return {"platform": "fargate", "execution_role_arn": "puller", **options}
 
 
-def test_a_fraction_of_a_cpu_is_for_fargate():
-    [group] = planned(app(role(resource=sized(cpu=0.5, mib=1024))), **on_fargate()).groups
-    assert (group.vcpu, group.shm_size) == (0.5, None)
-
-
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -318,12 +262,6 @@ def test_what_only_instances_have_is_refused_on_fargate_by_role_and_field(fields
     assert text.startswith("role trainer: ")
     assert said in text
     assert "platform=ec2" in text
-
-
-@pytest.mark.parametrize("option", ["privileged", "shm_size"])
-def test_options_of_instances_are_refused_on_fargate(option):
-    value = {"privileged": True, "shm_size": 64}[option]
-    assert f"run option {option} is" in refused(app(), **on_fargate(**{option: value}))
 
 
 def test_fargate_needs_an_execution_role():
@@ -345,13 +283,6 @@ def test_an_overlay_is_merged_into_the_container_of_its_role():
     ]
 
 
-def test_an_overlay_may_lie_in_a_file(tmp_path):
-    path = tmp_path / "overlay.yaml"
-    path.write_text("ContainerProperties:\n  user: nobody\n")
-    made = planned(app(role(metadata={"aws_batch": str(path)})))
-    assert made.overlays == ({"user": "nobody"},)
-
-
 @pytest.mark.parametrize(
     "overlay",
     [
@@ -365,12 +296,3 @@ def test_an_overlay_may_lie_in_a_file(tmp_path):
 def test_an_overlay_that_cannot_be_used_is_refused_by_its_role(overlay):
     text = refused(app(role(metadata={"aws_batch": overlay})))
     assert text.startswith('role trainer: metadata["aws_batch"] cannot be used')
-
-
-def test_an_overlay_that_does_not_fit_is_refused():
-    with pytest.raises(SettingsError, match="cannot be merged"):
-        amend([{"ulimits": []}], [{"ulimits": "all"}])
-
-
-def test_a_job_has_the_name_that_it_is_given():
-    assert job_of(app(), BatchOptions("q"), name="other-1").name == "other-1"

@@ -33,15 +33,6 @@ def test_what_farcall_is_told_serves_where_an_option_is_not_given(monkeypatch):
     assert settings.tags == {"team": "blue"}
 
 
-def test_run_options_come_before_it(monkeypatch):
-    monkeypatch.setenv("FARCALL_BATCH_QUEUE", "theirs")
-    monkeypatch.setenv("FARCALL_REGION", "eu-west-1")
-    monkeypatch.setenv("FARCALL_BATCH_JOB_ROLE_NAME", "worker")
-    settings = BatchOptions("q", region="us-west-2", job_role_arn="other").settings()
-    assert settings.batch_queue == "q"
-    assert (settings.region, settings.batch_job_role_name) == ("us-west-2", "other")
-
-
 def test_what_is_of_functions_there_is_not_of_apps(monkeypatch):
     monkeypatch.setenv("FARCALL_RETRY_ATTEMPTS", "7")
     monkeypatch.setenv("FARCALL_RETRY_ON", "infrastructure")
@@ -132,11 +123,6 @@ def test_fargate_is_a_capability_of_the_definition():
     assert extra == {"platformCapabilities": ["FARGATE"]}
 
 
-def test_what_is_found_out_later_is_said_of_run_options_too():
-    with pytest.raises(SettingsError, match="^queue is 'q', set queue$"), BatchOptions.in_words():
-        raise SettingsError("batch_queue is 'q', set batch_queue", option="batch_queue")
-
-
 def test_only_names_of_torchx_are_left_in_a_sentence():
     text = "secrets ask for a role; set batch_execution_role_name, or batch_job_role_name"
     with pytest.raises(SettingsError) as caught, BatchOptions.in_words():
@@ -156,19 +142,6 @@ def test_a_text_of_another_type_is_refused_by_the_option_s_name(option, text, sa
     with pytest.raises(SettingsError) as caught:
         BatchOptions.as_runopts().cfg_from_str(f"queue=q,{option}={text}")
     assert str(caught.value).startswith(f"run option {option} is '{text}': {said}")
-
-
-def test_texts_are_read_as_torchx_reads_them():
-    read = BatchOptions.as_runopts().cfg_from_str(
-        "queue=q,timeoutS=90,privileged=yes,secrets=A:arn:aws:x;B:c,ulimits=nofile:1:2;core:0:0"
-    )
-    assert read == {
-        "queue": "q",
-        "timeout_s": 90,
-        "privileged": True,
-        "secrets": {"A": "arn:aws:x", "B": "c"},
-        "ulimits": ["nofile:1:2", "core:0:0"],
-    }
 
 
 def test_each_option_has_a_help_text():

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import copy
-import json
 import re
 
 import pytest
-import yaml
 from torchx.specs import BindMount, DeviceMount, Resource, RetryPolicy, VolumeMount, macros
-from torchx.specs.overlays import JOIN, PUT, set_overlay
+from torchx.specs.overlays import PUT, set_overlay
 
 from farcall import ClaimMount, Device, SettingsError
 from farcall.torchx.kubernetes.mapping import marked, name_of, plain
@@ -60,18 +57,7 @@ def test_names_are_labels_of_dns_with_room_for_a_node_s_number(name):
         assert len(each) <= 52
 
 
-def test_a_name_is_recognised():
-    assert name_of(app(name="My_App")).startswith("my-app-")
-
-
 # --- roles ------------------------------------------------------------------------------------
-
-
-def test_the_app_stays_as_it_is():
-    given = app(role(args=["${app_id}"], resource=sized(devices={EFA: 2})))
-    before = copy.deepcopy(given)
-    request(given)
-    assert given == before
 
 
 def test_one_replica_is_a_job_and_has_no_service():
@@ -99,17 +85,6 @@ def test_with_volcano_several_roles_are_a_volcano_job():
     assert (document["spec"]["queue"], document["spec"]["minAvailable"]) == ("q", 3)
 
 
-def test_a_role_s_command_stands_in_the_place_of_the_image_s_own():
-    [template] = made(app())
-    assert container(template)["command"] == ["sh", "-c", "echo hi"]
-    assert "args" not in container(template)
-
-
-def test_a_role_without_entrypoint_runs_the_image_s_own():
-    [template] = made(app(role(entrypoint="<MISSING>", args=[])))
-    assert not {"command", "args"} & container(template).keys()
-
-
 @pytest.mark.parametrize(
     ("of", "text"),
     [
@@ -133,13 +108,6 @@ def test_what_kubernetes_would_refuse_is_refused_by_role_and_field(of, text):
 # --- resources --------------------------------------------------------------------------------
 
 
-def test_a_small_role_requests_all_that_it_may_use():
-    assert resources(cpu=0.1, mib=1024) == {
-        "limits": {"cpu": "100m", "memory": "1024Mi"},
-        "requests": {"cpu": "100m", "memory": "1024Mi"},
-    }
-
-
 def test_a_whole_node_leaves_some_to_the_node():
     found = resources(cpu=4, mib=16000)
     assert found["limits"] == {"cpu": "4", "memory": "16000Mi"}
@@ -155,12 +123,6 @@ def test_no_request_is_nothing(mib, reserved):
     assert found["requests"]["cpu"] not in ("0", "0m")
 
 
-def test_what_is_reserved_is_an_option():
-    found = resources(cpu=4, mib=16000, reserved_millicpu=0, reserved_memmb=4000)
-    assert found["requests"] == {"cpu": "4", "memory": "12000Mi"}
-    assert "reserved_memmb is -1: 0 or more" in refused(app(), reserved_memmb=-1)
-
-
 def test_gpus_and_devices_are_limits_and_requests_alike():
     found = resources(gpu=8, devices={EFA: 4})
     for each in found.values():
@@ -171,12 +133,6 @@ def test_the_number_of_efa_devices_is_an_option():
     assert EFA not in resources(devices={EFA: 4}, efa_device_count=0)["limits"]
     assert resources(devices={EFA: 4}, efa_device_count=2)["limits"][EFA] == "2"
     assert resources(efa_device_count=1)["limits"][EFA] == "1"
-
-
-def test_roles_may_have_instance_types_of_their_own():
-    one, other = made(app(role(resource=sized(capabilities={ITYPE: "p5.48xlarge"})), role("ps")))
-    assert one["spec"]["nodeSelector"] == {ITYPE: "p5.48xlarge"}
-    assert "nodeSelector" not in other["spec"]
 
 
 def test_shared_memory_is_all_of_the_memory_unless_it_is_not_to_be():
@@ -211,11 +167,6 @@ def test_mounts_are_folders_claims_and_devices():
     assert container(template)["securityContext"]["privileged"] is True
 
 
-def test_ports_are_the_container_s():
-    [template] = made(app(role(port_map={"http": 8080})))
-    assert container(template)["ports"] == [{"name": "http", "containerPort": 8080}]
-
-
 def test_a_variable_may_be_a_field_of_the_pod():
     [template] = made(app(role(env={"POD": "[FIELD_PATH]metadata.name", "A": "b"})))
     assert env(template)["POD"] == {
@@ -223,11 +174,6 @@ def test_a_variable_may_be_a_field_of_the_pod():
         "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}},
     }
     assert env(template)["A"] == "b"
-
-
-def test_there_is_no_limit_of_time_unless_one_is_given():
-    assert "activeDeadlineSeconds" not in made(app())[0]["spec"]
-    assert made(app(), timeout_s=90)[0]["spec"]["activeDeadlineSeconds"] == 90
 
 
 def test_pods_have_the_labels_of_torchx_s_own_scheduler():
@@ -261,21 +207,6 @@ def test_replicas_of_the_first_role_have_it_from_kubernetes():
     assert names.index("FARCALL_NODE_INDEX") < names.index("ME")
 
 
-def test_replicas_of_other_roles_count_from_zero():
-    _, *workers = made(app(role(), role("w", num_replicas=2, args=[macros.replica_id])))
-    assert [container(each)["command"][1] for each in workers] == ["0", "1"]
-
-
-def test_replicas_of_a_volcano_job_have_it_as_text():
-    found = made(app(role(num_replicas=2, args=[macros.replica_id]), role("ps")), **VOLCANO)
-    assert [container(each)["command"][1] for each in found[:2]] == ["0", "1"]
-
-
-def test_app_and_rank_0_are_known():
-    [template] = made(app(role(args=[macros.app_id, f"${{{macros.rank0_env}:=localhost}}"])))
-    assert container(template)["command"][1:] == ["hello-1", "$${TORCHX_RANK0_HOST:=localhost}"]
-
-
 def test_dollar_signs_are_the_command_s():
     [template] = made(
         app(role(num_replicas=2, args=["-c", "echo $$(date) $$$$ $$A ${replica_id}"]))
@@ -287,11 +218,6 @@ def test_dollar_signs_are_the_command_s():
 @pytest.mark.parametrize("text", ["", "a", "$", "$$", "$(date)", "$(FARCALL_NODE_INDEX)", "$$(A"])
 def test_what_a_document_says_is_read_as_it_is_written(text):
     assert plain(marked(text)) == text
-
-
-def test_a_replica_s_number_stays_where_a_text_is_read_and_written():
-    written = "$$(FARCALL_NODE_INDEX) $(FARCALL_NODE_INDEX) $$"
-    assert marked(plain(written)) == written
 
 
 # --- retries ----------------------------------------------------------------------------------
@@ -325,12 +251,6 @@ def test_a_queue_of_no_scheduler_is_told_of():
     assert "the cluster's own scheduler has no queues" in said
 
 
-def test_volcano_can_do_with_fewer_replicas():
-    [document] = request(app(role(num_replicas=3, min_replicas=2), role("ps")), **VOLCANO).objects
-    assert document["spec"]["minAvailable"] == 3
-    assert [each["minAvailable"] for each in document["spec"]["tasks"]] == [1, 1, 0, 1]
-
-
 # --- overlays ---------------------------------------------------------------------------------
 
 
@@ -345,25 +265,6 @@ def test_an_overlay_is_merged_into_the_role_s_pods_alone():
     assert "priority" not in other["spec"]
 
 
-def test_a_sidecar_and_a_change_of_the_container_are_overlays():
-    changed = {
-        JOIN("containers", on="name"): [
-            {"name": "task", "workingDir": "/w"},
-            {"name": "side", "image": "s"},
-        ]
-    }
-    [template] = made(app(role(metadata={"kubernetes": {"V1Pod": {"spec": changed}}})))
-    assert container(template)["workingDir"] == "/w"
-    assert [each["name"] for each in template["spec"]["containers"]] == ["task", "side"]
-
-
-def test_an_overlay_may_be_a_file(tmp_path):
-    path = tmp_path / "pod.yaml"
-    path.write_text(yaml.safe_dump({"V1Pod": {"spec": {"priority": 4}}}))
-    [template] = made(app(role(metadata={"kubernetes": f"file://{path}"})))
-    assert template["spec"]["priority"] == 4
-
-
 @pytest.mark.parametrize(
     ("overlay", "text"),
     [
@@ -374,11 +275,3 @@ def test_an_overlay_may_be_a_file(tmp_path):
 )
 def test_a_wrong_overlay_is_refused(overlay, text):
     assert text in refused(app(role(metadata={"kubernetes": overlay})))
-
-
-def test_an_edit_of_one_role_reaches_no_other():
-    found = request(app(role(), role("ps")))
-    one, other = templates(found)
-    container(one)["env"].clear()
-    assert container(other)["env"]
-    assert json.loads(json.dumps(found.objects)) == found.objects

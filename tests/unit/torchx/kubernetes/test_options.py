@@ -50,23 +50,6 @@ def test_each_option_is_one_of_farcall_s():
     assert (settings.s3_secret, settings.s3_bucket_name) == ("keys", "mine")
 
 
-def test_both_spellings_are_read():
-    given = KubernetesOptions.from_cfg({"serviceAccount": "a", "priority_class": "b"})
-    assert (given.service_account, given.priority_class) == ("a", "b")
-
-
-def test_an_ended_job_may_stay_for_ever():
-    assert KubernetesOptions(ttl=-1).settings().ttl is None
-    assert KubernetesOptions().settings().ttl == 86_400
-
-
-def test_what_farcall_is_told_serves_where_an_option_is_not_given(monkeypatch):
-    monkeypatch.setenv("FARCALL_NAMESPACE", "ml")
-    monkeypatch.setenv("FARCALL_SERVICE_ACCOUNT", "trainer")
-    settings = KubernetesOptions(namespace="other").settings()
-    assert (settings.namespace, settings.service_account) == ("other", "trainer")
-
-
 def test_what_is_of_functions_there_is_not_of_apps(monkeypatch):
     monkeypatch.setenv("FARCALL_RETRY_ATTEMPTS", "7")
     monkeypatch.setenv("FARCALL_NODES", "4")
