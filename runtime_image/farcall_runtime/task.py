@@ -298,6 +298,8 @@ def _call(
     parts: list[Pieces] = []
     try:
         _interruptible = True
+        if _stopping:  # SIGTERM came after the caller's look, and before this may be interrupted
+            _raise_terminated()
         value = function(*args, **kwargs)
         if isinstance(value, CoroutineType):
             value = run_coroutine(value)
@@ -404,5 +406,9 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
     global _stopping
     _stopping = True
     if _interruptible:  # else what has ended is being handed over
-        said = _why.read() if _why is not None else ""
-        raise TaskTerminated(said or "SIGTERM came, and not from farcall")
+        _raise_terminated()
+
+
+def _raise_terminated() -> NoReturn:
+    said = _why.read() if _why is not None else ""
+    raise TaskTerminated(said or "SIGTERM came, and not from farcall")
