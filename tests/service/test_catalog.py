@@ -36,11 +36,11 @@ async def test_jobs_are_found_with_their_workflow(aws, monkeypatch):
 
         values = await asyncio.gather(double.map(range(3)), triple(1))
         assert values == [[0, 2, 4], 3]
-        entries = {e.function: e for e in await found_by(session, Query(since=began))}
+        found = await found_by(session, Query(since=began))
+        entries = {e.function: e for e in found if e.run == session.run}
         assert set(entries) == {"double", "triple"}
         assert entries["double"].workflow == ("nightly", "")
         assert entries["triple"].workflow == ("weekly", "")
-        assert entries["double"].run == entries["triple"].run == session.run
         assert (entries["double"].detail.array_size, entries["triple"].detail.vcpu) == (3, 1)
         only = await found_by(session, Query(workflow="weekly", since=began))
         assert [e.function for e in only] == ["triple"]
