@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -122,8 +123,9 @@ def aws(
     """
     for name, value in embedded.environment.items():
         monkeypatch.setenv(name, value)
+    began = time.time()
     yield embedded
-    terminate_all(embedded)
+    terminate_all(embedded, began)
 
 
 @pytest.fixture(scope="session")

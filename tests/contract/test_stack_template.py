@@ -75,6 +75,7 @@ def test_cfn_lint_has_nothing_to_say():
     assert lint(TEMPLATE) == ""
 
 
+@pytest.mark.slow  # cfn-lint takes seconds
 def test_cfn_lint_would_say_it(tmp_path):
     broken = tmp_path / "template.yaml"
     broken.write_text(stack.template().replace("BEST_FIT_PROGRESSIVE", "BEST_GUESS"))

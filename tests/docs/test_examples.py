@@ -32,12 +32,12 @@ PRINTED = {
 }
 """All that is on stdout, as a pattern."""
 
-SLOW = {"command.py", "covalent_sublattice.py", "joblib_search.py", "pandas_groups.py"}
+FAST = {"pool.py", "sweep.py"}
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PRINTED],
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in PRINTED],
 )
 def test_a_script_prints_what_it_shows(name, aws, tmp_path):
     environment = {}

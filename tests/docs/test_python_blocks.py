@@ -33,6 +33,9 @@ SCRIPTS = {
 }
 
 
+FAST_PAGES = {"README.md", "docs/async.md", "docs/sync.md"}
+
+
 def require_covalent(*parts):
     if any("import covalent" in block.code for block in parts):
         with warnings.catch_warnings():  # those of its libraries are not ours to mend
@@ -51,7 +54,14 @@ async def end_loop():
     await loop.shutdown_default_executor()
 
 
-@pytest.mark.parametrize("page", [name for name, cells in CELLS.items() if cells])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(name, marks=() if name in FAST_PAGES else pytest.mark.slow)
+        for name, cells in CELLS.items()
+        if cells
+    ],
+)
 def test_the_blocks_of_a_page_run_in_their_order(page, aws):
     require_covalent(*CELLS[page])
     names = {"__name__": "__main__"}

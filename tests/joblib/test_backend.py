@@ -67,6 +67,7 @@ def test_packages_travel_with_the_calls(on_batch: OnBatch, index: Index) -> None
 # --- scikit-learn -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # 200 fits
 def test_a_search_over_200_fits_is_the_local_one_to_the_bit(on_batch: OnBatch) -> None:
     def search() -> GridSearchCV:
         grid = {"C": np.logspace(-2, 2, 10), "gamma": np.logspace(-3, 1, 4)}

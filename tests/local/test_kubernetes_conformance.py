@@ -60,6 +60,7 @@ def test_a_job_that_is_done(cluster):
 # Failures ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # Kubernetes waits 10 s between attempts
 def test_tries_of_each_index(cluster):
     """backoffLimitPerIndex counts each index for itself; all run, whatever becomes of others.
 

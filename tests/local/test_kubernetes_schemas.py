@@ -2,6 +2,7 @@
 
 Starts pods as processes, so that there are objects of all kinds in all states. The schemas are
 those of kubernetes-validate, and refuse unknown fields.
+Slow, because it validates every object with schemas of several megabytes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import kubernetes_validate
 import pytest
 
 from tests.local.cluster import condition
+
+pytestmark = pytest.mark.slow
 
 #: The first release in which backoffLimitPerIndex is stable; it refuses fields of later ones.
 VERSION = "1.33"

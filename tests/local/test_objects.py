@@ -1,6 +1,7 @@
 """Large objects of the local AWS emulator's S3: ranges, parts, memory and files.
 
 Starts the emulator in a process of its own, because the tests measure that process.
+Slow, because it moves large objects.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from botocore.exceptions import ClientError
 import farcall.local
 from farcall.local.leftovers import identity
 from tests.support.signing import signed
+
+pytestmark = pytest.mark.slow
 
 BUCKET = "farcall-local"
 MIB = 2**20

@@ -1,6 +1,7 @@
 """CloudFormation stacks of ``deploy`` and ``destroy``: order, events, rollback, failed deletion.
 
 Starts an empty local AWS account, because a stack makes its resources through the other services.
+Slow, because stacks are made and deleted step by step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from botocore.exceptions import ClientError
 
 import farcall.local
 from tests.support.patience import until
+
+pytestmark = pytest.mark.slow
 
 TEMPLATE = (Path(__file__).parent / "stack.yaml").read_text()
 

@@ -11,6 +11,8 @@ import gc
 import time
 from collections.abc import AsyncIterator
 
+import pytest
+
 from farcall import BatchExecutor
 
 LONGEST_S = 0.2
@@ -55,6 +57,7 @@ async def watched() -> AsyncIterator[Longest]:
         gc.unfreeze()
 
 
+@pytest.mark.slow
 async def test_hundreds_of_tasks_do_not_block_the_loop(executor: BatchExecutor) -> None:
     def work(x: int) -> int:
         return x

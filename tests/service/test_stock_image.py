@@ -1,6 +1,7 @@
 """Jobs in an image without farcall.
 
 Starts a local AWS emulator that enforces IAM and runs jobs without installed packages.
+Slow, because each job unpacks the runtime; the image tests run the same path.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from farcall import (
 from farcall.engine import runtimes
 from tests.support.iam import VALUES, Enforced
 from tests.support.proxy import Proxy
+
+pytestmark = pytest.mark.slow
 
 BUCKET = VALUES["BUCKET"]
 PREFIX = "farcall/v1/runtime/"

@@ -1,6 +1,7 @@
 """Synced packages from the client to the job's import.
 
 Starts the local AWS emulator, because client, bucket and container each take part.
+Slow, because each job installs packages.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.support.proxy import Proxy
 from tests.support.wheels import Index, make_wheel
 from tests.unit.packages.test_installed import install
 
-pytestmark = pytest.mark.usefixtures("module_travels")
+pytestmark = [pytest.mark.usefixtures("module_travels"), pytest.mark.slow]
 
 ENTRY_POINTS = "[console_scripts]\ntravelled-tool = travelled:main\n"
 FILES = {

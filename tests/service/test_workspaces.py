@@ -2,6 +2,7 @@
 
 Starts the local AWS emulator, whose S3 verifies signatures as AWS does, and runs the start script
 in each shell.
+Slow, because it runs the start script in each shell with each tool.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from farcall.payload.archive import Archive, Source, pack
 from farcall.storage.workspaces import key_of
 from tests.support.patience import PATIENCE_S
 from tests.support.signing import REGION, session
+
+pytestmark = pytest.mark.slow
 
 TOOLS = ("od", "tr", "sed", "cut", "date", "mktemp", "sha256sum", "mkdir", "rm")
 SHELLS = [name for name in ("dash", "bash", "busybox", "sh") if shutil.which(name)]
@@ -253,6 +256,7 @@ def executor(options, proxy):
     return BatchExecutor(**options, endpoint_url=proxy.url)
 
 
+@pytest.mark.path
 async def test_nodes_of_a_job_run_a_folder_that_is_stored_once(executor, folder, proxy, tmp_path):
     (folder / ".dockerignore").write_text("secret\n")
     (folder / "secret").touch()

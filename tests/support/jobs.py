@@ -27,8 +27,13 @@ def states(name: str) -> set[str]:
     return {job["status"] for job in find(name)}
 
 
-def terminate_all(aws: farcall.local.LocalAWS) -> None:
-    """Terminate the unfinished jobs of an emulator's own queue; do not wait for their end."""
+def terminate_all(aws: farcall.local.LocalAWS, since: float) -> None:
+    """Terminate unfinished jobs of an emulator's own queue; do not wait for their end.
+
+    Args:
+        aws: The emulator.
+        since: Jobs submitted after this time, in seconds since the epoch.
+    """
     environment = aws.environment
     batch = _client(
         aws.endpoint_url,
@@ -36,10 +41,12 @@ def terminate_all(aws: farcall.local.LocalAWS) -> None:
         environment["AWS_SECRET_ACCESS_KEY"],
         environment["AWS_REGION"],
     )
-    for status in ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING"):
-        listed = batch.list_jobs(jobQueue=environment["FARCALL_BATCH_QUEUE"], jobStatus=status)
-        for job in listed["jobSummaryList"]:
-            batch.terminate_job(jobId=job["jobId"], reason="left by a test")
+    after = {"name": "AFTER_CREATED_AT", "values": [str(int(since * 1000))]}
+    queue = environment["FARCALL_BATCH_QUEUE"]
+    for page in batch.get_paginator("list_jobs").paginate(jobQueue=queue, filters=[after]):
+        for job in page["jobSummaryList"]:
+            if job["status"] not in ("SUCCEEDED", "FAILED"):
+                batch.terminate_job(jobId=job["jobId"], reason="left by a test")
 
 
 @functools.cache

@@ -439,6 +439,7 @@ async def test_a_success_without_an_outcome_is_told(jobs):
 
 
 @pytest.mark.parametrize(("retry_on", "attempts"), [("failure", 3), ("infrastructure", 1)])
+@pytest.mark.slow  # Kubernetes waits 10 s and more between attempts
 async def test_a_failure_is_tried_again_where_the_options_say_so(jobs, retry_on, attempts):
     job_id = await jobs.start(fail, (), retry_attempts=3, retry_on=retry_on)
     found = await jobs.ended(job_id)
@@ -448,6 +449,7 @@ async def test_a_failure_is_tried_again_where_the_options_say_so(jobs, retry_on,
 
 
 @pytest.mark.parametrize("retry_on", ["failure", "infrastructure"])
+@pytest.mark.slow  # Kubernetes waits 10 s and more between attempts
 async def test_a_lost_host_is_followed_by_another(jobs, platform, go, retry_on):
     job_id = await platform.losing_its_host(
         jobs, lambda: jobs.start(hold, (str(go),), retry_attempts=2, retry_on=retry_on)

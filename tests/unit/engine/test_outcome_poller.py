@@ -97,6 +97,7 @@ async def test_one_who_takes_whatever_comes_is_not_kept_waiting_by_another(world
     assert world.told == [("p", 1, arrived("p", 1))]
 
 
+@pytest.mark.slow  # thousands of simulated jobs
 async def test_outcomes_that_stay_cost_a_page_each_as_long_as_others_are_waited_for(world):
     world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
     stay = random.Random(1).sample(range(10_000), 5000)
@@ -292,6 +293,7 @@ async def test_a_sweep_is_found_quickly_beside_many_single_tasks(world):
         await world.until(index + 1, at_most_s=0.6)
 
 
+@pytest.mark.slow  # thousands of simulated jobs
 async def test_a_task_that_is_young_does_not_make_others_be_listed_often(world):
     world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
     world.watch("p", size=10_000)

@@ -43,6 +43,7 @@ async def test_more_than_a_call_of_jobs_may_grow_while_batch_is_asked(world):
     assert len(set(world.tasks())) == 300
 
 
+@pytest.mark.slow  # thousands of simulated jobs
 async def test_ten_thousand_jobs_take_turns_at_five_calls_a_second(world):
     for n in range(10_000):
         world.jobs.set(f"j{n}", "RUNNING")
@@ -58,6 +59,7 @@ async def test_ten_thousand_jobs_take_turns_at_five_calls_a_second(world):
     assert world.clock.now() - begin <= 45
 
 
+@pytest.mark.slow  # thousands of simulated jobs
 async def test_a_job_that_is_young_is_not_asked_for_after_all_others(world):
     for n in range(5000):
         world.jobs.set(f"j{n}", "RUNNABLE")
@@ -75,6 +77,7 @@ async def test_a_job_that_is_young_is_not_asked_for_after_all_others(world):
     assert most_per_s(world) <= 5.2
 
 
+@pytest.mark.slow  # thousands of simulated jobs
 async def test_a_single_task_and_a_sweep_are_asked_for_in_the_same_calls(world):
     world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
     world.watch("p", size=10_000)

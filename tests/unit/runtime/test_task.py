@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+
 from farcall_runtime import task
 from farcall_runtime.contract import CallStatus
 
