@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -133,11 +133,13 @@ def serve(
         RuntimeError: The server ended by itself.
     """
     out = out or sys.stdout
-    stopped = threading.Event()
+    # Not an Event: its set() would deadlock if the signal arrives while wait() holds the lock.
+    # put() is reentrant: https://docs.python.org/3/library/queue.html#queue.SimpleQueue.put
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     options: dict[str, Any] = {"docker": docker, "empty": empty, "kubernetes": kubernetes}
     with (
         start(cpus=cpus, host=host, port=port, **options) as aws,
-        handling(lambda _: stopped.set()),
+        handling(signals.put),
     ):
         for name, value in aws.environment.items():
             out.write(f"export {name}={shlex.quote(value)}\n")
@@ -148,7 +150,10 @@ def serve(
                 "lines into another terminal: what is started there runs on it. `farcall local -- "
                 "COMMAND`\nruns one command on a new one, without them.\n"
             )
-        while not stopped.wait(LOOK_S):
+        while True:
+            with contextlib.suppress(queue.Empty):
+                signals.get(timeout=LOOK_S)
+                return
             if not aws.running:
                 raise RuntimeError("The embedded AWS has ended; its standard error says why.")
 
