@@ -8,7 +8,6 @@ BASE_IMAGE ?= python:$(shell "$(PYTHON)" -c 'import sys; print("%d.%d" % sys.ver
 PIP_PACKAGES ?=
 # The modules of the tests that run at a time: tests wait for most of their time, so six leave two processors room.
 WORKERS ?= 6
-NO_COVALENT := demo,joblib,kubernetes,torchx,ui
 PYTEST := $(BIN)/python -m pytest
 # In their order: those that take long come first.
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -60,16 +59,13 @@ test: $(VENV)/test
 test-all: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE)
 
-# In environments of their own, which are made from scratch. Without Covalent, whose pins hold others back.
-test-newest:
-	rm -rf .venv-newest
-	@RESOLUTION=highest sh .ci/venv "$(PYTHON)" .venv-newest $(NO_COVALENT) test
-	.venv-newest/bin/python -m pytest $(SIDE_BY_SIDE) -m "not slow"
-
-test-lowest:
-	rm -rf .venv-lowest
-	@RESOLUTION=lowest-direct sh .ci/venv "$(PYTHON)" .venv-lowest $(NO_COVALENT) test
-	.venv-lowest/bin/python -m pytest $(SIDE_BY_SIDE) -m "not slow"
+# In environments of their own, made from scratch. Without Covalent, whose pins hold other packages back.
+test-newest: export RESOLUTION := highest
+test-lowest: export RESOLUTION := lowest-direct
+test-newest test-lowest: test-%:
+	rm -rf .venv-$*
+	@sh .ci/venv "$(PYTHON)" .venv-$* demo,joblib,kubernetes,torchx,ui test
+	.venv-$*/bin/python -m pytest $(SIDE_BY_SIDE) -m "not slow"
 
 # What .ci/run runs: the fast tests, and one path of each slow kind.
 test-ci: $(VENV)/test

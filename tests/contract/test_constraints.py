@@ -1,4 +1,4 @@
-"""constraints.txt: pins every direct dependency, so that clones install the same next year."""
+"""Exact versions of all direct dependencies in constraints.txt."""
 
 import sys
 from itertools import chain

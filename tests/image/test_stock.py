@@ -1,4 +1,4 @@
-"""Tasks in an image that holds Python and nothing of farcall's.
+"""Tasks in an image that contains Python, but not farcall.
 
 Starts containers of the base image, because the runtime and its packages must come from the
 bucket.

@@ -1,4 +1,4 @@
-"""Folders that killed processes leave behind are told apart from those in use.
+"""Distinction between folders of killed processes and folders in use.
 
 Starts one process that ends at once, because its ID must have been used.
 """

@@ -1,7 +1,6 @@
 """Buckets that require encryption headers or checksums.
 
 Starts a local AWS emulator and a proxy, because client and container must both send the headers.
-Slow, because each test starts an emulator of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from farcall import BatchExecutor, Settings
 from farcall.engine.session import session_for
 from tests.support.faults import Fault, Request
 from tests.support.proxy import Proxy
-
-pytestmark = pytest.mark.slow
 
 LARGE = 70 * 2**20
 """More bytes than client and container send by one request."""

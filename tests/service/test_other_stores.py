@@ -1,7 +1,6 @@
 """Buckets in another region, and stores that are not S3.
 
 Starts the local AWS emulator and a proxy that redirects requests or ignores headers.
-Slow, because each test starts a store of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from farcall.operations import doctor
 from farcall.operations.doctor import FAILED, OK, Finding
 from tests.support.faults import ELSEWHERE, Fault, Request
 from tests.support.proxy import Proxy
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ async def test_a_closed_stdout_harms_nothing(executor: BatchExecutor) -> None:
 async def test_lines_are_seen_while_the_task_runs(executor: BatchExecutor) -> None:
     def work() -> None:
         print("early", flush=True)
-        time.sleep(600)  # until the test ends it
+        time.sleep(600)  # the test cancels the job once it has read the line
 
     job = await executor.submit(work)
     async for line in job.logs(follow=True):

@@ -1,7 +1,6 @@
 """Calls of recovered tasks, and untrusted objects in the bucket.
 
 Starts the local AWS emulator, because recovery reads what another session stored.
-Slow, because each test kills a client process.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from farcall_runtime import envelope
 from tests.support.patience import until_async
 from tests.support.proxy import Proxy
 from tests.support.tasks import wait_for
-
-pytestmark = pytest.mark.slow
 
 
 def late(folder):

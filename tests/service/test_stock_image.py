@@ -1,7 +1,8 @@
 """Jobs in an image without farcall.
 
 Starts a local AWS emulator that enforces IAM and runs jobs without installed packages.
-Slow, because each job unpacks the runtime; the image tests run the same path.
+
+Slow, because each job unpacks the runtime. The refusal of a changed runtime runs in CI as well.
 """
 
 from __future__ import annotations
@@ -138,6 +139,7 @@ async def test_one_archive_one_definition_and_one_look_for_a_session(executor, e
     [lambda data: data[:-1] + b"x", lambda data: data[:1000]],
     ids=["tampered with", "cut off"],
 )
+@pytest.mark.path
 async def test_a_changed_runtime_is_refused_by_name(executor, enforced, change):
     s3 = enforced.root("s3")
     async with executor() as opened:

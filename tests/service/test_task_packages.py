@@ -1,7 +1,8 @@
 """Synced packages from the client to the job's import.
 
 Starts the local AWS emulator, because client, bucket and container each take part.
-Slow, because each job installs packages.
+
+Slow, because jobs unpack packages. The refusal of changed packages runs in CI as well.
 """
 
 from __future__ import annotations
@@ -183,6 +184,7 @@ async def test_nothing_is_submitted_where_something_cannot_travel(
     assert not stored()
 
 
+@pytest.mark.path
 async def test_what_was_tampered_with_is_stored_anew_after_a_job_has_failed(
     make_executor, aws, site: Path
 ) -> None:

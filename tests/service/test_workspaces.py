@@ -2,7 +2,9 @@
 
 Starts the local AWS emulator, whose S3 verifies signatures as AWS does, and runs the start script
 in each shell.
-Slow, because it runs the start script in each shell with each tool.
+
+Slow, because there are many shells and tools. A job on several nodes and the refusal of a changed
+archive run in CI as well.
 """
 
 from __future__ import annotations
@@ -232,6 +234,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(tool, container, proxy):
 
 
 @pytest.mark.parametrize("tool", ["python3", "curl", "wget"])
+@pytest.mark.path
 def test_of_an_archive_that_somebody_changed_nothing_is_run(tool, container, folder, archive):
     container.give(tool)
     (folder / "run").write_text("#!/bin/sh\necho tampered > proof\n")
