@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import importlib
 import os
 import pickle
 import re
@@ -142,6 +143,30 @@ def rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, A
     return error
 
 
+def rebuild_validation_error(title: str, lines: list[dict[str, Any]], hides_input: bool) -> Any:
+    """Make a `pydantic.ValidationError`, which has no constructor and cannot be pickled.
+
+    See https://docs.pydantic.dev/latest/api/pydantic_core/#pydantic_core.ValidationError.
+
+    Args:
+        title: The error's title: the name of the model.
+        lines: What its method ``errors`` returned.
+        hides_input: Whether its message leaves out the values that are wrong.
+    """
+    core = importlib.import_module("pydantic_core")
+    details = []
+    for line in lines:
+        kind, context = line["type"], line.get("ctx")
+        try:
+            is_known = core.PydanticKnownError(kind, context).message() == line["msg"]
+        except (KeyError, TypeError, ValueError):
+            is_known = False
+        if not is_known:
+            kind = core.PydanticCustomError(kind, line["msg"], context)
+        details.append({**line, "type": kind})
+    return core.ValidationError.from_exception_data(title, details, hide_input=hides_input)
+
+
 def _walk(error: BaseException) -> Iterator[tuple[BaseException, str | None]]:
     seen: set[int] = set()
     member: BaseException | None = error
@@ -189,22 +214,40 @@ def _pickle_and_compare(error: BaseException) -> bytes | None:
 
 
 def _recipe(error: BaseException) -> _Rebuilt:
+    if type(error).__module__.startswith("pydantic_core"):
+        return _Rebuilt(rebuild_validation_error, *_validation_error(error))
     state = {name: value for name, value in vars(error).items() if _can_pickle(value)}
-    args = tuple(arg if _can_pickle(arg) else _shown(arg) for arg in error.args)
+    args = tuple(_picklable(arg) for arg in error.args)
     if isinstance(error, _GROUP):
         members = [m if _pickle_as_it_is(m) else _recipe(m) for m in error.exceptions]
         args = (error.message, members)
-    return _Rebuilt(type(error), args, state)
+    return _Rebuilt(rebuild, type(error), args, state)
+
+
+def _validation_error(error: Any) -> tuple[str, list[dict[str, Any]], bool]:
+    """Return the arguments with which `rebuild_validation_error` makes a copy."""
+    lines = error.errors(include_url=False)
+    # The setting hide_input_in_errors keeps secrets out of messages, and has no attribute.
+    hides_input = str(rebuild_validation_error(error.title, lines, False)) != str(error)
+    for line in lines:
+        line["input"] = _picklable(line["input"])
+        if "ctx" in line:
+            line["ctx"] = {name: _picklable(value) for name, value in line["ctx"].items()}
+    return error.title, lines, hides_input
 
 
 class _Rebuilt:
     """Stands for an exception in a pickle; reading the pickle gives the exception."""
 
-    def __init__(self, *recipe: Any) -> None:
-        self.recipe = recipe
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self.recipe = function, args
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, self.recipe
+        return self.recipe
+
+
+def _picklable(value: object) -> object:
+    return value if _can_pickle(value) else _shown(value)
 
 
 def _can_pickle(value: object) -> bool:

@@ -71,11 +71,15 @@ class MapValues(Iterator[R], Generic[R]):
         __tracebackhide__ = True
         with frames_hidden():
             result = self._take()
+            if result is None:
+                raise StopIteration
             if result.error is not None and self._source is not None:
                 self._source.note_raised(result.error)
             del self  # which the traceback of an error would hold, and so the calls that are left
             try:
                 return result.unwrap()  # type: ignore[no-any-return]
+            except StopIteration as error:  # it would end the caller's loop without an error
+                raise RuntimeError("the mapped function raised StopIteration") from error
             finally:
                 del result
 
@@ -89,11 +93,11 @@ class MapValues(Iterator[R], Generic[R]):
     def __del__(self) -> None:
         self.close()
 
-    def _take(self) -> Result:
+    def _take(self) -> Result | None:
         self._is_begun = True
         if not self._ready:
             if self._source is None:
-                raise StopIteration
+                return None
             try:
                 self._ready.extend(self._source.take(self._left_s()))
             except BaseException:
@@ -102,7 +106,7 @@ class MapValues(Iterator[R], Generic[R]):
             if not self._ready:
                 self._source.discard()
                 self._source = None
-                raise StopIteration
+                return None
         return self._ready.popleft()
 
     def _left_s(self) -> float | None:

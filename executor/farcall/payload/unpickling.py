@@ -1,15 +1,17 @@
 """Unpickling: results back to objects. No I/O.
 
-A class that this process knows is this process's class, so ``isinstance`` and ``except`` work as
-in a local call.
+A class that this process has or can import is this process's class, so ``isinstance`` and
+``except`` work as in a local call.
 """
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import sys
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakSet
 
 import cloudpickle.cloudpickle as _internals
 
@@ -34,8 +36,8 @@ def load_pieces(parts: Sequence[Sequence[Buffer]]) -> Any:
 class _HomeUnpickler(pickle.Unpickler):
     """Reads a pickle made in the container with the classes of this process.
 
-    A class that travelled by value comes back by value, as a copy. Where this process has the
-    original, the original is used and left as it is.
+    A class that was sent by value comes back by value, as a copy. If this process has the
+    original, or can import it, the original is used and stays unchanged.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -77,17 +79,34 @@ class _HomeUnpickler(pickle.Unpickler):
         )
 
     def _known(self, tracker: str, module: str, qualname: str) -> type | None:
-        """Return the class that travelled from here, or this process's own of that name."""
-        known = _internals._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
-        if known is None:
-            known = sys.modules.get(module)
-            for name in qualname.split("."):  # "<locals>" is found nowhere
-                known = getattr(known, name, None)
-        return known if isinstance(known, type) else None
+        """Return the class that was sent from here, or this process's own of that name."""
+        sent = _internals._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+        if isinstance(sent, type) and sent not in _copies:
+            return sent
+        return _find(module, qualname) or sent
 
     def _new(self, made: type) -> type:
         self._made.add(made)
+        _copies.add(made)
         return made
 
     def _fill(self, made: type, state: Any) -> Any:
         return _internals._class_setstate(made, state) if made in self._made else made
+
+
+_copies: WeakSet[type] = WeakSet()
+"""Classes that a result brought along, which cloudpickle returns for every later result."""
+
+
+def _find(module: str, qualname: str) -> type | None:
+    """Import a class by its name; return None if it cannot be imported."""
+    if "<locals>" in qualname or not module:
+        return None
+    try:
+        # A module that another thread is importing may be waiting for this very result.
+        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        for name in qualname.split("."):
+            found = getattr(found, name)
+    except BaseException:  # the module's own code, such as sys.exit()
+        return None
+    return found if isinstance(found, type) else None

@@ -79,6 +79,16 @@ def test_after_the_error_of_a_call_the_next_value_follows(pool, chunksize):
     assert list(values) == [4]
 
 
+@pytest.mark.parametrize("how", [{}, {"chunksize": 3}, {"buffersize": 2}])
+def test_stop_iteration_is_a_runtime_error(pool, how):
+    values = pool.map(lambda row: next(iter(row)), [[1], [], [3]], **how)
+    assert next(values) == 1
+    with pytest.raises(RuntimeError, match="raised StopIteration") as at:
+        next(values)
+    assert isinstance(at.value.__cause__, StopIteration)
+    assert list(values) == [3]
+
+
 def test_everything_is_read_and_runs_although_nobody_iterates(pool, gate):
     read = iter([gate, gate.with_name("other")])
     pool.map(Path.touch, read)

@@ -6,7 +6,10 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from threading import Lock
+from typing import Annotated
 
+import pydantic
 import pytest
 
 from farcall.model import errors
@@ -99,6 +102,34 @@ def test_an_operating_system_error_keeps_its_number(remote):
 
     error = remote(work).error
     assert (type(error), error.errno, error.filename) == (FileNotFoundError, 2, "/no/such/file")
+
+
+@pytest.mark.parametrize("hides_input", [False, True])
+def test_pydantic_error_arrives_as_itself(remote, hides_input):
+    def work():
+        import pydantic
+        import pydantic_core
+
+        def check(value):
+            if value == 2:
+                raise ValueError("no two")
+            raise pydantic_core.PydanticCustomError("odd", "{n} is odd", {"n": value})
+
+        checked = Annotated[int, pydantic.AfterValidator(check)]
+        config = pydantic.ConfigDict(hide_input_in_errors=hides_input)
+        model = pydantic.create_model(
+            "Row", __config__=config, size=int, first=checked, second=checked, other=str
+        )
+        model(size="x", first=2, second=3, other=Lock())
+
+    with pytest.raises(pydantic.ValidationError) as here:
+        work()
+    error = remote(work).error
+    assert type(error) is pydantic.ValidationError
+    assert [line["msg"] for line in error.errors()] == [
+        line["msg"] for line in here.value.errors()
+    ]
+    assert ("input_value" in str(error)) is not hides_input
 
 
 def test_an_operating_system_error_with_a_constructor_of_its_own_keeps_its_number(remote):

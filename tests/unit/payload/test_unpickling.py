@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import typing
 import weakref
 
@@ -100,3 +101,17 @@ def test_an_enumeration_is_found_by_name_in_another_process(models):
     internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
     internals._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
     assert unpickled(packed) is models.Color
+
+
+def test_copied_class_gives_way_to_import(models, monkeypatch):
+    """The first result is read where the module is missing, so its class is a copy."""
+    packed = pack_function(models.Point)
+    internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
+    internals._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
+    for name in ("labkit.models", "labkit"):
+        monkeypatch.delitem(sys.modules, name)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(sys, "path", [])
+        copy = unpickled(packed)
+    assert "labkit.models" not in sys.modules
+    assert unpickled(packed) is sys.modules["labkit.models"].Point is not copy
