@@ -40,6 +40,20 @@ EVERYTHING = """
         except StorageError:
             pass
 """
+WITHOUT_DOCSTRINGS = """
+    import importlib, pkgutil
+    import farcall, farcall_runtime
+    programs = ("__main__", "bootstrap_program")
+    for package in (farcall, farcall_runtime):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name.rpartition(".")[2] in programs:
+                continue
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as error:
+                if "pip install" not in str(error):  # an extra that is not installed
+                    raise
+"""
 BEFORE_THE_FORK = """
     import farcall_runtime.__main__
 """
@@ -79,6 +93,11 @@ def test_the_client_is_never_imported(everything):
 def test_nothing_that_starts_threads_or_takes_long_is_imported_before_the_fork():
     heavy = {"obstore", "cloudpickle", "asyncio", "concurrent", "ssl", "urllib3", "numpy"}
     assert {name.partition(".")[0] for name in loaded_by(BEFORE_THE_FORK)} & heavy == set()
+
+
+def test_modules_import_without_docstrings():
+    script = textwrap.dedent(WITHOUT_DOCSTRINGS)
+    subprocess.run([sys.executable, "-OO", "-c", script], check=True)
 
 
 @pytest.mark.parametrize(

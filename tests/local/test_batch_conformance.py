@@ -699,6 +699,7 @@ def fargate(vcpu, memory, **container):
         ),
         pytest.param({"tags": {f"k{n}": "v" for n in range(51)}}, id="51 tags"),
         pytest.param({"tags": {"k": "v" * 257}}, id="long tag"),
+        pytest.param({"tags": {"a<b": "v"}}, id="character of a tag"),
         pytest.param({"container": {"command": ["x" * 25_000]}}, id="over 24 KiB"),
         pytest.param(fargate("1", "1024"), id="Fargate pair"),
         pytest.param(fargate("3", "8192"), id="Fargate processors"),

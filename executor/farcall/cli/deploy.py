@@ -18,6 +18,7 @@ from farcall.deploy import contents, gives, network, parameters, quotas, stack
 from farcall.deploy.network import Network
 from farcall.deploy.parameters import KINDS, Wanted
 from farcall.deploy.stack import Stack, State
+from farcall.model.option_values import check_tag
 from farcall.model.settings import Settings
 from farcall.model.wording import counted, named
 
@@ -295,11 +296,12 @@ def _tags(given: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for text in given:
         key, mark, value = text.partition("=")
-        if not mark or not key or key.lower().startswith("aws:") or len(key) > 128:
-            raise click.BadParameter(
-                f"{text!r}: NAME=VALUE is allowed, with a name that does not begin with aws:",
-                param_hint="--tags",
-            )
+        if not mark:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--tags")
+        try:
+            check_tag(key, value)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r}: {error}", param_hint="--tags") from None
         found[key] = value
     if len(found) > _MOST_TAGS:
         raise click.BadParameter(

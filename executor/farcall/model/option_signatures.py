@@ -87,7 +87,7 @@ def _listed() -> str:
     texts = {each.name: _first_sentence(each.text) for each in describe()}
     lines = ["Take options, by name; help(farcall.Settings) tells all of each."]
     for group, names in GROUPS.items():
-        lines += ["", f"{group}:", *(f"    {name}: {texts[name]}" for name in names)]
+        lines += ["", f"{group}:", *(f"    {name}: {texts[name]}".rstrip(": ") for name in names)]
     return "\n".join(lines)
 
 

@@ -6,13 +6,16 @@ Each takes what an argument, a file or the environment has, and returns the valu
 
 from __future__ import annotations
 
+import numbers
+import os
 import re
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from farcall.model import quantities, terminal
 
@@ -28,13 +31,22 @@ def has(pattern: re.Pattern[str], value: object) -> bool:
         return any(has(pattern, part) for item in value.items() for part in item)
     if isinstance(value, (list, tuple)):
         return any(has(pattern, part) for part in value)
+    value = _path(value)
     return isinstance(value, str) and pattern.search(value) is not None
 
 
-def _no_bool(value: object) -> object:
+def _number(value: object) -> object:
+    """Return a number of any kind, such as numpy's, as Python's own."""
     if isinstance(value, bool):
         raise ValueError("a truth value is not a number")  # noqa: TRY004  # pydantic collects these
-    return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
+
+
+def _path(value: object) -> object:
+    """Return a path object as text, and anything else unchanged."""
+    return os.fsdecode(value) if isinstance(value, os.PathLike) else value
 
 
 def _is_bare(text: str) -> bool:
@@ -50,14 +62,16 @@ def _gib(value: object) -> object:
     """Return a size in GiB, which a number alone counts: "4GiB" is 4, and "4GB" is less."""
     if isinstance(value, str) and not _is_bare(value):
         return quantities.size_bytes(value) / 2**30
-    return _no_bool(value)
+    return _number(value)
 
 
 def _seconds(value: object) -> object:
-    """Return a time in seconds, which a number alone counts: "1h30m" is 5400."""
+    """Return a duration in seconds: a number of them, "1h30m" or a `datetime.timedelta`."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     if isinstance(value, str) and not _is_bare(value):
         return quantities.span_s(value)
-    return _no_bool(value)
+    return _number(value)
 
 
 def _upper_case(value: object) -> object:
@@ -88,6 +102,7 @@ def _requirements(value: Any) -> list[str]:
 
 
 def _packages(value: Any) -> str | list[str] | None:
+    value = _path(value)
     if value in (None, ""):
         return None
     if isinstance(value, str):
@@ -110,11 +125,53 @@ def _names(value: Any) -> list[str]:
     return list(value)
 
 
+MAX_TAGS = 45
+"""Maximum tags of a job: five of the 50 that AWS accepts are left for Batch's own."""
+
+MAX_TAG_KEY, MAX_TAG_VALUE = 128, 256
+"""Maximum characters of a tag's key and value, and below the characters that neither may have.
+
+https://docs.aws.amazon.com/batch/latest/userguide/using-tags.html
+"""
+
+NO_TAG = re.compile(r"[^\w .:/=+@-]")
+
+
+def check_tag(key: str, value: str) -> None:
+    """Check a tag as AWS does.
+
+    Raises:
+        ValueError: AWS does not accept it; the message says why.
+    """
+    if not 1 <= len(key) <= MAX_TAG_KEY:
+        raise ValueError(f"the key {key!r} has {len(key)} characters; use 1 to {MAX_TAG_KEY}")
+    if len(value) > MAX_TAG_VALUE:
+        raise ValueError(
+            f"the value of {key!r} has {len(value)} characters; use at most {MAX_TAG_VALUE}"
+        )
+    if key.lower().startswith("aws:"):
+        raise ValueError(f"the key {key!r} begins with aws:, which AWS reserves; use another key")
+    for what, text in ((f"the key {key!r}", key), (f"the value {value!r} of {key!r}", value)):
+        if found := NO_TAG.search(text):
+            raise ValueError(
+                f"{what} has the character {found[0]!r}; use letters, digits, spaces and "
+                "_ . : / = + - @"
+            )
+
+
+def _tags(value: dict[str, str]) -> dict[str, str]:
+    for each in value.items():
+        check_tag(*each)
+    return value
+
+
 _NAMES = re.compile(r"(?i)[a-z0-9]([a-z0-9._-]*[a-z0-9])?\Z")
 Packages = BeforeValidator(_packages)
 Requirements = BeforeValidator(_requirements)
 Names = BeforeValidator(_names)
-Number = BeforeValidator(_no_bool)
+Number = BeforeValidator(_number)
+PathText = BeforeValidator(_path)
+Tags = AfterValidator(_tags)
 UpperCase = BeforeValidator(_upper_case)
 Gib = BeforeValidator(_gib)
 Seconds = BeforeValidator(_seconds)
@@ -175,12 +232,12 @@ def _mount(given: Mapping[str, Any]) -> dict[str, Any]:
     kind = given.get("type")
     if kind not in _MOUNT_TYPES:
         raise ValueError(f"the type of a mount is one of {', '.join(_MOUNT_TYPES)}, not {kind!r}")
-    source = given.get("src")
+    source = _path(given.get("src"))
     if not isinstance(source, str) or not source:
         raise ValueError(f"a mount of type {kind} has a src, {_MOUNT_TYPES[kind]}")
     if kind == "volume" and not _is_name(source):
         raise ValueError(f"src of a volume is the name of a claim, not {source!r}")
-    target = given.get("dst") or (source if kind == "device" else None)
+    target = _path(given.get("dst")) or (source if kind == "device" else None)
     for name, path in (("dst", target), *((("src", source),) if kind != "volume" else ())):
         if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
             raise ValueError(f"{name} of a mount is a path from / on without .., not {path!r}")

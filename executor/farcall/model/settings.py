@@ -22,6 +22,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 from urllib.parse import urlsplit
@@ -45,15 +46,18 @@ from farcall.model.option_values import (
     HALVES,
     LABEL,
     LONGEST_NAME,
+    MAX_TAGS,
     SUBDOMAIN,
     Gib,
     Mounts,
     Names,
     Number,
     Packages,
+    PathText,
     Requirements,
     Seconds,
     Secrets,
+    Tags,
     Tolerations,
     Ttl,
     UpperCase,
@@ -119,6 +123,7 @@ class _On(enum.Enum):
 _WHERE, _HOW = _Says.WHERE, _Says.HOW
 _ON_BATCH, _ON_KUBERNETES = _On.BATCH, _On.KUBERNETES
 _Where = Annotated[str, _WHERE]
+_PathWhere = Annotated[str, PathText, _WHERE]
 _BatchWhere = Annotated[str, _WHERE, _ON_BATCH]
 _KubernetesWhere = Annotated[str, _WHERE, _ON_KUBERNETES]
 _OBJECT = rf"^({SUBDOMAIN}|)$"
@@ -149,7 +154,7 @@ class CommandOptions(TypedDict, total=False):
     backend: BackendName
     profile: str
     region: str
-    credentials: str
+    credentials: str | os.PathLike[str]
     batch_queue: str
     s3_bucket_name: str
     batch_job_definition_name: str
@@ -162,20 +167,20 @@ class CommandOptions(TypedDict, total=False):
     nodes: int
     instance_type: str
     retry_attempts: int
-    time_limit: int | str
-    poll_freq: float | str
-    cache_dir: str
+    time_limit: int | str | timedelta
+    poll_freq: float | str | timedelta
+    cache_dir: str | os.PathLike[str]
     container_image_uri: str
     stock_image_uri: str
     architecture: Literal["x86_64", "arm64"]
-    packages: str | list[str] | None
+    packages: str | os.PathLike[str] | list[str] | None
     extra_packages: list[str]
     exclude_packages: list[str]
-    packages_host_folder: str
+    packages_host_folder: str | os.PathLike[str]
     prefix: str
-    linger_s: float | str
+    linger_s: float | str | timedelta
     retry_on: Literal["failure", "infrastructure"]
-    stuck_timeout_s: float | str | None
+    stuck_timeout_s: float | str | timedelta | None
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"]
     output: bool
     tags: dict[str, str]
@@ -189,7 +194,7 @@ class CommandOptions(TypedDict, total=False):
     call_texts: bool
     workflow: str
     page_url: str
-    kubeconfig: str
+    kubeconfig: str | os.PathLike[str]
     context: str
     namespace: str
     service_account: str
@@ -201,7 +206,7 @@ class CommandOptions(TypedDict, total=False):
     tolerations: list[dict[str, Any]]
     s3_secret: str
     max_parallel: int | None
-    ttl: int | str | None
+    ttl: int | str | timedelta | None
     pod_overlay: dict[str, Any]
 
 
@@ -216,8 +221,9 @@ class Options(CommandOptions, total=False):
 class Settings(BaseModel):
     """Every option, checked when made.
 
-    A size may have its unit, and so may a time: ``"4GiB"``, ``"512MiB"`` or ``"4GB"``, ``"90s"``
-    or ``"1h30m"``; see `farcall.model.quantities`.
+    A size or a duration may have a unit: ``"4GiB"``, ``"512MiB"`` or ``"4GB"``, ``"90s"`` or
+    ``"1h30m"``; see `farcall.model.quantities`. A duration may also be a `datetime.timedelta`, and
+    a path any `os.PathLike`.
 
     Attributes:
         backend: Where jobs run: ``batch`` is AWS Batch, ``kubernetes`` a cluster. Where nobody
@@ -284,7 +290,8 @@ class Settings(BaseModel):
             that as Python has it.
         output: Show what jobs print to who awaits their values, while they run; see
             `farcall.Task.map`.
-        tags: Tags of every job, at most 45.
+        tags: Tags of every job, at most 45. Keys have up to 128 characters and values up to 256:
+            letters, digits, spaces and ``_ . : / = + - @``.
         priority: Scheduling priority, 0 to 9999, for queues with a fair-share policy.
         share_identifier: Share identifier for such queues; empty for none.
         job_definition_extra: Merged into the RegisterJobDefinition request: any field Batch has.
@@ -343,7 +350,7 @@ class Settings(BaseModel):
     backend: Annotated[BackendName, _WHERE] = "batch"
     profile: _Where = "default"
     region: _Where = Field(default_factory=_default_region, pattern=r"^[a-z0-9-]+$")
-    credentials: _Where = "~/.aws/credentials"
+    credentials: _PathWhere = "~/.aws/credentials"
     batch_queue: _BatchWhere = Field("covalent-batch-queue", pattern=rf"^({_NAME}|arn:.+)$")
     s3_bucket_name: _Where = Field(
         "covalent-batch-job-resources",
@@ -369,14 +376,14 @@ class Settings(BaseModel):
     retry_attempts: Annotated[int, Number, _HOW] = Field(3, ge=1, le=10)
     time_limit: Annotated[int, Seconds, _HOW] = Field(300, ge=60)
     poll_freq: Annotated[float, Seconds, _HOW] = Field(10, ge=0, allow_inf_nan=False)
-    cache_dir: _Where = DEFAULT_CACHE_DIR
+    cache_dir: _PathWhere = DEFAULT_CACHE_DIR
     container_image_uri: _BatchWhere = Field("", max_length=255)
     stock_image_uri: _Where = Field("", max_length=255)
     architecture: Annotated[Literal["x86_64", "arm64"], _HOW] = "x86_64"
     packages: Annotated[str | list[str] | None, Packages, _WHERE] = None
     extra_packages: Annotated[list[str], Requirements, _WHERE] = []
     exclude_packages: Annotated[list[str], Names, _HOW] = []
-    packages_host_folder: _Where = Field(
+    packages_host_folder: _PathWhere = Field(
         "", pattern=r"^((/[A-Za-z0-9_.@+-]*[A-Za-z0-9_@+-][A-Za-z0-9_.@+-]*)+|)$"
     )
     prefix: _Where = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
@@ -389,7 +396,7 @@ class Settings(BaseModel):
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"], UpperCase, _HOW
     ] = "INFO"
     output: Annotated[bool, _HOW] = False
-    tags: Annotated[dict[str, str], _HOW] = Field({}, max_length=45)
+    tags: Annotated[dict[str, str], Tags, _HOW] = Field({}, max_length=MAX_TAGS)
     priority: Annotated[int | None, Number, _HOW, _ON_BATCH] = Field(None, ge=0, le=9999)
     share_identifier: Annotated[str, _HOW, _ON_BATCH] = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")
     job_definition_extra: Annotated[dict[str, Any], _WHERE, _ON_BATCH] = Field(
@@ -404,7 +411,7 @@ class Settings(BaseModel):
     call_texts: Annotated[bool, _HOW] = True
     workflow: Annotated[str, _HOW] = Field("", max_length=128)
     page_url: _Where = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
-    kubeconfig: _KubernetesWhere = ""
+    kubeconfig: Annotated[_KubernetesWhere, PathText] = ""
     context: _KubernetesWhere = ""
     namespace: _KubernetesWhere = Field("", pattern=rf"^({LABEL}|)$")
     service_account: _KubernetesWhere = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)

@@ -34,7 +34,7 @@ class Description(NamedTuple):
 
     Attributes:
         name: Its name.
-        text: What it is.
+        text: What it is; empty under ``python -OO``.
         allowed: Which values it takes; empty where its type says it all.
         default: Its default; None where it has none, or depends on the surroundings.
     """
@@ -46,12 +46,16 @@ class Description(NamedTuple):
 
 
 def describe() -> list[Description]:
-    """Return every option, in the order of `Settings`."""
+    """Return every option, in the order of `Settings`.
+
+    Under ``python -OO``, which strips docstrings, the texts are empty.
+    """
     doc = inspect.cleandoc(Settings.__doc__ or "").partition("Attributes:\n")[2]
     texts = {name: " ".join(t.replace("``", "").split()) for name, t in _ENTRY.findall(doc)}
     return [
-        Description(name, texts[name], _allowed(name, field, texts[name]), _default(field))
+        Description(name, text, _allowed(name, field, text), _default(field))
         for name, field in Settings.model_fields.items()
+        for text in [texts.get(name, "")]
     ]
 
 

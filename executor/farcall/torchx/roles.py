@@ -15,6 +15,7 @@ from torchx.specs.overlays import apply_overlay, get_overlay, validate_overlay
 
 from farcall.model.commands import Device
 from farcall.model.errors import SettingsError
+from farcall.model.option_values import MAX_TAG_KEY, MAX_TAG_VALUE, MAX_TAGS, NO_TAG
 
 TAG_VERSION = "torchx.pytorch.org/version"
 TAG_APP = "torchx.pytorch.org/app-name"
@@ -146,21 +147,44 @@ def environment(role: Role, index: int) -> dict[str, str]:
     }
 
 
-def tags(app: AppDef, user: str | None, common: Mapping[str, str]) -> dict[str, Any]:
+def tags(app: AppDef, user: str | None, common: Mapping[str, str]) -> dict[str, str]:
     """Return the tags of an app's job: those of farcall's settings, TorchX's, and the app's own.
+
+    Characters that a tag cannot have become ``_``, and a long text is cut off.
 
     Args:
         app: The app.
         user: Who submits it; None for the login.
         common: Those of the settings.
+
+    Raises:
+        SettingsError: The app has too many tags, or a key that AWS reserves.
     """
-    return {
+    given = {
         **common,
         TAG_VERSION: torchx.__version__,
         TAG_APP: app.name,
         TAG_USER: user or login(),
         **{key: value for key, value in app.metadata.items() if not isinstance(value, dict)},
     }
+    found: dict[str, str] = {}
+    for key, value in given.items():
+        label = NO_TAG.sub("_", str(key))[:MAX_TAG_KEY]
+        if label.lower().startswith("aws:"):
+            raise SettingsError(
+                f"metadata key {key!r} cannot be a tag: AWS reserves keys that begin with aws:. "
+                "Use another key.",
+                option="metadata",
+            )
+        if label:
+            found[label] = NO_TAG.sub("_", str(value))[:MAX_TAG_VALUE]
+    if len(found) > MAX_TAGS:
+        raise SettingsError(
+            f"the app has {len(found)} tags, more than {MAX_TAGS}. Remove some from its metadata, "
+            "or from the option tags.",
+            option="metadata",
+        )
+    return found
 
 
 def login() -> str:

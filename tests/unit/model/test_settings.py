@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
+import os
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
 from typing import get_type_hints
 
+import numpy as np
 import pydantic
 import pytest
 
@@ -259,6 +262,16 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
         ("tags", {"a": 1}),
         ("tags", {"a\n": "b"}),
         ("tags", {str(n): "" for n in range(46)}),
+        ("tags", {"": "x"}),
+        ("tags", {"k" * 129: "x"}),
+        ("tags", {"k": "v" * 257}),
+        ("tags", {"AWS:team": "x"}),
+        ("tags", {"a<b": "x"}),
+        ("tags", {"version": "2.8.1+mc(0.10.0)"}),
+        ("tags", {"team": "a\N{GRINNING FACE}"}),
+        ("cache_dir", Path("a\x1b[2J")),
+        ("time_limit", timedelta(seconds=59)),
+        ("linger_s", timedelta(minutes=2)),
         ("priority", 10_000),
         ("share_identifier", "a-b"),
         ("job_definition_extra", {"containerProperties": {"user": "\ud800"}}),
@@ -278,6 +291,37 @@ def test_a_wrong_value_is_refused_with_the_option_and_a_remedy(option, value):
     for place in (f"BatchExecutor({option}=", "[executors.awsbatch]", f"FARCALL_{option.upper()}"):
         assert place in str(error)
     assert not isinstance(error, pydantic.ValidationError)
+
+
+def test_tags_that_aws_accepts_are_kept():
+    tags = {"Team \N{LATIN SMALL LETTER E WITH ACUTE}": "a b+c-d=e.f_g:h/i@j", "empty": ""}
+    assert Settings(tags=tags).tags == tags
+
+
+@pytest.mark.parametrize(
+    "option", ["cache_dir", "credentials", "packages", "packages_host_folder"]
+)
+def test_path_object_is_kept_as_text(option):
+    assert getattr(Settings(**{option: PurePosixPath("/a/requirements.txt")}), option) == (
+        "/a/requirements.txt"
+    )
+
+
+def test_kubeconfig_and_mounts_accept_path_objects():
+    mount = {"type": "bind", "src": PurePosixPath("/data"), "dst": PurePosixPath("/mnt")}
+    settings = Settings(backend="kubernetes", kubeconfig=Path("config"), mounts=[mount])
+    assert settings.kubeconfig == "config"
+    assert [settings.mounts[0][key] for key in ("src", "dst")] == ["/data", "/mnt"]
+
+
+@pytest.mark.parametrize("option", ["time_limit", "poll_freq", "linger_s", "stuck_timeout_s"])
+def test_timedelta_is_a_number_of_seconds(option):
+    assert getattr(Settings(**{option: timedelta(minutes=1)}), option) == 60
+
+
+def test_numbers_of_numpy_are_numbers():
+    settings = Settings(vcpu=np.float32(2), num_gpus=np.int64(1), memory=np.int32(4))
+    assert (settings.vcpu, settings.num_gpus, settings.memory) == (2, 1, 4)
 
 
 @pytest.mark.parametrize("prefix", ["", "/", "a", "a/b", "a.b/..c/.d", "/a/b/"])
@@ -385,11 +429,13 @@ def test_slashes_at_the_ends_don_t_count():
 def test_type_checkers_know_every_option():
     known = get_type_hints(Options)
     assert list(known) == list(Settings.model_fields)
-    with_units = {"memory", "time_limit", "poll_freq", "linger_s", "stuck_timeout_s"}
-    with_units |= {"shm_size", "ttl"}
+    more = dict.fromkeys(("memory", "shm_size"), str)
+    durations = ("time_limit", "poll_freq", "linger_s", "stuck_timeout_s", "ttl")
+    more |= dict.fromkeys(durations, str | timedelta)
+    paths = ("credentials", "cache_dir", "packages", "packages_host_folder", "kubeconfig")
+    more |= dict.fromkeys(paths, str | os.PathLike[str])
     for name, field in Settings.model_fields.items():
-        type_ = field.annotation | str if name in with_units else field.annotation
-        assert known[name] == type_, name
+        assert known[name] == (field.annotation | more.get(name, field.annotation)), name
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ MIN_ARRAY_SIZE, MAX_ARRAY_SIZE = 2, 10_000
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_TAG_KEY = re.compile(r"[\w .:/=+@-]{1,128}")
+_TAG_VALUE = re.compile(r"[\w .:/=+@-]{0,256}")
 _ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/.+")
 
 #: What a definition of each type has, and no other has.
@@ -62,13 +64,17 @@ def job_name(value: str) -> None:
 
 
 def tags(value: dict[str, str] | None) -> None:
-    """Check 1 to 50 tags with keys of 1-128 and values of at most 256 characters."""
+    """Check 1 to 50 tags with keys of 1-128 and values of at most 256 characters.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/using-tags.html
+    """
     if value is None:
         return
     if not 1 <= len(value) <= MAX_TAGS:
         raise ClientError(f"The number of tags must be between 1 and {MAX_TAGS}.")
     for key, text in value.items():
-        if not 1 <= len(key) <= 128 or len(text) > 256 or key.lower().startswith("aws:"):
+        is_valid = _TAG_KEY.fullmatch(key) and _TAG_VALUE.fullmatch(text)
+        if not is_valid or key.lower().startswith("aws:"):
             raise ClientError(f"Tag {key!r} is not valid.")
 
 

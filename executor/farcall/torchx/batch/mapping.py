@@ -24,7 +24,6 @@ metadata["aws_batch"]               merged into the containerProperties of the r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -49,14 +48,10 @@ SCHEDULER = "aws_batch"
 OVERLAY = "ContainerProperties"
 """What a role's overlay is of, as `torchx.specs.overlays.set_overlay` calls it."""
 
-MOST_ROLES, MOST_NODES, MOST_ATTEMPTS, MOST_TAGS = 5, 1000, 10, 45
+MOST_ROLES, MOST_NODES, MOST_ATTEMPTS = 5, 1000, 10
 _NODE_INDEX = "AWS_BATCH_JOB_NODE_INDEX"
 _MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
-
-_TAG_KEY, _TAG_VALUE = 128, 256
-_NO_TAG = re.compile(r"[^\w \t_.:/=+@-]")
-"""What tags may not have, https://docs.aws.amazon.com/batch/latest/userguide/using-tags.html"""
 
 _OF_ROLE = ("command", "environment", "image", "resourceRequirements")
 """Fields of a container that a role has words for."""
@@ -114,7 +109,7 @@ def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned:
         instance_type=_instance_type(app.roles),
         name=app.name,
     )
-    settings = settings.replace(tags=_tags(app, options, settings.tags))
+    settings = settings.replace(tags=roles.tags(app, options.user, settings.tags))
     is_fargate = "FARGATE" in settings.job_definition_extra.get("platformCapabilities", ())
     _check_platform(settings, is_fargate=is_fargate)
     write = _Groups(options, name, warnings, is_fargate=is_fargate)
@@ -344,29 +339,6 @@ def _instance_type(of: Sequence[Role]) -> str:
             option="resource",
         )
     return types.pop() if types else ""
-
-
-def _tags(app: AppDef, options: BatchOptions, common: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags of a job, cleaned to what AWS takes."""
-    given = roles.tags(app, options.user, common)
-    found: dict[str, str] = {}
-    for key, value in given.items():
-        label = _NO_TAG.sub("_", str(key))[:_TAG_KEY]
-        if label.lower().startswith("aws:"):
-            raise SettingsError(
-                f"metadata of the app has {key!r}: tags that begin with aws: are AWS's own; name "
-                "it otherwise",
-                option="metadata",
-            )
-        if label:
-            found[label] = _NO_TAG.sub("_", str(value))[:_TAG_VALUE]
-    if len(found) > MOST_TAGS:
-        raise SettingsError(
-            f"the app has {len(found)} tags: {MOST_TAGS} are allowed; leave some out of its "
-            "metadata, or of tags in farcall.toml",
-            option="metadata",
-        )
-    return found
 
 
 def _overlay(role: Role) -> dict[str, Any]:

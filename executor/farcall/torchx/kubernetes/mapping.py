@@ -144,8 +144,7 @@ def job_of(app: AppDef, options: KubernetesOptions, *, name: str) -> Planned:
     _check_options(options)
     warnings = Warnings()
     settings = options.settings(attempts=_attempts(app.roles), name=app.name)
-    tags = roles.tags(app, options.user, settings.tags)
-    settings = settings.replace(tags={key: str(value) for key, value in tags.items()})
+    settings = settings.replace(tags=roles.tags(app, options.user, settings.tags))
     _warn(app.roles, settings, warnings)
     firsts = [0, *accumulate(role.num_replicas for role in app.roles)]
     found = [_resolved(role, name) for role in app.roles]
