@@ -23,4 +23,5 @@ async def main():
     print("its exit code:", result.exit_codes[0])
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

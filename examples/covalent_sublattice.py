@@ -35,9 +35,10 @@ def workflow(text):
     return squares(count_parts(text))
 
 
-subprocess.run(["covalent", "start", "--no-cluster"], check=True)
-try:
-    dispatch_id = ct.dispatch(workflow)("as many squares as words")
-    print(ct.get_result(dispatch_id, wait=True).result)
-finally:
-    subprocess.run(["covalent", "stop"], check=True)
+if __name__ == "__main__":
+    subprocess.run(["covalent", "start", "--no-cluster"], check=True)
+    try:
+        dispatch_id = ct.dispatch(workflow)("as many squares as words")
+        print(ct.get_result(dispatch_id, wait=True).result)
+    finally:
+        subprocess.run(["covalent", "stop"], check=True)

@@ -42,4 +42,5 @@ async def main():
                 print(repr(result))
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

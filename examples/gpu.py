@@ -31,4 +31,5 @@ async def main():
         print(device)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

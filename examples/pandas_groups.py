@@ -28,4 +28,5 @@ async def main():
     print(pd.concat(answers).sort_values("shop").to_string(index=False))
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -19,9 +19,10 @@ def collatz(n):
     return steps
 
 
-with BatchPoolExecutor(vcpu=1, memory=1) as pool:
-    starts = {pool.submit(collatz, n): n for n in (7, 27, 97)}
-    for future in as_completed(starts):
-        print(f"{starts[future]}: {future.result()} steps, job {future.job_id}")
-    longest = max(pool.map(collatz, range(1, 1000), chunksize=250))
-print(f"the longest way from below 1000 has {longest} steps")
+if __name__ == "__main__":
+    with BatchPoolExecutor(vcpu=1, memory=1) as pool:
+        starts = {pool.submit(collatz, n): n for n in (7, 27, 97)}
+        for future in as_completed(starts):
+            print(f"{starts[future]}: {future.result()} steps, job {future.job_id}")
+        longest = max(pool.map(collatz, range(1, 1000), chunksize=250))
+    print(f"the longest way from below 1000 has {longest} steps")

@@ -29,4 +29,5 @@ async def main():
     print(f"{len(means)} jobs have read the same {table.nbytes / 1e6:.1f} MB")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -31,4 +31,5 @@ async def main():
     print(f"pi is about {sum(estimates) / len(estimates):.2f}, from {len(estimates)} calls")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

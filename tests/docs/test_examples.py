@@ -78,7 +78,6 @@ def test_each_example_is_run_and_listed():
 
 
 @pytest.mark.parametrize("name", sorted(PRINTED))
-def test_a_script_is_short_and_says_how_to_run_it(name):
+def test_script_names_its_command(name):
     lines = (EXAMPLES / name).read_text().splitlines()
-    assert len(lines) <= 45
     assert f"    farcall local -- python examples/{name}" in lines

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import importlib
 import importlib.util
 import inspect
 import pkgutil
+import symtable
 import sys
 from collections.abc import Iterable, Iterator
+from importlib.abc import SourceLoader
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,6 +21,7 @@ from typing import Any, NamedTuple
 import click
 
 from farcall.client.task import Task
+from farcall.engine.session import UnguardedModuleError, importing
 from farcall.model import config_trust
 from farcall.model.errors import FarcallError
 from farcall_runtime import failures
@@ -63,18 +68,19 @@ def find(name: str) -> Target:
             "package.train:fit or path/train.py:fit"
         )
     is_file = place.endswith(".py")
-    with contextlib.redirect_stdout(sys.stderr):
-        module = _import_file(Path(place)) if is_file else _import(place)
+    with importing(place), contextlib.redirect_stdout(sys.stderr):
+        module = _import_file(Path(place), function) if is_file else _import(place, function)
     config_trust.note_program(getattr(module, "__file__", None))
     workflow = Path(place).name if is_file else place
     return Target(name, workflow, _look_up(module, place, function))
 
 
-def _import(name: str) -> ModuleType:
+def _import(name: str, function: str) -> ModuleType:
     """Import a module; those of the working directory come first, as with ``python -m``."""
     _add_to_path(Path.cwd())
     with _as_own_fault(name):
         try:
+            _check_source(importlib.util.find_spec(name), name, function)
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if not error.name or not f"{name}.".startswith(f"{error.name}."):
@@ -86,7 +92,7 @@ def _import(name: str) -> ModuleType:
     raise click.UsageError(f"there is no module {missing!r} {where}; {hint}")
 
 
-def _import_file(path: Path) -> ModuleType:
+def _import_file(path: Path, function: str) -> ModuleType:
     """Import a file under the name it would have beside it."""
     if not path.is_file():
         folder = path.parent
@@ -99,11 +105,48 @@ def _import_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise click.UsageError(f"{path} is no Python file")
+    _check_source(spec, str(path), function)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     with _as_own_fault(str(path)):
         spec.loader.exec_module(module)
     return module
+
+
+def _check_source(spec: ModuleSpec | None, place: str, function: str) -> None:
+    """Look for the function's name in the source, before the module's own code runs.
+
+    Names that are made while the module runs cannot be seen, so nothing is refused where the
+    source can make some.
+
+    Raises:
+        click.UsageError: The source has no such name.
+    """
+    if spec is None or not isinstance(spec.loader, SourceLoader) or spec.origin is None:
+        return
+    try:
+        source = spec.loader.get_source(spec.name) or ""
+        table = symtable.symtable(source, spec.origin, "exec")
+        tree = ast.parse(source)
+    except (ImportError, SyntaxError, ValueError):
+        return  # the import reports it
+    names = {each.get_name() for each in table.get_symbols()}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in _MAKERS:
+            return
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            return
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+    wanted = function.partition(".")[0]
+    if wanted not in names and "__getattr__" not in names:
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        hint = _near(wanted, (each.name for each in tree.body if isinstance(each, functions)))
+        raise click.UsageError(f"{place} has no function {function!r}; {hint}")
+
+
+_MAKERS = {"exec", "globals", "locals", "setattr", "vars"}
+"""Functions with which a module can make names that its source does not show."""
 
 
 def _is_free(path: Path) -> bool:
@@ -121,6 +164,8 @@ def _as_own_fault(name: str) -> Iterator[None]:
     """Show where a module's own code failed, without the frames that imported it."""
     try:
         yield
+    except (UnguardedModuleError, click.UsageError):
+        raise
     except Exception as error:
         stack = error.__traceback__
         while stack is not None and _is_import(stack.tb_frame.f_code.co_filename):

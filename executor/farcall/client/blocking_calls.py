@@ -29,6 +29,7 @@ from farcall.client.future import BatchFuture
 from farcall.client.job import Job
 from farcall.client.loop_thread import LoopThread
 from farcall.engine.fetcher import Output
+from farcall.engine.session import check_import
 from farcall.engine.task_handle import TaskHandle
 from farcall.model.errors import FarcallError
 from farcall.model.interrupts import left_by
@@ -258,7 +259,9 @@ class BlockingCalls:
 
         Raises:
             RuntimeError: The calls are the parent process's.
+            UnguardedModuleError: A command is importing the module that makes them.
         """
+        check_import()
         if self.is_of_parent:
             raise RuntimeError(
                 "this BatchPoolExecutor is the parent process's, whose threads a fork's child has "

@@ -8,9 +8,11 @@ import getpass
 import logging
 import re
 import secrets
+import sys
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timezone
+from types import FrameType
 from typing import Any, TypeAlias, TypeVar
 
 from farcall.aws.access import Access
@@ -325,7 +327,9 @@ async def session_for(settings: Settings) -> Session:
     Raises:
         SettingsError: The profile or the credentials file does not exist.
         ServiceError: There are no credentials.
+        UnguardedModuleError: A command is importing the module that asks for it.
     """
+    check_import()
     here = _sessions.setdefault(asyncio.get_running_loop(), {})
     options = (
         getattr(settings, name) if name in settings.model_fields_set else None
@@ -349,6 +353,51 @@ async def _open_aws(settings: Settings) -> tuple[Access, Backend]:
     access = await Aws.open(settings)
     return access, open_backend(settings, access)
 
+
+# --- imports by commands ------------------------------------------------------------------------
+
+_imported = ""
+"""Module or file that a command is importing; empty for none."""
+
+
+class UnguardedModuleError(FarcallError):
+    """A module runs jobs while a command imports it to find a function."""
+
+
+@contextlib.contextmanager
+def importing(name: str) -> Iterator[None]:
+    """Refuse sessions and calls for as long as a command imports the user's module.
+
+    Args:
+        name: The module, or the path of its file.
+    """
+    global _imported
+    _imported = name
+    try:
+        yield
+    finally:
+        _imported = ""
+
+
+def check_import() -> None:
+    """Refuse to run jobs for a module that a command is importing.
+
+    Raises:
+        UnguardedModuleError: One is being imported; the message names its line.
+    """
+    if not _imported:
+        return
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    where = f"line {frame.f_lineno} of {frame.f_code.co_filename}" if frame else _imported
+    raise UnguardedModuleError(
+        f"{where} runs jobs while it is imported: this command imports the module only to find "
+        'the function. Put the lines that run jobs below `if __name__ == "__main__":`.'
+    )
+
+
+# --- openers ------------------------------------------------------------------------------------
 
 _opener: Opener = _open_aws
 

@@ -25,15 +25,32 @@ def task(x): ...
 broken = 3
 """
 
+UNGUARDED = """
+import asyncio
+from farcall import BatchExecutor, BatchPoolExecutor
+
+def add(x): ...
+
+if {is_async}:
+    async def main():
+        async with BatchExecutor():
+            ...
+    asyncio.run(main())
+else:
+    BatchPoolExecutor().submit(add, 1)
+"""
+
 
 @pytest.fixture(autouse=True)
 def _modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "work.py").write_text(WORK)
-    (tmp_path / "faulty.py").write_text("import nothing_of_this_name\n")
+    (tmp_path / "faulty.py").write_text("import nothing_of_this_name\ndef add(): ...\n")
+    (tmp_path / "noisy.py").write_text("def add(): ...\nraise SystemError")
+    (tmp_path / "made.py").write_text("globals()['add'] = print")
     monkeypatch.setattr(sys, "path", sys.path.copy())
     before = set(sys.modules)
     yield
-    for name in {"work", "faulty"} - before:
+    for name in {"work", "faulty", "noisy", "made"} - before:
         sys.modules.pop(name, None)
 
 
@@ -48,6 +65,8 @@ def _modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         ("work.py:zzz", click.UsageError, "there is add, sleep, task"),
         ("work:broken", click.UsageError, "work:broken is a int, not a function"),
         ("work", click.UsageError, "MODULE:FUNCTION"),
+        ("noisy:ad", click.UsageError, "noisy has no function 'ad'; did you mean add?"),
+        ("noisy.py:ad", click.UsageError, "did you mean add?"),
         ("faulty:add", FarcallError, "No module named 'nothing_of_this_name'"),
         ("faulty.py:add", FarcallError, "line 1, in <module>"),
     ],
@@ -59,3 +78,15 @@ def test_what_is_not_there_is_named_with_what_is_near(
         find(name)
 
     assert said in str(getattr(caught.value, "message", caught.value))
+
+
+def test_function_made_during_import_is_found() -> None:
+    assert find("made:add").function is print
+
+
+@pytest.mark.parametrize(("is_async", "line"), [(True, 11), (False, 13)])
+def test_unguarded_module_is_refused_with_line(tmp_path: Path, is_async: bool, line: int) -> None:
+    path = tmp_path / "unguarded.py"
+    path.write_text(UNGUARDED.format(is_async=is_async))
+    with pytest.raises(FarcallError, match=f"line {line} of .*unguarded.py runs jobs"):
+        find(f"{path}:add")
