@@ -1,4 +1,4 @@
-"""FilterLogEvents of the local AWS emulator, and with ``--aws`` of CloudWatch Logs.
+"""FilterLogEvents and GetLogEvents of the local AWS emulator, and with ``--aws`` of AWS itself.
 
 Starts the emulator, because pages and limits are those of HTTP responses.
 https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_FilterLogEvents.html
@@ -117,3 +117,33 @@ def test_a_page_has_no_more_than_its_limit_and_a_mebibyte(group):
     for page in pages:
         assert sum(len(event["message"]) for event in page["events"]) <= PAGE_BYTES
     assert all(len(page["events"]) <= 3 for page in group.pages("a", limit=3))
+
+
+@pytest.mark.parametrize(
+    ("from_head", "token"), [(True, "nextForwardToken"), (False, "nextBackwardToken")]
+)
+def test_pages_in_both_directions_are_complete(group, batch, from_head, token):
+    for moment in range(7):
+        group.write("a", str(moment), at=6 - moment)
+    group.shown(7, "a")
+    request = {"logGroupName": group.name, "logStreamName": "a", "startFromHead": from_head}
+    pages = [batch.logs.get_log_events(**request, limit=3)]
+    while pages[-1]["events"]:
+        more = {"nextToken": pages[-1][token]}
+        pages.append(batch.logs.get_log_events(**request, limit=3, **more))
+    found = pages if from_head else pages[::-1]
+    assert [text for page in found for text in messages(page["events"])] == list("6543210")
+
+
+def test_end_of_time_range_is_excluded(group, batch):
+    for moment in range(4):
+        group.write("a", str(moment), at=moment)
+    group.shown(4, "a")
+    reply = batch.logs.get_log_events(
+        logGroupName=group.name,
+        logStreamName="a",
+        startTime=group.now + 1,
+        endTime=group.now + 3,
+        startFromHead=True,
+    )
+    assert messages(reply["events"]) == ["1", "2"]

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import functools
+import json
 import logging
 import os
 import socket
@@ -482,6 +483,8 @@ class Aws:
         except (botocore.exceptions.BotoCoreError, ValueError) as error:  # a URL that is none
             raise _unusable(error) from error
         client.meta.events.register("response-received", self._note_answered)
+        for operation in ("GetLogEvents", "FilterLogEvents"):
+            client.meta.events.register(f"before-parse.logs.{operation}", keep_events)
         return client
 
     async def _note_answered(
@@ -548,6 +551,22 @@ async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]
         name = client.meta.method_to_api_mapping[operation]
         raise refusals.explain_other(name, client.meta.endpoint_url, "a web page")
     return reply
+
+
+def keep_events(
+    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any
+) -> None:
+    """Take the events out of a page of a log before botocore parses them, field by field.
+
+    That takes more than half of the time in which a page is read and printed.
+    """
+    try:
+        document = json.loads(response_dict["body"])
+        events = document.pop("events")
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return  # an error, or no response of CloudWatch's
+    customized_response_dict["events"] = events
+    response_dict["body"] = json.dumps(document).encode()
 
 
 def _closed() -> FarcallError:

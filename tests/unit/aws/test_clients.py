@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from farcall.aws.clients import Aws, call
+from farcall.aws.clients import Aws, call, keep_events
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 from tests.support.leaks import Held
@@ -317,3 +317,10 @@ async def test_kubernetes_needs_them_for_the_bucket_alone(nobody):
     with pytest.raises(ServiceError, match="command jobs alone need none"):
         await aws.client("s3")
     await aws.close()
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"__type": "AccessDenied"}'])
+def test_log_response_without_events_is_unchanged(body):
+    response, kept = {"body": body}, {}
+    keep_events(response, kept)
+    assert (response, kept) == ({"body": body}, {})

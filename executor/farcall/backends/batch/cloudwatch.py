@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -153,6 +154,7 @@ def _lines(reply: dict[str, Any]) -> list[LogLine]:
     return [LogLine(_moment(event["timestamp"]), event["message"]) for event in events]
 
 
+@functools.lru_cache(maxsize=1024)  # a page has many events of one millisecond
 def _moment(milliseconds: float) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)
 

@@ -343,6 +343,8 @@ class Transcript:
         return Line(event.text, LOG, self.number, event.at)
 
     def _is_new(self, event: LogLine, left: Counter[int]) -> bool:
+        if not left and self._left_out_until is None:
+            return True
         if self._left_out_until is not None and event.at <= self._left_out_until:
             return False
         number = _recognize(event.text)
