@@ -29,6 +29,7 @@ def test_it_tells_its_version_and_what_it_can_do() -> None:
         ("covalent resum", "resume"),
         ("logs --timestmaps", "--timestamps"),
         ("list --worflow nightly", "--workflow"),
+        ("list --al", "--all-users"),
         ("run --memroy 4GiB train:fit", "--memory"),
     ],
 )

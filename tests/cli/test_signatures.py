@@ -172,3 +172,11 @@ def test_what_no_text_can_make_takes_json(annotation: Any) -> None:
     assert (({"a": 1},), {}) == bind(function, '{"a": 1}')
     with pytest.raises(click.UsageError, match="is no JSON"):
         bind(function, "a")
+
+
+def test_option_of_command_is_pointed_out():
+    command = click.Command("run", params=[click.Option(["--vcpu"])])
+    with pytest.raises(click.UsageError, match="--vcpu is an option of run.* put it before m:f"):
+        Call("m:f", lambda x: x).bind(
+            ["1", "--vcpu", "8"], click.Context(command, info_name="run")
+        )

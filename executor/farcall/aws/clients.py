@@ -13,6 +13,7 @@ import functools
 import json
 import logging
 import os
+import re
 import socket
 import ssl
 import time
@@ -575,6 +576,15 @@ def _closed() -> FarcallError:
 
 def _unusable(error: Exception) -> ServiceError:
     text = f"the AWS configuration cannot be used: {error}"
+    url = str(error).removeprefix("Invalid endpoint: ")
+    if url != str(error):
+        named = (name for name, value in os.environ.items() if value == url)
+        source = next(
+            (name for name in named if name.startswith("AWS_")), "endpoint_url of a profile"
+        )
+        shown = re.sub(r"[^/@]+@", "", url)  # a password
+        remedy = "correct it" if "://" in url else f"write http://{shown}, or https://"
+        text = f"{source} is {shown!r}, which is not a URL: {remedy}"
     if isinstance(error, botocore.exceptions.CredentialRetrievalError):
         text += f"; {refusals.NO_CREDENTIALS}"
     return ServiceError(text)

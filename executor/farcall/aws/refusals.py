@@ -49,6 +49,10 @@ _WRONG_KEYS = (
     "They may be deleted, inactive, mistyped or another partition's, or the region is not enabled "
     "for the account; `aws sts get-caller-identity` needs them too"
 )
+_FOR_TEMPORARY_KEYS = (
+    "check the session token (AWS_SESSION_TOKEN, or aws_session_token in a profile), which "
+    "belongs to temporary keys and is unset for others"
+)
 _CLOCK = "set this machine's clock: AWS takes no request that was signed some minutes off its own"
 
 _CLOCK_CODES = ("RequestTimeTooSkewed", "RequestInTheFuture")
@@ -194,7 +198,8 @@ def remedy(error: ServiceError, text: str = "") -> str:
     if is_expired(error):
         return _RENEW
     if _is_key(code):
-        return _WRONG_KEYS
+        has_token = code.startswith("InvalidToken") or os.environ.get("AWS_SESSION_TOKEN")
+        return f"{_FOR_TEMPORARY_KEYS}; {_WRONG_KEYS}" if has_token else _WRONG_KEYS
     if is_denied(error):
         return f"the credentials in use need permission for {error.operation}"
     return ""

@@ -141,7 +141,10 @@ def main() -> None:
 def _run() -> Any:
     """Return the code to exit with; what is not an int is what a command returned, None."""
     try:
-        return cli.main(standalone_mode=False)
+        try:
+            return cli.main(standalone_mode=False)
+        except click.NoSuchOption as error:
+            raise _completed(error) from error
     except click.ClickException as error:
         from farcall.cli.printing import say
 
@@ -159,6 +162,17 @@ def _run() -> Any:
             error = unnoted
         say(f"farcall: {error}", fg="red", err=True)
         return exit_codes.code_of(error)
+
+
+def _completed(error: click.NoSuchOption) -> click.UsageError:
+    """Name the options that an unknown one begins; click compares whole names only."""
+    params = error.ctx.command.params if error.ctx else ()
+    names = [name for each in params for name in (*each.opts, *each.secondary_opts)]
+    found = [name for name in names if name.startswith(error.option_name)]
+    if not found:
+        return error
+    text = f"No such option {error.option_name!r}. Did you mean {' or '.join(map(repr, found))}?"
+    return click.UsageError(text, ctx=error.ctx)
 
 
 def _is_agreed_now(error: Exception) -> bool:

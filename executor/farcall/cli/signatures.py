@@ -126,7 +126,17 @@ class Call(click.Command):
             click.UsageError: It does not fit the function.
         """
         title = f"{parent.command_path} {self.name}"
-        with self.make_context(title, list(args)) as ctx:
+        try:
+            ctx = self.make_context(title, list(args))
+        except click.NoSuchOption as error:
+            if any(error.option_name in each.opts for each in parent.command.params):
+                raise click.UsageError(
+                    f"{error.option_name} is an option of {parent.command_path}, not of the "
+                    f"function: put it before {self.name}",
+                    ctx=parent,
+                ) from None
+            raise
+        with ctx:
             given = {
                 name: value
                 for name, value in ctx.params.items()

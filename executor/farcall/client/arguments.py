@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -59,6 +60,28 @@ def refuse_none(name: str) -> NoReturn:
     raise TypeError(
         f"map of {name} needs at least one iterable of arguments, such as {name}.map(range(10))"
     )
+
+
+def check_iterables(iterables: Sequence[Any], methods: Collection[str] = ("iter",)) -> None:
+    """Refuse a map of an object that is not iterable, before anything is submitted.
+
+    Args:
+        iterables: The arguments of the map.
+        methods: Special methods, without underscores, of which each needs one.
+
+    Raises:
+        TypeError: One is not iterable; the text says what was probably meant.
+    """
+    __tracebackhide__ = True
+    for given in iterables:
+        if any(hasattr(type(given), f"__{name}__") for name in (*methods, "getitem")):
+            continue
+        shown = reprlib.repr(given)
+        meant = f"range({shown}), or " if type(given) is int else ""
+        raise TypeError(
+            f"map got {shown}, a {type(given).__name__}, which is not iterable: pass {meant}"
+            "itertools.repeat(...) for an argument that is the same in all calls"
+        )
 
 
 def _unknown(key: str, known: Sequence[str]) -> str:

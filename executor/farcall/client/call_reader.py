@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
+from farcall.client.arguments import check_iterables
 from farcall.model import clock
 from farcall.payload.pickling import Call
 
@@ -67,13 +68,7 @@ class Inputs:
         arguments: Callable[[int, Arguments], Arguments] | None = None,
     ) -> None:
         __tracebackhide__ = True
-        for number, source in enumerate(sources, start=1):
-            if not any(hasattr(type(source), f"__{n}__") for n in ("iter", "aiter", "getitem")):
-                raise TypeError(
-                    f"iterable {number} is a {type(source).__name__}; an iterable or an async "
-                    "iterable of arguments is allowed; what is the same in all calls goes by "
-                    "keyword, such as map(xs, steps=10)"
-                )
+        check_iterables(sources, ("iter", "aiter"))
         self.size = _size(sources)
         self.is_once = any(hasattr(each, n) for each in sources for n in ("__next__", "__anext__"))
         self.is_at_hand = all(type(each) in _AT_HAND for each in sources)

@@ -11,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
+from farcall.client.arguments import check_iterables
 from farcall.client.blocking_calls import BlockingCalls, TaskWork, only
 from farcall.client.executor import BatchExecutor
 from farcall.client.frames import frames_hidden
@@ -195,6 +196,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
                 option="chunksize",
             )
         task = self._task(function)
+        check_iterables(iterables)
         calls = zip(*iterables, strict=False)
         source: Source
         if buffersize is None and self._limit is None:

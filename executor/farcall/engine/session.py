@@ -34,7 +34,7 @@ from farcall.engine.tracker import Tracker
 from farcall.engine.worker_threads import WorkerThreads
 from farcall.model import clock
 from farcall.model.clock import within
-from farcall.model.errors import FarcallError, JobLostError
+from farcall.model.errors import FarcallError, JobLostError, UnknownError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.storage.bucket import reason
@@ -181,10 +181,18 @@ class Session:
 
         Raises:
             JobLostError: Batch does not know it.
+            UnknownError: Batch knows the array job, which has no such task.
             ServiceError: Batch refused the call.
         """
         detail = await self.detail(job_id)
         if detail is None:
+            parent, _, index = job_id.partition(":")
+            array = await self.detail(parent) if index else None
+            if array is not None and array.array_size:
+                raise UnknownError(
+                    f"array job {parent} has no task {index}: it has {array.array_size} tasks, "
+                    f"0 to {array.array_size - 1}"
+                )
             raise JobLostError(self.backend.unknown(job_id), job_id=job_id)
         return detail
 

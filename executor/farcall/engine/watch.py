@@ -179,7 +179,7 @@ class Trouble:
         """
         is_new = not self._texts
         minutes = max(1, round(left_s / 60))
-        text = f"{error}; jobs go on meanwhile; trying again for {minutes} min"
+        text = f"{error}; trying again for {minutes} min"
         self._texts[patience] = text
         if is_new or clock.now() - self._said_at >= _SAY_S:
             self._said_at = clock.now()

@@ -457,9 +457,11 @@ class Settings(BaseModel):
         _refuse_unknown(options, place.constructor)
         environment = from_environment()
         _refuse_unknown(environment, "the environment", ENVIRONMENT_PREFIX)
+        file = place.file
         if section is None:
             given = {**environment, **options}
             backend, section = _agreed_file(given)
+            file = str(files()[0]) if section else file
         else:
             environment.pop("backend", None)  # that file is of one platform
             backend = BATCH
@@ -470,7 +472,13 @@ class Settings(BaseModel):
         try:
             super().__init__(**{**section, **environment, **options})
         except ValidationError as error:
-            raise _explain(error, place, backend) from None
+            in_file = f"{heading(backend)} of {file}"
+            sources = {
+                **dict.fromkeys(section, in_file),
+                **{name: f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in environment},
+                **dict.fromkeys(options, "an argument"),
+            }
+            raise _explain(error, sources) from None
 
     @field_validator("*", mode="before")
     @classmethod
@@ -882,22 +890,19 @@ _COUNTERPARTS = {**_PAIRS, **{name: other for other, name in _PAIRS.items()}}
 """What does for one platform what an option does for the other."""
 
 
-def _explain(error: ValidationError, place: Place, backend: BackendName) -> SettingsError:
+def _explain(error: ValidationError, sources: Mapping[str, str]) -> SettingsError:
     problems = error.errors()
-    lines = [_explain_one(problem, place, backend) for problem in problems]
+    lines = [_explain_one(problem, sources) for problem in problems]
     return SettingsError("\n".join(lines), option=str(problems[0]["loc"][0]))
 
 
-def _explain_one(problem: ErrorDetails, place: Place, backend: BackendName) -> str:
+def _explain_one(problem: ErrorDetails, sources: Mapping[str, str]) -> str:
     option = str(problem["loc"][0])
     found = problem["input"]
     kind = type(found).__name__
     shown = f"a {kind}" if option in _SECRET else f"{_PASSWORD.sub('', repr(found))} ({kind})"
-    return (
-        f"{option} is {shown}: {_allowed(option, problem)}. "
-        f"Set {option} in {place.constructor}({option}=...), in {heading(backend)} of "
-        f"{place.file} or in {ENVIRONMENT_PREFIX}{option.upper()}"
-    )
+    source = sources.get(option, "AWS_REGION or AWS_DEFAULT_REGION")  # other defaults are valid
+    return f"{option} is {shown}: {_allowed(option, problem)}. The value comes from {source}"
 
 
 def _allowed(option: str, problem: ErrorDetails) -> str:

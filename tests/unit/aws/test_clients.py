@@ -278,7 +278,7 @@ async def test_a_url_that_is_none_is_told(variable, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nobody")
     monkeypatch.setenv(variable, "somewhere")
-    with pytest.raises(ServiceError, match="configuration cannot be used.*somewhere"):
+    with pytest.raises(ServiceError, match=f"{variable} is 'somewhere'.*write http://"):
         await Aws.open(Settings(s3_bucket_name="bucket"))
 
 

@@ -34,7 +34,7 @@ async def test_what_cannot_be_fetched_for_a_while_is_told_and_given_up_at_last(o
     with pytest.raises(ServiceError, match="GetObject.*; what job job-0 has stored is kept"):
         await run.ends()
     assert 590 < loop.time() - began < 620
-    assert all("GetObject of it failed; jobs go on meanwhile" in text for text in told[:-1])
+    assert all("GetObject of it failed; trying again" in text for text in told[:-1])
     assert ("", 11) == (told[-1], len(told) - 1)  # once a minute
 
 

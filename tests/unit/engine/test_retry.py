@@ -16,6 +16,7 @@ from farcall import (
     JobLostError,
     NothingToRetryError,
     SettingsError,
+    UnknownError,
 )
 from farcall.engine import retry, task_handle
 from farcall.engine.retry import _in_all, _left_out, look, retries_of, submit
@@ -156,7 +157,7 @@ async def test_one_child_runs_again_alone(executor, session, work, swept):
     await ended(session, retried.submission.job_id)
     plan = await look(session, executor.settings, job_id)
     assert [task.number for task in plan.tasks] == [1, 7]
-    with pytest.raises(JobLostError):
+    with pytest.raises(UnknownError, match="it has 8 tasks, 0 to 7"):
         await look(session, executor.settings, f"{job_id}:8")
 
 

@@ -123,10 +123,8 @@ def test_a_size_of_shared_memory_may_have_a_unit():
         ("node_selector", {"a": 1}),
     ],
 )
-def test_a_wrong_value_is_named_with_kubernetes_s_section(option, value):
-    said = refused(**{option: value})
-    assert said.startswith(f"{option} is ")
-    assert "[executors.kubernetes]" in said
+def test_wrong_value_of_kubernetes_is_named(option, value):
+    assert refused(**{option: value}).startswith(f"{option} is ")
 
 
 def test_an_overlay_is_not_shown():
