@@ -14,6 +14,7 @@ import hashlib
 import math
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -78,6 +79,42 @@ def store_config(url: str, region: str, encryption: str, kms_key_id: str) -> S3C
     if kms_key_id:
         config["sse_kms_key_id"] = kms_key_id
     return config
+
+
+@contextlib.contextmanager
+def settings_hidden() -> Iterator[None]:
+    """Hide variables from obstore while it opens a store: farcall's own options decide.
+
+    obstore reads each of its settings from a variable, such as AWS_SKIP_SIGNATURE or
+    AWS_SERVER_SIDE_ENCRYPTION, and not every setting can be given so that it has no effect.
+    Few environments have such a variable; others are not touched.
+
+    Source:
+        https://developmentseed.org/obstore/latest/api/store/aws/#obstore.store.S3Config
+    """
+    with _hiding:
+        hidden = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith("AWS_") and not name.startswith(_SHOWN)
+        }
+        try:
+            for name in hidden:
+                del os.environ[name]
+            yield
+        finally:
+            os.environ.update(hidden)
+
+
+_hiding = threading.Lock()
+_SHOWN = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    *("AWS_CONTAINER_", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_", "AWS_ENDPOINT_URL_STS"),
+    *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_BATCH_", "AWS_EXECUTION_ENV"),
+    *("AWS_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CA_BUNDLE"),
+)
+"""Beginnings of variables that obstore may see: credentials, what `store_config` overrides, and
+what obstore does not read."""
 
 
 class StorageError(Exception):
@@ -184,29 +221,31 @@ class Storage:
         )
         if url.startswith("file:"):  # a bucket that is a folder: see the contract
             return from_url(url)
-        return S3Store(
-            self.bucket,
-            config=store_config(
-                url,
-                region,
-                environment.get(contract.ENV_ENCRYPTION, ""),
-                environment.get(contract.ENV_KMS_KEY, ""),
-            ),
-            client_options={
-                "allow_http": url.startswith("http://"),
-                "connect_timeout": "10s",
-                "timeout": f"{_LONGEST_REQUEST_S}s",
-            },
-            retry_config={
-                "max_retries": 10,
-                "retry_timeout": timedelta(seconds=_QUICK_RETRY_S),
-                "backoff": {
-                    "init_backoff": timedelta(seconds=_QUICK_PAUSE_S),
-                    "max_backoff": timedelta(seconds=5),
-                    "base": 2,
-                },
-            },
+        config = store_config(
+            url,
+            region,
+            environment.get(contract.ENV_ENCRYPTION, ""),
+            environment.get(contract.ENV_KMS_KEY, ""),
         )
+        with settings_hidden():
+            return S3Store(
+                self.bucket,
+                config=config,
+                client_options={
+                    "allow_http": url.startswith("http://"),
+                    "connect_timeout": "10s",
+                    "timeout": f"{_LONGEST_REQUEST_S}s",
+                },
+                retry_config={
+                    "max_retries": 10,
+                    "retry_timeout": timedelta(seconds=_QUICK_RETRY_S),
+                    "backoff": {
+                        "init_backoff": timedelta(seconds=_QUICK_PAUSE_S),
+                        "max_backoff": timedelta(seconds=5),
+                        "base": 2,
+                    },
+                },
+            )
 
     def read(self, key: str, start: int, end: int) -> bytes:
         """Return the bytes of an object from ``start`` up to, not including, ``end``.

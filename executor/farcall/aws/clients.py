@@ -42,7 +42,7 @@ from farcall.model.platforms import BATCH
 from farcall.model.settings import Settings
 from farcall.model.settings_help import DEFAULTS, origin
 from farcall.model.timing import Timing, in_force
-from farcall_runtime.storage import store_config
+from farcall_runtime.storage import settings_hidden, store_config
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -344,18 +344,18 @@ class Aws:
             # Of the answer; it begins to count with the request.
             options["read_timeout"] = f"{self.timing.read_timeout_s}s"
         retry_s = self.timing.sending_retry_s if sending else self.timing.quick_retry_s
-        return S3Store(
-            buckets.copy_source(bucket),  # copies alone ask for it: the URL has the bucket in it
-            config=store_config(
-                *place, self._settings.s3_encryption, self._settings.s3_kms_key_id
-            ),
-            credential_provider=self._credentials,
-            client_options=options,  # type: ignore[arg-type]
-            retry_config={
-                "max_retries": 10,
-                "retry_timeout": timedelta(seconds=retry_s),
-            },
-        )
+        config = store_config(*place, self._settings.s3_encryption, self._settings.s3_kms_key_id)
+        with settings_hidden():
+            return S3Store(
+                buckets.copy_source(bucket),  # only copies use it: the URL has the bucket in it
+                config=config,
+                credential_provider=self._credentials,
+                client_options=options,  # type: ignore[arg-type]
+                retry_config={
+                    "max_retries": 10,
+                    "retry_timeout": timedelta(seconds=retry_s),
+                },
+            )
 
     def operations(self, bucket: str) -> S3Operations:
         """Return what asks of a bucket what obstore does not.

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import os
 import random
+import re
 import socket
 import threading
 import time
+from pathlib import Path
 
+import obstore
 import pytest
 
 from farcall_runtime import storage as storage_module
@@ -28,11 +32,13 @@ class Server:
     """Gives each request to the next of some scripts, and the last one's again and again.
 
     Attributes:
-        requests: What came: start lines.
+        requests: Start lines of the requests.
+        heads: The requests without their bodies.
     """
 
     def __init__(self, *scripts):
         self.requests = []
+        self.heads = []
         self._scripts = list(scripts)
         self._open = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -58,6 +64,7 @@ class Server:
             head = b""
             while b"\r\n\r\n" not in head:
                 head += connection.recv(1)
+            self.heads.append(head.decode())
             self.requests.append(head.partition(b"\r\n")[0].decode())
             length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
             script(connection, length)
@@ -113,6 +120,34 @@ def open_bucket(monkeypatch):
             return server, Storage("bucket", {"AWS_ENDPOINT_URL": server.url}, **bounds)
 
         yield make
+
+
+OF_CREDENTIALS = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    *("AWS_CONTAINER_", "AWS_ROLE_", "AWS_WEB_IDENTITY_"),
+)
+
+
+def test_settings_of_obstore_change_no_request(open_bucket, monkeypatch):
+    folder = Path(obstore.__file__).parent / "_store"
+    stubs = "".join((folder / name).read_text() for name in ("_aws.pyi", "_client.pyi"))
+    names = {f"AWS_{name.upper()}" for name in re.findall(r"^    (\w+): ", stubs, re.M)}
+    names |= set(re.findall(r"`(AWS_\w+)`", stubs))
+    assert {"AWS_SKIP_SIGNATURE", "AWS_TOKEN", "AWS_ALLOW_INVALID_CERTIFICATES"} <= names
+    server, _ = open_bucket(works)
+
+    def request():
+        Storage("bucket", {"AWS_ENDPOINT_URL": server.url}).put("key", [b"data"])
+        head = re.sub(r"x-amz-date: .*|Credential=\S*|Signature=\w+", "", server.heads[-1])
+        return sorted(head.splitlines())
+
+    plain = request()
+    for name in names:
+        if not name.startswith(OF_CREDENTIALS):
+            with monkeypatch.context() as changed:
+                changed.setenv(name, "true")
+                assert request() == plain, name
+                assert os.environ[name] == "true"
 
 
 def test_a_request_that_hangs_is_made_anew(open_bucket):
