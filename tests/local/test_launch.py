@@ -132,7 +132,8 @@ def test_exit_code_of_a_command(script, code):
 
 def test_environment_of_a_command(monkeypatch, tmp_path):
     """The user's profile and endpoints do not lead the command past the embedded AWS."""
-    monkeypatch.setenv("AWS_PROFILE", "mine")
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "FARCALL_PROFILE"):
+        monkeypatch.setenv(name, "mine")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://elsewhere.example")
     monkeypatch.setenv("MINE", "kept")
     found = tmp_path / "env"
@@ -140,7 +141,8 @@ def test_environment_of_a_command(monkeypatch, tmp_path):
     env = dict(line.split("=", 1) for line in found.read_text().splitlines() if "=" in line)
     assert env["MINE"] == "kept"
     assert env["FARCALL_S3_BUCKET_NAME"] == "farcall-local"
-    assert not {"AWS_PROFILE", "AWS_ENDPOINT_URL_S3"} & set(env)
+    assert not {"AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ENDPOINT_URL_S3"} & set(env)
+    assert env["FARCALL_PROFILE"] == "default"
 
 
 def test_a_command_is_given_the_key():

@@ -235,12 +235,14 @@ class Aws:
             return cls(*await asyncio.to_thread(_prepare, settings), settings)
         except botocore.exceptions.ProfileNotFound as error:
             name, origin = settings.profile, "profile"
-            if name == "default":
-                name, origin = os.environ.get("AWS_PROFILE", name), "AWS_PROFILE"
+            if name == "default":  # botocore reads both variables, in this order
+                names = [name for name in _PROFILE_VARIABLES if name in os.environ]
+                origin = names[0] if names else origin
+                name = os.environ.get(origin, name)
             raise SettingsError(
-                f"{origin} is {name!r}, and there is no such profile in the AWS configuration; "
-                "`aws configure list-profiles` shows what there is",
-                option="" if origin == "AWS_PROFILE" else "profile",
+                f"{origin} is {name!r}, which is not a profile in the AWS configuration. "
+                "`aws configure list-profiles` lists the profiles.",
+                option="profile" if origin == "profile" else "",
             ) from error
         except botocore.exceptions.BotoCoreError as error:
             raise _unusable(error) from error
@@ -666,3 +668,6 @@ def _region(core: Any, settings: Settings) -> tuple[str, str]:
             return settings.region, name
     found = core.get_config_variable("region")
     return (found, "the AWS configuration") if found else (settings.region, DEFAULTS)
+
+
+_PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")

@@ -31,9 +31,12 @@ from farcall.local.__main__ import main
 main(**json.loads(sys.argv[2]))
 """
 
-#: Variables of the user's that would lead a client past the embedded AWS, besides the
-#: endpoints of single services.
-_MISLEADING = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+#: The user's variables that would keep a client from the emulator, with the endpoints of services.
+_MISLEADING = (
+    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"),
+    *("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_USE_FIPS_ENDPOINT"),
+    "AWS_USE_DUALSTACK_ENDPOINT",
+)
 
 
 class LocalAWS(Controls):

@@ -113,6 +113,7 @@ def client_environment(
         "AWS_REGION": REGION,
         "AWS_EC2_METADATA_DISABLED": "true",
         **{name: _with_host(os.environ.get(name, ""), host) for name in ("NO_PROXY", "no_proxy")},
+        "FARCALL_PROFILE": "default",  # one in farcall.toml may not exist here
         "FARCALL_ARCHITECTURE": _ARCHITECTURES.get(platform.machine().lower(), "x86_64"),
         **({} if empty else {**RESOURCES, **image}),
     }

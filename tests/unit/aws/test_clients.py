@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from farcall.aws.clients import Aws, call, keep_events
-from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.settings import Settings
 from tests.support.leaks import Held
 from tests.support.patience import PATIENCE_S, until_async
@@ -324,3 +324,10 @@ def test_log_response_without_events_is_unchanged(body):
     response, kept = {"body": body}, {}
     keep_events(response, kept)
     assert (response, kept) == ({"body": body}, {})
+
+
+@pytest.mark.parametrize("variable", ["AWS_PROFILE", "AWS_DEFAULT_PROFILE"])
+async def test_missing_profile_is_named_with_variable(nobody, monkeypatch, variable):
+    monkeypatch.setenv(variable, "work")
+    with pytest.raises(SettingsError, match=f"{variable} is 'work', which is not a profile"):
+        await Aws.configured(Settings())
