@@ -298,6 +298,11 @@ class Aws:
             )
         return credentials
 
+    @property
+    def told_region(self) -> str:
+        """The region and where it comes from, for errors of what is not there."""
+        return f"{self.region} (from {self.region_origin})"
+
     async def close(self) -> None:
         """Close the clients."""
         self._is_closed = True

@@ -247,10 +247,9 @@ class BatchBackend:
     def unknown(self, job_id: str) -> str:
         """Say that Batch does not know a job."""
         return (
-            f"Batch does not know job {job_id} in {self._aws.region} (from "
-            f"{self._aws.region_origin}); `farcall list` shows those it knows: it forgets a job "
-            "some days after its end, and those of other regions and accounts are found by the "
-            "options region and profile"
+            f"Batch does not know job {job_id} in {self._aws.told_region}; `farcall list` shows "
+            "those it knows: it forgets a job some days after its end, and those of other regions "
+            "and accounts are found by the options region and profile"
         )
 
     # --- lists --------------------------------------------------------------------------------
@@ -284,7 +283,9 @@ class BatchBackend:
     async def _refuse_queue(self, error: ServiceError, queue: str) -> None:
         """Raise a better error where a list was refused because there is no such queue."""
         if error.code == "ClientException" and "queue" in str(error).lower():
-            raise await preflight.unknown_queue(self._batch, queue, self._aws.region) from error
+            raise await preflight.unknown_queue(
+                self._batch, queue, self._aws.told_region
+            ) from error
 
     def list_children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
         """Yield the children of an array that have a status, in pages of up to 1000."""

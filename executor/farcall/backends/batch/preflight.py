@@ -64,7 +64,7 @@ async def check(access: Aws, batch: Batch, settings: Settings) -> Resources:
         ServiceError: Batch refused.
     """
     environments, _, job_role, execution_role = await asyncio.gather(
-        _check_queue(batch, settings, access.region),
+        _check_queue(batch, settings, access.told_region),
         _check_log_group(access, settings),
         _find_role(access, settings, "batch_job_role_name"),
         _find_role(access, settings, "batch_execution_role_name"),
@@ -131,7 +131,7 @@ async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
         token = {"nextToken": reply["nextToken"]}
     raise SettingsError(
         f"batch_job_log_group_name is {name!r}, and there is no such log group in "
-        f"{access.region}; create it (`aws logs create-log-group --log-group-name {name}`), "
+        f"{access.told_region}; create it (`aws logs create-log-group --log-group-name {name}`), "
         "or set batch_job_log_group_name, empty for /aws/batch/job",
         option="batch_job_log_group_name",
     )
