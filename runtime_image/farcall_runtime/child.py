@@ -70,6 +70,9 @@ class Child:
                 streams.become_standard()
                 self.control.close()
                 theirs.settle()
+                with contextlib.suppress(OSError):  # a working directory that is deleted
+                    # Last: a json.py there must not replace the standard library's.
+                    sys.path.append(os.getcwd())  # noqa: PTH109  # pathlib takes 10 ms to import
                 # Not before: pickle and cloudpickle are the child's alone, and it imports them
                 # while the supervisor fetches the payload.
                 from farcall_runtime import task

@@ -530,6 +530,19 @@ def describe() -> dict[str, object]:
     }
 
 
+def module_arguments(module: str) -> tuple[str, str]:
+    """Return an interpreter's arguments that run a module as ``-m`` does, but without its path.
+
+    ``python -m`` puts the working directory first, where a ``json.py`` or ``logging.py`` would be
+    imported in place of the standard library's. Python 3.10 lacks the option ``-P`` against that.
+
+    Source:
+        https://docs.python.org/3/using/cmdline.html#cmdoption-P
+    """
+    run = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return "-c", f"import sys; sys.path[:] = filter(None, sys.path); import runpy; {run}"
+
+
 def is_key(text: str) -> bool:
     """Tell whether S3's clients take a text as a key as it stands.
 

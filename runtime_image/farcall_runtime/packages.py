@@ -21,6 +21,8 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
+from farcall_runtime.contract import module_arguments
+
 _NO_CHANGES = "Would make no changes"
 
 
@@ -76,7 +78,7 @@ def _is_satisfied(uv: str, wanted: list[str]) -> bool:
 def _pip() -> list[str]:
     has_pip = importlib.util.find_spec("pip") is not None
     overlay = _overlay(with_pip=not has_pip)
-    return [str(overlay / "bin/python"), "-m", "pip"]
+    return [str(overlay / "bin/python"), *module_arguments("pip")]
 
 
 def _run(command: list[str], names: str) -> None:

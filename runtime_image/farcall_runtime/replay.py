@@ -65,6 +65,7 @@ def main(folder: Path) -> int:
     order = Order(**json.loads((folder / ORDER).read_text()))
     os.environ.update(order.environment)
     processes.install()
+    sys.path.append(str(Path.cwd()))  # as in a job
     try:
         function, calls = _read(order, folder)
     except (RefusedError, StorageError, envelope.EnvelopeError) as error:

@@ -19,11 +19,15 @@ from farcall_runtime.contract import ExitCode, Location
 WHERE = Location("bucket", "prefix/v1/run", "bundle")
 
 
-def test_the_runtime_prints_the_contract():
+def test_the_runtime_prints_the_contract(tmp_path):
+    """It imports nothing from its working directory."""
+    for module in ("contextlib", "json", "runpy", "signal"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit(3)")
     done = subprocess.run(
-        [sys.executable, "-m", "farcall_runtime", "--contract"],
+        [sys.executable, *contract.module_arguments("farcall_runtime"), "--contract"],
         capture_output=True,
         check=True,
+        cwd=tmp_path,
         env={"PYTHONPATH": str(Path(farcall_runtime.__file__).parents[1])},
     )
     assert json.loads(done.stdout) == json.loads(json.dumps(contract.describe()))

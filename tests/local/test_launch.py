@@ -151,6 +151,14 @@ def test_a_command_is_given_the_key():
     assert run_command([sys.executable, "-c", script]) == 0
 
 
+def test_files_of_working_directory_are_not_imported(tmp_path, monkeypatch):
+    for module in ("calendar", "cmd", "json", "moto", "secrets", "types"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    assert run_command(["true"]) == 0
+
+
 def test_a_command_that_does_not_exist(capfd):
     """The exit code is the shell's for an unknown command."""
     assert run_command(["no-such-command-anywhere"]) == 127

@@ -20,8 +20,10 @@ from farcall.model.workflows import Workflow
 from farcall.payload import pickling, unpickling
 from farcall.payload.bundle import Bundle
 from farcall_runtime import envelope
+from farcall_runtime.contract import module_arguments
 from tests.support.patience import PATIENCE_S
 
+ENTRY = module_arguments("farcall_runtime")
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
 
 #: The container's entry point with other times than Batch's.
@@ -135,7 +137,7 @@ class Attempt:
         pieces = envelope.seal_receipt(key or self._bundle.key, name, bits)
         self.put(name, b"".join(pieces))
 
-    def start(self, *times, wrapper=(), entry=("-m", "farcall_runtime"), **options):
+    def start(self, *times, wrapper=(), entry=ENTRY, **options):
         """Start the process; `times` are the arguments of `farcall_runtime.times.Times`."""
         entry = ["-c", TIMED, *map(str, times)] if times else entry
         environment = {
@@ -148,8 +150,7 @@ class Attempt:
         self.process = subprocess.Popen(
             [*wrapper, sys.executable, *entry],
             env={name: value for name, value in environment.items() if value},
-            cwd="/",
-            **{"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, **options},
+            **{"cwd": "/", "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, **options},
         )
         return self
 

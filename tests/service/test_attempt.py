@@ -40,6 +40,22 @@ def started(made):
     made.process.stdout.readline()
 
 
+def test_working_directory_comes_last_on_path(attempt, tmp_path):
+    """A module there is found, and replaces none of the standard library's."""
+    (tmp_path / "own_module.py").write_text("import decimal, pickle, statistics\nanswer = 42")
+    for module in ("json", "pickle", "statistics"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit(3)")
+
+    def work():
+        import own_module
+
+        return own_module.answer
+
+    made = attempt(work).start(cwd=tmp_path)
+    assert (0, "") == made.end()
+    assert value_of(made.outcome()) == 42
+
+
 # --- the network at the end ------------------------------------------------------------------
 
 

@@ -29,7 +29,10 @@ from tests.support.proxy import Proxy
 
 BUCKET = VALUES["BUCKET"]
 HERE = Target("arm64" if platform.machine() == "aarch64" else "x86_64")
-_SAYS = "import sys, os; print('started', os.getcwd(), os.environ['HOME'], *sys.path[:2])"
+_SAYS = """import os, sys
+main, leave = int, sys.exit
+print('started', os.getcwd(), os.environ['HOME'], *sys.path[:2])
+"""
 
 
 def zipped(text):
@@ -255,7 +258,7 @@ def test_what_was_changed_is_refused_before_anything_of_it_is_run(
     s3 = account.root("s3")
     data = s3.get_object(Bucket=BUCKET, Key=stored.key)["Body"].read()
     s3.put_object(Bucket=BUCKET, Key=stored.key, Body=change(data))
-    refused(run(stored, in_environment, tmp_path), 66, stored.key, "nothing of it was run")
+    refused(run(stored, in_environment, tmp_path), 66, stored.key, "it was not run")
     assert list(tmp_path.iterdir()) == []
 
 

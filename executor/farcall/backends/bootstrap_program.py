@@ -1,7 +1,7 @@
 """Bootstrap program: what a container runs first whose image holds nothing of farcall's.
 
 It fetches farcall's runtime from the bucket by a signed request, compares it with the SHA-256 that
-it was told, unpacks it, and becomes ``python3 -m farcall_runtime``. It needs nothing but the
+it was told, unpacks it, and becomes the module ``farcall_runtime``. It needs nothing but the
 standard library of Python 3.10.
 
 The job definition holds it as ``bootstrap_program.min.txt``, which ``make bootstrap`` makes of
@@ -190,7 +190,7 @@ try:
 except OSError as error:
     leave(65 if error.errno == 404 else 73, error.strerror)
 if hashlib.sha256(data).hexdigest() != name[-64:]:
-    leave(66, "it is not what was stored, and nothing of it was run")
+    leave(66, "it is not what was stored; it was not run")
 try:
     folder = tempfile.mkdtemp("", "farcall-")
     zipfile.ZipFile(io.BytesIO(data)).extractall(folder)
@@ -198,4 +198,7 @@ try:
 except OSError as error:
     leave(75 if error.errno == 28 else 74, f"it cannot be unpacked: {error}")  # 28 is ENOSPC
 os.environ["PYTHONPATH"] = ":".join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
-os.execv(sys.executable, [sys.executable, "-m", "farcall_runtime"])
+# Not with -m, which imports what is named like a module of the standard library from the working
+# directory.
+run = "import sys;del sys.path[0];from farcall_runtime.__main__ import*;leave(main())"
+os.execv(sys.executable, [sys.executable, "-c", run])

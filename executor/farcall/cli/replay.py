@@ -24,7 +24,7 @@ from farcall.model.errors import FarcallError
 from farcall.model.terminal import in_a_line
 from farcall.operations import replay
 from farcall.operations.replay import Found
-from farcall_runtime.contract import ENV_ARRAY_INDEX, ENV_ATTEMPT, ENV_JOB_ID
+from farcall_runtime.contract import ENV_ARRAY_INDEX, ENV_ATTEMPT, ENV_JOB_ID, module_arguments
 
 _INSIDE = "/farcall-replay"
 """Where a container finds the folder."""
@@ -126,7 +126,7 @@ def _variables(found: Found, *, here: bool) -> dict[str, str]:
 
 
 def _here(folder: Path) -> list[str]:
-    return [sys.executable, "-m", "farcall_runtime.replay", str(folder)]
+    return [sys.executable, *module_arguments("farcall_runtime.replay"), str(folder)]
 
 
 def _open_to_all(folder: Path) -> None:
@@ -155,7 +155,8 @@ def _container(found: Found, folder: Path) -> list[str]:
     return [
         *("--rm", "--interactive", *(["--tty"] if sys.stdin.isatty() else []), *stock),
         *("--mount", f"type=bind,source={folder},target={_INSIDE},readonly"),
-        *("--entrypoint", "python3", detail.image, "-m", "farcall_runtime.replay", _INSIDE),
+        *("--entrypoint", "python3", detail.image),
+        *(*module_arguments("farcall_runtime.replay"), _INSIDE),
     ]
 
 

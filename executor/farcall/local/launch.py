@@ -24,7 +24,9 @@ STOP_TIMEOUT_S = 10.0
 #: ``python -m farcall.local`` without farcall's own ``__init__``, which imports twice as much as
 #: the server needs. The arguments are the package's directory and the options.
 _BOOT = """
-import json, sys, types
+import sys
+sys.path[:] = filter(None, sys.path)  # not the working directory, where anything may be
+import json, types
 package = sys.modules["farcall"] = types.ModuleType("farcall")
 package.__path__ = [sys.argv[1]]
 from farcall.local.__main__ import main

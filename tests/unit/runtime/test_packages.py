@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from farcall_runtime import packages
+from farcall_runtime.contract import module_arguments
 
 FAILED = packages.InstallError
 
@@ -75,7 +76,7 @@ def test_pip_installs_where_there_is_no_uv(ran, no_uv, tmp_path):
     packages.install(["tiny"])
     ((python, *options),) = ran()
     assert f"{tmp_path}/overlay/bin/python" == python
-    assert ["-m", "pip", "install"] == options[:3]
+    assert [*module_arguments("pip"), "install"] == options[:3]
     assert {"--no-input", "tiny"} < {*options}
 
 

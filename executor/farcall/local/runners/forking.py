@@ -175,7 +175,6 @@ def _become(job: dict[str, Any], output: int) -> NoReturn:
         os.environ.clear()
         os.environ.update(job["environment"])
         time.tzset()
-        sys.path[0] = job["directory"]  # as python -m has it
         code = runtime.main()
     except BaseException:
         sys.excepthook(*sys.exc_info())

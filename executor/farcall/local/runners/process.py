@@ -33,6 +33,7 @@ from farcall.local import names
 from farcall.local.runners.credentials import RoleCredentials
 from farcall.local.runners.runner import AttemptSpec, Exit, Running, StartError
 from farcall.local.runners.stock_python import StockPythons, minor_of
+from farcall_runtime.contract import module_arguments
 
 READ_BYTES = 64 * 1024
 #: How often a process is looked at where the kernel cannot tell of its end.
@@ -49,7 +50,10 @@ _FORKING = Path(__file__).with_name("forking.py")
 #: Of a request's length, as there: it cannot be imported here without the runtime.
 _LENGTH_BYTES = 4
 _FORK_SERVER_GONE = "The process that forks jobs was killed"
-_RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+_RUN = (
+    "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
+    "runpy.run_path(sys.argv[1], run_name='__main__')"
+)
 #: Begin the names of variables that are read before a program's first line.
 _EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_")
 
@@ -85,7 +89,7 @@ class ProcessRunner:
             "AWS_DEFAULT_REGION": names.REGION,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-        self._command = (sys.executable, "-m", RUNTIME)
+        self._command = (sys.executable, *module_arguments(RUNTIME))
         self._forks: _ForkServer | None = None
         self._stock = StockPythons(endpoint_url, credentials)
 
