@@ -36,6 +36,7 @@ from farcall.operations.explanation import (
     of_verdict,
     of_waiting,
 )
+from farcall.operations.peaks import receipts
 from farcall.payload import results
 from farcall.storage import outcomes
 from farcall_runtime import envelope
@@ -88,7 +89,7 @@ async def _of_task(
             found = _of_outcome(meta, detail)
         elif detail.status.is_final:
             meta = await _last_attempt(session, submission, index, detail)
-            found = _of_ended(meta, detail)
+            found = await _of_ended(session, submission, index, meta, detail)
         else:
             found = of_waiting(detail)
     return replace(found, earlier=await _earlier(session, submission, index, detail))
@@ -179,21 +180,46 @@ def _counts(meta: dict[str, Any]) -> dict[str, int]:
 # --- without one ------------------------------------------------------------------------------
 
 
-def _of_ended(meta: dict[str, Any] | None, detail: JobDetail) -> Explanation:
+async def _of_ended(
+    session: Session,
+    submission: Submission,
+    index: int,
+    meta: dict[str, Any] | None,
+    detail: JobDetail,
+) -> Explanation:
     """Explain a job that has ended, by what its last attempt said of itself, if anything."""
     if meta is not None and attempt_reporter.is_the_end(meta, detail):
         return _of_outcome(meta, detail)
     usage = Usage(**meta["usage"]) if meta is not None else None
-    return replace(_of_words(detail), usage=usage)
-
-
-def _of_words(detail: JobDetail) -> Explanation:
     found = detail.verdict()
     if found.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED:
-        sentence = "the job succeeded; its outcome is not in the bucket, or no longer"
-        remedy = f"nothing, where its caller has taken the value; otherwise: {found.remedy}"
-        return Explanation(RETURNED, sentence, remedy)
-    return of_verdict(found)
+        peaks = await _delivered(session, submission)
+        if peaks is None or index in peaks:
+            peak = (peaks or {}).get(index, 0)
+            usage = usage or (Usage(peak_memory_bytes=peak) if peak else None)
+            sentence = "the function returned, and its result was delivered"
+            return Explanation(RETURNED, sentence, "", usage=usage)
+    return replace(of_verdict(found), usage=usage)
+
+
+async def _delivered(session: Session, submission: Submission) -> dict[int, int] | None:
+    """Return the delivered tasks of a bundle with their peak memory in bytes, as receipts say.
+
+    None: all of them are delivered, because the bundle is deleted.
+    """
+    store = session.stores.of(submission.where.bucket)
+    try:
+        if await store.stored(submission.where.bundle_key) is None:
+            return None
+        found: dict[int, int] = {}
+        for data, key in await receipts(store, submission):
+            found |= dict.fromkeys(
+                envelope.receipted(submission.key, key, data, submission.size), 0
+            )
+            found |= envelope.receipted_peaks(submission.key, key, data, submission.size)
+    except (envelope.EnvelopeError, FarcallError):  # it is only a help
+        return {}
+    return found
 
 
 def _unread(detail: JobDetail, error: FarcallError) -> Explanation:
@@ -257,9 +283,7 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
     failed = counts[JobStatus.FAILED]
     children = await _failed_children(session, detail) if failed else ()
     if detail.status is JobStatus.SUCCEEDED:
-        sentence = f"each of its {detail.array_size} children succeeded"
-        remedy = f"`farcall result {detail.job_id}:0` shows a child's value"
-        return Explanation(RETURNED, sentence, remedy)
+        return await _of_succeeded_array(session, detail)
     if detail.status is JobStatus.FAILED:
         found = of_verdict(detail.verdict())
         told = f"{failed} of its {detail.array_size} children failed"
@@ -281,6 +305,14 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
     remedy = f"`farcall list {detail.job_id}` shows them, `farcall cancel {detail.job_id}` ends it"
     kind = RUNNING if counts[JobStatus.RUNNING] else WAITING
     return Explanation(kind, sentence, remedy, children=children)
+
+
+async def _of_succeeded_array(session: Session, detail: JobDetail) -> Explanation:
+    sentence = f"each of its {detail.array_size} children succeeded"
+    if await _delivered(session, Submission.whole(detail)) is None:
+        return Explanation(RETURNED, f"{sentence}, and the results were delivered", "")
+    remedy = f"`farcall result {detail.job_id}:0` shows a child's value"
+    return Explanation(RETURNED, sentence, remedy)
 
 
 def _remedy(detail: JobDetail) -> str:

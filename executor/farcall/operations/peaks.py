@@ -9,6 +9,7 @@ shown and nothing else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from farcall.model.submission import Submission
 from farcall.storage.store import Store
 from farcall.storage.usage import is_memory
 from farcall_runtime import envelope
+from farcall_runtime.envelope import Buffer
 
 MOST_OUTCOMES = 300
 """Of an array's outcomes so many are read at most, each once."""
@@ -111,20 +113,15 @@ class Peaks:
         self, array: _Array, parent: JobDetail, store: Store, submission: Submission
     ) -> None:
         array.read_at, array.is_read = clock.now(), parent.status.is_final
-        for number in range(_MOST_RECEIPTS):
-            key = submission.where.receipt_key(number)
-            try:
-                found = await store.get_dated(key, most=_LARGEST_RECEIPT_BYTES)
-                if found is None:
-                    return
-                data = found[0]
+        try:
+            found = await receipts(store, submission)
+        except FarcallError:  # who only looks at jobs need not read what is beside bundles
+            return
+        for data, key in found:
+            with contextlib.suppress(envelope.EnvelopeError):  # another client's
                 said = envelope.receipted_peaks(submission.key, key, data, submission.size)
-            except envelope.EnvelopeError:  # somebody else's
-                continue
-            except FarcallError:  # who only looks at jobs need not read what is beside bundles
-                return
-            array.is_taken = True
-            array.peaks.update(said)
+                array.is_taken = True
+                array.peaks.update(said)
 
     async def _read_outcomes(
         self,
@@ -155,6 +152,22 @@ class Peaks:
         except (envelope.EnvelopeError, FarcallError, LookupError, AttributeError, TypeError):
             return 0
         return peak if isinstance(peak, int) and is_memory(peak) else 0
+
+
+async def receipts(store: Store, submission: Submission) -> list[tuple[Buffer, str]]:
+    """Return the receipts of a bundle that clients have left, each with its key; unverified.
+
+    Raises:
+        FarcallError: They cannot be read.
+    """
+    found: list[tuple[Buffer, str]] = []
+    for number in range(_MOST_RECEIPTS):
+        key = submission.where.receipt_key(number)
+        got = await store.get_dated(key, most=_LARGEST_RECEIPT_BYTES)
+        if got is None:
+            break
+        found.append((got[0], key))
+    return found
 
 
 def _are_receipts_due(array: _Array, parent: JobDetail) -> bool:

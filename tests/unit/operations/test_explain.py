@@ -10,7 +10,7 @@ import pytest
 
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations.explain import explain
-from farcall.testing import HostLost, OutOfMemory
+from farcall.testing import HostLost, OutcomeMissing, OutOfMemory
 
 
 @pytest.fixture
@@ -95,3 +95,27 @@ async def test_a_job_of_somebody_else_s_program(session):
     detail = JobDetail("6f1c", "x", JobStatus.RUNNING, environment={"FARCALL_BUNDLE": "s3://b/x"})
     told = await explain(session, detail)
     assert (told.kind, told.remedy) == ("unknown", "look at it in the AWS console")
+
+
+async def test_delivered_result_needs_no_advice(executor, why, session):
+    job = await executor.submit(pow, 2, 3)
+    await job.result()
+    await session.stores.of(executor.settings.s3_bucket_name).flush()
+    told = await why(job)
+    assert (told.kind, told.remedy) == ("returned", "")
+    assert told.sentence == "the function returned, and its result was delivered"
+
+
+async def test_delivered_task_of_array_has_peak_memory(executor, why, session):
+    jobs = await asyncio.gather(*(executor.submit(pow, 2, n) for n in range(2)))
+    await jobs[0].result()
+    await session.stores.of(executor.settings.s3_bucket_name).flush()
+    told = await why(jobs[0])
+    assert (told.remedy, told.usage.peak_memory_bytes > 0) == ("", True)
+    await jobs[1].result()
+
+
+async def test_missing_outcome_names_image(executor, why, cloud):
+    cloud.next_job(OutcomeMissing())
+    told = await why(await executor.submit(pow, 2, 3))
+    assert "container_image_uri must be an image built" in told.remedy
