@@ -165,7 +165,9 @@ class TaskWork(Work):
         job = await self._submit()
         self.future.note_accepted(job.id, partial(TaskWork.again, self._executor, job.id))
         try:
-            return self._join(await job.outcome())
+            results = await job.outcome()
+            self.future.note_used(await job.usage())
+            return self._join(results)
         except asyncio.CancelledError:
             if self.future.cancelled():  # and not the loop closed
                 await self._end(job)

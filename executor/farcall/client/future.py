@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from farcall.client.frames import hide
+from farcall.engine.delivered import Usage
 from farcall.model.errors import FarcallError, TaskNotPicklableError
 from farcall.model.option_signatures import shows_options
 
@@ -71,6 +72,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         self._owner = owner
         self._again: Callable[[Mapping[str, Any]], Any] | None = None
         self._raised_at: TracebackType | None = None
+        self._used: Usage | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TaskNotPicklableError(
@@ -180,6 +182,27 @@ class BatchFuture(concurrent.futures.Future[R]):
         """
         self.check_wait()
         return super().exception(timeout)
+
+    def usage(self, timeout: float | None = None) -> Usage:
+        """Wait for the call's end and return what its job used: time, CPU, peak memory.
+
+        Args:
+            timeout: As that of `result`.
+
+        Raises:
+            concurrent.futures.TimeoutError: The call has not ended by then.
+            concurrent.futures.CancelledError: The call was cancelled.
+            RuntimeError: As by `result`.
+            Exception: What `result` raises, if the job could not be submitted or followed.
+        """
+        error = self.exception(timeout)
+        if self._used is None:
+            raise error or FarcallError("this future is of a map, whose calls share its jobs")
+        return self._used
+
+    def note_used(self, usage: Usage) -> None:
+        """Take in what the job used; for the one who runs the call."""
+        self._used = usage
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Set what came of the call; for the one who runs it."""

@@ -62,6 +62,13 @@ def test_a_call_that_failed_runs_again_with_other_options(pool, cloud, gate):
         future.retry(nodes=2).result(PATIENCE_S)
 
 
+@pytest.mark.parametrize("value", [3, None])
+def test_future_has_usage_after_delivery(pool, value):
+    future = pool.submit(scale, value)
+    concurrent.futures.wait([future], PATIENCE_S)
+    assert future.usage().peak_memory_bytes > 2**20
+
+
 def test_a_call_without_a_job_is_not_run_again(make_pool):
     with make_pool(linger_s=30) as pool:
         future = pool.submit(scale, 3)
