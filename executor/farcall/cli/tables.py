@@ -146,8 +146,8 @@ def note(detail: JobDetail) -> str:
     if detail.map_failure:
         return in_a_line(detail.map_failure)
     if detail.array_size:
-        counts = detail.status_summary
-        told = [f"{counts[s.value]} {s.value.lower()}" for s in JobStatus if counts.get(s.value)]
+        counts = json_view.counts(detail)
+        told = [f"{counts[s]} {s.lower()}" for s in json_view.STATES if s in counts]
         return ", ".join(told)
     if detail.is_blocked:
         return in_a_line(detail.status_reason.partition(" - ")[0])

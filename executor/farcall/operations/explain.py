@@ -288,6 +288,7 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
         found = of_verdict(detail.verdict())
         told = f"{failed} of its {detail.array_size} children failed"
         if found.kind == CANCELLED:
+            told = f"{failed} of its {detail.array_size} children were cancelled"
             found = replace(found, sentence=f"{found.sentence} ({told})")
         elif detail.map_failure:
             told = f"a call of its map raised: {detail.map_failure}"

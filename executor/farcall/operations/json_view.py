@@ -25,6 +25,16 @@ def state(detail: JobDetail) -> str:
     return detail.furthest.value
 
 
+def counts(detail: JobDetail) -> dict[str, int]:
+    """Count an array's children by state. Batch counts the cancelled ones as failed."""
+    found = {name: count for name, count in detail.status_summary.items() if count}
+    failed = found.pop(JobStatus.FAILED.value, 0)
+    is_cancelled = state(detail) == CANCELLED
+    cancelled = failed if is_cancelled else min(failed, detail.ended_with_map or 0)
+    bad = {JobStatus.FAILED.value: failed - cancelled, CANCELLED: cancelled}
+    return found | {name: count for name, count in bad.items() if count}
+
+
 def detail_of(job: JobDetail) -> str:
     """Say of an array that failed, how many of its calls did; empty for all others."""
     if job.map_failure or not job.array_size or state(job) != JobStatus.FAILED.value:
@@ -82,7 +92,7 @@ def job(entry: Entry) -> dict[str, Any]:
         "node_count": detail.nodes,
         "groups": list(map(_group, detail.groups)),
         "array_size": detail.array_size,
-        "counts": {name: count for name, count in detail.status_summary.items() if count},
+        "counts": counts(detail),
         "parent": parent if index else "",
         "index": int(index) if index else None,
         "tags": dict(detail.tags),

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from farcall.backends.batch.describe import BatchJob
 from farcall.cli import tables
 from farcall.model.endings import OWN_REASON
 from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
@@ -84,6 +85,15 @@ def test_a_state_began_with_what_led_to_it(status, since):
                 status_summary={"SUCCEEDED": 2, "FAILED": 1, "RUNNING": 0, "RUNNABLE": 6},
             ),
             "6 runnable, 2 succeeded, 1 failed",
+        ),
+        (
+            BatchJob(
+                *("6f1c", "sample-0123456789abcdef", JobStatus.FAILED),
+                array_size=6,
+                status_reason=f"{OWN_REASON}left by Ctrl-C",
+                status_summary={"FAILED": 5, "SUCCEEDED": 1},
+            ),
+            "1 succeeded, 5 cancelled",
         ),
         (detail(JobStatus.FAILED, status_reason="a\nb\x1b[2J"), "a b^[[2J"),
     ],

@@ -216,6 +216,7 @@ def test_a_map_whose_call_raised_says_how_many_did_and_were_ended_because_of_it(
     found = map_of("farcall: map failed: 3 of 100 raised ValueError; 95 were ended because of it")
     assert found["detail"] == "3 of 100 raised ValueError; 95 were ended because of it"
     assert (found["state"], found["ended"]) == ("FAILED", 95)
+    assert found["counts"] == {"SUCCEEDED": 2, "FAILED": 3, "CANCELLED": 95}
     found = map_of(
         "farcall: map failed: 3 of 900 raised KeyError; 850 calls in 93 tasks were ended because"
         " of it"

@@ -10,10 +10,9 @@ export const nothing = () => Object.fromEntries(GROUPS.map((group) => [group.key
 /**
  * Returns a job's tasks by group: itself, or the children of an array.
  * @param {object} job a record
- * @param {number} [cancelled] how many of the children were cancelled, where that is known: Batch
- *   counts them among the failed
+ * @param {number} [cancelled] how many of the children were cancelled, if the children say so
  */
-export function countsOf(job, cancelled = job.state === "CANCELLED" ? Infinity : job.ended ?? 0) {
+export function countsOf(job, cancelled = job.counts?.CANCELLED ?? 0) {
   const counts = nothing();
   if (!job.array_size) {
     counts[groupOf(job.state)] = 1;
@@ -21,11 +20,12 @@ export function countsOf(job, cancelled = job.state === "CANCELLED" ? Infinity :
   }
   let told = 0;
   for (const [state, n] of Object.entries(job.counts ?? {})) {
-    const ended = state === "FAILED" ? Math.min(n, cancelled) : 0;
-    counts[groupOf(state)] += n - ended;
-    counts.cancelled += ended;
+    counts[groupOf(state)] += n;
     told += n;
   }
+  const unsuccessful = counts.failed + counts.cancelled;
+  counts.cancelled = Math.min(unsuccessful, cancelled);
+  counts.failed = unsuccessful - counts.cancelled;
   // Not every listing has counts.
   counts[groupOf(job.state)] += Math.max(0, job.array_size - told);
   return counts;
