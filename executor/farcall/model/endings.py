@@ -112,8 +112,9 @@ class About(NamedTuple):
             text += f", {self.platform} says {self.told!r}"
         text += f". To do: {remedy}."
         text += "".join(f"\n{line}" for line in self.earlier_lines())
-        tail = self.stderr[-_TAIL_BYTES:].decode(errors="replace").rstrip().splitlines()
-        if tail:
+        written = self.stderr[-_TAIL_BYTES:].decode(errors="replace").replace("\r\n", "\n")
+        tail = [output.last_state(line) for line in written.rstrip().split("\n")]
+        if any(tail):
             lines = (_shortened(line) for line in tail[-_TAIL_LINES:])
             text += "\nThe end of its stderr:\n" + "\n".join(f"  {line}" for line in lines)
         if self.log_url:

@@ -14,6 +14,7 @@ from farcall.engine.session import Session
 from farcall.model import errors
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.output import last_state
 from farcall.model.wording import counted
 from farcall.operations import nodes as all_nodes
 from farcall.operations.explanation import (
@@ -99,7 +100,7 @@ async def _last_lines(session: Session, main: JobDetail, detail: JobDetail) -> t
         lines = await session.backend.log(detail, stream).last(_LINES)
     except ServiceError:  # who may not read logs is told the rest
         return ()
-    return tuple(line.text for line in lines)
+    return tuple(last_state(line.text) for line in lines)
 
 
 def _earlier(detail: JobDetail) -> tuple[str, ...]:

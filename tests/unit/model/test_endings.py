@@ -110,6 +110,12 @@ def test_a_long_line_of_stderr_makes_no_long_message():
     assert len(error.stderr) == len(stderr)
 
 
+def test_message_has_last_state_of_progress_bar():
+    states = "".join(f"\r{n}%|####" for n in range(100))
+    error = end(OutcomeStatus.EXITED, 3, stderr=f"begin\r\n{states}\nend\n".encode())
+    assert str(error).endswith("The end of its stderr:\n  begin\n  99%|####\n  end")
+
+
 def test_a_message_has_the_job_batch_s_words_the_remedy_the_log_and_the_end_of_stderr():
     error = end(
         OutcomeStatus.EXITED,
