@@ -6,6 +6,7 @@ it, and its message but for numbers, addresses and UUIDs.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -90,13 +91,34 @@ class Group:
     example: int
     count: int = 0
     call: str = ""
+    varying: frozenset[int] = frozenset()
+    """Places of numbers, addresses and UUIDs in the text that differ between the calls."""
 
     def __str__(self) -> str:
         """Return the reason, how often it was one, and of which call."""
         call = f": {self.call}" if self.call else ""
         if self.count == 1:
-            return f"{self.reason.text} (call {self.example}{call})"
-        return f"{self.count} x {self.reason.text} (such as call {self.example}{call})"
+            return f"{self.text} (call {self.example}{call})"
+        return f"{self.count} x {self.text} (such as call {self.example}{call})"
+
+    @property
+    def text(self) -> str:
+        """What the reasons have in common, with ``...`` where they differ."""
+        places = itertools.count()
+        return _VARYING.sub(
+            lambda found: "..." if next(places) in self.varying else found[0], self.reason.text
+        )
+
+    def add(self, reason: Reason, count: int) -> None:
+        """Take in calls that failed for the same reason.
+
+        Args:
+            reason: Theirs, which has the same `Reason.likeness`.
+            count: How many they are.
+        """
+        self.count += count
+        both = zip(_VARYING.findall(self.reason.text), _VARYING.findall(reason.text), strict=False)
+        self.varying |= {place for place, (one, other) in enumerate(both) if one != other}
 
 
 class Groups:
@@ -132,7 +154,7 @@ class Groups:
         if key not in self._groups and len(self._groups) >= _MOST_GROUPS:
             key, reason = _OTHERS, Reason(_OTHERS, _OTHERS)
         group = self._groups.setdefault(key, Group(reason, number))
-        group.count += count
+        group.add(reason, count)
         return group
 
     @property
@@ -144,7 +166,7 @@ class Groups:
         """Return them as JSON has words for it."""
         return [
             {
-                "text": group.reason.text,
+                "text": group.text,
                 "count": group.count,
                 "example": group.example,
                 "call": group.call or None,
@@ -165,7 +187,7 @@ class Groups:
         if len(groups) != 1:
             return str(self)
         (only,) = groups
-        return only.reason.text if only.count == 1 else f"{only.count} x {only.reason.text}"
+        return only.text if only.count == 1 else f"{only.count} x {only.text}"
 
 
 def _in_a_line(text: str) -> str:

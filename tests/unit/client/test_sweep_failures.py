@@ -39,7 +39,7 @@ async def test_a_map_says_which_calls_failed_and_why(task, capsys):
     assert "2 of 6 done, 4 failed (ValueError x3, KeyError x1), " in last
     example = first.partition("such as call ")[2].partition(":")[0]
     assert first == (
-        f"farcall: fit: 3 x ValueError: singular matrix {example} "
+        f"farcall: fit: 3 x ValueError: singular matrix ... "
         f"(such as call {example}: fit(lr={example}, depth=5))"
     )
     assert second == "farcall: fit: KeyError: 'lr' (call 2: fit(lr=2, depth=5))"
