@@ -2,7 +2,8 @@
 
 A sublattice is a workflow inside a workflow: its graph is built when its arguments are known, and
 each of its electrons is a Batch job. This starts Covalent's server and stops it again; leave both
-lines out where yours runs already (docs/covalent.md). Covalent needs Python 3.10 to 3.12.
+lines out where yours runs already (docs/covalent.md). Install Covalent, which needs Python 3.10 to
+3.12, with `pip install '.[covalent]'`.
 
     farcall local -- python examples/covalent_sublattice.py
 """

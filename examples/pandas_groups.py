@@ -1,6 +1,7 @@
 """pandas: one job for each group of a frame, and one frame of their answers.
 
-Frames are arguments and values like any other. The image needs pandas (docs/image.md).
+Frames are arguments and results like any other objects. Install pandas here (`pip install pandas`)
+and in the image (docs/image.md).
 
     farcall local -- python examples/pandas_groups.py
 """
