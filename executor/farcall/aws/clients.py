@@ -32,7 +32,6 @@ from aiobotocore.credentials import AioCredentials
 from aiobotocore.httpsession import AIOHTTPSession
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
-from obstore.store import S3Store
 
 from farcall.aws import buckets, endpoints, refusals
 from farcall.aws.buckets import Place
@@ -42,10 +41,10 @@ from farcall.model.platforms import BATCH
 from farcall.model.settings import Settings
 from farcall.model.settings_help import DEFAULTS, origin
 from farcall.model.timing import Timing, in_force
-from farcall_runtime.storage import settings_hidden, store_config
+from farcall_runtime.storage import open_store
 
 if TYPE_CHECKING:
-    from obstore.store import S3Credential
+    from obstore.store import S3Credential, S3Store
 
 _log = logging.getLogger("farcall")
 
@@ -351,18 +350,18 @@ class Aws:
             # Of the answer; it begins to count with the request.
             options["read_timeout"] = f"{self.timing.read_timeout_s}s"
         retry_s = self.timing.sending_retry_s if sending else self.timing.quick_retry_s
-        config = store_config(*place, self._settings.s3_encryption, self._settings.s3_kms_key_id)
-        with settings_hidden():
-            return S3Store(
-                buckets.copy_source(bucket),  # only copies use it: the URL has the bucket in it
-                config=config,
-                credential_provider=self._credentials,
-                client_options=options,  # type: ignore[arg-type]
-                retry_config={
-                    "max_retries": 10,
-                    "retry_timeout": timedelta(seconds=retry_s),
-                },
-            )
+        return open_store(
+            buckets.copy_source(bucket),  # only copies use it: the URL has the bucket in it
+            *place,
+            self._settings.s3_encryption,
+            self._settings.s3_kms_key_id,
+            credential_provider=self._credentials,
+            client_options=options,
+            retry_config={
+                "max_retries": 10,
+                "retry_timeout": timedelta(seconds=retry_s),
+            },
+        )
 
     def operations(self, bucket: str) -> S3Operations:
         """Return what asks of a bucket what obstore does not.
