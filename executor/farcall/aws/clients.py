@@ -30,6 +30,7 @@ import botocore.loaders
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.httpsession import AIOHTTPSession
+from botocore.configloader import raw_config_parse
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
@@ -671,7 +672,20 @@ def _region(core: Any, settings: Settings) -> tuple[str, str]:
         if os.environ.get(name):
             return settings.region, name
     found = core.get_config_variable("region")
-    return (found, "the AWS configuration") if found else (settings.region, DEFAULTS)
+    return (found, _region_place(core)) if found else (settings.region, DEFAULTS)
+
+
+def _region_place(core: Any) -> str:
+    """Return which profile and which file of the AWS configuration set the region."""
+    profile = core.get_config_variable("profile") or "default"
+    for variable in ("credentials_file", "config_file"):  # botocore's order
+        path = core.get_config_variable(variable)
+        with contextlib.suppress(botocore.exceptions.BotoCoreError):
+            sections = raw_config_parse(path)
+            names = (profile, f"profile {profile}")
+            if any("region" in sections.get(name, {}) for name in names):
+                return f"profile {profile!r} in {path}"
+    return f"profile {profile!r} in the AWS configuration"  # its name is written in another way
 
 
 _PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
