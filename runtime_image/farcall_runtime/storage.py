@@ -29,7 +29,7 @@ from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask, calm
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from obstore.store import ObjectStore, S3Config
+    from obstore.store import ObjectStore, S3Config, S3Store
 
 SINGLE_PUT_BYTES = 64 * 1024 * 1024
 """Values up to this size (64 MiB) are in their outcome; larger ones lie beside it, in parts."""
@@ -53,68 +53,88 @@ _PASSING = (*PASSING, *EXPIRED, "InvalidToken")
 """What a try need not meet again, or not with the credentials that are fetched for it."""
 
 
-def store_config(url: str, region: str, encryption: str, kms_key_id: str) -> S3Config:
-    """Return what obstore is told of a bucket, by client and container.
+_OBSTORE_DEFAULTS: S3Config = {
+    "conditional_put": "etag",
+    "copy_if_not_exists": "multipart",
+    "disable_bulk_delete": False,
+    "disable_tagging": False,
+    "imdsv1_fallback": False,
+    "metadata_endpoint": "http://169.254.169.254",
+    "request_payer": False,
+    "s3_express": False,
+    "skip_signature": False,
+    "unsigned_payload": False,
+}
+"""obstore's defaults, passed explicitly because obstore otherwise reads ``AWS_*`` variables."""
 
-    Every object is sent with its SHA-256: a bucket whose Object Lock has a default retention
-    stores none without a checksum. The signature has the hash anyway, so it costs nothing.
+_HIDDEN = (
+    "AWS_SERVER_SIDE_ENCRYPTION",
+    "AWS_SSE_BUCKET_KEY_ENABLED",
+    "AWS_SSE_CUSTOMER_KEY_BASE64",
+    "AWS_SSE_KMS_KEY_ID",
+    "AWS_TOKEN",
+)
+"""Variables that only obstore reads, and whose default no explicit value can express."""
+
+_hiding = threading.Lock()
+
+
+def open_store(
+    name: str, url: str, region: str, encryption: str, kms_key_id: str, **options: Any
+) -> S3Store:
+    """Open a bucket for client and container; only these arguments decide how requests look.
+
+    obstore itself reads dozens of ``AWS_*`` variables, such as ``AWS_SKIP_SIGNATURE``, which
+    neither AWS's SDKs nor farcall document. Only its credentials come from the environment, and
+    only without a ``credential_provider``.
+
+    Every object is sent with its SHA-256, because a bucket whose Object Lock has a default
+    retention requires a checksum. The signature contains the hash anyway, so it costs nothing.
 
     Args:
+        name: The bucket's name.
         url: The bucket's URL.
-        region: Its region.
-        encryption: With which objects are stored; empty for the bucket's own choice.
-        kms_key_id: The key of AWS KMS for it; empty for the account's own.
+        region: The bucket's region.
+        encryption: Encryption of new objects; empty for the bucket's default.
+        kms_key_id: AWS KMS key for the encryption; empty for the account's default key.
+        options: obstore's other arguments. ``client_options`` is required: without it obstore
+            reads the options of its HTTP client from ``AWS_*`` variables.
 
-    Source:
+    Sources:
         https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-lock-managing.html
+        https://developmentseed.org/obstore/latest/api/store/aws/#obstore.store.S3Config
     """
+    from obstore.store import S3Store  # after the fork: the child process does not need it
+
     config: S3Config = {
+        **_OBSTORE_DEFAULTS,
         "region": region,
-        "aws_endpoint_url_s3": url,  # the environment's would come before any other endpoint
-        "virtual_hosted_style_request": True,  # the URL has the bucket in it
+        "endpoint": url,
+        "aws_endpoint_url_s3": url,  # the environment's would take precedence over `endpoint`
+        "virtual_hosted_style_request": True,  # the URL contains the bucket
         "checksum_algorithm": "SHA256",
     }
     if encryption:
         config["server_side_encryption"] = encryption
     if kms_key_id:
         config["sse_kms_key_id"] = kms_key_id
-    return config
+    with _hidden_variables():
+        return S3Store(name, config=config, **options)
 
 
 @contextlib.contextmanager
-def settings_hidden() -> Iterator[None]:
-    """Hide variables from obstore while it opens a store: farcall's own options decide.
-
-    obstore reads each of its settings from a variable, such as AWS_SKIP_SIGNATURE or
-    AWS_SERVER_SIDE_ENCRYPTION, and not every setting can be given so that it has no effect.
-    Few environments have such a variable; others are not touched.
-
-    Source:
-        https://developmentseed.org/obstore/latest/api/store/aws/#obstore.store.S3Config
-    """
+def _hidden_variables() -> Generator[None, None, None]:
+    """Remove the variables that only obstore reads, while it reads the environment."""
     with _hiding:
-        hidden = {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith("AWS_") and not name.startswith(_SHOWN)
-        }
+        # obstore ignores the case of a name after its prefix.
+        names = [
+            name for name in os.environ if name.startswith("AWS_") and name.upper() in _HIDDEN
+        ]
+        hidden = {name: os.environ.pop(name) for name in names}
         try:
-            for name in hidden:
-                del os.environ[name]
             yield
         finally:
             os.environ.update(hidden)
-
-
-_hiding = threading.Lock()
-_SHOWN = (
-    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
-    *("AWS_CONTAINER_", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_", "AWS_ENDPOINT_URL_STS"),
-    *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_BATCH_", "AWS_EXECUTION_ENV"),
-    *("AWS_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CA_BUNDLE"),
-)
-"""Beginnings of variables that obstore may see: credentials, what `store_config` overrides, and
-what obstore does not read."""
 
 
 class StorageError(Exception):
@@ -200,9 +220,6 @@ class Storage:
 
     def _open(self) -> ObjectStore:
         """Open the bucket with fresh connections and fresh credentials."""
-        # Imported here, and so after the fork: the child has no use for it.
-        from obstore.store import S3Store, from_url
-
         environment = self._environment
         region = (
             environment.get(contract.ENV_REGION)
@@ -220,32 +237,30 @@ class Storage:
             or contract.bucket_url(self.bucket, region)
         )
         if url.startswith("file:"):  # a bucket that is a folder: see the contract
+            from obstore.store import from_url
+
             return from_url(url)
-        config = store_config(
+        return open_store(
+            self.bucket,
             url,
             region,
             environment.get(contract.ENV_ENCRYPTION, ""),
             environment.get(contract.ENV_KMS_KEY, ""),
+            client_options={
+                "allow_http": url.startswith("http://"),
+                "connect_timeout": "10s",
+                "timeout": f"{_LONGEST_REQUEST_S}s",
+            },
+            retry_config={
+                "max_retries": 10,
+                "retry_timeout": timedelta(seconds=_QUICK_RETRY_S),
+                "backoff": {
+                    "init_backoff": timedelta(seconds=_QUICK_PAUSE_S),
+                    "max_backoff": timedelta(seconds=5),
+                    "base": 2,
+                },
+            },
         )
-        with settings_hidden():
-            return S3Store(
-                self.bucket,
-                config=config,
-                client_options={
-                    "allow_http": url.startswith("http://"),
-                    "connect_timeout": "10s",
-                    "timeout": f"{_LONGEST_REQUEST_S}s",
-                },
-                retry_config={
-                    "max_retries": 10,
-                    "retry_timeout": timedelta(seconds=_QUICK_RETRY_S),
-                    "backoff": {
-                        "init_backoff": timedelta(seconds=_QUICK_PAUSE_S),
-                        "max_backoff": timedelta(seconds=5),
-                        "base": 2,
-                    },
-                },
-            )
 
     def read(self, key: str, start: int, end: int) -> bytes:
         """Return the bytes of an object from ``start`` up to, not including, ``end``.

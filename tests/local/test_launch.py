@@ -20,7 +20,7 @@ import pytest
 import farcall.local
 from farcall.local import run_command, start
 from farcall.local.iam.signatures import AccessKey
-from farcall.local.names import client_environment
+from farcall.local.names import REGION, client_environment
 from tests.local.account import Account
 from tests.local.test_forking import running_with_others
 from tests.local.test_server import gone
@@ -132,17 +132,21 @@ def test_exit_code_of_a_command(script, code):
 
 def test_environment_of_a_command(monkeypatch, tmp_path):
     """The user's profile and endpoints do not lead the command past the embedded AWS."""
-    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "FARCALL_PROFILE"):
+    misleading = {
+        *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ENDPOINT_URL_S3", "AWS_CA_BUNDLE"),
+        *("AWS_CREDENTIAL_EXPIRATION", "AWS_USE_FIPS_ENDPOINT", "FARCALL_CREDENTIALS"),
+    }
+    options = {"FARCALL_PROFILE": "default", "FARCALL_REGION": REGION, "FARCALL_ENDPOINT_URL": ""}
+    for name in (*misleading, *options):
         monkeypatch.setenv(name, "mine")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://elsewhere.example")
     monkeypatch.setenv("MINE", "kept")
     found = tmp_path / "env"
     assert run_command(["sh", "-c", f"env > {found}"]) == 0
     env = dict(line.split("=", 1) for line in found.read_text().splitlines() if "=" in line)
     assert env["MINE"] == "kept"
     assert env["FARCALL_S3_BUCKET_NAME"] == "farcall-local"
-    assert not {"AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ENDPOINT_URL_S3"} & set(env)
-    assert env["FARCALL_PROFILE"] == "default"
+    assert not misleading & set(env)
+    assert options.items() <= env.items()
 
 
 def test_a_command_is_given_the_key():

@@ -26,6 +26,10 @@ class Access(Protocol):
     timing: Timing
     overruled: str
 
+    @property
+    def told_region(self) -> str:
+        """The region and where it comes from; see `Aws.told_region`."""
+
     def store(self, bucket: str, *, sending: bool = False) -> S3Store:
         """Open the store of a bucket; see `Aws.store`."""
 

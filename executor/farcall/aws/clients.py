@@ -30,9 +30,9 @@ import botocore.loaders
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.httpsession import AIOHTTPSession
+from botocore.configloader import raw_config_parse
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
-from obstore.store import S3Store
 
 from farcall.aws import buckets, endpoints, refusals
 from farcall.aws.buckets import Place
@@ -42,10 +42,10 @@ from farcall.model.platforms import BATCH
 from farcall.model.settings import Settings
 from farcall.model.settings_help import DEFAULTS, origin
 from farcall.model.timing import Timing, in_force
-from farcall_runtime.storage import settings_hidden, store_config
+from farcall_runtime.storage import open_store
 
 if TYPE_CHECKING:
-    from obstore.store import S3Credential
+    from obstore.store import S3Credential, S3Store
 
 _log = logging.getLogger("farcall")
 
@@ -351,18 +351,18 @@ class Aws:
             # Of the answer; it begins to count with the request.
             options["read_timeout"] = f"{self.timing.read_timeout_s}s"
         retry_s = self.timing.sending_retry_s if sending else self.timing.quick_retry_s
-        config = store_config(*place, self._settings.s3_encryption, self._settings.s3_kms_key_id)
-        with settings_hidden():
-            return S3Store(
-                buckets.copy_source(bucket),  # only copies use it: the URL has the bucket in it
-                config=config,
-                credential_provider=self._credentials,
-                client_options=options,  # type: ignore[arg-type]
-                retry_config={
-                    "max_retries": 10,
-                    "retry_timeout": timedelta(seconds=retry_s),
-                },
-            )
+        return open_store(
+            buckets.copy_source(bucket),  # only copies use it: the URL has the bucket in it
+            *place,
+            self._settings.s3_encryption,
+            self._settings.s3_kms_key_id,
+            credential_provider=self._credentials,
+            client_options=options,
+            retry_config={
+                "max_retries": 10,
+                "retry_timeout": timedelta(seconds=retry_s),
+            },
+        )
 
     def operations(self, bucket: str) -> S3Operations:
         """Return what asks of a bucket what obstore does not.
@@ -672,7 +672,20 @@ def _region(core: Any, settings: Settings) -> tuple[str, str]:
         if os.environ.get(name):
             return settings.region, name
     found = core.get_config_variable("region")
-    return (found, "the AWS configuration") if found else (settings.region, DEFAULTS)
+    return (found, _region_place(core)) if found else (settings.region, DEFAULTS)
+
+
+def _region_place(core: Any) -> str:
+    """Return which profile and which file of the AWS configuration set the region."""
+    profile = core.get_config_variable("profile") or "default"
+    for variable in ("credentials_file", "config_file"):  # botocore's order
+        path = core.get_config_variable(variable)
+        with contextlib.suppress(botocore.exceptions.BotoCoreError):
+            sections = raw_config_parse(path)
+            names = (profile, f"profile {profile}")
+            if any("region" in sections.get(name, {}) for name in names):
+                return f"profile {profile!r} in {path}"
+    return f"profile {profile!r} in the AWS configuration"  # its name is written in another way
 
 
 _PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")

@@ -36,8 +36,8 @@ main(**json.loads(sys.argv[2]))
 #: The user's variables that would keep a client from the emulator, with the endpoints of services.
 _MISLEADING = (
     *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"),
-    *("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_USE_FIPS_ENDPOINT"),
-    "AWS_USE_DUALSTACK_ENDPOINT",
+    *("AWS_CREDENTIAL_EXPIRATION", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_CA_BUNDLE"),
+    *("AWS_USE_FIPS_ENDPOINT", "AWS_USE_DUALSTACK_ENDPOINT", "FARCALL_CREDENTIALS"),
 )
 
 

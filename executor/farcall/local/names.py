@@ -35,6 +35,7 @@ NODE_ADDRESS = "127.0.0.1"
 
 #: The variables that name what is there from the start.
 RESOURCES = {
+    "FARCALL_REGION": REGION,  # of the others
     "FARCALL_S3_BUCKET_NAME": BUCKET,
     "FARCALL_BATCH_QUEUE": QUEUE,
     "FARCALL_BATCH_JOB_ROLE_NAME": JOB_ROLE,
@@ -114,6 +115,7 @@ def client_environment(
         "AWS_EC2_METADATA_DISABLED": "true",
         **{name: _with_host(os.environ.get(name, ""), host) for name in ("NO_PROXY", "no_proxy")},
         "FARCALL_PROFILE": "default",  # one in farcall.toml may not exist here
+        "FARCALL_ENDPOINT_URL": "",  # and one in farcall.toml is another account's
         "FARCALL_ARCHITECTURE": _ARCHITECTURES.get(platform.machine().lower(), "x86_64"),
         **({} if empty else {**RESOURCES, **image}),
     }

@@ -169,8 +169,8 @@ class Bucket:
         text = str(error)
         if "NoSuchBucket" in text:
             return SettingsError(
-                f"s3_bucket_name is {self.name!r}, and there is no such bucket in this account "
-                "and region; create it, or set s3_bucket_name to one that exists",
+                f"s3_bucket_name is {self.name!r}, and there is no such bucket; create it, or set "
+                "s3_bucket_name to one that exists",
                 option="s3_bucket_name",
             )
         if isinstance(error, FileNotFoundError):

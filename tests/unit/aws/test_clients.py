@@ -331,3 +331,15 @@ async def test_missing_profile_is_named_with_variable(nobody, monkeypatch, varia
     monkeypatch.setenv(variable, "work")
     with pytest.raises(SettingsError, match=f"{variable} is 'work', which is not a profile"):
         await Aws.configured(Settings())
+
+
+@pytest.mark.parametrize(
+    ("variable", "section"),
+    [("AWS_CONFIG_FILE", "profile work"), ("AWS_SHARED_CREDENTIALS_FILE", "work")],
+)
+async def test_region_names_profile_and_file(nobody, monkeypatch, tmp_path, variable, section):
+    path = tmp_path / "aws"
+    path.write_text(f"[{section}]\nregion = eu-west-3\n")
+    monkeypatch.setenv(variable, str(path))
+    aws = await Aws.configured(Settings(profile="work"))
+    assert aws.told_region == f"eu-west-3 (from profile 'work' in {path})"

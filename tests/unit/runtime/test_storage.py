@@ -128,16 +128,18 @@ OF_CREDENTIALS = (
 )
 
 
-def test_settings_of_obstore_change_no_request(open_bucket, monkeypatch):
+@pytest.mark.parametrize("value", ["true", "aws:kms"])
+def test_settings_of_obstore_change_no_request(open_bucket, monkeypatch, value):
     folder = Path(obstore.__file__).parent / "_store"
     stubs = "".join((folder / name).read_text() for name in ("_aws.pyi", "_client.pyi"))
     names = {f"AWS_{name.upper()}" for name in re.findall(r"^    (\w+): ", stubs, re.M)}
-    names |= set(re.findall(r"`(AWS_\w+)`", stubs))
+    names |= {"AWS_Skip_Signature", *re.findall(r"`(AWS_\w+)`", stubs)}
     assert {"AWS_SKIP_SIGNATURE", "AWS_TOKEN", "AWS_ALLOW_INVALID_CERTIFICATES"} <= names
     server, _ = open_bucket(works)
 
     def request():
-        Storage("bucket", {"AWS_ENDPOINT_URL": server.url}).put("key", [b"data"])
+        storage = Storage("bucket", {"AWS_ENDPOINT_URL": server.url}, retry_s=0)
+        storage.create("key", [b"data"])
         head = re.sub(r"x-amz-date: .*|Credential=\S*|Signature=\w+", "", server.heads[-1])
         return sorted(head.splitlines())
 
@@ -145,9 +147,20 @@ def test_settings_of_obstore_change_no_request(open_bucket, monkeypatch):
     for name in names:
         if not name.startswith(OF_CREDENTIALS):
             with monkeypatch.context() as changed:
-                changed.setenv(name, "true")
+                changed.setenv(name, value)
                 assert request() == plain, name
-                assert os.environ[name] == "true"
+                assert os.environ[name] == value
+
+
+def test_sdk_variables_stay_set(open_bucket, monkeypatch):
+    """Another thread may be opening an AWS client at that moment."""
+    _, storage = open_bucket(works)
+    for name in ("AWS_DEFAULT_PROFILE", "AWS_EC2_METADATA_DISABLED", "AWS_USE_FIPS_ENDPOINT"):
+        monkeypatch.setenv(name, "true")
+    removed = []
+    monkeypatch.setattr(type(os.environ), "__delitem__", lambda _, name: removed.append(name))
+    storage.create("key", [b"data"])
+    assert removed == []
 
 
 def test_a_request_that_hangs_is_made_anew(open_bucket):

@@ -56,7 +56,7 @@ class Queues:
                 async for page in session.backend.list_jobs(queue, foreign=True):
                     yield queue, page
             except SettingsError as error:
-                raise _no_queue(queue, await session.backend.queues()) from error
+                raise _no_queue(session, queue, await session.backend.queues()) from error
             except ServiceError as error:
                 raise await _explained(session, queue, error) from error
 
@@ -72,7 +72,7 @@ async def _queues(session: Session, wanted: str) -> list[str]:
     there = await session.backend.queues()
     found = [queue for queue in there if fnmatchcase(queue, wanted or "*")]
     if wanted and not found:
-        raise _no_queue(wanted, there)
+        raise _no_queue(session, wanted, there)
     return found
 
 
@@ -84,12 +84,12 @@ async def _explained(session: Session, queue: str, error: ServiceError) -> Farca
         there = await session.backend.queues()
     except ServiceError:  # what was refused first matters more
         return error
-    return error if queue in there else _no_queue(queue, there)
+    return error if queue in there else _no_queue(session, queue, there)
 
 
-def _no_queue(queue: str, there: list[str]) -> SettingsError:
+def _no_queue(session: Session, queue: str, there: list[str]) -> SettingsError:
     some = named(there, "queue") if there else "none at all"
     return SettingsError(
-        f"queue is {queue!r}: there is no such job queue in this account and region, but {some}",
+        f"queue is {queue!r}: there is no such job queue in {session.aws.told_region}, but {some}",
         option="queue",
     )
