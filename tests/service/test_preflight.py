@@ -97,6 +97,12 @@ async def test_an_endpoint_nobody_listens_on_is_a_service_error(
             pass
 
 
+@pytest.mark.parametrize("options", [{"vcpu": 500}, {"num_gpus": 9}])
+async def test_emulator_has_limits_of_compute_environment(make_executor, aws, options):
+    with pytest.raises(SettingsError, match="farcall-local has .*at most"):
+        await make_executor(**options).task(abs)(-1)
+
+
 async def test_what_no_compute_environment_could_run_is_refused_as_things_are(
     make_executor: Callable[..., BatchExecutor],
     aws: farcall.local.LocalAWS,

@@ -36,8 +36,9 @@ def run_local(
     farcall local                              prints the export lines, then serves until Ctrl-C
 
     With --docker a job runs in a container of the image that container_image_uri names, with a
-    docker engine of this machine. With --empty there is no bucket, queue, role or log group, as
-    as in a new AWS account, and at the end it says what COMMAND has left there.
+    docker engine of this machine. Otherwise a job is a process of this machine, and its memory is
+    not limited. With --empty there is no bucket, queue, role or log group, as in a new AWS
+    account, and at the end it says what COMMAND has left there.
 
     With --kubernetes there is a Kubernetes beside it, whose pods run as the jobs do: KUBECONFIG
     names its file, for kubectl too, and FARCALL_BACKEND has farcall use it.

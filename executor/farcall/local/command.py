@@ -20,6 +20,7 @@ from farcall.local.signals import handling
 from farcall.model.config_trust import CONFIG_VARIABLE
 
 #: How often it is looked at whether the server is still there.
+_UNLIMITED = "jobs run as processes whose memory is not limited; --docker enforces the limit"
 LOOK_S = 0.5
 
 
@@ -63,6 +64,8 @@ def run_command(
             file = Path(folder, "farcall.toml")
             file.touch()
             inherited[CONFIG_VARIABLE] = str(file)
+        if not docker and sys.stderr.isatty():
+            sys.stderr.write(f"farcall local: {_UNLIMITED}\n")
         try:
             process = subprocess.Popen(argv, env={**inherited, **aws.environment})  # noqa: S603
         except OSError as error:
@@ -150,6 +153,8 @@ def serve(
                 "lines into another terminal: what is started there runs on it. `farcall local -- "
                 "COMMAND`\nruns one command on a new one, without them.\n"
             )
+            if not docker:
+                sys.stderr.write(f"{_UNLIMITED}\n")
         while True:
             with contextlib.suppress(queue.Empty):
                 signals.get(timeout=LOOK_S)

@@ -51,6 +51,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MAX_VCPUS = 256
+"""Maximum vCPUs of the compute environment: the default of the AWS console."""
+
+_WITH_GPUS = "p4d.24xlarge"
+"""Instance type with eight GPUs; a job sees those of this machine."""
+
 _single = threading.Lock()
 
 TRUST = {
@@ -353,8 +359,17 @@ def _create_queue(queues: Queues, cpus: int) -> None:
     queues.create_environment(
         {
             "computeEnvironmentName": names.COMPUTE_ENVIRONMENT,
-            "type": "UNMANAGED",
-            "unmanagedvCpus": cpus,
+            "type": "MANAGED",
+            # What a job may ask for, although all share this machine's processors and memory.
+            "computeResources": {
+                "type": "EC2",
+                "minvCpus": 0,
+                "desiredvCpus": cpus,
+                "maxvCpus": max(cpus, _MAX_VCPUS),
+                "instanceTypes": ["optimal", _WITH_GPUS],
+                "instanceRole": "ecsInstanceRole",
+                "subnets": ["subnet-local"],
+            },
         }
     )
     order = [{"order": 1, "computeEnvironment": names.COMPUTE_ENVIRONMENT}]
