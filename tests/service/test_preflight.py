@@ -97,6 +97,14 @@ async def test_an_endpoint_nobody_listens_on_is_a_service_error(
             pass
 
 
+async def test_error_in_job_names_missing_options(aws, monkeypatch):
+    monkeypatch.setenv("AWS_BATCH_JOB_ID", "6f1c")
+    monkeypatch.delenv("FARCALL_BATCH_QUEUE")
+    with pytest.raises(SettingsError, match="This code runs in a job") as caught:
+        await BatchExecutor(vcpu=1, memory=1).task(abs)(-1)
+    assert caught.value.option == "batch_queue"
+
+
 @pytest.mark.parametrize("options", [{"vcpu": 500}, {"num_gpus": 9}])
 async def test_emulator_has_limits_of_compute_environment(make_executor, aws, options):
     with pytest.raises(SettingsError, match="farcall-local has .*at most"):
