@@ -164,6 +164,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
+        progress: bool = False,
     ) -> Iterator[R]:
         """Call a function, or a `Task`, with each item, and iterate over the values in order.
 
@@ -179,6 +180,8 @@ class BatchPoolExecutor(concurrent.futures.Executor):
                 `Task.map`.
             buffersize: The most chunks that are submitted and whose values were not taken: the
                 iterables are read on as values are taken. None for all.
+            progress: Show on stderr how many calls are done, running and queued. All calls are
+                submitted at once then: not with ``buffersize``, nor with ``max_workers``.
 
         Raises:
             TypeError: The arguments don't fit the function, or ``buffersize`` is no integer.
@@ -195,12 +198,18 @@ class BatchPoolExecutor(concurrent.futures.Executor):
                 f"chunksize is {chunksize!r}; a whole number of at least 1 is allowed",
                 option="chunksize",
             )
+        if progress and (buffersize is not None or self._limit is not None):
+            raise SettingsError(
+                "progress=True shows all calls, which buffersize and max_workers submit "
+                "little by little; leave them out",
+                option="progress",
+            )
         task = self._task(function)
         check_iterables(iterables)
         calls = zip(*iterables, strict=False)
         source: Source
         if buffersize is None and self._limit is None:
-            source = self._start_sweep(task, list(calls), chunksize)
+            source = self._start_sweep(task, list(calls), chunksize, progress=progress)
         else:
             source = Chunks(partial(self._start_chunk, task), calls, chunksize, buffersize)
         return MapValues(source, ends_at)
@@ -235,13 +244,14 @@ class BatchPoolExecutor(concurrent.futures.Executor):
         return Task(function, self.executor)
 
     def _start_sweep(
-        self, task: Task[..., Any], calls: list[tuple[Any, ...]], chunksize: int
+        self, task: Task[..., Any], calls: list[tuple[Any, ...]], chunksize: int, *, progress: bool
     ) -> Source:
         """Start calls that may all be submitted at once."""
         if not calls:
             return Chunks(partial(self._start_chunk, task), iter(()), chunksize, None)
         columns = zip(*calls, strict=True)
-        work = SweepWork(task.map(*columns, chunksize=chunksize), len(calls), self._calls.tell)
+        sweep = task.map(*columns, chunksize=chunksize, progress=progress)
+        work = SweepWork(sweep, len(calls), self._calls.tell)
         self._calls.start(work).add_done_callback(work.wake)
         return work
 

@@ -79,6 +79,14 @@ def test_after_the_error_of_a_call_the_next_value_follows(pool, chunksize):
     assert list(values) == [4]
 
 
+def test_progress_is_shown_for_all_calls(make_pool, capsys):
+    with make_pool() as pool:
+        assert list(pool.map(add, range(3), progress=True)) == [0, 1, 2]
+        with pytest.raises(SettingsError, match="leave them out"):
+            pool.map(add, range(3), buffersize=1, progress=True)
+    assert "3 of 3 done, 0 failed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("how", [{}, {"chunksize": 3}, {"buffersize": 2}])
 def test_stop_iteration_is_a_runtime_error(pool, how):
     values = pool.map(lambda row: next(iter(row)), [[1], [], [3]], **how)
