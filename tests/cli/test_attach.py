@@ -169,11 +169,12 @@ async def test_recover_lists_the_runs(executor, farcall):
 
     assert (code, err) == (0, "")
     (line,) = [line for line in out.splitlines() if await run_of(executor) in line]
-    assert "1 bundle, the first of 20" in line
+    assert "double  1 bundle, the first of 20" in line
 
     code, out, _ = await farcall("recover", "--json")
     (run,) = [run for run in json.loads(out) if run["name"] == await run_of(executor)]
     assert (code, run["bundles"], run["stored_at"][:2]) == (0, 1, "20")
+    assert run["functions"] == ["double"]
 
 
 async def test_recover_tells_what_came_of_each_task(make_executor, farcall):
@@ -205,7 +206,7 @@ async def test_recover_saves_values_and_takes_them(
         done = await installed_command("recover", run, "--output", folder)
 
     assert done.returncode == 0
-    paths = [folder / f"{job.id.replace(':', '-')}.pickle" for job in jobs]
+    paths = [folder / f"double-{job.id.replace(':', '-')}.pickle" for job in jobs]
     assert {path.name for path in folder.iterdir()} == {path.name for path in paths}
     assert [pickle.loads(path.read_bytes()) for path in paths] == [6, 8]
     assert sorted(done.stdout.splitlines()) == sorted(

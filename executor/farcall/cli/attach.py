@@ -6,6 +6,7 @@ Values are deleted from the bucket only when they lie in a file.
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +73,7 @@ def get_result(reference: str | None, output: Path | None) -> None:
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Save each value as <job>.pickle, and delete it from the bucket.",
+    help="Save each value as <function>-<job>.pickle, and delete it from the bucket.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The list of runs, as JSON.")
 def recover_run(run: str | None, output: Path | None, *, as_json: bool) -> None:
@@ -184,12 +185,22 @@ async def _list_runs(*, as_json: bool) -> None:
     executor = _opened()
     runs = await executor.runs()
     if as_json:
-        rows = [(run.name, run.bundles, json_view.moment(run.stored_at)) for run in runs]
-        print_json([dict(zip(("name", "bundles", "stored_at"), row, strict=True)) for row in rows])
+        print_json(
+            [
+                {
+                    "name": run.name,
+                    "functions": run.functions,
+                    "bundles": run.bundles,
+                    "stored_at": json_view.moment(run.stored_at),
+                }
+                for run in runs
+            ]
+        )
         return
     for run in runs:
         bundles = counted(run.bundles, "bundle")
-        say(f"{in_a_line(run.name)}  {bundles}, the first of {run.stored_at:%Y-%m-%d %H:%M} UTC")
+        first = f"the first of {run.stored_at:%Y-%m-%d %H:%M} UTC"
+        say(in_a_line(f"{run.name}  {', '.join(run.functions)}  {bundles}, {first}"))
     if not runs:
         settings = executor.settings
         say(f"no run has left anything in s3://{settings.s3_bucket_name}/{settings.prefix}")
@@ -229,7 +240,9 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
         async with places:
             error = await job.exception()
             if error is None and folder is not None:
-                path = folder / f"{job.id.replace(':', '-')}.pickle"
+                # The job's name comes from the platform: nothing of it may leave the folder.
+                name = re.sub(r"\W", "_", job.name.rpartition("-")[0])
+                path = folder / f"{name}-{job.id.replace(':', '-')}.pickle"
                 await _save(await job.result(), path)
                 said = f"saved as {path}"
                 if not _keeps():

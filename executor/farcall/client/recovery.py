@@ -12,7 +12,7 @@ import contextlib
 import functools
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
@@ -64,11 +64,13 @@ class Run:
         name: ``<user>-<date>-<time>-<random>``, of the moment it began, UTC.
         bundles: How many bundles are left; one is deleted when all of its tasks are delivered.
         stored_at: When the first of them was stored.
+        functions: Names of the functions that they call, as keys in the bucket have them.
     """
 
     name: str
     bundles: int
     stored_at: datetime
+    functions: tuple[str, ...] = ()
 
 
 class Recovered:
@@ -142,8 +144,16 @@ async def runs(session: Session, settings: Settings) -> list[Run]:
     names = [name for name in listed if _NAME.fullmatch(name) and name != SHARED]
     roots = [run_root(settings.prefix, name) for name in names]
     found = await _each(lambda root: _bundles(store, root), roots)
-    left = [Run(n, len(b), min(b.values())) for n, (b, _) in zip(names, found, strict=True) if b]
+    left = [
+        Run(name, len(stored), min(stored.values()), _functions(stored))
+        for name, (stored, _) in zip(names, found, strict=True)
+        if stored
+    ]
     return sorted(left, key=lambda run: run.stored_at)
+
+
+def _functions(bundles: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({name.rpartition("-")[0] for name in bundles} - {""}))
 
 
 async def recover(session: Session, settings: Settings, run: str) -> Recovered:
