@@ -285,6 +285,7 @@ def _show(error: BaseException) -> None:
 
 
 async def _save(value: object, path: Path) -> None:
+    # In a thread, not with aiofiles: the pickle goes straight to the file and is never in memory.
     await asyncio.to_thread(_write, value, path)
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import aiofiles
+
 from farcall.engine.session import Session
 from farcall.model.errors import FarcallError, IntegrityError, UnknownError, VersionMismatchError
 from farcall.model.submission import Submission
@@ -169,7 +171,7 @@ async def fetch(
             data = await store.get_part(key, 0, size, size)
             if data is None:
                 raise _missing(f"s3://{submission.where.bucket}/{key}")
-            await asyncio.to_thread(_write, bucket / key, size, [(0, data)])
+            await _write(bucket / key, size, [(0, data)])
         if image and found.entry.detail.runtime:
             await _fetch_runtime(session, found.entry.detail.runtime, folder / RUNTIME)
     except envelope.IntegrityError as error:
@@ -184,21 +186,19 @@ async def fetch(
         packages=image,
     )
 
-    def write() -> None:
-        _write(bucket / submission.where.bundle_key, found.bundle.end, pieces)
-        (folder / ORDER).write_text(json.dumps(order._asdict()))
-
-    await asyncio.to_thread(write)
+    await _write(bucket / submission.where.bundle_key, found.bundle.end, pieces)
+    async with aiofiles.open(folder / ORDER, "w") as file:
+        await file.write(json.dumps(order._asdict()))
 
 
-def _write(path: Path, size: int, pieces: Iterable[_Piece]) -> None:
+async def _write(path: Path, size: int, pieces: Iterable[_Piece]) -> None:
     """Write parts of a file where they belong; what is between them takes no room."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.truncate(size)
+    async with aiofiles.open(path, "wb") as file:
+        await file.truncate(size)
         for at, data in pieces:
-            file.seek(at)
-            file.write(data)
+            await file.seek(at)
+            await file.write(data)
 
 
 def _shared(found: Found, pieces: Sequence[_Piece]) -> dict[str, int]:
