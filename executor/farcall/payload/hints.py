@@ -23,6 +23,10 @@ _IS_TOO_OLD = (
     "container_image_uri (image on Kubernetes) to one of a newer Linux, or name an older version "
     "of the package"
 )
+_IS_NOT_SENT = (
+    "The job has no file {0}: files of the machine that submits are not sent. Read the file "
+    "before the call and pass its content (docs/shared-data.md), or put it on S3 or into the image"
+)
 _HINTS = (
     (
         "AttributeError",
@@ -38,6 +42,11 @@ _HINTS = (
         _LACKS_LIBRARY,
     ),
     ("ImportError|OSError", r".*version `(GLIBC|GLIBCXX)_[\d.]+' not found .*", _IS_TOO_OLD),
+    (
+        "FileNotFoundError",
+        r"\[Errno 2\] No such .+: '((?!/)[^']+|/(?:home|media|mnt|root|Users|Volumes)/[^']*)'",
+        _IS_NOT_SENT,
+    ),
     ("ModuleNotFoundError", r"No module named '(\w+)(?:\.[^']*)?'.*", _IS_LACKING),
 )
 """By class and text of the error; what is in its groups stands in the hint."""

@@ -90,3 +90,12 @@ def test_a_library_that_is_too_old_comes_with_an_image():
     )
     assert "an older GLIBC" in hint("ImportError", message)
     assert "container_image_uri" in hint("ImportError", message)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_told"),
+    [("data.csv", True), ("/home/ann/data.csv", True), ("/opt/model/weights", False)],
+)
+def test_missing_file_of_caller_gets_hint(path, is_told):
+    error = FileNotFoundError(2, "No such file or directory", path)
+    assert bool(hint("FileNotFoundError", str(error))) is is_told
