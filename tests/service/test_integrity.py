@@ -65,7 +65,7 @@ async def gate(executor: BatchExecutor, tmp_path: Path) -> AsyncIterator[Gate]:
 @pytest.fixture
 def behind(executor: BatchExecutor, gate: Gate) -> BatchExecutor:
     """An executor whose jobs wait behind the gate."""
-    return executor.with_options(vcpu=1000)
+    return executor.with_options(vcpu=256)
 
 
 async def result(job: Job[Any]) -> Any:
@@ -206,7 +206,7 @@ async def test_forged_arguments_harm_the_one_task_they_are_of(
 async def test_a_bundle_of_another_job_or_of_an_earlier_run_is_refused(
     attacker: Attacker, gate: Gate, behind: BatchExecutor, make_executor: MakeExecutor
 ) -> None:
-    async with make_executor(vcpu=1000) as earlier:
+    async with make_executor(vcpu=256) as earlier:
         old = await earlier.submit(weigh, b"old")
         sibling = await behind.submit(weigh, b"sibling")
         first, second = [await behind.submit(weigh, b"victim") for _ in range(2)]

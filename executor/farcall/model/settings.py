@@ -144,6 +144,11 @@ class Place(NamedTuple):
     constructor: str
     file: str
 
+    def argument(self, option: str) -> str:
+        """Return what errors call an option that was passed as an argument."""
+        # Of farcall's own there are several: executors, tasks, with_options.
+        return "an argument" if self is _HOME else f"{self.constructor}({option}=...)"
+
 
 _HOME = Place("BatchExecutor", "farcall.toml")
 
@@ -476,7 +481,7 @@ class Settings(BaseModel):
             sources = {
                 **dict.fromkeys(section, in_file),
                 **{name: f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in environment},
-                **dict.fromkeys(options, "an argument"),
+                **{name: place.argument(name) for name in options},
             }
             raise _explain(error, sources) from None
 
