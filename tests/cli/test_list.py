@@ -220,17 +220,15 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     ]
     (group,) = said["job"]["errors"]
     assert group == {
-        "text": "ValueError: 1 is odd ^[[2J[bold]",
+        "text": "ValueError: ... is odd ^[[2J[bold]",
         "count": 2,
         "example": 1,
         "call": "fails(value=1)",
     }
     assert "FARCALL_OUTCOME_KEY" not in json.dumps(said)
     done = await farcall_command("describe", ids["array"])
-    assert (
-        f"2 x ValueError: ... is odd ^[[2J[bold] (such as {ids['array']}:1, fails(value=1))"
-        in (done.stdout)
-    )
+    example = f"(such as {ids['array']}:1, fails(value=1))"
+    assert f"2 x ValueError: ... is odd ^[[2J[bold] {example}" in done.stdout
 
 
 def assert_harmless(text):

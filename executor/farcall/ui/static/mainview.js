@@ -153,12 +153,15 @@ function drawnRuns() {
     run,
     label: runName(run),
     created: run.created,
-    started: Number.isFinite(run.started) ? run.started : null,
+    started: Number.isFinite(run.started) ? run.started : begun(run.counts, run.created),
     stopped: run.left ? null : run.stopped,
     group: run.left ? "running" : run.counts.failed ? "failed" : run.counts.cancelled ? "cancelled" : "succeeded",
     mark: run.counts.failed ? "failed" : undefined,
   }));
 }
+
+// Of an array Batch does not say when the first child began, so it is drawn from its submission on.
+const begun = (counts, created) => (counts.running + counts.succeeded + counts.failed ? created : null);
 
 // Children are drawn in the place of their array, where they are known.
 function drawnTasks(jobs) {
@@ -168,8 +171,8 @@ function drawnTasks(jobs) {
     if (known.length && drawn.length + known.length < MOST_DRAWN) {
       for (const child of known) if (child) drawn.push(child);
     } else {
-      job.label = job.array_size ? `${called(job)} × ${job.array_size}` : called(job);
-      drawn.push(job);
+      const label = job.array_size ? `${called(job)} × ${job.array_size}` : called(job);
+      drawn.push({ ...job, label, started: job.started ?? (job.array_size ? begun(job.by, job.created) : null) });
     }
   }
   return drawn;
