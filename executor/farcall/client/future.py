@@ -201,7 +201,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         return self._used
 
     def note_used(self, usage: Usage) -> None:
-        """Take in what the job used; for the one who runs the call."""
+        """Record what the job used; called by the owner of the call."""
         self._used = usage
 
     def set_exception(self, exception: BaseException | None) -> None:

@@ -115,7 +115,7 @@ class Peaks:
         array.read_at, array.is_read = clock.now(), parent.status.is_final
         try:
             found = await receipts(store, submission)
-        except FarcallError:  # who only looks at jobs need not read what is beside bundles
+        except FarcallError:  # a user who lists jobs may lack the right to read receipts
             return
         for data, key in found:
             with contextlib.suppress(envelope.EnvelopeError):  # another client's

@@ -97,7 +97,7 @@ def get_log_events(
     next_token: str | None,
     start_from_head: bool,
 ) -> tuple[list[dict[str, Any]], str, str]:
-    """Answer a request, in the place of the method of moto's log stream.
+    """Answer a request; replaces the method of moto's log stream.
 
     Returns:
         The events of a page, the token of the page before it, and of the page after it.
