@@ -214,7 +214,7 @@ def _pickle_and_compare(error: BaseException) -> bytes | None:
 
 
 def _recipe(error: BaseException) -> _Rebuilt:
-    if type(error).__module__.startswith("pydantic_core"):
+    if hasattr(type(error), "from_exception_data"):  # pydantic's
         return _Rebuilt(rebuild_validation_error, *_validation_error(error))
     state = {name: value for name, value in vars(error).items() if _can_pickle(value)}
     args = tuple(_picklable(arg) for arg in error.args)

@@ -308,5 +308,5 @@ async def test_wrong_usage_and_an_aws_that_is_not_there(farcall_command, aws):
         assert text in done.stderr
     done = await farcall_command("list", "--queue", "no-such-queue")
     assert done.returncode == 1
-    assert "there is no such queue in us-east-1 (from FARCALL_REGION)" in done.stderr
+    assert "which is not a queue in us-east-1 (from FARCALL_REGION)" in done.stderr
     assert "there are farcall-local" in done.stderr

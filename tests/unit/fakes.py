@@ -145,7 +145,7 @@ class ScriptedBatch(BatchBackend):
                 batch=client,
                 timing=timing,
                 region="us-east-1",
-                told_region="us-east-1 (from AWS_REGION)",
+                region_and_origin="us-east-1 (from AWS_REGION)",
                 has_console=False,
             )
         )

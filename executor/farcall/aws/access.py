@@ -27,8 +27,8 @@ class Access(Protocol):
     overruled: str
 
     @property
-    def told_region(self) -> str:
-        """The region and where it comes from; see `Aws.told_region`."""
+    def region_and_origin(self) -> str:
+        """The region and where it comes from; see `Aws.region_and_origin`."""
 
     def store(self, bucket: str, *, sending: bool = False) -> S3Store:
         """Open the store of a bucket; see `Aws.store`."""

@@ -1,8 +1,7 @@
 """Bootstrap program: what a container runs first whose image holds nothing of farcall's.
 
-It fetches farcall's runtime from the bucket by a signed request, compares it with the SHA-256 that
-it was told, unpacks it, and becomes the module ``farcall_runtime``. It needs nothing but the
-standard library of Python 3.10.
+It fetches farcall's runtime from the bucket with a signed request, verifies its SHA-256, unpacks
+it, and runs the package ``farcall_runtime``. It needs only the standard library of Python 3.10.
 
 The job definition holds it as ``bootstrap_program.min.txt``, which ``make bootstrap`` makes of
 this file: without comments and long names, for a command has no room. No f-string here has quotes

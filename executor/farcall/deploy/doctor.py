@@ -26,7 +26,7 @@ async def examine(access: Aws, settings: Settings) -> list[Finding]:
     except ServiceError as error:
         return [told(_CHECK, error)]
     if state is None:
-        found = f"{name}, to which queue {queue} belongs, is not in {access.told_region}"
+        found = f"{name}, to which queue {queue} belongs, is not in {access.region_and_origin}"
         return [Finding(_CHECK, WARNING, found, "`farcall deploy` makes another")]
     text = f"{name}, {state.status}"
     if state.is_under_way:

@@ -78,8 +78,8 @@ async def _default_vpc(access: Aws) -> str:
     reply = await ask(access, "ec2", "describe_vpcs", Filters=filters)
     if not reply["Vpcs"]:
         raise FarcallError(
-            f"{access.told_region} has no default VPC; name subnets with --subnets, from which "
-            "S3, CloudWatch Logs and the images' registry can be reached, or let `aws ec2 "
+            f"{access.region_and_origin} has no default VPC; name subnets with --subnets, from "
+            "which S3, CloudWatch Logs and the images' registry can be reached, or let `aws ec2 "
             f"create-default-vpc --region {access.region}` make a VPC, which costs nothing"
         )
     return str(reply["Vpcs"][0]["VpcId"])
@@ -94,8 +94,8 @@ async def _default(access: Aws, vpc: str) -> list[dict[str, Any]]:
         return default
     if not found:
         raise FarcallError(
-            f"VPC {vpc} has no subnet in {access.told_region}, or does not exist; name another "
-            "with --vpc, or subnets with --subnets"
+            f"VPC {vpc} has no subnet in {access.region_and_origin}, or does not exist; name "
+            "another with --vpc, or subnets with --subnets"
         )
     listed = ", ".join(f"{each['SubnetId']} ({each['AvailabilityZone']})" for each in found)
     raise FarcallError(

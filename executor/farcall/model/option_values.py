@@ -126,7 +126,7 @@ def _names(value: Any) -> list[str]:
 
 
 MAX_TAGS = 45
-"""Maximum tags of a job: five of the 50 that AWS accepts are left for Batch's own."""
+"""Maximum tags of a job. AWS accepts 50, with those of the job definition."""
 
 MAX_TAG_KEY, MAX_TAG_VALUE = 128, 256
 """Maximum characters of a tag's key and value, and below the characters that neither may have.

@@ -169,7 +169,7 @@ class Bucket:
         text = str(error)
         if "NoSuchBucket" in text:
             return SettingsError(
-                f"s3_bucket_name is {self.name!r}, and there is no such bucket; create it, or set "
+                f"s3_bucket_name is {self.name!r}, which does not exist; create it, or set "
                 "s3_bucket_name to one that exists",
                 option="s3_bucket_name",
             )

@@ -74,7 +74,7 @@ async def _locate(client: Any, access: Aws, name: str) -> list[Finding]:
         if error.status != 404:
             raise
         raise SettingsError(
-            f"s3_bucket_name is {name!r}, and there is no such bucket; create it, or set "
+            f"s3_bucket_name is {name!r}, which does not exist; create it, or set "
             "s3_bucket_name to one that exists",
             option="s3_bucket_name",
         ) from error

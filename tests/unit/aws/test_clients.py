@@ -292,7 +292,7 @@ async def test_certificates_that_are_not_there_are_told(monkeypatch):
 
 
 @pytest.fixture
-def nobody(monkeypatch, tmp_path):
+def keyless(monkeypatch, tmp_path):
     """Nobody's machine: there are no keys anywhere."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -301,12 +301,12 @@ def nobody(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
-async def test_batch_needs_credentials_at_once(nobody):
+async def test_batch_needs_credentials_at_once(keyless):
     with pytest.raises(ServiceError, match="no AWS credentials were found; run `aws configure`"):
         await Aws.open(Settings())
 
 
-async def test_kubernetes_needs_them_for_the_bucket_alone(nobody):
+async def test_kubernetes_needs_them_for_the_bucket_alone(keyless):
     aws = await Aws.open(Settings(backend="kubernetes"))
     assert aws.batch is None
     for needs in (lambda: aws.store("bucket"), lambda: aws.store("bucket", sending=True)):
@@ -327,7 +327,7 @@ def test_log_response_without_events_is_unchanged(body):
 
 
 @pytest.mark.parametrize("variable", ["AWS_PROFILE", "AWS_DEFAULT_PROFILE"])
-async def test_missing_profile_is_named_with_variable(nobody, monkeypatch, variable):
+async def test_missing_profile_is_named_with_variable(keyless, monkeypatch, variable):
     monkeypatch.setenv(variable, "work")
     with pytest.raises(SettingsError, match=f"{variable} is 'work', which is not a profile"):
         await Aws.configured(Settings())
@@ -337,9 +337,9 @@ async def test_missing_profile_is_named_with_variable(nobody, monkeypatch, varia
     ("variable", "section"),
     [("AWS_CONFIG_FILE", "profile work"), ("AWS_SHARED_CREDENTIALS_FILE", "work")],
 )
-async def test_region_names_profile_and_file(nobody, monkeypatch, tmp_path, variable, section):
+async def test_region_names_profile_and_file(keyless, monkeypatch, tmp_path, variable, section):
     path = tmp_path / "aws"
     path.write_text(f"[{section}]\nregion = eu-west-3\n")
     monkeypatch.setenv(variable, str(path))
     aws = await Aws.configured(Settings(profile="work"))
-    assert aws.told_region == f"eu-west-3 (from profile 'work' in {path})"
+    assert aws.region_and_origin == f"eu-west-3 (from profile 'work' in {path})"

@@ -247,9 +247,9 @@ class BatchBackend:
     def unknown(self, job_id: str) -> str:
         """Say that Batch does not know a job."""
         return (
-            f"Batch does not know job {job_id} in {self._aws.told_region}; `farcall list` shows "
-            "those it knows: it forgets a job some days after its end, and those of other regions "
-            "and accounts are found by the options region and profile"
+            f"Batch does not know job {job_id} in {self._aws.region_and_origin}; `farcall list` "
+            "shows those it knows: it forgets a job some days after its end, and those of other "
+            "regions and accounts are found by the options region and profile"
         )
 
     # --- lists --------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class BatchBackend:
         """Raise a better error where a list was refused because there is no such queue."""
         if error.code == "ClientException" and "queue" in str(error).lower():
             raise await preflight.unknown_queue(
-                self._batch, queue, self._aws.told_region
+                self._batch, queue, self._aws.region_and_origin
             ) from error
 
     def list_children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:

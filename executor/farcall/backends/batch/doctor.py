@@ -66,7 +66,7 @@ async def region(access: Aws) -> list[Finding]:
     """See that Batch answers in the region."""
     reply = await clients.call(access.batch, "describe_job_queues", maxResults=1)
     url = access.batch.meta.endpoint_url
-    found = f"{access.told_region}, by {url}"
+    found = f"{access.region_and_origin}, by {url}"
     if reply["ResponseMetadata"]["HTTPHeaders"].get("server") == "farcall-local":
         found += ", which is farcall's embedded AWS"
     elif not access.has_console:
@@ -76,7 +76,7 @@ async def region(access: Aws) -> list[Finding]:
 
 async def queue(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
     """Look at the queue and at what stands behind it."""
-    found = await find_queue(batch, settings, access.told_region)
+    found = await find_queue(batch, settings, access.region_and_origin)
     text = f"{found['jobQueueName']}, {found['state']} and {found['status']}"
     first = Finding("queue", OK, text)
     names = [each["computeEnvironment"] for each in found.get("computeEnvironmentOrder", [])]

@@ -64,7 +64,7 @@ async def check(access: Aws, batch: Batch, settings: Settings) -> Resources:
         ServiceError: Batch refused.
     """
     environments, _, job_role, execution_role = await asyncio.gather(
-        _check_queue(batch, settings, access.told_region),
+        _check_queue(batch, settings, access.region_and_origin),
         _check_log_group(access, settings),
         _find_role(access, settings, "batch_job_role_name"),
         _find_role(access, settings, "batch_execution_role_name"),
@@ -104,7 +104,7 @@ async def unknown_queue(batch: Batch, name: str, region: str) -> SettingsError:
         if len(names) > 10 and not close:
             found += f" and {len(names) - 10} more"
     return SettingsError(
-        f"batch_queue is {name!r}, and there is no such queue in {region}; {found}; set "
+        f"batch_queue is {name!r}, which is not a queue in {region}; {found}; set "
         "batch_queue to one of this region, or set region",
         option="batch_queue",
     )
@@ -130,9 +130,9 @@ async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
             break
         token = {"nextToken": reply["nextToken"]}
     raise SettingsError(
-        f"batch_job_log_group_name is {name!r}, and there is no such log group in "
-        f"{access.told_region}; create it (`aws logs create-log-group --log-group-name {name}`), "
-        "or set batch_job_log_group_name, empty for /aws/batch/job",
+        f"batch_job_log_group_name is {name!r}, which is not a log group in "
+        f"{access.region_and_origin}; create it (`aws logs create-log-group --log-group-name "
+        f"{name}`), or set batch_job_log_group_name, empty for /aws/batch/job",
         option="batch_job_log_group_name",
     )
 
@@ -156,7 +156,7 @@ async def find_role(access: Aws, option: str, name: str) -> dict[str, Any]:
         if error.code != "NoSuchEntity":
             raise
         raise SettingsError(
-            f"{option} is {name!r}, and there is no such role in the account; create it with "
+            f"{option} is {name!r}, which is not a role in the account; create it with "
             f"a trust policy for ecs-tasks.amazonaws.com, or set {option} to another role's "
             "name or ARN, empty for none",
             option=option,

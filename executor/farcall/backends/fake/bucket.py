@@ -30,7 +30,7 @@ class FakeAccess:
 
     def __init__(self, platform: FakePlatform, region: str) -> None:
         self._platform = platform
-        self.region = self.told_region = region
+        self.region = self.region_and_origin = region
         self.timing = in_force()
 
     def store(self, bucket: str, *, sending: bool = False) -> S3Store:

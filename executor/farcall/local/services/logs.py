@@ -1,8 +1,8 @@
 """FilterLogEvents and GetLogEvents of CloudWatch Logs as AWS has them, on what moto stores.
 
 moto's FilterLogEvents passes over streams that are missing, returns one stream after the other,
-and puts any number of bytes into a page. Both sort all events again for each page, so that a log
-of 200 MB takes minutes.
+and puts any number of bytes into a page. Both sort all events again for each page, so that the
+time grows with the square of a log's size.
 
 Sources:
     https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_FilterLogEvents.html

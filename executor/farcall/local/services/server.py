@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MAX_VCPUS = 256
-"""Maximum vCPUs of the compute environment: the default of the AWS console."""
+"""Maximum vCPUs of the compute environment, if this machine has no more processors."""
 
 _WITH_GPUS = "p4d.24xlarge"
 """Instance type with eight GPUs; a job sees those of this machine."""

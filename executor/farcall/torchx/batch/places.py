@@ -88,8 +88,8 @@ async def _explained(session: Session, queue: str, error: ServiceError) -> Farca
 
 
 def _no_queue(session: Session, queue: str, there: list[str]) -> SettingsError:
-    some = named(there, "queue") if there else "none at all"
+    some = f"the region has {named(there, 'queue') if there else 'no queue'}"
     return SettingsError(
-        f"queue is {queue!r}: there is no such job queue in {session.aws.told_region}, but {some}",
+        f"queue is {queue!r}, which is not a queue in {session.aws.region_and_origin}; {some}",
         option="queue",
     )
