@@ -30,6 +30,10 @@ class Child:
     It is forked before the supervisor opens a client or starts a thread: forking a process with
     threads copies locks nobody will release.
 
+    Args:
+        streams: What it writes to.
+        project: Folder to unpack the caller's project in; see `farcall_runtime.sources`.
+
     Attributes:
         pid: Process ID, which is also its process group.
         payload: Anonymous file for function and arguments.
@@ -42,7 +46,7 @@ class Child:
         usage: What the kernel counted for the process and those it waited for.
     """
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, project: str) -> None:
         self.payload = _anonymous_file("farcall-payload")
         self.records: list[dict[str, Any]] = []
         self.left: int | None = None
@@ -75,8 +79,9 @@ class Child:
                     sys.path.append(os.getcwd())  # noqa: PTH109  # pathlib takes 10 ms to import
                 # Not before: pickle and cloudpickle are the child's alone, and it imports them
                 # while the supervisor fetches the payload.
-                from farcall_runtime import task
+                from farcall_runtime import sources, task
 
+                sources.folder = project
                 task.main(theirs, self.payload, self._why)
             except BaseException as error:
                 self._last_words.write(_in_words(error))

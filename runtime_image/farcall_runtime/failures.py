@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from farcall_runtime import pickles
+from farcall_runtime import pickles, sources
 
 T = TypeVar("T")
 
@@ -164,7 +164,9 @@ def rebuild_validation_error(title: str, lines: list[dict[str, Any]], hides_inpu
         if not is_known:
             kind = core.PydanticCustomError(kind, line["msg"], context)
         details.append({**line, "type": kind})
-    return core.ValidationError.from_exception_data(title, details, hide_input=hides_input)
+    error = core.ValidationError.from_exception_data(title, details, hide_input=hides_input)
+    error.args = ()  # as those have that pydantic raises
+    return error
 
 
 def _walk(error: BaseException) -> Iterator[tuple[BaseException, str | None]]:
@@ -190,8 +192,19 @@ _suppresses_context: Any = BaseException.__dict__["__suppress_context__"].__get_
 
 def _pickle(error: Exception) -> bytes | None:
     """Pickle an exception so that it can be read again, by its own way or without constructor."""
-    data = _pickle_as_it_is(error)
+    data = None if _names_project(error) else _pickle_as_it_is(error)
     return _tried(lambda: _pickle_recipe(error), _none) if data is None else data
+
+
+def _names_project(error: Any) -> bool:
+    """Return whether an error of Python's own names a file in the job's copy of the project."""
+    return (
+        isinstance(error, OSError)
+        and type(error).__module__ == "builtins"
+        and isinstance(error.filename, str)
+        and sources.is_in_project(error.filename)
+        and len(error.args) == 2  # number and text
+    )
 
 
 def _pickle_recipe(error: Exception) -> bytes:
@@ -214,6 +227,10 @@ def _pickle_and_compare(error: BaseException) -> bytes | None:
 
 
 def _recipe(error: BaseException) -> _Rebuilt:
+    if _names_project(error):
+        name: Any = error
+        file = sources.Reference(*sources.reference_to(name.filename))
+        return _Rebuilt(type(error), *error.args, file)
     if hasattr(type(error), "from_exception_data"):  # pydantic's
         return _Rebuilt(rebuild_validation_error, *_validation_error(error))
     state = {name: value for name, value in vars(error).items() if _can_pickle(value)}
@@ -268,7 +285,7 @@ def _none(_: BaseException) -> None:
 
 def _plain(text: str) -> str:
     """Return a text, of a subclass or not, as one that is not too long and that UTF-8 has."""
-    text = str.__str__(text)
+    text = sources.hidden(str.__str__(text))
     if len(text) > _MOST_TEXT:
         half = _MOST_TEXT // 2
         left = len(text) - _MOST_TEXT

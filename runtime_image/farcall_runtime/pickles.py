@@ -12,6 +12,7 @@ import io
 import pickle
 from collections import ChainMap
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from types import CodeType
 from typing import Any, ClassVar, TypeAlias
 
@@ -33,6 +34,18 @@ _NOT_HERE = (
     "in what its function refers to; pass the value itself elsewhere"
 )
 _COPIED_BYTES = 64 * 1024  # smaller pickles are copied whole, which takes less than reading them
+
+
+rules: ContextVar[Any] = ContextVar("rules", default=None)
+"""The `farcall_runtime.sources.Rules` of what is pickled in a context."""
+
+job_rules: Any = None
+"""The rules in a job, in all of its threads."""
+
+
+def rules_here() -> Any:
+    """Return the rules that hold here; None to pickle as cloudpickle does."""
+    return rules.get() or job_rules
 
 
 def dump(
@@ -116,7 +129,9 @@ def pickler() -> Any:
     def reduce_code(code: CodeType) -> tuple[Any, ...]:
         make, arguments = internals._code_reduce(code)
         before, after = arguments[:_FILENAME_ARGUMENT], arguments[_FILENAME_ARGUMENT + 1 :]
-        return make, (*before, code.co_filename, *after)
+        here = rules_here()
+        file = code.co_filename if here is None else here.file_of(code.co_filename)
+        return make, (*before, file, *after)
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         dispatch_table: ClassVar[ChainMap[Any, Any]] = ChainMap(
@@ -124,7 +139,10 @@ def pickler() -> Any:
         )
 
         def reducer_override(self, value: Any) -> Any:
-            recipe = super().reducer_override(value)
+            here = rules_here()
+            recipe = here.reduce(self, value) if here is not None else None
+            if recipe is None:
+                recipe = super().reducer_override(value)
             if isinstance(recipe, tuple) and recipe[0] is internals._make_skeleton_class:
                 recipe[1][3].setdefault("__qualname__", value.__qualname__)
             return recipe

@@ -76,6 +76,9 @@ def _reduce(pickler: Any, value: Any) -> Any:
         return NotImplemented
     from cloudpickle import cloudpickle as internals
 
+    here = pickles.rules_here()
+    if here is not None and here.is_importable(value):
+        return NotImplemented
     if internals._should_pickle_by_reference(value):
         return NotImplemented
     sink = io.BytesIO()

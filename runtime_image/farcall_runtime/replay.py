@@ -27,6 +27,7 @@ from farcall_runtime import (
     failures,
     pickles,
     processes,
+    sources,
     task,
 )
 from farcall_runtime.bundle import Assignment, Fetched, RefusedError
@@ -65,6 +66,8 @@ def main(folder: Path) -> int:
     order = Order(**json.loads((folder / ORDER).read_text()))
     os.environ.update(order.environment)
     processes.install()
+    sources.folder = sources.new_folder(os.environ)
+    atexit.register(sources.remove, sources.folder)
     sys.path.append(str(Path.cwd()))  # as in a job
     try:
         function, calls = _read(order, folder)

@@ -19,7 +19,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, TypeAlias
 
-from farcall_runtime import contract, envelope, memory, outlet
+from farcall_runtime import contract, envelope, memory, outlet, sources
 from farcall_runtime.bundle import (
     Assignment,
     RefusedError,
@@ -80,7 +80,8 @@ class Supervisor:
             assignment.key,
             Limits.read(environment),
         )
-        self._child = Child(self._streams)
+        project = sources.new_folder(environment)
+        self._child = Child(self._streams, project)
         self._report = UsageReport(
             assignment.where,
             assignment.number,
@@ -101,7 +102,7 @@ class Supervisor:
             assignment.where.bucket, environment, deadline=self._times.give_up_at
         )
         self._host_folder = environment.get(contract.ENV_PACKAGES_FOLDER, "")
-        self._clean_ups: list[Callable[[], None]] = []
+        self._clean_ups: list[Callable[[], None]] = [partial(sources.remove, project)]
         self._peers: Peers | None = None
         if assignment.nodes > 1 and assignment.is_main:
             self._peers = Peers(assignment, self._storage)

@@ -48,7 +48,7 @@ async def test_nothing_is_sent_and_run_sends_just_that(
     assert proxy.counts["batch describejobdefinitions"]
     assert planned["definition"]["registered"] is False
 
-    job_id = (await farcall_command("run", "--detach", *words)).stdout.strip()
+    job_id = (await installed_command("run", "--detach", *words)).stdout.strip()
     again = json.loads((await farcall_command("plan", *words)).stdout)
 
     batch = boto3.client("batch")

@@ -33,9 +33,10 @@ from farcall.model.commands import Nodes
 from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
 from farcall.packages.environment import is_wanted
-from farcall.payload import pickling
+from farcall.payload import pickling, sources
 from farcall.payload.bundle import Bundle
 from farcall.payload.call_texts import CallTexts
+from farcall.payload.project import Pickling
 from farcall_runtime.contract import ENV_OUTCOME_KEY, run_root
 
 _SECRET = "(a secret, made anew for each job)"  # noqa: S105  # it stands in its place
@@ -102,8 +103,9 @@ async def _plan(
     pickling.check_callable(function)
     call = bound.args, bound.kwargs
     to_text = CallTexts(function).of if settings.call_texts else None
-    arguments = pickling.pack_call([call], settings.cache_dir, to_text)
-    task = pickling.pack_function(function), arguments
+    using = Pickling.of(settings)
+    arguments = pickling.pack_call([call], settings.cache_dir, to_text, using=using)
+    task = pickling.pack_function(function, using=using), arguments
     access, backend = await (_offline(settings) if offline else _online(settings))
     try:
         most = backend.capabilities.largest_array
@@ -124,7 +126,20 @@ async def _plan(
         if offline:
             await access.close()
     about = {"url": bundle.where.url, "size_bytes": size_bytes, "tasks": bundle.size}
-    return {"bundle": about, **packages, **planned}
+    return {"bundle": about, **_sources(settings), **packages, **planned}
+
+
+def _sources(settings: Settings) -> dict[str, Any]:
+    """Return which files of the project would be sent."""
+    found = sources.find(settings.sources, settings.exclude_sources)
+    if found is None:
+        return {}
+    about = {
+        "size_bytes": len(found.archive),
+        "files": [{"path": each.path, "size_bytes": each.size} for each in found.files],
+        "stays_here": [{"path": each.path, "why": each.why} for each in found.left_out],
+    }
+    return {"sources": about}
 
 
 async def _packages(

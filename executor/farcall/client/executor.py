@@ -452,11 +452,7 @@ class BatchExecutor:
 
     async def _start(self, function: Callable[..., Any], calls: Sequence[Call]) -> TaskHandle:
         async def pack(session: Session) -> tuple[Packed, Packed]:
-            settings = self.settings
-            with_text = settings.call_texts
-            return await session.packer.pack(
-                function, calls, settings.cache_dir, with_text=with_text
-            )
+            return await session.packer.pack(function, calls, self.settings)
 
         name = getattr(function, "__name__", "task")
         handle = await submit(self.settings, name, pack, self._note_end)

@@ -10,6 +10,7 @@ from farcall.engine.session import Session, session_for
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.payload import pickling
+from farcall.payload.project import Pickling
 from farcall.payload.shared import Value
 from farcall_runtime.contract import run_root
 
@@ -78,7 +79,8 @@ async def put(settings: Settings, value: T) -> Shared[T]:
     session = await session_for(settings)
     with session.at_work():
         await session.submitter(settings)  # looks whether there is such a bucket
-        packed = await session.threads.run(pickling.pack_value, value)
+        using = await session.threads.run(Pickling.of, settings)
+        packed = await session.threads.run(pickling.pack_value, value, using)
         store = session.stores.of(settings.s3_bucket_name)
         root = run_root(settings.prefix, session.run)
         await session.shared.pin(store, root, packed.pieces)

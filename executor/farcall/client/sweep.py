@@ -36,6 +36,7 @@ from farcall.payload import pickling
 from farcall.payload.bundle import CALLS, CHUNK, FIXED
 from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Packed
+from farcall.payload.project import Pickling
 from farcall.payload.results import CallResult, Result
 from farcall.payload.shared import Digests
 from farcall.payload.spill import where_needed
@@ -395,14 +396,14 @@ class Sweep(Awaitable[list[R]]):
         try:
             with session.at_work():
                 submitter = await session.submitter(self._settings)
-                function = await session.threads.run(
-                    pickling.pack_function, self._function, self._fixed, digests
-                )
+                using = await session.threads.run(Pickling.of, self._settings)
+                pack = functools.partial(pickling.pack_function, using=using)
+                function = await session.threads.run(pack, self._function, self._fixed, digests)
             texts = CallTexts(self._function, self._fixed)
             to_text = texts.of if self._settings.call_texts else None
             while (groups := await reader.groups()) is not None:
                 cache_dir = self._settings.cache_dir
-                packed = pickling.pack_calls(groups, cache_dir, to_text, digests)
+                packed = pickling.pack_calls(groups, cache_dir, to_text, digests, using=using)
                 tasks = self._tasks(function, packed, reader, state)
                 same = {FIXED: list(self._fixed)} if self._fixed else {}
                 while True:

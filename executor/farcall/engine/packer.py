@@ -13,9 +13,11 @@ from typing import Any
 
 from farcall.engine.batcher import Batcher
 from farcall.engine.worker_threads import WorkerThreads
+from farcall.model.settings import Settings
 from farcall.payload import pickling
 from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Call, Packed
+from farcall.payload.project import Pickling
 from farcall.payload.shared import Digests
 
 _TOGETHER = 256
@@ -26,8 +28,7 @@ _TOGETHER = 256
 class _Wanted:
     function: Callable[..., Any]
     calls: Sequence[Call]
-    cache_dir: str
-    with_text: bool
+    settings: Settings
 
 
 class Packer:
@@ -46,41 +47,46 @@ class Packer:
         self,
         function: Callable[..., Any],
         calls: Sequence[Call],
-        cache_dir: str,
-        *,
-        with_text: bool = False,
+        settings: Settings,
     ) -> tuple[Packed, Packed]:
         """Pickle a function and the arguments of the calls that one task makes.
 
         Args:
             function: The function.
             calls: The arguments.
-            cache_dir: Folder for a pickle that is too large for the memory.
-            with_text: Whether lists are to show the calls.
+            settings: The options.
 
         Raises:
             TaskNotPicklableError: Something cannot be pickled; the message says what.
             NoRoomError: There is no room in that folder.
         """
-        return await self._batcher.ask(_Wanted(function, calls, cache_dir, with_text))
+        return await self._batcher.ask(_Wanted(function, calls, settings))
 
 
 def _pack_all(some: list[_Wanted]) -> list[tuple[Packed, Packed] | Exception]:
     """Pickle; what cannot be pickled has its error in the place of its pickles."""
-    functions: dict[int, Packed] = {}
+    functions: dict[tuple[int, str], Packed] = {}
     texts: dict[int, CallTexts] = {}
     digests = Digests()  # they came within a moment
     done: list[tuple[Packed, Packed] | Exception] = []
-    with pickling.project_by_value():
-        for wanted in some:
-            function = wanted.function
-            try:
-                if id(function) not in functions:
-                    functions[id(function)] = pickling.pack_function(function, None, digests)
-                    texts[id(function)] = CallTexts(function)
-                to_text = texts[id(function)].of if wanted.with_text else None
-                call = pickling.pack_call(wanted.calls, wanted.cache_dir, to_text, digests)
-                done.append((functions[id(function)], call))
-            except Exception as error:  # the caller is to have it
-                done.append(error)
+    using: dict[str, Pickling] = {}
+    for wanted in some:
+        function, settings = wanted.function, wanted.settings
+        option = repr((settings.sources, settings.exclude_sources))
+        key = id(function), option
+        try:
+            if option not in using:
+                using[option] = Pickling.of(settings)
+            if key not in functions:
+                functions[key] = pickling.pack_function(
+                    function, None, digests, using=using[option]
+                )
+                texts[id(function)] = CallTexts(function)
+            to_text = texts[id(function)].of if settings.call_texts else None
+            call = pickling.pack_call(
+                wanted.calls, settings.cache_dir, to_text, digests, using=using[option]
+            )
+            done.append((functions[key], call))
+        except Exception as error:  # the caller is to have it
+            done.append(error)
     return done

@@ -42,6 +42,7 @@ from farcall.storage.bucket import reason
 from farcall.storage.bundles import BundleReader
 from farcall.storage.store import Store
 from farcall.storage.stores import Stores
+from farcall_runtime import sources
 from farcall_runtime.contract import ENV_JOB_ID, ENV_OWN_JOB_ID, Location, run_root
 
 _log = logging.getLogger("farcall")
@@ -412,15 +413,17 @@ def check_import() -> None:
     Raises:
         UnguardedModuleError: One is being imported; the message names its line.
     """
-    if not _imported:
+    imported = _imported or sources.making
+    if not imported:
         return
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
-    where = f"line {frame.f_lineno} of {frame.f_code.co_filename}" if frame else _imported
+    where = f"line {frame.f_lineno} of {frame.f_code.co_filename}" if frame else imported
+    who = "the job runs the script" if sources.making else "this command imports the module"
     raise UnguardedModuleError(
-        f"{where} runs jobs while it is imported: this command imports the module only to find "
-        'the function. Put the lines that run jobs below `if __name__ == "__main__":`.'
+        f"{where} runs jobs while it is imported: {who} only to find the function. Put the lines "
+        'that run jobs below `if __name__ == "__main__":`.'
     )
 
 

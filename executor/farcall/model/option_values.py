@@ -125,6 +125,23 @@ def _names(value: Any) -> list[str]:
     return list(value)
 
 
+def _sources(value: Any) -> str | list[str] | None:
+    if value in (None, "", "auto"):
+        return value or None
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(each, str | os.PathLike) for each in value
+    ):
+        raise ValueError('use "auto", a list of folders such as ["src"], or None')
+    return [os.fsdecode(each) for each in value]
+
+
+def _patterns(value: Any) -> list[str]:
+    is_list = isinstance(value, list | tuple)
+    if not is_list or not all(isinstance(each, str) for each in value):
+        raise ValueError('use a list of patterns such as ["data", "**/*.csv"]')
+    return list(value)
+
+
 MAX_TAGS = 45
 """Maximum tags of a job. AWS accepts 50, with those of the job definition."""
 
@@ -169,6 +186,8 @@ _NAMES = re.compile(r"(?i)[a-z0-9]([a-z0-9._-]*[a-z0-9])?\Z")
 Packages = BeforeValidator(_packages)
 Requirements = BeforeValidator(_requirements)
 Names = BeforeValidator(_names)
+Patterns = BeforeValidator(_patterns)
+Sources = BeforeValidator(_sources)
 Number = BeforeValidator(_number)
 PathText = BeforeValidator(_path)
 Tags = AfterValidator(_tags)

@@ -54,9 +54,11 @@ from farcall.model.option_values import (
     Number,
     Packages,
     PathText,
+    Patterns,
     Requirements,
     Seconds,
     Secrets,
+    Sources,
     Tags,
     Tolerations,
     Ttl,
@@ -182,6 +184,8 @@ class CommandOptions(TypedDict, total=False):
     extra_packages: list[str]
     exclude_packages: list[str]
     packages_host_folder: str | os.PathLike[str]
+    sources: Literal["auto"] | list[str] | None
+    exclude_sources: list[str]
     prefix: str
     linger_s: float | str | timedelta
     retry_on: Literal["failure", "infrastructure"]
@@ -282,6 +286,11 @@ class Settings(BaseModel):
         packages_host_folder: Folder of the instances, such as ``/var/cache/farcall``, where jobs
             leave the archives of packages for others on the same instance; empty for none (EC2
             only). The user of the jobs' image has to be able to write to it.
+        sources: Files of your project that jobs get: ``"auto"`` for the folders on ``sys.path``
+            that hold no installed packages, or a list of folders. With None no files are sent, and
+            functions are pickled together with what they refer to.
+        exclude_sources: Patterns of files in these folders that stay here, in the syntax of
+            ``.dockerignore``.
         prefix: Key prefix in the bucket.
         linger_s: How long a submission waits for others, in seconds, to become one array job.
         retry_on: ``infrastructure`` retries only lost hosts and failed starts, so that the
@@ -391,6 +400,8 @@ class Settings(BaseModel):
     packages_host_folder: _PathWhere = Field(
         "", pattern=r"^((/[A-Za-z0-9_.@+-]*[A-Za-z0-9_@+-][A-Za-z0-9_.@+-]*)+|)$"
     )
+    sources: Annotated[Literal["auto"] | list[str] | None, Sources, _WHERE] = "auto"
+    exclude_sources: Annotated[list[str], Patterns, _HOW] = []
     prefix: _Where = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
     linger_s: Annotated[float, Seconds, _HOW] = Field(0.1, ge=0, le=60)
     retry_on: Annotated[Literal["failure", "infrastructure"], _HOW] = "infrastructure"

@@ -1,25 +1,16 @@
 """Pickling: functions and arguments to buffers.
 
-Modules of the user's own project travel by value, so that a function of the user's package runs
-in an image that has never seen it; what is installed (standard library, site-packages) is
-imported there.
+What of the user's project is pickled by name and what by value, `farcall.payload.sources` says.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import inspect
 import platform
-import site
-import sys
-import sysconfig
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -27,6 +18,7 @@ import cloudpickle
 from farcall.model.errors import TaskNotPicklableError
 from farcall.model.interrupts import is_ctrl_c
 from farcall.payload import culprits
+from farcall.payload.project import Pickling
 from farcall.payload.shared import Digests, Piece, Value, take
 from farcall.payload.spill import NoRoomError, Spill
 from farcall_runtime import envelope, failures, pickles
@@ -115,6 +107,8 @@ def pack_function(
     function: Callable[..., Any],
     fixed: Mapping[str, Any] | None = None,
     digests: Digests | None = None,
+    *,
+    using: Pickling | None = None,
 ) -> Packed:
     """Pickle a function with what it refers to.
 
@@ -122,17 +116,20 @@ def pack_function(
         function: The function.
         fixed: Keywords that are the same in all calls: they travel with the function.
         digests: Remembers which large values were hashed.
+        using: How the project is pickled; None for all of it by value.
 
     Raises:
         TaskNotPicklableError: Something that it refers to cannot be pickled, or a keyword.
     """
+    called = functools.partial(function, **fixed) if fixed else function
+    using = using or Pickling(None)
     try:
-        with project_by_value():
-            parts = pickles.dump(functools.partial(function, **fixed) if fixed else function)
+        with using.in_force():
+            parts = pickles.dump(using.prepared(called))
     except BaseException as error:  # pickling runs the user's code
         if is_ctrl_c(error):
             raise
-        with project_by_value():
+        with using.in_force():
             why = culprits.explain([((), dict(fixed or {}))])
         if why:
             raise TaskNotPicklableError(why) from error
@@ -150,6 +147,8 @@ def pack_calls(
     cache_dir: str | None = None,
     to_text: ToText | None = None,
     digests: Digests | None = None,
+    *,
+    using: Pickling | None = None,
 ) -> Iterator[Packed]:
     """Pickle the arguments of tasks: one call each, or several where they are chunked.
 
@@ -161,6 +160,7 @@ def pack_calls(
         cache_dir: Folder for a pickle that is too large for the memory; None for none.
         to_text: Says in short what they are; None where nobody is to know.
         digests: Remembers which large values were hashed.
+        using: How the project is pickled; None for all of it by value.
 
     Raises:
         NoRoomError: There is no room in that folder.
@@ -168,7 +168,8 @@ def pack_calls(
     """
     groups = iter(groups)
     digests = digests or Digests()
-    while some := _pack_some(groups, cache_dir, to_text):
+    using = using or Pickling(None)
+    while some := _pack_some(groups, cache_dir, to_text, using):
         packed, large = some
         if not large:
             yield from packed
@@ -183,23 +184,25 @@ def pack_calls(
 
 
 def _pack_some(
-    groups: Iterator[Sequence[Call]], cache_dir: str | None, to_text: ToText | None
+    groups: Iterator[Sequence[Call]],
+    cache_dir: str | None,
+    to_text: ToText | None,
+    using: Pickling,
 ) -> tuple[list[Packed], dict[int, list[pickles.Pieces]]] | None:
     """Pickle some; return them, and the pickles of those in which there is something large."""
     packed: list[Packed] = []
     large: dict[int, list[pickles.Pieces]] = {}
     size = 0
-    with project_by_value():
-        while len(packed) < _TOGETHER and size < _TOGETHER_BYTES:
-            calls = next(groups, None)
-            if calls is None:
-                break
-            parts = _pickle_call(calls, cache_dir)
-            each = _frame(parts, to_text(calls) if to_text is not None else "")
-            if each.size >= SHARED_LEAST_BYTES or len(parts) > 1:
-                large[len(packed)] = parts
-            packed.append(each)
-            size += each.size
+    while len(packed) < _TOGETHER and size < _TOGETHER_BYTES:
+        calls = next(groups, None)
+        if calls is None:
+            break
+        parts = _pickle_call(calls, cache_dir, using)
+        each = _frame(parts, to_text(calls) if to_text is not None else "")
+        if each.size >= SHARED_LEAST_BYTES or len(parts) > 1:
+            large[len(packed)] = parts
+        packed.append(each)
+        size += each.size
     return (packed, large) if packed else None
 
 
@@ -208,6 +211,8 @@ def pack_call(
     cache_dir: str | None = None,
     to_text: ToText | None = None,
     digests: Digests | None = None,
+    *,
+    using: Pickling | None = None,
 ) -> Packed:
     """Pickle the arguments of one task; see `pack_calls`.
 
@@ -215,33 +220,39 @@ def pack_call(
         NoRoomError: There is no room in ``cache_dir``.
         TaskNotPicklableError: An argument cannot be pickled; the message says which.
     """
-    parts = _pickle_call(calls, cache_dir)
+    parts = _pickle_call(calls, cache_dir, using or Pickling(None))
     packed = _frame(parts, to_text(calls) if to_text is not None else "")
     return _share(packed, parts, digests or Digests())
 
 
-def _pickle_call(calls: Sequence[Call], cache_dir: str | None) -> list[pickles.Pieces]:
+def _pickle_call(
+    calls: Sequence[Call], cache_dir: str | None, using: Pickling
+) -> list[pickles.Pieces]:
     new_sink = functools.partial(Spill, cache_dir) if cache_dir else None
     try:
-        with project_by_value():
+        with using.in_force():
             return pickles.dump(list(calls), new_sink)
     except BaseException as error:  # pickling runs the user's code
         if isinstance(error, NoRoomError) or is_ctrl_c(error):
             raise
-        with project_by_value():
+        with using.in_force():
             why = culprits.explain(calls)
         why = why or f"the arguments cannot be pickled together ({failures.in_words(error)})"
         raise TaskNotPicklableError(why) from error
 
 
-def pack_value(value: object) -> Value:
+def pack_value(value: object, using: Pickling | None = None) -> Value:
     """Pickle a value that is to be stored by itself.
+
+    Args:
+        value: The value.
+        using: How the project is pickled; None for all of it by value.
 
     Raises:
         TaskNotPicklableError: It cannot be pickled; the message says what of it.
     """
     try:
-        with project_by_value():
+        with (using or Pickling(None)).in_force():
             return Value.of(value)
     except BaseException as error:  # pickling runs the user's code
         if is_ctrl_c(error):
@@ -277,79 +288,3 @@ def _share(packed: Packed, parts: list[pickles.Pieces], digests: Digests) -> Pac
         return packed
     pieces = envelope.pack_shared(left)
     return replace(packed, pieces=pieces, size=envelope.size(pieces), shared=shared)
-
-
-# --- modules by value ------------------------------------------------------------------------
-
-_lock = threading.RLock()
-_by_value: dict[str, bool] = {}
-_project_names: list[str] = []
-_modules_seen = 0, ""
-_INSTALLED = tuple(
-    {
-        str(Path(path).resolve())
-        for path in (
-            *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-            *site.getsitepackages(),
-            site.getusersitepackages(),
-        )
-        if path
-    }
-)
-_OWN = ("farcall", "farcall_runtime")
-
-
-@contextlib.contextmanager
-def project_by_value() -> Iterator[None]:
-    """Have cloudpickle take the project's modules by value, for as long as the block lasts.
-
-    cloudpickle keeps one registry for the whole process, which other libraries use too, so what
-    is added here is taken away again, and only one thread is here at a time.
-    """
-    with _lock:
-        known = cloudpickle.list_registry_pickle_by_value()
-        added = [module for module in _project() if module.__name__ not in known]
-        for module in added:
-            cloudpickle.register_pickle_by_value(module)
-        try:
-            yield
-        finally:
-            for module in added:
-                cloudpickle.unregister_pickle_by_value(module)
-
-
-def _project() -> list[ModuleType]:
-    """Return the loaded modules of the user's project; looked through when more are loaded."""
-    global _project_names, _modules_seen
-    newest = len(sys.modules), next(reversed(sys.modules))
-    if newest != _modules_seen:
-        _modules_seen = newest
-        loaded = sys.modules.copy()
-        _project_names = [n for n, m in loaded.items() if _travels(m) and m.__name__ == n]
-    return [sys.modules[name] for name in _project_names if name in sys.modules]
-
-
-def _travels(module: object) -> bool:
-    if not isinstance(module, ModuleType):
-        return False
-    name = module.__name__
-    if name not in _by_value:
-        _by_value[name] = _is_of_project(module)
-    return _by_value[name]
-
-
-def _is_of_project(module: ModuleType) -> bool:
-    name = module.__name__
-    top = name.partition(".")[0]
-    if name == "__main__" or top in _OWN or top in sys.stdlib_module_names:
-        return False  # cloudpickle takes __main__ by value anyway
-    if sys.modules.get(name) is not module:
-        return False
-    file = getattr(module, "__file__", None)
-    if not file or not file.endswith(".py"):
-        return False
-    resolved = str(Path(file).resolve())
-    parts = Path(resolved).parts
-    if "site-packages" in parts or "dist-packages" in parts:
-        return False
-    return not resolved.startswith(tuple(f"{path}/" for path in _INSTALLED))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pickle import PickleBuffer
 from typing import Any, TypeAlias
 
+from farcall.payload.sources import Archive
 from farcall_runtime import pickles
 from farcall_runtime.contract import SHARED_LEAST_BYTES
 from farcall_runtime.envelope import Buffer, Reference
@@ -154,7 +155,7 @@ def take(
     for number, pieces in enumerate(parts):
         left: list[Buffer | Reference] = []
         for piece in pieces:
-            if len(piece) >= SHARED_LEAST_BYTES and not _is_spilled(piece, number):
+            if len(piece) >= _least_bytes(piece) and not _is_spilled(piece, number):
                 digest = digests.of(piece)
                 if digest in found or digests.admit(digest):
                     # What `put` has stored already goes before what lies here.
@@ -170,6 +171,11 @@ def take(
                 left.append(piece)
         taken.append(left)
     return taken, tuple(found.values())
+
+
+def _least_bytes(piece: Buffer) -> int:
+    owner = piece.obj if isinstance(piece, memoryview) else piece
+    return Archive.LEAST_BYTES if isinstance(owner, Archive) else SHARED_LEAST_BYTES
 
 
 def _is_spilled(piece: Buffer, number: int) -> bool:

@@ -15,7 +15,8 @@ from weakref import WeakSet
 
 import cloudpickle.cloudpickle as _internals
 
-from farcall_runtime import pickles
+from farcall.payload.sources import local_path
+from farcall_runtime import pickles, sources
 from farcall_runtime.envelope import Buffer
 
 
@@ -52,6 +53,8 @@ class _HomeUnpickler(pickle.Unpickler):
             self.memo.clear()
 
     def find_class(self, module: str, name: str) -> Any:
+        if module == sources.__name__ and name in _HERE:
+            return _HERE[name]
         if module == _internals.__name__:
             if name == "_make_skeleton_class":
                 return self._make_class
@@ -93,6 +96,29 @@ class _HomeUnpickler(pickle.Unpickler):
     def _fill(self, made: type, state: Any) -> Any:
         return _internals._class_setstate(made, state) if made in self._made else made
 
+
+def _main_global(name: str, copy: bytes | None) -> Any:
+    """Return what the script that runs here has under a name, or else the copy."""
+    try:
+        return sources.global_of(sources.MAIN, name)
+    except AttributeError:
+        if copy is None:
+            raise
+    return load([copy])
+
+
+def _prepared(_entered: None, _plain: Any, _others: Any, function: Any) -> Any:
+    return function
+
+
+_HERE: dict[str, Any] = {
+    "enter": lambda _archive, _plan: None,
+    "file_at": local_path,
+    "in_project": lambda place, rest="": f"{place}{rest}",
+    "main_global": _main_global,
+    "prepared": _prepared,
+}
+"""What a pickle calls here in the place of `farcall_runtime.sources`, which acts in a job."""
 
 _copies: WeakSet[type] = WeakSet()
 """Classes that a result brought along, which cloudpickle returns for every later result."""

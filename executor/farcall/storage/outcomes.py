@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from farcall.model.errors import FarcallError
 from farcall.model.submission import Submission
+from farcall.payload.sources import localized
 from farcall.storage.store import Store, is_chunk
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
@@ -66,6 +67,7 @@ async def fetch(
         return None
     data, at = found
     outcome = await verified(envelope.open_outcome, submission, key, data, threads)
+    outcome = outcome._replace(meta=localized(outcome.meta))
     return Stored(outcome, at, len(data))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from farcall.engine.packer import Packer
 from farcall.model.errors import TaskNotPicklableError
+from farcall.model.settings import Settings
 from farcall_runtime import envelope, pickles
 from tests.unit.fakes import joined
 
@@ -47,7 +48,7 @@ def pack(threads, tmp_path):
     packer = Packer(threads)
 
     def one(*args, function=double):
-        return packer.pack(function, [(args, {})], str(tmp_path))
+        return packer.pack(function, [(args, {})], Settings(cache_dir=str(tmp_path)))
 
     return one
 
@@ -105,7 +106,9 @@ async def test_where_no_thread_is_to_be_had_the_callers_are_told(tmp_path):
         raise RuntimeError("cannot schedule new futures after shutdown")
 
     packer = Packer(SimpleNamespace(run=closed))
-    calls = [packer.pack(double, [((n,), {})], str(tmp_path)) for n in range(300)]
+    calls = [
+        packer.pack(double, [((n,), {})], Settings(cache_dir=str(tmp_path))) for n in range(300)
+    ]
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert {str(error) for error in found} == {"cannot schedule new futures after shutdown"}
 

@@ -291,7 +291,7 @@ async def test_options_of_the_definition_are_refused(executor, session, swept):
 
 async def test_what_has_no_calls_is_refused(executor, session):
     async def pack(session):
-        return await session.packer.pack(pow, [((2, "x"), {})], executor.settings.cache_dir)
+        return await session.packer.pack(pow, [((2, "x"), {})], executor.settings)
 
     electron = await task_handle.submit(
         executor.settings, "pow", pack, workflow=Workflow("lattice", "dispatch")

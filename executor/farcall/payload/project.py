@@ -1,0 +1,416 @@
+"""Project pickling: functions, classes and modules by name where jobs have them, else by value.
+
+A job has the project's files (`farcall.payload.sources`), so that a module there is the module
+that it is here: functions and classes are pickled by name. A job also runs the script, without its
+``if __name__ == "__main__"`` block, if the call comes from in there. What has no file to be
+imported from (lambdas, local classes, what a notebook defines) is pickled by value.
+
+`farcall_runtime.sources` is the other side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from farcall.model.settings import Settings
+from farcall.payload.sources import Sources, find, home_of, main_file, project_modules
+from farcall_runtime import pickles
+from farcall_runtime import sources as runtime
+from farcall_runtime.sources import MAIN, Reference, Rules, Static
+
+LARGEST_PLAIN_BYTES = 64 * 1024
+"""Limit of a variable's value that is set in the job."""
+
+_PLAIN = (int, float, str, bool, type(None), complex, bytes)
+_MOST_ITEMS = 100
+
+# --- the script ---------------------------------------------------------------------------------
+
+
+class _Script(NamedTuple):
+    """The script that runs, where a job may run it again.
+
+    Attributes:
+        place: Its place in the archive.
+        static: What its source says.
+        until: Line of the guard in which it is; 0 if it has ended.
+        name: Name of the module that was run with ``-m``; empty for a script.
+    """
+
+    place: str
+    static: Static
+    until: int
+    name: str
+
+    def is_made(self, name: str) -> bool:
+        """Return whether running it again binds a name to what it is here."""
+        return self.static.is_made(name, self.until)
+
+
+def _script(sources: Sources) -> _Script | None:
+    """Return the script if the calls come from below its guard; None where it must not run again.
+
+    Where there is no guard, running it again would submit the jobs again.
+    """
+    file = main_file()
+    place = sources.place_of(file) if file else None
+    if place is None:
+        return None
+    static = _static(file)
+    if static is None or not static.guards or not _is_as_loaded(file, static):
+        return None
+    line = _line_of_main()
+    if line is not None:
+        guard = next((each for each in static.guards if each[0] <= line <= each[1]), None)
+        if guard is None:
+            return None
+        line = guard[0]
+    spec = getattr(sys.modules[MAIN], "__spec__", None)
+    return _Script(place, static, line or 0, str(getattr(spec, "name", "") or ""))
+
+
+_statics: dict[str, tuple[int, Static | None]] = {}
+
+
+def _static(file: str) -> Static | None:
+    """Return what a file says of its names; None if it cannot be read or is not Python."""
+    try:
+        changed = Path(file).stat().st_mtime_ns
+        known = _statics.get(file)
+        if known is None or known[0] != changed:
+            known = _statics[file] = changed, Static(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return known[1]
+
+
+def _line_of_main() -> int | None:
+    """Return the line at which the script is; None if it has ended."""
+    variables = vars(sys.modules[MAIN])
+    ident = threading.main_thread().ident
+    frame: FrameType | None = sys._current_frames().get(ident or 0)
+    line = None
+    while frame is not None:
+        if frame.f_globals is variables and frame.f_code.co_name == "<module>":
+            line = frame.f_lineno
+        frame = frame.f_back
+    return line
+
+
+def _is_as_loaded(file: str, static: Static) -> bool:
+    """Return whether a script's functions are where they were when it was started."""
+    import ast
+
+    lines: dict[str, set[int]] = {}  # a name may be defined more than once
+    for node in static.tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            lines.setdefault(node.name, set()).add(first)
+    variables = vars(sys.modules[MAIN])
+    for name, expected in lines.items():
+        code = getattr(variables.get(name), "__code__", None)
+        if (
+            isinstance(code, CodeType)
+            and (code.co_filename, code.co_name) == (file, name)
+            and code.co_firstlineno not in expected
+        ):
+            return False
+    return True
+
+
+# --- pickling -----------------------------------------------------------------------------------
+
+
+class Pickling:
+    """How functions, classes and modules of the project are pickled at one moment.
+
+    Args:
+        sources: The project's files; None to pickle all of it by value.
+    """
+
+    def __init__(self, sources: Sources | None) -> None:
+        self._sources = sources
+        modules = {each.__name__: each for each in project_modules()}
+        self._sent = {
+            name: each
+            for name, each in modules.items()
+            if sources is not None and sources.place_of(str(each.__file__)) is not None
+        }
+        self._script = None if sources is None else _script(sources)
+        self._rules = _CallerRules(
+            sources, self._sent, modules.keys() - self._sent.keys(), self._script
+        )
+
+    @classmethod
+    def of(cls, settings: Settings) -> Pickling:
+        """Return how the options have the project pickled now.
+
+        Raises:
+            SettingsError: A folder of the option ``sources`` does not exist.
+        """
+        return cls(find(settings.sources, settings.exclude_sources))
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Pickle by these rules, for as long as the block lasts."""
+        token = pickles.rules.set(self._rules)
+        try:
+            yield
+        finally:
+            pickles.rules.reset(token)
+
+    def prepared(self, called: Callable[..., Any]) -> Any:
+        """Return what is pickled for a function: with the project in which it is called."""
+        if self._sources is None:
+            return called
+        plain = {name: values for name, each in self._sent.items() if (values := _plain(each))}
+        others = {name: tasks for name, each in self._sent.items() if (tasks := _tasks(each))}
+        if self._script is not None:
+            main = sys.modules[MAIN]
+            variables = vars(main)
+            read = _names_read(called, variables)
+            plain[MAIN] = {
+                name: value
+                for name, value in _plain(main).items()
+                if name in read and self._script.static.made.intersection((name, "*"))
+            }
+            others[MAIN] = _tasks(main) | {
+                name: variables[name]
+                for name in read
+                if not self._script.is_made(name) and name not in plain[MAIN]
+                if not _is_dunder(name)
+            }
+        entered = Reference(
+            runtime.enter, pickle.PickleBuffer(self._sources.archive), self._plan()
+        )
+        return Reference(runtime.prepared, entered, self._in_job(plain), others, called)
+
+    def _plan(self) -> dict[str, Any]:
+        sources = self._sources
+        assert sources is not None  # noqa: S101
+        script = self._script
+        try:
+            cwd = sources.folder_of(str(Path.cwd()))
+        except OSError:
+            cwd = None
+        main = sys.modules.get(MAIN)
+        # Under a program that is installed, such as pytest, the function's module imports all.
+        eager = bool(main_file()) or not getattr(main, "__file__", None)
+        imports = []
+        for name, module in self._sent.items():
+            _, file = home_of(module)
+            if file:
+                imports.append([name, sources.place_of(file)])
+            elif eager:
+                imports.append([name, ""])
+        return {
+            "digest": sources.digest,
+            "path": list(sources.path),
+            "names": _names(sources),
+            "cwd": cwd,
+            "argv": sys.argv[1:] if script is not None else [],
+            "main": None
+            if script is None
+            else {"file": script.place, "until": script.until, "name": script.name},
+            "imports": imports,
+        }
+
+    def _in_job(self, values: Any) -> Any:
+        """Return plain values in which the project's paths are those of the job."""
+        sources = self._sources
+        assert sources is not None  # noqa: S101
+        roots = [(root, place) for root, place in sources.roots.items() if len(root) > 1]
+
+        def walk(value: Any) -> Any:
+            kind = type(value)
+            if kind is str:
+                for root, place in roots:
+                    if value == root or value.startswith(root + os.sep):
+                        return Reference(runtime.in_project, place, value[len(root) :])
+                return value
+            if kind is dict:
+                return {walk(k): walk(v) for k, v in value.items()}
+            return kind(map(walk, value)) if kind in (list, tuple, set) else value
+
+        return {name: {n: walk(v) for n, v in each.items()} for name, each in values.items()}
+
+
+def _names(sources: Sources) -> list[str]:
+    """Return the modules that a job must take from the project, whatever else has their names."""
+    tops: dict[str, None] = {}
+    for file in sources.files:
+        for place in sources.path:
+            if file.place.startswith(f"{place}/"):
+                first, _, rest = file.place[len(place) + 1 :].partition("/")
+                if rest or first.endswith(".py"):
+                    tops[first.removesuffix(".py")] = None
+    found = []
+    for name in tops:
+        module = sys.modules.get(name)
+        file_here = getattr(module, "__file__", None) if module is not None else ""
+        if module is None or (file_here and sources.place_of(file_here)):
+            found.append(name)
+    return [each for each in found if each.isidentifier()]
+
+
+def _plain(module: ModuleType) -> dict[str, Any]:
+    """Return a module's variables whose values are plain, and not too large."""
+    return {
+        name: value
+        for name, value in list(vars(module).items())
+        if not _is_dunder(name) and _size(value, LARGEST_PLAIN_BYTES) >= 0
+    }
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _size(value: Any, most: int, depth: int = 0) -> int:
+    """Return what is left of a number of bytes after a plain value; negative if too little is."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return most - (len(value) if kind in (str, bytes) else 16)
+    if kind not in (list, tuple, set, dict) or depth > 9:
+        return -1
+    most -= 16
+    for each in (*value.keys(), *value.values()) if kind is dict else value:
+        most = _size(each, most, depth + 1)
+        if most < 0:
+            break
+    return most
+
+
+def _tasks(module: ModuleType) -> dict[str, Any]:
+    """Return the tasks that a module has made of functions; in a job they are the functions."""
+    return {
+        name: value
+        for name, value in list(vars(module).items())
+        if type(value).__module__ == "farcall.client.task"
+    }
+
+
+def _names_read(called: Any, variables: dict[str, Any]) -> set[str]:
+    """Return the variables of a module that a function reads, or what it calls there."""
+    read: set[str] = set()
+    seen: set[int] = set()
+    left = [called]
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        left += _inside(value)
+        if not isinstance(value, FunctionType) or value.__globals__ is not variables:
+            continue
+        for name in _names_in(value.__code__):
+            if name in variables and name not in read:
+                read.add(name)
+                left.append(variables[name])
+    return read
+
+
+def _inside(value: Any) -> list[Any]:
+    """Return what a value may call: what it wraps, is a method of, or holds."""
+    if isinstance(value, FunctionType):
+        return [*map(_contents, value.__closure__ or ()), getattr(value, "__wrapped__", None)]
+    if isinstance(value, MethodType):
+        return [value.__func__, type(value.__self__)]
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, property):
+        return [value.fget, value.fset]
+    if isinstance(value, list | tuple):
+        return [*value] if len(value) < _MOST_ITEMS else []
+    if isinstance(value, type):
+        return [*vars(value).values(), *value.__bases__] if value.__module__ == MAIN else []
+    try:
+        wrapped = getattr(value, "__wrapped__", None)
+    except Exception:  # the object's own code
+        wrapped = None
+    return [wrapped, type(value)]
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names_in(each)
+
+
+class _CallerRules(Rules):
+    """Here: jobs have the modules whose files are sent, and maybe the script.
+
+    Args:
+        sources: The project's files.
+        sent: The modules that are sent, by name.
+        by_value: Names of modules that are not.
+        script: The script, if a job runs it.
+    """
+
+    def __init__(
+        self,
+        sources: Sources | None,
+        sent: Mapping[str, ModuleType],
+        by_value: Iterable[str],
+        script: _Script | None,
+    ) -> None:
+        self._sources = sources
+        self._sent = sent
+        self._by_value = frozenset(by_value)
+        self._script = script
+        self._sentinels: dict[int, tuple[str, str]] | None = None
+
+    def is_by_name(self, module: str) -> bool:
+        return module in self._sent or (module == MAIN and self._script is not None)
+
+    def is_by_value(self, module: str) -> bool:
+        return module in self._by_value
+
+    def is_made(self, module: str, name: str) -> bool:
+        if module == MAIN:
+            return self._script is not None and self._script.is_made(name)
+        return True
+
+    def is_constant(self, module: str, name: str) -> bool:
+        static = self._static_of(module)
+        if static is None or name not in static.constants:
+            return False
+        return self.is_made(module, name)
+
+    def _static_of(self, module: str) -> Static | None:
+        if module == MAIN:
+            return self._script.static if self._script is not None else None
+        found = self._sent.get(module)
+        return _static(str(found.__file__)) if found is not None else None
+
+    def sentinel(self, value: Any) -> tuple[str, str] | None:
+        if type(value) is not object or self._sources is None:
+            return None
+        if self._sentinels is None:
+            names = [*self._sent, *([MAIN] if self._script is not None else [])]
+            self._sentinels = dict(runtime.sentinels(names, self.is_constant))
+        return self._sentinels.get(id(value))
+
+    def file_of(self, path: str) -> Any:
+        place = self._sources.place_of(path) if self._sources is not None else None
+        return path if place is None else Reference(runtime.in_project, place)
+
+    def named(self, module: str, name: str) -> Any:
+        return NotImplemented

@@ -1,0 +1,661 @@
+"""The caller's project in a job: its files, its modules, and the values of their variables.
+
+A task's pickle calls `enter` before it names any function or class: `enter` unpacks the archive of
+the project's files, puts their folders first on the import path, runs the caller's script without
+its ``if __name__ == "__main__"`` block, and imports the modules that the caller had imported. From
+then on a pickle can name what is in them. `prepared` then sets the variables that differ from what
+the imports have left, and returns the function.
+
+The pickle, with the archive in it, is verified before it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any, NoReturn
+
+from farcall_runtime.envelope import Buffer
+
+MAIN = "__main__"
+MARKER = "farcall-sources:"
+"""Start of a path in a job's traceback: the archive's digest and the path in it follow."""
+
+DIGEST_LENGTH = 16
+"""Hexadecimal digits of the archive's digest in such a path."""
+
+_HEAD = struct.Struct(">I")
+_LEVEL = 6
+_MOST_NESTED = 8
+
+folder = ""
+"""Folder to unpack the project in; it does not exist yet. The supervisor removes it."""
+
+home = ""
+"""Folder of the unpacked project; empty before `enter`."""
+
+digest = ""
+"""Start of the archive's digest; empty before `enter`."""
+
+making = ""
+"""File of the script while `enter` runs it; empty otherwise."""
+
+_has_main = False
+
+
+# --- the archive --------------------------------------------------------------------------------
+
+
+def pack(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """Pack files into one archive: a list of names and sizes in JSON, then their bytes, deflated.
+
+    Args:
+        files: Path in the archive, with slashes, and content of each file.
+    """
+    listed = sorted(files)
+    table = json.dumps([[name, len(data)] for name, data in listed]).encode()
+    return zlib.compress(
+        b"".join((_HEAD.pack(len(table)), table, *(data for _, data in listed))), _LEVEL
+    )
+
+
+def _unpack(archive: Buffer, target: str) -> None:
+    data = memoryview(zlib.decompress(archive))
+    (length,) = _HEAD.unpack_from(data)
+    at = _HEAD.size + length
+    os.mkdir(target, 0o700)  # noqa: PTH102  # pathlib would cost each task 10 ms
+    made = {""}
+    for name, size in json.loads(bytes(data[_HEAD.size : at])):
+        if {"", ".", ".."}.intersection(name.split("/")) or "\0" in name:
+            raise ValueError(f"the archive of the project has a file named {name!r}")
+        parent = name.rpartition("/")[0]
+        if parent not in made:
+            os.makedirs(f"{target}/{parent}", exist_ok=True)  # noqa: PTH103
+            made.add(parent)
+        with open(f"{target}/{name}", "xb") as file:  # noqa: PTH123
+            file.write(data[at : at + size])
+        at += size
+
+
+def new_folder(environment: Mapping[str, str]) -> str:
+    """Return a path for `folder` that nothing has."""
+    places = (environment.get("TMPDIR", ""), "/tmp")  # noqa: S108  # its name is not to be guessed
+    place = next((each for each in places if each and os.access(each, os.W_OK)), "/tmp")  # noqa: S108
+    return f"{place.rstrip('/')}/farcall-sources-{os.urandom(12).hex()}"
+
+
+def remove(path: str) -> None:
+    """Remove the folder of an unpacked project, if there is one."""
+    if os.path.isdir(path):  # noqa: PTH112
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# --- entering it --------------------------------------------------------------------------------
+
+
+def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
+    """Unpack the caller's project, and make its script and its modules; once in a process.
+
+    Args:
+        archive: What `pack` returned.
+        plan: ``digest``; ``path``, the folders for the import path; ``names``, the modules that
+            must come from them; ``cwd``, ``argv``, ``main`` and ``imports``.
+
+    Raises:
+        OSError: A file could not be written.
+    """
+    global home, digest
+    if home:
+        return
+    target = folder or new_folder(os.environ)
+    _unpack(archive, target)
+    home, digest = target, plan["digest"]
+    sys.path[:0] = [in_project(place) for place in plan["path"]]
+    _forget(plan["names"])
+    importlib.invalidate_caches()
+    if plan["cwd"] is not None:
+        os.makedirs(in_project(plan["cwd"]), exist_ok=True)  # noqa: PTH103
+        os.chdir(in_project(plan["cwd"]))
+    if plan["main"] is not None:
+        _make_main(plan["argv"], **plan["main"])
+    for name, place in plan["imports"]:
+        with contextlib.suppress(Exception, SystemExit):  # raised again if the function needs it
+            _load(name, place)
+    from farcall_runtime import pickles
+
+    pickles.job_rules = _JobRules()
+
+
+def in_project(place: str, rest: str = "") -> str:
+    """Return the path in the job for a place in the archive; `place` may be empty."""
+    return os.path.join(home, place) + rest  # noqa: PTH118
+
+
+def _forget(names: Iterable[str]) -> None:
+    """Forget modules of the standard library whose names the project uses for its own."""
+    for name in names:
+        for each in [n for n in sys.modules if n == name or n.startswith(f"{name}.")]:
+            if not is_in_project(getattr(sys.modules[each], "__file__", None) or ""):
+                del sys.modules[each]
+
+
+def _load(name: str, place: str) -> None:
+    """Import a module: from the path, or from the file in which the caller found it."""
+    if not place:
+        importlib.import_module(name)
+        return
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location(name, in_project(place))
+    if name not in sys.modules and spec is not None and spec.loader is not None:
+        sys.modules[name] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+# --- the script ---------------------------------------------------------------------------------
+
+
+def _make_main(argv: list[str], file: str, until: int, name: str) -> None:
+    """Run the caller's script as the module ``__main__``, as far as it had run.
+
+    Args:
+        argv: Arguments of the command line, without the script.
+        file: The script's place in the archive.
+        until: Line of the guard in which it is running; 0 if it has ended.
+        name: Name of the module that was run with ``-m``; empty for a script.
+    """
+    global _has_main, making
+    import ast
+    from importlib.machinery import ModuleSpec, SourceFileLoader
+
+    path = in_project(file)
+    module = ModuleType(MAIN)
+    loader = SourceFileLoader(MAIN, path)
+    package = name.rpartition(".")[0] if name else None
+    spec = ModuleSpec(name, loader, origin=path) if name else None
+    vars(module).update(
+        __file__=path,
+        __loader__=loader,
+        __package__=package,
+        __spec__=spec,
+        __builtins__=__builtins__,
+        __cached__=None,
+    )
+    sys.modules[MAIN] = module
+    sys.argv[:] = [path, *argv]
+    with open(path, "rb") as source:  # noqa: PTH123
+        tree = ast.parse(source.read(), path)
+    module.__doc__ = ast.get_docstring(tree, clean=False)
+    _has_main, making = True, path
+    try:
+        _run(tree, path, until, vars(module))
+    finally:
+        making = ""
+
+
+def _run(tree: Any, path: str, until: int, variables: dict[str, Any]) -> None:
+    """Run a script's statements; one that fails leaves what explains the failure.
+
+    A script may read at its top what only the caller's machine has, for a purpose that has nothing
+    to do with the function: the function fails only if it uses the names that were not bound.
+    """
+    import ast
+
+    statements = [each for each in tree.body if not is_guard(each)]
+    flags = _future_flags(statements)
+    for statement in statements:
+        if until and statement.lineno >= until:
+            break
+        code = compile(ast.Module([statement], []), path, "exec", flags=flags, dont_inherit=True)
+        try:
+            exec(code, variables)  # noqa: S102  # the caller's script
+        except SystemExit:
+            break
+        except Exception as error:
+            for name in bound_names([statement]):
+                variables.setdefault(name, Missing(name, statement.lineno, error))
+
+
+def _future_flags(statements: Iterable[Any]) -> int:
+    """Return the compiler flags that imports from ``__future__`` ask for."""
+    import __future__
+
+    import ast
+
+    flags = 0
+    for each in statements:
+        if isinstance(each, ast.ImportFrom) and each.module == "__future__":
+            for name in each.names:
+                flags |= getattr(__future__, name.name).compiler_flag
+    return flags
+
+
+def is_guard(statement: Any) -> bool:
+    """Return whether a statement is an ``if`` that asks whether this is the script."""
+    import ast
+
+    if not isinstance(statement, ast.If):
+        return False
+    for each in ast.walk(statement.test):
+        if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Eq):
+            sides = {ast.dump(side) for side in (each.left, *each.comparators)}
+            if sides == {ast.dump(ast.parse(text, mode="eval").body) for text in _GUARD}:
+                return True
+    return False
+
+
+_GUARD = ("__name__", "'__main__'")
+
+
+def bound_names(statements: Iterable[Any]) -> set[str]:
+    """Return the names that statements bind in their own scope; ``*`` for an import of all."""
+    import ast
+
+    found: set[str] = set()
+    left = list(statements)
+    while left:
+        each = left.pop()
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(each.name)
+            continue
+        if isinstance(each, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp)):
+            continue
+        if isinstance(each, ast.GeneratorExp):
+            continue
+        if isinstance(each, (ast.Import, ast.ImportFrom)):
+            found |= {n.asname or n.name.partition(".")[0] for n in each.names}
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            found.add(each.id)
+        elif isinstance(getattr(each, "name", None), str):  # of an except, or of a pattern
+            found.add(each.name)
+        left += ast.iter_child_nodes(each)
+    return found
+
+
+def _fails(self: Missing, *_: Any, **__: Any) -> NoReturn:
+    raise object.__getattribute__(self, "_cause")
+
+
+class Missing:
+    """Stands for a name of the script whose statement failed in the job; any use raises why.
+
+    Args:
+        name: The name.
+        line: Line of the statement.
+        error: What it raised.
+    """
+
+    def __init__(self, name: str, line: int, error: BaseException) -> None:
+        stack = error.__traceback__
+        while stack is not None and stack.tb_frame.f_globals is globals():
+            stack = stack.tb_next
+        object.__setattr__(self, "_cause", error.with_traceback(stack))
+        object.__setattr__(self, "_place", (name, line))
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__class__", "__dict__"):
+            return object.__getattribute__(self, name)
+        return _fails(self)
+
+    __iter__ = __len__ = __getitem__ = __contains__ = __enter__ = __bool__ = __eq__ = _fails
+    __setattr__ = __setitem__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = _fails
+    __rsub__ = __truediv__ = __rtruediv__ = __lt__ = __le__ = __gt__ = __ge__ = _fails
+    __int__ = __float__ = __index__ = __str__ = __repr__ = __matmul__ = __reduce_ex__ = _fails
+    __call__ = _fails
+    __hash__ = None  # type: ignore[assignment]
+
+
+# --- variables ----------------------------------------------------------------------------------
+
+
+def prepared(
+    _entered: None,
+    plain: Mapping[str, Mapping[str, Any]],
+    others: Mapping[str, Mapping[str, Any]],
+    function: Callable[..., Any],
+) -> Callable[..., Any]:
+    """Set variables of the project's modules, and return the function.
+
+    Args:
+        plain: Values by module and name; a container is changed in place.
+        others: Values by module and name that are set as they are.
+        function: What the task calls.
+    """
+    for name, values in plain.items():
+        if name in sys.modules:
+            _set_plain(vars(sys.modules[name]), values)
+    for name, values in others.items():
+        if name in sys.modules:
+            vars(sys.modules[name]).update(values)
+    return function
+
+
+def _set_plain(variables: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        now = variables.get(name)
+        if type(now) is not type(value):
+            variables[name] = value
+        elif now != value:
+            if isinstance(value, list):
+                now[:] = value  # type: ignore[index]
+            elif isinstance(value, (dict, set)):
+                now.clear()  # type: ignore[union-attr]
+                now.update(value)  # type: ignore[union-attr]
+            else:
+                variables[name] = value
+
+
+# --- by name, or by value -----------------------------------------------------------------------
+
+
+def global_of(module: str, name: str) -> Any:
+    """Return what a module has under a name."""
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def main_global(name: str, _copy: bytes | None) -> Any:
+    """Return what the script has under a name; a process of another script reads the copy."""
+    return global_of(MAIN, name)
+
+
+def file_at(_digest: str, place: str) -> str:
+    """Return the path for a place in the project: in the job, or where it was submitted."""
+    return in_project(place)
+
+
+def is_in_project(path: str) -> bool:
+    """Return whether a path leads to the job's copy of the project."""
+    return bool(home) and path.startswith(f"{home}/")
+
+
+def reference_to(path: str) -> tuple[Callable[..., str], str, str]:
+    """Return the call that gives such a path where the task was submitted."""
+    return file_at, digest, path[len(home) + 1 :]
+
+
+def variables_of(module: str) -> dict[str, Any]:
+    """Return a module's variables, for a function that is pickled by value."""
+    return vars(sys.modules.get(module) or importlib.import_module(module))
+
+
+def make_module(name: str) -> ModuleType:
+    """Return an empty module, for one that is pickled by value."""
+    return ModuleType(name)
+
+
+def fill_module(module: ModuleType, variables: dict[str, Any]) -> None:
+    """Set the variables of such a module."""
+    vars(module).update(variables, __builtins__=__builtins__)
+
+
+class Reference:
+    """Stands in a pickle for what a call of a function returns there.
+
+    Args:
+        function: The function, which the pickle names.
+        args: Its arguments.
+    """
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self._recipe = function, args
+
+    def __reduce__(self) -> Any:
+        return self._recipe
+
+
+class Rules:
+    """How functions, classes and modules are pickled: by name where the reader can import them."""
+
+    def is_by_name(self, module: str) -> bool:
+        """Return whether the reader of the pickle has the module."""
+        raise NotImplementedError
+
+    def is_by_value(self, module: str) -> bool:
+        """Return whether the reader cannot import a module that cloudpickle takes for known."""
+        raise NotImplementedError
+
+    def is_made(self, module: str, name: str) -> bool:
+        """Return whether importing the module binds a name."""
+        raise NotImplementedError
+
+    def is_constant(self, module: str, name: str) -> bool:
+        """Return whether a name keeps the object that importing the module binds to it."""
+        raise NotImplementedError
+
+    def sentinel(self, value: Any) -> tuple[str, str] | None:
+        """Return module and name of an object that is known by its identity; else None."""
+        raise NotImplementedError
+
+    def file_of(self, path: str) -> Any:
+        """Return what a pickle says for the file of code that is in it."""
+        raise NotImplementedError
+
+    def named(self, module: str, name: str) -> Any:
+        """Return the recipe for a definition that is pickled by name."""
+        raise NotImplementedError
+
+    def reduce(self, pickler: Any, value: Any) -> Any:
+        """Return the recipe for a value; None to leave it to cloudpickle."""
+        kind = type(value)
+        if kind is FunctionType or issubclass(kind, type):
+            return self._definition(pickler, value)
+        if kind is ModuleType and self.is_by_value(value.__name__):
+            variables = {n: v for n, v in vars(value).items() if n != "__builtins__"}
+            return make_module, (value.__name__,), variables, None, None, fill_module
+        found = self.sentinel(value)
+        return None if found is None else (global_of, found)
+
+    def is_importable(self, value: Any) -> bool:
+        """Return whether a process that imports the same modules finds a function or a class."""
+        module = getattr(value, "__module__", None)
+        if not isinstance(module, str) or not self.is_by_name(module):
+            return False
+        return module in sys.modules and _has(sys.modules[module], _name_of(value), value)
+
+    def _definition(self, pickler: Any, value: Any) -> Any:
+        from cloudpickle import cloudpickle as internals
+
+        module = getattr(value, "__module__", None)
+        if not isinstance(module, str):
+            return None
+        if self.is_by_value(module):
+            return _by_value(pickler, value)
+        home_module = sys.modules.get(module)
+        if home_module is None or not self.is_by_name(module):
+            return None
+        if internals._is_registered_pickle_by_value(home_module):
+            return None
+        recipe = self._by_name(home_module, value)
+        if recipe is not None:
+            return recipe
+        recipe = _by_value(pickler, value)
+        is_function = type(value) is FunctionType and value.__globals__ is vars(home_module)
+        return self._in_module(module, recipe) if is_function else recipe
+
+    def _by_name(self, module: ModuleType, value: Any) -> Any:
+        """Return the recipe for a definition that its module has under a name; else None."""
+        name = _name_of(value)
+        if _has(module, name, value):
+            is_made = self.is_made(module.__name__, name.partition(".")[0])
+            return self.named(module.__name__, name) if is_made else None
+        for alias, each in list(vars(module).items()):
+            if each is value and self.is_constant(module.__name__, alias):
+                return global_of, (module.__name__, alias)
+        return None
+
+    def _in_module(self, module: str, recipe: Any) -> Any:
+        """Return a recipe for a function whose variables are its module's in the reader."""
+        make, (code, _, *rest), (attributes, slots), *_, fill = recipe
+        used = slots["__globals__"]
+        slots = {
+            **slots,
+            "__globals__": {n: v for n, v in used.items() if not self.is_made(module, n)},
+        }
+        variables = Reference(variables_of, module)
+        return make, (code, variables, *rest), (attributes, slots), None, None, fill
+
+
+def _by_value(pickler: Any, value: Any) -> Any:
+    from cloudpickle import cloudpickle as internals
+
+    if type(value) is FunctionType:
+        return pickler._dynamic_function_reduce(value)
+    return internals._dynamic_class_reduce(value)
+
+
+def _name_of(value: Any) -> str:
+    name = getattr(value, "__qualname__", None)
+    return name if isinstance(name, str) else ""
+
+
+def _has(module: ModuleType, name: str, value: Any) -> bool:
+    found: Any = module
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except Exception:  # the module's own code
+            return False
+    return found is value
+
+
+class _JobRules(Rules):
+    """In a job: its caller has the project's modules, and the script that it runs."""
+
+    def __init__(self) -> None:
+        self._copies: dict[str, bytes | None] = {}
+        self._copying = False
+        self._sentinels: dict[int, tuple[str, str]] | None = None
+        self._statics: dict[str, Static] = {}
+
+    def is_by_name(self, module: str) -> bool:
+        if module == MAIN:
+            return _has_main and not self._copying
+        return is_in_project(getattr(sys.modules.get(module), "__file__", None) or "")
+
+    def is_by_value(self, module: str) -> bool:
+        return False
+
+    def is_made(self, module: str, name: str) -> bool:
+        return True
+
+    def is_constant(self, module: str, name: str) -> bool:
+        static = self._static(module)
+        return static is not None and name in static.constants
+
+    def _static(self, module: str) -> Static | None:
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is None or not self.is_by_name(module):
+            return None
+        if file not in self._statics:
+            with open(file, "rb") as source:  # noqa: PTH123
+                self._statics[file] = Static(source.read())
+        return self._statics[file]
+
+    def sentinel(self, value: Any) -> tuple[str, str] | None:
+        if type(value) is not object:
+            return None
+        if self._sentinels is None or id(value) not in self._sentinels:
+            modules = [name for name in list(sys.modules) if self.is_by_name(name)]
+            self._sentinels = dict(sentinels(modules, self.is_constant))
+        return self._sentinels.get(id(value))
+
+    def file_of(self, path: str) -> Any:
+        return Reference(*reference_to(path)) if is_in_project(path) else path
+
+    def named(self, module: str, name: str) -> Any:
+        if module != MAIN:
+            return NotImplemented
+        if name not in self._copies:
+            self._copies[name] = None  # a class that refers to itself
+            self._copies[name] = self._copy(global_of(MAIN, name))
+        return main_global, (name, self._copies[name])
+
+    def _copy(self, value: Any) -> bytes | None:
+        from farcall_runtime import pickles
+
+        self._copying = True
+        try:
+            return pickles.dump_whole(value)
+        except Exception:  # pickling runs the user's code
+            return None
+        finally:
+            self._copying = False
+
+
+def sentinels(
+    modules: Iterable[str], is_constant: Callable[[str, str], bool]
+) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Yield the identity, module and name of each ``NAME = object()`` at the top of a module."""
+    for module in modules:
+        for name, value in list(vars(sys.modules[module]).items()):
+            if type(value) is object and is_constant(module, name):
+                yield id(value), (module, name)
+
+
+class Static:
+    """What a module's source says of its names.
+
+    Args:
+        source: The source.
+
+    Attributes:
+        tree: The syntax tree.
+        guards: First and last line of each ``if __name__ == "__main__"``.
+        made: Names that importing binds; ``*`` stands for any.
+        guarded: Names that a guard binds, or a function by ``global``.
+        constants: Names that are bound once, at the top, to what an expression returns.
+    """
+
+    def __init__(self, source: bytes) -> None:
+        import ast
+
+        self.tree = ast.parse(source)
+        guards = [each for each in self.tree.body if is_guard(each)]
+        others = [each for each in self.tree.body if not is_guard(each)]
+        self.guards = [(each.lineno, each.end_lineno or each.lineno) for each in guards]
+        self.made = bound_names(others)
+        self.guarded = bound_names(guards)
+        for each in ast.walk(self.tree):
+            if isinstance(each, ast.Global):
+                self.guarded.update(each.names)
+        times: dict[str, int] = {}
+        for statement in others:
+            for name in bound_names([statement]):
+                times[name] = times.get(name, 0) + 1
+        once = {name for name, count in times.items() if count == 1} - self.guarded
+        self.constants = {
+            name
+            for each in others
+            if isinstance(each, (ast.Assign, ast.AnnAssign))
+            and each.value is not None
+            and not isinstance(each.value, ast.Constant)
+            for name in bound_names([each])
+        } & once
+
+    def is_made(self, name: str, until: int = 0) -> bool:
+        """Return whether importing binds a name, up to a line, and nothing binds it later."""
+        if name in self.guarded:
+            return False
+        if name not in self.made:
+            return "*" in self.made
+        if not until:
+            return True
+        before = (each for each in self.tree.body if each.lineno < until and not is_guard(each))
+        return name in bound_names(before)
+
+
+def hidden(text: str) -> str:
+    """Return a text in which no path leads to the job's copy of the project."""
+    return text.replace(f"{home}/", f"{MARKER}{digest}/") if home else text
