@@ -7,11 +7,12 @@ object becomes a piece of its own instead of being copied.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import pickle
 from collections import ChainMap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from types import CodeType
 from typing import Any, ClassVar, TypeAlias
@@ -45,7 +46,18 @@ job_rules: Any = None
 
 def rules_here() -> Any:
     """Return the rules that hold here; None to pickle as cloudpickle does."""
-    return rules.get() or job_rules
+    here = rules.get()
+    return job_rules if here is None else here or None
+
+
+@contextlib.contextmanager
+def without_rules() -> Iterator[None]:
+    """Pickle as cloudpickle does, for as long as the block lasts."""
+    token = rules.set(False)
+    try:
+        yield
+    finally:
+        rules.reset(token)
 
 
 def dump(

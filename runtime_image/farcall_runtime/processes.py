@@ -85,7 +85,8 @@ def _reduce(pickler: Any, value: Any) -> Any:
     ours = _pickler()(sink, protocol=5)
     # Locks and connections have reducers of their own, which are asked for inside, too.
     ours.dispatch_table = ChainMap(pickler._extra_reducers, ours.dispatch_table)
-    ours.dump(value)
+    with pickles.without_rules():  # the process has no script that has it
+        ours.dump(value)
     return load, (sink.getvalue(),)
 
 

@@ -47,7 +47,8 @@ digest = ""
 making = ""
 """File of the script while `enter` runs it; empty otherwise."""
 
-_has_main = False
+_main = ""
+"""``whole`` or ``part`` once `enter` has run the script; empty otherwise."""
 
 
 # --- the archive --------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
     Args:
         archive: What `pack` returned.
         plan: ``digest``; ``path``, the folders for the import path; ``names``, the modules that
-            must come from them; ``cwd``, ``argv``, ``main`` and ``imports``.
+            must come from them; ``cwd``, ``main`` and ``imports``.
 
     Raises:
         OSError: A file could not be written.
@@ -126,7 +127,7 @@ def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
         os.makedirs(in_project(plan["cwd"]), exist_ok=True)  # noqa: PTH103
         os.chdir(in_project(plan["cwd"]))
     if plan["main"] is not None:
-        _make_main(plan["argv"], **plan["main"])
+        _make_main(**plan["main"])
     for name, place in plan["imports"]:
         with contextlib.suppress(Exception, SystemExit):  # raised again if the function needs it
             _load(name, place)
@@ -164,45 +165,56 @@ def _load(name: str, place: str) -> None:
 # --- the script ---------------------------------------------------------------------------------
 
 
-def _make_main(argv: list[str], file: str, until: int, name: str) -> None:
-    """Run the caller's script as the module ``__main__``, as far as it had run.
+class _PartialScript(ModuleType):
+    """A script of which a job runs a part: the processes that it starts must not run all of it.
+
+    `multiprocessing` starts them with the file that the module has as an attribute.
+    """
+
+    @property
+    def __file__(self) -> str:  # type: ignore[override]
+        raise AttributeError("__file__")
+
+
+def _make_main(
+    argv: list[str], file: str, name: str, parts: list[tuple[str, str, list[int]]], is_whole: bool
+) -> None:
+    """Run statements of the caller's script, or of its notebook, as the module ``__main__``.
 
     Args:
         argv: Arguments of the command line, without the script.
-        file: The script's place in the archive.
-        until: Line of the guard in which it is running; 0 if it has ended.
+        file: The script's place in the archive; empty for a notebook.
         name: Name of the module that was run with ``-m``; empty for a script.
+        parts: Place of a file, or name of a cell and its source; with the numbers of the
+            statements.
+        is_whole: Whether another process may run the script.
     """
-    global _has_main, making
-    import ast
+    global _main, making
     from importlib.machinery import ModuleSpec, SourceFileLoader
 
-    path = in_project(file)
-    module = ModuleType(MAIN)
-    loader = SourceFileLoader(MAIN, path)
-    package = name.rpartition(".")[0] if name else None
-    spec = ModuleSpec(name, loader, origin=path) if name else None
-    vars(module).update(
-        __file__=path,
-        __loader__=loader,
-        __package__=package,
-        __spec__=spec,
-        __builtins__=__builtins__,
-        __cached__=None,
-    )
+    module = ModuleType(MAIN) if is_whole else _PartialScript(MAIN)
+    variables = vars(module)
+    variables["__builtins__"] = __builtins__
+    if file:
+        path = in_project(file)
+        loader = SourceFileLoader(MAIN, path)
+        spec = ModuleSpec(name, loader, origin=path) if name else None
+        package = name.rpartition(".")[0] if name else None
+        variables.update(
+            __file__=path, __loader__=loader, __package__=package, __spec__=spec, __cached__=None
+        )
+        sys.argv[:] = [path, *argv]
     sys.modules[MAIN] = module
-    sys.argv[:] = [path, *argv]
-    with open(path, "rb") as source:  # noqa: PTH123
-        tree = ast.parse(source.read(), path)
-    module.__doc__ = ast.get_docstring(tree, clean=False)
-    _has_main, making = True, path
-    try:
-        _run(tree, path, until, vars(module))
-    finally:
-        making = ""
+    _main = "whole" if is_whole else "part"
+    for place, source, numbers in parts:
+        making = place if source else in_project(place)
+        try:
+            _run(making, source, numbers, variables)
+        finally:
+            making = ""
 
 
-def _run(tree: Any, path: str, until: int, variables: dict[str, Any]) -> None:
+def _run(path: str, source: str, numbers: Iterable[int], variables: dict[str, Any]) -> None:
     """Run a script's statements; one that fails leaves what explains the failure.
 
     A script may read at its top what only the caller's machine has, for a purpose that has nothing
@@ -210,11 +222,19 @@ def _run(tree: Any, path: str, until: int, variables: dict[str, Any]) -> None:
     """
     import ast
 
-    statements = [each for each in tree.body if not is_guard(each)]
-    flags = _future_flags(statements)
-    for statement in statements:
-        if until and statement.lineno >= until:
-            break
+    data: str | bytes = source
+    if source:
+        import linecache
+
+        linecache.cache[path] = len(source), None, source.splitlines(keepends=True), path
+    else:
+        with open(path, "rb") as file:  # noqa: PTH123
+            data = file.read()
+    tree = ast.parse(data, path)
+    if not source:
+        variables["__doc__"] = ast.get_docstring(tree, clean=False)
+    flags = _future_flags(tree.body)
+    for statement in (tree.body[number] for number in numbers):
         code = compile(ast.Module([statement], []), path, "exec", flags=flags, dont_inherit=True)
         try:
             exec(code, variables)  # noqa: S102  # the caller's script
@@ -237,23 +257,6 @@ def _future_flags(statements: Iterable[Any]) -> int:
             for name in each.names:
                 flags |= getattr(__future__, name.name).compiler_flag
     return flags
-
-
-def is_guard(statement: Any) -> bool:
-    """Return whether a statement is an ``if`` that asks whether this is the script."""
-    import ast
-
-    if not isinstance(statement, ast.If):
-        return False
-    for each in ast.walk(statement.test):
-        if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Eq):
-            sides = {ast.dump(side) for side in (each.left, *each.comparators)}
-            if sides == {ast.dump(ast.parse(text, mode="eval").body) for text in _GUARD}:
-                return True
-    return False
-
-
-_GUARD = ("__name__", "'__main__'")
 
 
 def bound_names(statements: Iterable[Any]) -> set[str]:
@@ -462,6 +465,8 @@ class Rules:
         module = getattr(value, "__module__", None)
         if not isinstance(module, str) or not self.is_by_name(module):
             return False
+        if module == MAIN and _main != "whole":
+            return False
         return module in sys.modules and _has(sys.modules[module], _name_of(value), value)
 
     def _definition(self, pickler: Any, value: Any) -> Any:
@@ -535,13 +540,12 @@ class _JobRules(Rules):
 
     def __init__(self) -> None:
         self._copies: dict[str, bytes | None] = {}
-        self._copying = False
         self._sentinels: dict[int, tuple[str, str]] | None = None
-        self._statics: dict[str, Static] = {}
+        self._constants: dict[str, set[str]] = {}
 
     def is_by_name(self, module: str) -> bool:
         if module == MAIN:
-            return _has_main and not self._copying
+            return bool(_main)
         return is_in_project(getattr(sys.modules.get(module), "__file__", None) or "")
 
     def is_by_value(self, module: str) -> bool:
@@ -551,17 +555,12 @@ class _JobRules(Rules):
         return True
 
     def is_constant(self, module: str, name: str) -> bool:
-        static = self._static(module)
-        return static is not None and name in static.constants
-
-    def _static(self, module: str) -> Static | None:
-        file = getattr(sys.modules.get(module), "__file__", None)
+        file = vars(sys.modules[module]).get("__file__")
         if file is None or not self.is_by_name(module):
-            return None
-        if file not in self._statics:
-            with open(file, "rb") as source:  # noqa: PTH123
-                self._statics[file] = Static(source.read())
-        return self._statics[file]
+            return False
+        if file not in self._constants:
+            self._constants[file] = constants_of(file)
+        return name in self._constants[file]
 
     def sentinel(self, value: Any) -> tuple[str, str] | None:
         if type(value) is not object:
@@ -585,13 +584,11 @@ class _JobRules(Rules):
     def _copy(self, value: Any) -> bytes | None:
         from farcall_runtime import pickles
 
-        self._copying = True
-        try:
-            return pickles.dump_whole(value)
-        except Exception:  # pickling runs the user's code
-            return None
-        finally:
-            self._copying = False
+        with pickles.without_rules():
+            try:
+                return pickles.dump_whole(value)
+            except Exception:  # pickling runs the user's code
+                return None
 
 
 def sentinels(
@@ -604,56 +601,34 @@ def sentinels(
                 yield id(value), (module, name)
 
 
-class Static:
-    """What a module's source says of its names.
+def constant_names(statements: Iterable[Any]) -> set[str]:
+    """Return the names that statements bind once, to what an expression returns."""
+    import ast
 
-    Args:
-        source: The source.
+    times: dict[str, int] = {}
+    values: set[str] = set()
+    for each in statements:
+        names = bound_names([each])
+        for name in names:
+            times[name] = times.get(name, 0) + 1
+        value = each.value if isinstance(each, (ast.Assign, ast.AnnAssign)) else None
+        if value is not None and not isinstance(value, ast.Constant):
+            values |= names
+        for inner in ast.walk(each):
+            if isinstance(inner, ast.Global):
+                times.update(dict.fromkeys(inner.names, 2))
+    return {name for name in values if times[name] == 1}
 
-    Attributes:
-        tree: The syntax tree.
-        guards: First and last line of each ``if __name__ == "__main__"``.
-        made: Names that importing binds; ``*`` stands for any.
-        guarded: Names that a guard binds, or a function by ``global``.
-        constants: Names that are bound once, at the top, to what an expression returns.
-    """
 
-    def __init__(self, source: bytes) -> None:
-        import ast
+def constants_of(file: str) -> set[str]:
+    """Return such names of a module's file; none if it cannot be read."""
+    import ast
 
-        self.tree = ast.parse(source)
-        guards = [each for each in self.tree.body if is_guard(each)]
-        others = [each for each in self.tree.body if not is_guard(each)]
-        self.guards = [(each.lineno, each.end_lineno or each.lineno) for each in guards]
-        self.made = bound_names(others)
-        self.guarded = bound_names(guards)
-        for each in ast.walk(self.tree):
-            if isinstance(each, ast.Global):
-                self.guarded.update(each.names)
-        times: dict[str, int] = {}
-        for statement in others:
-            for name in bound_names([statement]):
-                times[name] = times.get(name, 0) + 1
-        once = {name for name, count in times.items() if count == 1} - self.guarded
-        self.constants = {
-            name
-            for each in others
-            if isinstance(each, (ast.Assign, ast.AnnAssign))
-            and each.value is not None
-            and not isinstance(each.value, ast.Constant)
-            for name in bound_names([each])
-        } & once
-
-    def is_made(self, name: str, until: int = 0) -> bool:
-        """Return whether importing binds a name, up to a line, and nothing binds it later."""
-        if name in self.guarded:
-            return False
-        if name not in self.made:
-            return "*" in self.made
-        if not until:
-            return True
-        before = (each for each in self.tree.body if each.lineno < until and not is_guard(each))
-        return name in bound_names(before)
+    try:
+        with open(file, "rb") as source:  # noqa: PTH123
+            return constant_names(ast.parse(source.read()).body)
+    except (OSError, SyntaxError, ValueError):
+        return set()
 
 
 def hidden(text: str) -> str:

@@ -36,6 +36,27 @@ def _programs():
 _ALL = {name: (options, files) for name, options, files in _programs()}
 
 
+_UNGUARDED = """
+import bed
+bed.run(calls, globals().get("check"))
+"""
+_CELL = """
+import linecache, sys
+import __main__
+del __main__.__file__
+source = open("cell.txt").read()
+linecache.cache["<cell 1>"] = len(source), None, source.splitlines(True), "<cell 1>"
+exec(compile(source, "<cell 1>", "exec"), vars(__main__))
+"""
+_ALSO = ("type_hints", "abc_registration", "contextvars", "import_main")
+"""Programs that are tried without a guard and as a notebook's cell, too."""
+
+_NAMES = [
+    *_ALL,
+    *(f"{name}-{mode}" for name in _ALSO for mode in ("unguarded", "cell")),
+]
+
+
 @pytest.fixture(scope="module")
 def outcomes(embedded, tmp_path_factory):
     """What came of each program's calls, here and in jobs; several programs run at once."""
@@ -50,19 +71,25 @@ def outcomes(embedded, tmp_path_factory):
     }
 
     def run(name):
-        options, files = _ALL[name]
+        program, _, mode = name.partition("-")
+        options, files = _ALL[program]
         root = top / name
         script = options.get("script", "main.py")
         for file, text in files.items():
             path = root / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text + (_GUARD if file == script else ""))
+            if file == script and mode == "cell":
+                (root / "cell.txt").write_text(text + _UNGUARDED)
+                text = _CELL
+            elif file == script:
+                text += _UNGUARDED if mode else _GUARD
+            path.write_text(text)
         path = f"{installed}:{root / options['path']}" if "path" in options else str(installed)
         variables = {**environment, "PYTHONPATH": path}
         return [_run(root, script, where, variables) for where in ("here", "job")]
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        yield dict(zip(_ALL, pool.map(run, _ALL), strict=True))
+        yield dict(zip(_NAMES, pool.map(run, _NAMES), strict=True))
 
 
 def _run(root, script, where, environment):
@@ -85,7 +112,7 @@ _EXPLAINED = {
 }
 
 
-@pytest.mark.parametrize("name", _ALL)
+@pytest.mark.parametrize("name", _NAMES)
 def test_job_behaves_as_a_local_call(outcomes, name):
     here, job = outcomes[name]
     assert len(here) == len(job)

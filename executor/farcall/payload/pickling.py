@@ -124,8 +124,7 @@ def pack_function(
     called = functools.partial(function, **fixed) if fixed else function
     using = using or Pickling(None)
     try:
-        with using.in_force():
-            parts = pickles.dump(using.prepared(called))
+        parts = _dump(called, using)
     except BaseException as error:  # pickling runs the user's code
         if is_ctrl_c(error):
             raise
@@ -140,6 +139,17 @@ def pack_function(
             "inside the function"
         ) from error
     return _share(_frame(parts), parts, digests or Digests())
+
+
+def _dump(called: Callable[..., Any], using: Pickling) -> list[pickles.Pieces]:
+    try:
+        with using.in_force():
+            return pickles.dump(using.prepared(called))
+    except Exception:
+        if not using.remake(called):
+            raise
+    with using.in_force():
+        return pickles.dump(using.prepared(called))
 
 
 def pack_calls(

@@ -1,9 +1,8 @@
 """Project pickling: functions, classes and modules by name where jobs have them, else by value.
 
-A job has the project's files (`farcall.payload.sources`), so that a module there is the module
-that it is here: functions and classes are pickled by name. A job also runs the script, without its
-``if __name__ == "__main__"`` block, if the call comes from in there. What has no file to be
-imported from (lambdas, local classes, what a notebook defines) is pickled by value.
+A job has the project's files (`farcall.payload.sources`) and runs the script, or its definitions
+(`farcall.payload.script`). So a module there is the module that it is here, and functions and
+classes are pickled by name. Lambdas, local functions and local classes are pickled by value.
 
 `farcall_runtime.sources` is the other side.
 """
@@ -15,119 +14,24 @@ import functools
 import os
 import pickle
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from pathlib import Path, PurePath
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 from farcall.model.settings import Settings
+from farcall.payload import script
+from farcall.payload.script import Script
 from farcall.payload.sources import Sources, find, home_of, main_file, project_modules
 from farcall_runtime import pickles
 from farcall_runtime import sources as runtime
-from farcall_runtime.sources import MAIN, Reference, Rules, Static
+from farcall_runtime.sources import MAIN, Reference, Rules
 
 LARGEST_PLAIN_BYTES = 64 * 1024
 """Limit of a variable's value that is set in the job."""
 
 _PLAIN = (int, float, str, bool, type(None), complex, bytes)
 _MOST_ITEMS = 100
-
-# --- the script ---------------------------------------------------------------------------------
-
-
-class _Script(NamedTuple):
-    """The script that runs, where a job may run it again.
-
-    Attributes:
-        place: Its place in the archive.
-        static: What its source says.
-        until: Line of the guard in which it is; 0 if it has ended.
-        name: Name of the module that was run with ``-m``; empty for a script.
-    """
-
-    place: str
-    static: Static
-    until: int
-    name: str
-
-    def is_made(self, name: str) -> bool:
-        """Return whether running it again binds a name to what it is here."""
-        return self.static.is_made(name, self.until)
-
-
-def _script(sources: Sources) -> _Script | None:
-    """Return the script if the calls come from below its guard; None where it must not run again.
-
-    Where there is no guard, running it again would submit the jobs again.
-    """
-    file = main_file()
-    place = sources.place_of(file) if file else None
-    if place is None:
-        return None
-    static = _static(file)
-    if static is None or not static.guards or not _is_as_loaded(file, static):
-        return None
-    line = _line_of_main()
-    if line is not None:
-        guard = next((each for each in static.guards if each[0] <= line <= each[1]), None)
-        if guard is None:
-            return None
-        line = guard[0]
-    spec = getattr(sys.modules[MAIN], "__spec__", None)
-    return _Script(place, static, line or 0, str(getattr(spec, "name", "") or ""))
-
-
-_statics: dict[str, tuple[int, Static | None]] = {}
-
-
-def _static(file: str) -> Static | None:
-    """Return what a file says of its names; None if it cannot be read or is not Python."""
-    try:
-        changed = Path(file).stat().st_mtime_ns
-        known = _statics.get(file)
-        if known is None or known[0] != changed:
-            known = _statics[file] = changed, Static(Path(file).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return None
-    return known[1]
-
-
-def _line_of_main() -> int | None:
-    """Return the line at which the script is; None if it has ended."""
-    variables = vars(sys.modules[MAIN])
-    ident = threading.main_thread().ident
-    frame: FrameType | None = sys._current_frames().get(ident or 0)
-    line = None
-    while frame is not None:
-        if frame.f_globals is variables and frame.f_code.co_name == "<module>":
-            line = frame.f_lineno
-        frame = frame.f_back
-    return line
-
-
-def _is_as_loaded(file: str, static: Static) -> bool:
-    """Return whether a script's functions are where they were when it was started."""
-    import ast
-
-    lines: dict[str, set[int]] = {}  # a name may be defined more than once
-    for node in static.tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            lines.setdefault(node.name, set()).add(first)
-    variables = vars(sys.modules[MAIN])
-    for name, expected in lines.items():
-        code = getattr(variables.get(name), "__code__", None)
-        if (
-            isinstance(code, CodeType)
-            and (code.co_filename, code.co_name) == (file, name)
-            and code.co_firstlineno not in expected
-        ):
-            return False
-    return True
-
-
-# --- pickling -----------------------------------------------------------------------------------
 
 
 class Pickling:
@@ -145,7 +49,7 @@ class Pickling:
             for name, each in modules.items()
             if sources is not None and sources.place_of(str(each.__file__)) is not None
         }
-        self._script = None if sources is None else _script(sources)
+        self._script = None if sources is None else script.find(sources)
         self._rules = _CallerRules(
             sources, self._sent, modules.keys() - self._sent.keys(), self._script
         )
@@ -170,34 +74,48 @@ class Pickling:
 
     def prepared(self, called: Callable[..., Any]) -> Any:
         """Return what is pickled for a function: with the project in which it is called."""
-        if self._sources is None:
+        if self._sources is None or not (self._sources.files or self._script):
             return called
         plain = {name: values for name, each in self._sent.items() if (values := _plain(each))}
         others = {name: tasks for name, each in self._sent.items() if (tasks := _tasks(each))}
         if self._script is not None:
-            main = sys.modules[MAIN]
-            variables = vars(main)
-            read = _names_read(called, variables)
-            plain[MAIN] = {
-                name: value
-                for name, value in _plain(main).items()
-                if name in read and self._script.static.made.intersection((name, "*"))
-            }
-            others[MAIN] = _tasks(main) | {
-                name: variables[name]
-                for name in read
-                if not self._script.is_made(name) and name not in plain[MAIN]
-                if not _is_dunder(name)
-            }
+            plain[MAIN], others[MAIN] = self._variables(self._script, called)
         entered = Reference(
             runtime.enter, pickle.PickleBuffer(self._sources.archive), self._plan()
         )
-        return Reference(runtime.prepared, entered, self._in_job(plain), others, called)
+        in_job = self._in_job(plain), self._in_job(others)
+        return Reference(runtime.prepared, entered, *in_job, called)
+
+    def _variables(self, script: Script, called: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the script's variables that are set in the job: plain ones, and others."""
+        main = sys.modules[MAIN]
+        variables = vars(main)
+        read = {name for name in _names_read(called, variables) if not _is_dunder(name)}
+        plain = {n: v for n, v in _plain(main).items() if n in read and script.is_guarded}
+        others = {n: variables[n] for n in read - plain.keys() if not script.is_made(n)}
+        return plain, others | _tasks(main)
+
+    def remake(self, called: Callable[..., Any]) -> bool:
+        """Have the job make variables of the script that a function reads and nothing can pickle.
+
+        Returns:
+            Whether there is one.
+        """
+        script = self._script
+        if script is None or script.is_guarded:
+            return False
+        found = False
+        with self.in_force():
+            for name, value in self._variables(script, called)[1].items():
+                try:
+                    pickles.dump(value)
+                except Exception:  # pickling runs the user's code
+                    found = script.remake(name) or found
+        return found
 
     def _plan(self) -> dict[str, Any]:
         sources = self._sources
         assert sources is not None  # noqa: S101
-        script = self._script
         try:
             cwd = sources.folder_of(str(Path.cwd()))
         except OSError:
@@ -217,15 +135,12 @@ class Pickling:
             "path": list(sources.path),
             "names": _names(sources),
             "cwd": cwd,
-            "argv": sys.argv[1:] if script is not None else [],
-            "main": None
-            if script is None
-            else {"file": script.place, "until": script.until, "name": script.name},
+            "main": self._script.plan() if self._script is not None else None,
             "imports": imports,
         }
 
     def _in_job(self, values: Any) -> Any:
-        """Return plain values in which the project's paths are those of the job."""
+        """Return variables whose plain values have the job's paths in place of the project's."""
         sources = self._sources
         assert sources is not None  # noqa: S101
         roots = [(root, place) for root, place in sources.roots.items() if len(root) > 1]
@@ -237,11 +152,19 @@ class Pickling:
                     if value == root or value.startswith(root + os.sep):
                         return Reference(runtime.in_project, place, value[len(root) :])
                 return value
+            if isinstance(value, PurePath):
+                text = walk(str(value))
+                return Reference(kind, text) if isinstance(text, Reference) else value
             if kind is dict:
                 return {walk(k): walk(v) for k, v in value.items()}
             return kind(map(walk, value)) if kind in (list, tuple, set) else value
 
-        return {name: {n: walk(v) for n, v in each.items()} for name, each in values.items()}
+        return {
+            module: {
+                name: walk(value) if _is_plain(value) else value for name, value in each.items()
+            }
+            for module, each in values.items()
+        }
 
 
 def _names(sources: Sources) -> list[str]:
@@ -269,6 +192,10 @@ def _plain(module: ModuleType) -> dict[str, Any]:
         for name, value in list(vars(module).items())
         if not _is_dunder(name) and _size(value, LARGEST_PLAIN_BYTES) >= 0
     }
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, PurePath) or _size(value, LARGEST_PLAIN_BYTES) >= 0
 
 
 def _is_dunder(name: str) -> bool:
@@ -354,6 +281,11 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(each)
 
 
+@functools.lru_cache(256)
+def _constants_of(file: str) -> frozenset[str]:
+    return frozenset(runtime.constants_of(file))
+
+
 class _CallerRules(Rules):
     """Here: jobs have the modules whose files are sent, and maybe the script.
 
@@ -369,7 +301,7 @@ class _CallerRules(Rules):
         sources: Sources | None,
         sent: Mapping[str, ModuleType],
         by_value: Iterable[str],
-        script: _Script | None,
+        script: Script | None,
     ) -> None:
         self._sources = sources
         self._sent = sent
@@ -389,16 +321,10 @@ class _CallerRules(Rules):
         return True
 
     def is_constant(self, module: str, name: str) -> bool:
-        static = self._static_of(module)
-        if static is None or name not in static.constants:
-            return False
-        return self.is_made(module, name)
-
-    def _static_of(self, module: str) -> Static | None:
         if module == MAIN:
-            return self._script.static if self._script is not None else None
+            return self._script is not None and self._script.is_constant(name)
         found = self._sent.get(module)
-        return _static(str(found.__file__)) if found is not None else None
+        return found is not None and name in _constants_of(str(found.__file__))
 
     def sentinel(self, value: Any) -> tuple[str, str] | None:
         if type(value) is not object or self._sources is None:

@@ -467,7 +467,7 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
         exclude: The option ``exclude_sources``.
 
     Returns:
-        None if the option is None, or if there are none.
+        None if the option is None.
 
     Raises:
         SettingsError: A folder of the option does not exist.
@@ -488,8 +488,6 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
         for number, file in enumerate(dict.fromkeys(files)):
             walk.add_files(os.path.dirname(file), f"f{number}", [file])
         sent = tuple(sorted(walk.files.values(), key=lambda each: each.place))
-        if not sent:
-            return None
         path = tuple(
             roots[each]
             for each in [*on_path, *homes]

@@ -1,0 +1,401 @@
+"""The script: which statements of ``__main__`` a job runs again.
+
+Below its guard, ``if __name__ == "__main__":``, a script is run again as far as it had run, except
+for the guard's block. Without a guard, and in a notebook, running it again could submit the jobs
+again, or delete what it deletes. Then only imports, functions and classes are made again; the
+variables that a function reads are pickled by value.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import linecache
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from farcall.payload.sources import Sources, main_file
+from farcall_runtime.sources import MAIN, bound_names, constant_names
+
+_log = logging.getLogger("farcall")
+
+_MAKERS = {
+    *("object", "TypeVar", "ParamSpec", "NewType", "ContextVar", "namedtuple", "NamedTuple"),
+    *("TypedDict", "make_dataclass", "Enum", "IntEnum", "Lock", "RLock", "getLogger"),
+}
+"""What is called to define something: making it again has no effect on anything else."""
+
+_SETTERS = ("register", "set_", "filterwarnings", "simplefilter", "basicConfig", "setLevel")
+"""Beginnings of the names of functions that change how others behave."""
+
+_OWN_NAMES = {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__builtins__"}
+_INTERACTIVE = ("<ipython-input-", "<python-input-", "<stdin", "<cell")
+
+
+@dataclass(eq=False)
+class _Part:
+    """A file of the script, or a cell of a notebook.
+
+    Attributes:
+        name: The file, as code objects have it.
+        place: Its place in the archive; empty for a cell, whose source is sent.
+        source: The source.
+        statements: The statements at its top.
+        done: How many of them have run.
+        runs: Numbers of those that the job runs.
+    """
+
+    name: str
+    place: str
+    source: str
+    statements: list[ast.stmt]
+    done: int
+    runs: set[int] = field(default_factory=set)
+
+
+class Script:
+    """What a job makes of ``__main__``.
+
+    Args:
+        parts: The script's file, or the notebook's cells in the order in which they were run.
+        is_guarded: Whether the calls come from below the guard.
+    """
+
+    def __init__(self, parts: list[_Part], *, is_guarded: bool) -> None:
+        self._parts = parts
+        self.is_guarded = is_guarded
+        self._made: set[str] = set()
+        self._set_elsewhere: set[str] = set()
+        self._has_star = False
+        for part in parts:
+            for number, statement in enumerate(part.statements[: part.done]):
+                if _is_guard(statement) or not (is_guarded or self._is_definition(statement)):
+                    self._leave_out(statement)
+                else:
+                    part.runs.add(number)
+                    self._add(statement)
+            for each in (node for top in part.statements for node in ast.walk(top)):
+                if isinstance(each, ast.Global):
+                    self._set_elsewhere.update(each.names)
+        if is_guarded:
+            for statement in (s for part in parts for s in part.statements if _is_guard(s)):
+                self._set_elsewhere |= bound_names([statement])
+        else:
+            self._warn()
+
+    def _add(self, statement: ast.stmt) -> None:
+        names = bound_names([statement])
+        self._has_star = self._has_star or "*" in names
+        is_data = isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_maker(statement)
+        # A notebook's lists may have been filled since.
+        self._made |= set() if is_data and not self.is_guarded else names
+
+    def _leave_out(self, statement: ast.stmt) -> None:
+        self._made -= bound_names([statement])
+
+    def _is_definition(self, statement: ast.stmt) -> bool:
+        """Return whether a statement defines something, of what a job has."""
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            return True
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return self._has(_needs(statement))
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            if statement.value is None:
+                return True
+            if _is_literal(statement.value) and not _is_setting(statement):
+                return True
+            is_known = _is_maker(statement) or _is_setting(statement)
+            return is_known and self._has(_names_in(statement))
+        if isinstance(statement, ast.Try | ast.If):
+            inside = [s for s in ast.iter_child_nodes(statement) if isinstance(s, ast.stmt)]
+            handlers = getattr(statement, "handlers", [])
+            inside += [s for handler in handlers for s in handler.body]
+            return all(isinstance(s, ast.Pass) or self._is_definition(s) for s in inside)
+        return _is_setting(statement) and self._has(_names_in(statement))
+
+    def _has(self, names: Iterable[str]) -> bool:
+        known = self._made | _OWN_NAMES
+        return all(each in known or hasattr(builtins, each) for each in names)
+
+    def is_made(self, name: str) -> bool:
+        """Return whether a name is in the job what it is here."""
+        if name in self._set_elsewhere:
+            return False
+        return name in self._made or (self._has_star and self.is_guarded)
+
+    def is_constant(self, name: str) -> bool:
+        """Return whether a name is bound once, to what an expression at the top returns."""
+        statements = [part.statements[number] for part in self._parts for number in part.runs]
+        return self.is_made(name) and name in constant_names(statements)
+
+    def remake(self, name: str) -> bool:
+        """Have the job bind a name as the script did, where its value cannot be pickled.
+
+        Returns:
+            Whether there is a single statement that binds it, which the job did not run before.
+        """
+        found = [
+            (part, number)
+            for part in self._parts
+            for number, statement in enumerate(part.statements[: part.done])
+            if name in bound_names([statement])
+        ]
+        if len(found) != 1 or name in self._set_elsewhere:
+            return False
+        ((part, number),) = found
+        if not isinstance(part.statements[number], ast.Assign | ast.AnnAssign):
+            return False
+        part.runs.add(number)
+        self._made.add(name)
+        return True
+
+    def plan(self) -> dict[str, Any]:
+        """Return what the job runs."""
+        first = self._parts[0] if self._parts else None
+        spec = getattr(sys.modules[MAIN], "__spec__", None) if main_file() else None
+        return {
+            "argv": sys.argv[1:] if first is not None and first.place else [],
+            "file": first.place if first is not None else "",
+            "name": str(getattr(spec, "name", "") or ""),
+            "is_whole": self.is_guarded,
+            "parts": [
+                [part.place or part.name, "" if part.place else part.source, sorted(part.runs)]
+                for part in self._parts
+                if part.runs
+            ],
+        }
+
+    def _is_lost(self, statement: ast.stmt) -> bool:
+        """Return whether a job lacks what a statement did to a module or a class."""
+        if not (_is_setting(statement) or _is_seed(statement)):
+            return False
+        targets = statement.targets if isinstance(statement, ast.Assign) else [_called(statement)]
+        roots = (next(_names_of(each), "") for each in targets if each is not None)
+        return any(root in self._made for root in roots)
+
+    def _warn(self) -> None:
+        """Warn, once, of settings and registrations that a job does not have."""
+        for part in self._parts:
+            if part.name in _warned:
+                continue
+            lines = [
+                f"line {statement.lineno}: {ast.unparse(statement).splitlines()[0][:60]}"
+                for number, statement in enumerate(part.statements[: part.done])
+                if number not in part.runs and self._is_lost(statement)
+            ]
+            if lines:
+                _warned.add(part.name)
+                _log.warning(
+                    "jobs do not run these statements of %s (%s), because the calls are not "
+                    'below `if __name__ == "__main__":`; put the calls there, or these statements '
+                    "into a module that you import",
+                    *(Path(part.name).name, "; ".join(lines[:3])),
+                )
+
+
+_warned: set[str] = set()
+
+
+def find(sources: Sources) -> Script | None:
+    """Return what a job makes of ``__main__``; None where that is no script of the user's."""
+    main = sys.modules.get(MAIN)
+    if main is None:
+        return None
+    file = main_file()
+    if file:
+        return _of_file(file, sources)
+    return _of_cells() if getattr(main, "__file__", None) is None else None
+
+
+def _of_file(file: str, sources: Sources) -> Script | None:
+    place = sources.place_of(file)
+    if place is None:
+        return None
+    try:
+        source = Path(file).read_bytes()
+        statements = ast.parse(source).body
+    except (OSError, SyntaxError, ValueError):
+        return None
+    if not _is_as_loaded(file, statements):
+        return None
+    line = _running().get(file)
+    done = len(statements) if line is None else _count_before(statements, line)
+    guards = [each for each in statements if _is_guard(each)]
+    is_guarded = bool(guards) and (line is None or _is_guard(statements[done]))
+    return Script([_Part(file, place, "", statements, done)], is_guarded=is_guarded)
+
+
+def _of_cells() -> Script | None:
+    """Return the script that a notebook's cells, or what was typed at a prompt, make."""
+    variables = vars(sys.modules[MAIN])
+    known = {code.co_filename for value in list(variables.values()) for code in _codes(value)}
+    running = _running()
+    parts = []
+    for name, entry in list(linecache.cache.items()):
+        if len(entry) == 1 or entry[1] is not None:
+            continue
+        is_cell = name in known or name.startswith(_INTERACTIVE) or "/ipykernel_" in name
+        source = "".join(entry[2])
+        try:
+            statements = ast.parse(source).body if is_cell else []
+        except (SyntaxError, ValueError):
+            continue
+        if statements:
+            line = running.get(name)
+            done = len(statements) if line is None else _count_before(statements, line)
+            parts.append(_Part(name, "", source, statements, done))
+    return Script(parts, is_guarded=False) if parts else None
+
+
+def _codes(value: Any) -> Iterator[CodeType]:
+    """Yield the code of a function, or of a class's methods."""
+    if isinstance(value, FunctionType):
+        yield value.__code__
+    elif isinstance(value, type) and value.__module__ == MAIN:
+        for each in list(vars(value).values()):
+            yield from _codes(each)
+
+
+def _running() -> Mapping[str, int]:
+    """Return at which line the main thread is in each file whose top-level statements it runs."""
+    variables = vars(sys.modules[MAIN])
+    ident = threading.main_thread().ident
+    frame: FrameType | None = sys._current_frames().get(ident or 0)
+    lines: dict[str, int] = {}
+    while frame is not None:
+        if frame.f_globals is variables and frame.f_code.co_name == "<module>":
+            file = frame.f_code.co_filename
+            path = file if file.startswith("<") else os.path.abspath(file)  # noqa: PTH100
+            lines[path] = frame.f_lineno
+        frame = frame.f_back
+    return lines
+
+
+def _count_before(statements: list[ast.stmt], line: int) -> int:
+    """Return how many statements end before the one that a line is in."""
+    count = sum(1 for each in statements if (each.end_lineno or each.lineno) < line)
+    return min(count, len(statements) - 1)
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    """Return whether a statement is an ``if`` that asks whether this is the script."""
+    if not isinstance(statement, ast.If):
+        return False
+    for each in ast.walk(statement.test):
+        if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Eq):
+            sides = {ast.unparse(side) for side in (each.left, *each.comparators)}
+            if sides == {"__name__", "'__main__'"}:
+                return True
+    return False
+
+
+def _is_as_loaded(file: str, statements: list[ast.stmt]) -> bool:
+    """Return whether a script's functions are where they were when it was started."""
+    lines: dict[str, set[int]] = {}  # a name may be defined more than once
+    for node in statements:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            lines.setdefault(node.name, set()).add(first)
+    variables = vars(sys.modules[MAIN])
+    for name, expected in lines.items():
+        code = getattr(variables.get(name), "__code__", None)
+        if (
+            isinstance(code, CodeType)
+            and (code.co_filename, code.co_name) == (file, name)
+            and code.co_firstlineno not in expected
+        ):
+            return False
+    return True
+
+
+def _is_literal(value: ast.expr) -> bool:
+    try:
+        ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _is_maker(statement: ast.Assign | ast.AnnAssign) -> bool:
+    value = statement.value
+    if not isinstance(value, ast.Call):
+        return False
+    function = value.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in _MAKERS
+
+
+def _is_setting(statement: ast.stmt) -> bool:
+    """Return whether a statement changes how a module or a class behaves."""
+    if isinstance(statement, ast.Assign):
+        is_computed = any(isinstance(each, ast.Call) for each in ast.walk(statement.value))
+        return not is_computed and all(
+            isinstance(each, ast.Attribute)
+            or (isinstance(each, ast.Subscript) and isinstance(each.value, ast.Attribute))
+            for each in statement.targets
+        )
+    function = _called(statement)
+    return function is not None and (
+        function.attr.startswith(_SETTERS) or ast.unparse(function) == "copyreg.pickle"
+    )
+
+
+def _names_of(node: ast.AST) -> Iterator[str]:
+    return (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+
+
+def _is_seed(statement: ast.stmt) -> bool:
+    """Return whether a statement seeds random numbers, which all jobs would have in common."""
+    function = _called(statement)
+    return function is not None and function.attr.endswith("seed")
+
+
+def _called(statement: ast.stmt) -> ast.Attribute | None:
+    """Return the attribute that a statement calls, and does nothing else."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    function = call.func if isinstance(call, ast.Call) else None
+    return function if isinstance(function, ast.Attribute) else None
+
+
+def _names_in(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement reads when it is run; a lambda reads others later."""
+    lambdas = [each for each in ast.walk(statement) if isinstance(each, ast.Lambda)]
+    later = {id(inner) for each in lambdas for inner in ast.walk(each.body)}
+    return {
+        each.id
+        for each in ast.walk(statement)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and id(each) not in later
+    }
+
+
+def _needs(statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:
+    """Return the names that a definition reads while it is run: not what its functions read."""
+    found: set[str] = set()
+    bound: set[str] = {statement.name}
+    left: list[ast.AST] = [statement]
+    while left:
+        each = left.pop()
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
+            found.add(each.id)
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            left += [*each.args.defaults, *filter(None, each.args.kw_defaults)]
+            if not isinstance(each, ast.Lambda):
+                bound.add(each.name)
+                left += each.decorator_list
+            continue
+        if isinstance(each, ast.ClassDef):
+            bound |= bound_names(each.body) | {each.name}
+        if isinstance(each, ast.comprehension):
+            bound |= bound_names([each.target])
+        if isinstance(each, ast.AnnAssign):  # an annotation that fails leaves the class undefined
+            left += [part for part in (each.target, each.value) if part is not None]
+            continue
+        left += ast.iter_child_nodes(each)
+    return found - bound
