@@ -32,8 +32,7 @@ DIGEST_LENGTH = 16
 """Hexadecimal digits of the archive's digest in such a path."""
 
 _HEAD = struct.Struct(">I")
-_LEVEL = 6
-_MOST_NESTED = 8
+_LEVEL = 1
 
 folder = ""
 """Folder to unpack the project in; it does not exist yet. The supervisor removes it."""

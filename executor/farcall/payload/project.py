@@ -15,9 +15,11 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from opcode import opmap
 from pathlib import Path, PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from farcall.model.settings import Settings
 from farcall.payload import script
@@ -31,6 +33,7 @@ LARGEST_PLAIN_BYTES = 64 * 1024
 """Limit of a variable's value that is set in the job."""
 
 _PLAIN = (int, float, str, bool, type(None), complex, bytes)
+_ANY_PLAIN = (*_PLAIN, list, tuple, set, dict)
 _MOST_ITEMS = 100
 
 
@@ -76,24 +79,37 @@ class Pickling:
         """Return what is pickled for a function: with the project in which it is called."""
         if self._sources is None or not (self._sources.files or self._script):
             return called
-        plain = {name: values for name, each in self._sent.items() if (values := _plain(each))}
-        others = {name: tasks for name, each in self._sent.items() if (tasks := _tasks(each))}
+        plain, others = {}, {}
+        for name, each in self._sent.items():
+            variables = _variables_of(each)
+            if variables.plain:
+                plain[name] = variables.plain
+            if variables.tasks:
+                others[name] = variables.tasks
+        script = None
         if self._script is not None:
-            plain[MAIN], others[MAIN] = self._variables(self._script, called)
-        entered = Reference(
-            runtime.enter, pickle.PickleBuffer(self._sources.archive), self._plan()
-        )
+            plain[MAIN], others[MAIN], read = self._variables(self._script, called)
+            script = self._script.plan(read - others[MAIN].keys())
+        plan = self._plan(script)
+        entered = Reference(runtime.enter, pickle.PickleBuffer(self._sources.archive), plan)
         in_job = self._in_job(plain), self._in_job(others)
         return Reference(runtime.prepared, entered, *in_job, called)
 
-    def _variables(self, script: Script, called: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the script's variables that are set in the job: plain ones, and others."""
+    def _variables(
+        self, script: Script, called: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
+        """Return the script's variables that are set in the job, plain ones and others.
+
+        Returns:
+            These, and the names that a function reads.
+        """
         main = sys.modules[MAIN]
         variables = vars(main)
         read = {name for name in _names_read(called, variables) if not _is_dunder(name)}
-        plain = {n: v for n, v in _plain(main).items() if n in read and script.is_guarded}
+        found = _variables_of(main)
+        plain = {n: v for n, v in found.plain.items() if n in read and script.is_guarded}
         others = {n: variables[n] for n in read - plain.keys() if not script.is_made(n)}
-        return plain, others | _tasks(main)
+        return plain, others | found.tasks, read
 
     def remake(self, called: Callable[..., Any]) -> bool:
         """Have the job make variables of the script that a function reads and nothing can pickle.
@@ -113,7 +129,7 @@ class Pickling:
                     found = script.remake(name) or found
         return found
 
-    def _plan(self) -> dict[str, Any]:
+    def _plan(self, script: dict[str, Any] | None) -> dict[str, Any]:
         sources = self._sources
         assert sources is not None  # noqa: S101
         try:
@@ -135,7 +151,7 @@ class Pickling:
             "path": list(sources.path),
             "names": _names(sources),
             "cwd": cwd,
-            "main": self._script.plan() if self._script is not None else None,
+            "main": script,
             "imports": imports,
         }
 
@@ -185,13 +201,80 @@ def _names(sources: Sources) -> list[str]:
     return [each for each in found if each.isidentifier()]
 
 
-def _plain(module: ModuleType) -> dict[str, Any]:
-    """Return a module's variables whose values are plain, and not too large."""
-    return {
-        name: value
-        for name, value in list(vars(module).items())
-        if not _is_dunder(name) and _size(value, LARGEST_PLAIN_BYTES) >= 0
-    }
+class _Variables(NamedTuple):
+    """Variables of a module that are set in a job.
+
+    Attributes:
+        plain: Values that are plain, not too large, and others than the source says.
+        tasks: Tasks that were made of functions; in a job they are the functions.
+    """
+
+    plain: dict[str, Any]
+    tasks: dict[str, Any]
+
+
+_as_written: WeakKeyDictionary[ModuleType, dict[str, Any]] = WeakKeyDictionary()
+"""Values of variables that no job needs; a large project has thousands, before each submission."""
+
+
+def _variables_of(module: ModuleType) -> _Variables:
+    found = _Variables({}, {})
+    known = _as_written.setdefault(module, {})
+    for name, value in list(vars(module).items()):
+        if known.get(name, found) is value:
+            continue
+        kind = type(value)
+        is_written = kind in _PLAIN and _is_literal(module, name, value)
+        if is_written or kind in (FunctionType, ModuleType, type):
+            known[name] = value
+        elif kind.__module__ == "farcall.client.task":
+            found.tasks[name] = value
+        elif (
+            kind in _ANY_PLAIN and not _is_dunder(name) and _size(value, LARGEST_PLAIN_BYTES) >= 0
+        ):
+            found.plain[name] = value
+    return found
+
+
+def _is_literal(module: ModuleType, name: str, value: Any) -> bool:
+    """Return whether a variable has the value that its source says, or is set by the import."""
+    literals = _literals(module.__name__, getattr(module.__spec__, "loader", None))
+    literal = literals.get(name, literals)
+    return _is_dunder(name) or (type(literal) is type(value) and literal == value)
+
+
+@functools.lru_cache(4096)
+def _literals(name: str, loader: Any) -> dict[str, Any]:
+    """Return the constants that a module's source assigns to names, each of them once.
+
+    These pairs of instructions are what an assignment of a constant is compiled to, in each
+    version from 3.10 on: https://docs.python.org/3/library/dis.html
+    """
+    try:
+        code = loader.get_code(name)
+    except Exception:  # a loader may be anything
+        code = None
+    if not isinstance(code, CodeType):
+        return {}
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    extended, constant = 0, -1
+    for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        argument = extended << 8 | low
+        extended = argument if operation == _EXTENDED else 0
+        if operation == _STORE:
+            name = code.co_names[argument]
+            if constant >= 0 and argument not in seen:
+                found[name] = code.co_consts[constant]
+            else:
+                found.pop(name, None)
+            seen.add(argument)
+        if operation != _EXTENDED:
+            constant = argument if operation == _LOAD else -1
+    return found
+
+
+_LOAD, _STORE, _EXTENDED = (opmap[name] for name in ("LOAD_CONST", "STORE_NAME", "EXTENDED_ARG"))
 
 
 def _is_plain(value: Any) -> bool:
@@ -215,15 +298,6 @@ def _size(value: Any, most: int, depth: int = 0) -> int:
         if most < 0:
             break
     return most
-
-
-def _tasks(module: ModuleType) -> dict[str, Any]:
-    """Return the tasks that a module has made of functions; in a job they are the functions."""
-    return {
-        name: value
-        for name, value in list(vars(module).items())
-        if type(value).__module__ == "farcall.client.task"
-    }
 
 
 def _names_read(called: Any, variables: dict[str, Any]) -> set[str]:

@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -156,8 +156,13 @@ class Script:
         self._made.add(name)
         return True
 
-    def plan(self) -> dict[str, Any]:
-        """Return what the job runs."""
+    def plan(self, read: Collection[str]) -> dict[str, Any]:
+        """Return what the job runs.
+
+        Args:
+            read: The names that the function reads. If none of them needs farcall, the job does
+                not import it, which would take longer than many a function.
+        """
         first = self._parts[0] if self._parts else None
         spec = getattr(sys.modules[MAIN], "__spec__", None) if main_file() else None
         return {
@@ -166,11 +171,31 @@ class Script:
             "name": str(getattr(spec, "name", "") or ""),
             "is_whole": self.is_guarded,
             "parts": [
-                [part.place or part.name, "" if part.place else part.source, sorted(part.runs)]
-                for part in self._parts
-                if part.runs
+                [part.place or part.name, "" if part.place else part.source, numbers]
+                for part, numbers in zip(self._parts, self._without_farcall(read), strict=True)
+                if numbers
             ],
         }
+
+    def _without_farcall(self, read: Collection[str]) -> list[list[int]]:
+        """Return the statements that each part runs, without those that need farcall."""
+        every = [sorted(part.runs) for part in self._parts]
+        names: set[str] = set()
+        others: list[list[int]] = []
+        for part, numbers in zip(self._parts, every, strict=True):
+            left = []
+            for number in numbers:
+                statement = part.statements[number]
+                if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    needs = _needs(statement)
+                else:
+                    needs = _names_in(statement)
+                if _imports_farcall(statement) or names.intersection(needs):
+                    names |= bound_names([statement])
+                else:
+                    left.append(number)
+            others.append(left)
+        return every if names.intersection(read) else others
 
     def _is_lost(self, statement: ast.stmt) -> bool:
         """Return whether a job lacks what a statement did to a module or a class."""
@@ -276,6 +301,15 @@ def _running() -> Mapping[str, int]:
             lines[path] = frame.f_lineno
         frame = frame.f_back
     return lines
+
+
+def _imports_farcall(statement: ast.stmt) -> bool:
+    """Return whether a statement imports farcall, and nothing else."""
+    if isinstance(statement, ast.ImportFrom):
+        return not statement.level and (statement.module or "").partition(".")[0] == "farcall"
+    return isinstance(statement, ast.Import) and all(
+        each.name.partition(".")[0] == "farcall" for each in statement.names
+    )
 
 
 def _count_before(statements: list[ast.stmt], line: int) -> int:

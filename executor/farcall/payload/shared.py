@@ -87,6 +87,8 @@ class Digests:
     def of(self, data: Buffer) -> bytes:
         """Return the SHA-256 of a buffer that lies in one piece."""
         owner: Any = data.obj if isinstance(data, memoryview) else data
+        if isinstance(owner, Archive):
+            return owner.sha256
         place = _place_of(owner)
         if place is not None:
             while (base := getattr(owner, "base", None)) is not None:  # a view is made anew

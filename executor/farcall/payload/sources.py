@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import itertools
 import logging
 import os
 import re
 import site
+import struct
 import sys
 import sysconfig
 import tempfile
@@ -129,11 +131,12 @@ class Sources:
     @functools.cached_property
     def digest(self) -> str:
         """Digest of the archive, as paths in a job show it."""
-        return hashlib.sha256(self.archive).hexdigest()[: runtime.DIGEST_LENGTH]
+        return self.archive.sha256.hex()[: runtime.DIGEST_LENGTH]
 
     def place_of(self, path: str) -> str | None:
         """Return where a file is in the archive; None if it is not sent."""
-        return self.places.get(os.path.abspath(path))
+        found = self.places.get(path)
+        return self.places.get(os.path.abspath(path)) if found is None else found
 
     def folder_of(self, path: str) -> str | None:
         """Return where a folder is in the archive; None if it is in none of the folders."""
@@ -147,7 +150,10 @@ class Sources:
 class Archive(bytes):
     """The packed files, which are shared by tasks from a smaller size on than other values."""
 
-    __slots__ = ()
+    @functools.cached_property
+    def sha256(self) -> bytes:
+        """Digest of the bytes."""
+        return hashlib.sha256(self).digest()
 
     LEAST_BYTES = 40 * 1024
     """An archive of this size is an object of its own; a smaller one is in the bundle, whose end
@@ -170,8 +176,13 @@ def is_installed(path: str) -> bool:
 
 def home_of(module: ModuleType) -> tuple[str, str]:
     """Return the folder in which a module is found by its name; or none, and its file."""
-    file = os.path.abspath(str(module.__file__))
-    parts = module.__name__.split(".")
+    file = str(module.__file__)
+    return _home_of(module.__name__, file if file.startswith(os.sep) else os.path.abspath(file))
+
+
+@functools.lru_cache(4096)
+def _home_of(name: str, file: str) -> tuple[str, str]:
+    parts = name.split(".")
     stem = os.path.splitext(file)[0].split(os.sep)
     if stem[-1] == "__init__":
         stem.pop()
@@ -538,6 +549,7 @@ def _pack(
     for each in files:
         try:
             read.append((each.place, Path(each.path).read_bytes()))
+            read += _compiled(each)
             sent.append(each)
         except OSError as error:
             left.append(LeftOut(each.path, str(error.strerror)))
@@ -549,6 +561,31 @@ def _pack(
 _IN_JOB = re.compile(
     rf"{runtime.MARKER}(?P<digest>[0-9a-f]{{{runtime.DIGEST_LENGTH}}})/(?P<place>[^\"'\n:,)]*)"
 )
+
+
+def _compiled(file: File) -> list[tuple[str, bytes]]:
+    """Return what Python has compiled of a module here, for a job would compile it each time.
+
+    Its header is replaced by one that says that it needs no comparison with the source
+    (https://docs.python.org/3/reference/import.html#cached-bytecode-invalidation), and the path in
+    it by the place: an import puts the path of the job in its place.
+    """
+    if not file.path.endswith(".py"):
+        return []
+    try:
+        path = importlib.util.cache_from_source(file.path)
+        data = Path(path).read_bytes()
+    except (OSError, NotImplementedError):
+        return []
+    magic, flags, changed, size = data[:4], *struct.unpack_from("<III", data, 4)
+    is_current = (flags, changed, size) == (0, file.changed // 10**9 & 0xFFFFFFFF, file.size)
+    own = file.path.encode()
+    if magic != importlib.util.MAGIC_NUMBER or not is_current or own not in data:
+        return []
+    folder, _, _ = file.place.rpartition("/")
+    place = file.place.encode()[-len(own) :].rjust(len(own), b"/")
+    compiled = magic + struct.pack("<I8s", 1, b"") + data[16:].replace(own, place)
+    return [(f"{folder}/__pycache__/{os.path.basename(path)}", compiled)]
 
 
 def localized(said: Any) -> Any:

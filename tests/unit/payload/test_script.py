@@ -41,7 +41,7 @@ def run(tmp_path, monkeypatch):
 def ran(found, source):
     """Return the lines that a job runs."""
     lines = source.splitlines()
-    return [lines[number] for _, _, numbers in found.plan()["parts"] for number in numbers]
+    return [lines[number] for _, _, numbers in found.plan(())["parts"] for number in numbers]
 
 
 GUARDED = """
@@ -59,14 +59,14 @@ z = 3
 def test_below_the_guard_all_before_it_runs(run):
     found = run(GUARDED)
     assert found.is_guarded
-    assert found.plan()["parts"] == [["0/main.py", "", [0, 1, 2, 3]]]
+    assert found.plan(())["parts"] == [["0/main.py", "", [0, 1, 2, 3]]]
     assert [name for name in "xyzf" if found.is_made(name)] == ["x", "f"]
 
 
 def test_finished_script_runs_but_for_its_guard(run):
     found = run(GUARDED, has_ended=True)
     assert found.is_guarded
-    assert found.plan()["parts"] == [["0/main.py", "", [0, 1, 2, 3, 5]]]
+    assert found.plan(())["parts"] == [["0/main.py", "", [0, 1, 2, 3, 5]]]
 
 
 def test_names_set_in_functions_are_not_made(run):
@@ -107,7 +107,7 @@ late = 5"""
 def test_calls_above_the_guard_run_only_definitions(run):
     found = run('def f(): pass\nx = [].copy()\nCALL\nif __name__ == "__main__":\n    f()\n')
     assert not found.is_guarded
-    assert found.plan()["parts"] == [["0/main.py", "", [0]]]
+    assert found.plan(())["parts"] == [["0/main.py", "", [0]]]
 
 
 def test_rebound_definition_is_not_made(run):
