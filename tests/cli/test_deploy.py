@@ -113,7 +113,7 @@ async def test_it_is_as_it_was_where_nothing_is_changed(account, farcall_command
         "batch_job_role_name": outputs["JobRole"],
         "batch_execution_role_name": outputs["ExecutionRole"],
         "batch_job_log_group_name": "/farcall/farcall",
-        "packages": "local",
+        "packages": "auto",
     }
     again = await farcall_command("deploy", "--yes")
     assert 0 == again.returncode, again.stderr

@@ -195,7 +195,7 @@ async def test_a_package_the_image_lacks_is_named(executor: BatchExecutor) -> No
     with pytest.raises(ModuleNotFoundError, match="a_package_nobody_has") as caught:
         await job.result()
     told = "".join(traceback.format_exception(caught.value))
-    assert 'has no a_package_nobody_has: set packages to "local"' in told
+    assert "has no a_package_nobody_has: name its package in extra_packages" in told
 
 
 async def test_children_left_behind_do_not_keep_the_job(executor: BatchExecutor) -> None:

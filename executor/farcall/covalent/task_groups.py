@@ -25,6 +25,7 @@ from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.workflows import NodeOf, Workflow
+from farcall.packages.wanted import AUTO, LOCAL
 from farcall.payload.pickling import Packed
 from farcall_runtime.contract import Location
 
@@ -214,7 +215,10 @@ class TaskGroups:
     async def _submit(
         self, run: GroupRun, group: TaskGroup, planned: Planned | None
     ) -> TaskHandle:
-        settings, group = await _travelling(run.settings, group)
+        settings = run.settings
+        if settings.packages == AUTO:  # the code is the caller's, who may be on another machine
+            settings = settings.with_options(packages=LOCAL)
+        settings, group = await _travelling(settings, group)
 
         async def pack(session: Session) -> tuple[Packed, Packed]:
             packed = await session.threads.run(group.pack)

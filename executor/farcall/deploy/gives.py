@@ -10,8 +10,8 @@ from farcall.deploy.stack import State
 from farcall.model.settings import Settings
 
 _EXTRA = "job_definition_extra"
-_PACKAGES = "local"
-"""Without an image of one's own jobs have the packages that the workflow has."""
+_PACKAGES = "auto"
+"""Without a custom image, jobs get the packages that the code imports."""
 
 _BY_OUTPUT = {
     "s3_bucket_name": "Bucket",

@@ -25,7 +25,7 @@ from farcall.local import leftovers
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.wording import counted
-from farcall.packages import environment, installed, manifest, wanted
+from farcall.packages import environment, imported, installed, manifest, wanted
 from farcall.packages.archives import Archive
 from farcall.packages.environment import Environment, Item
 from farcall.packages.manifest import Manifest, Packed
@@ -282,8 +282,9 @@ def _failed(answer: asyncio.Future[list[str] | None]) -> bool:
 
 def _stamp(settings: Settings) -> object:
     """Return what differs once the options name something else than before."""
-    if settings.packages == wanted.LOCAL:
-        return [each.stamp for each in installed.scan()]
+    if settings.packages in (wanted.LOCAL, wanted.AUTO):
+        names = imported.modules(settings) if settings.packages == wanted.AUTO else ()
+        return [each.stamp for each in installed.scan()], names
     if isinstance(settings.packages, str):
         try:
             stat = Path(settings.packages).expanduser().stat()

@@ -108,7 +108,7 @@ def _exits(words: _Words) -> dict[int, Verdict]:
         ExitCode.UNREADABLE: Verdict(
             errors.TaskError,
             "the image could not read the function or its arguments",
-            f'set packages to "local", or install what they import in the image of {words.image}',
+            f'set packages to "auto", or install what they import in the image of {words.image}',
         ),
         ExitCode.OUTCOME_NOT_STORED: Verdict(
             errors.OutcomeMissingError,

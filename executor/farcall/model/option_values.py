@@ -106,10 +106,10 @@ def _packages(value: Any) -> str | list[str] | None:
     if value in (None, ""):
         return None
     if isinstance(value, str):
-        if value != "local" and not value.endswith(_REQUIREMENT_FILES):
+        if value not in ("auto", "local") and not value.endswith(_REQUIREMENT_FILES):
             raise ValueError(
-                'None, "local", a list of requirements, or the path of a requirements.txt, '
-                "pyproject.toml or uv.lock is allowed"
+                'use "auto", "local", a list of requirements, the path of a requirements.txt, '
+                "pyproject.toml or uv.lock, or None"
             )
         return value
     return _requirements(value)

@@ -278,9 +278,10 @@ class Settings(BaseModel):
             empty for ``public.ecr.aws/docker/library/python:3.X-slim-trixie``.
         architecture: Processor of the jobs, ``x86_64`` or ``arm64``: what is made here for them
             is made for it.
-        packages: What the tasks import, beside what the image holds: ``"local"`` for what is
-            installed here, a list of requirements, or the path of a requirements file, a
-            ``pyproject.toml`` or a ``uv.lock``. None, or an empty text, where the image holds all.
+        packages: What tasks import in addition to what the image holds: ``"auto"`` for what your
+            code imports, ``"local"`` for all that is installed here, a list of requirements, or
+            the path of a requirements file, a ``pyproject.toml`` or a ``uv.lock``. None, or an
+            empty text, if the image holds all.
         extra_packages: Requirements on top of these.
         exclude_packages: Names of distributions that no task needs.
         packages_host_folder: Folder of the instances, such as ``/var/cache/farcall``, where jobs
@@ -610,7 +611,11 @@ class Settings(BaseModel):
         Args:
             requirements: They have been parsed.
         """
-        other = self.model_copy(update={"extra_packages": [*self.extra_packages, *requirements]})
+        return self.with_options(extra_packages=[*self.extra_packages, *requirements])
+
+    def with_options(self, **options: Any) -> Settings:
+        """Return settings with other options, whose values have been checked."""
+        other = self.model_copy(update=options)
         other.__dict__.pop("fingerprint", None)  # which is this one's
         return other
 

@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 
 from farcall.model.errors import FarcallError, SettingsError
 from farcall.model.settings import Settings
-from farcall.packages import archives, cache, installed, runtime_archive, uv, wanted
+from farcall.packages import archives, cache, imported, installed, runtime_archive, uv, wanted
 from farcall.packages.archives import Archive, BuildError
 from farcall.packages.installed import About, Found
 from farcall.packages.manifest import Packed
@@ -112,8 +112,9 @@ def find(settings: Settings) -> Environment:
     target = Target(settings.architecture)
     excluded = {canonicalize_name(name) for name in settings.exclude_packages}
     packages, extra = settings.packages, settings.extra_packages
-    if packages == wanted.LOCAL:
-        items, stays = _local(target, excluded)
+    if packages in (wanted.LOCAL, wanted.AUTO):
+        names = imported.modules(settings) if packages == wanted.AUTO else None
+        items, stays = _local(target, excluded, names)
         if extra:
             named = {canonicalize_name(Requirement(each).name) for each in extra}
             limits = [f"{item.name}=={item.version}" for item in items if item.name not in named]
@@ -192,8 +193,17 @@ def _packed(noted: Mapping[str, Any] | None) -> Packed | None:
 # --- what is installed here ------------------------------------------------------------------
 
 
-def _local(target: Target, excluded: AbstractSet[str]) -> tuple[list[Item], list[Stays]]:
+def _local(
+    target: Target,
+    excluded: AbstractSet[str],
+    names: tuple[AbstractSet[str], AbstractSet[str]] | None,
+) -> tuple[list[Item], list[Stays]]:
     """Return what of this interpreter's path travels.
+
+    Args:
+        target: The platform.
+        excluded: Names of distributions that stay here.
+        names: What `imported.modules` returns; None for all that is installed.
 
     Raises:
         SettingsError: Something can not, and is not left out.
@@ -201,6 +211,8 @@ def _local(target: Target, excluded: AbstractSet[str]) -> tuple[list[Item], list
     found = installed.scan()
     with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
         every = dict(zip((each.key for each in found), threads.map(_note, found), strict=True))
+    if names is not None:
+        every = _used(every, *names)
     needed = _needed(every, target)
     items: list[Item] = []
     stays: list[Stays] = []
@@ -216,12 +228,45 @@ def _local(target: Target, excluded: AbstractSet[str]) -> tuple[list[Item], list
             items.append(_of_target(item, target))
     if refused:
         raise SettingsError(
-            f'packages="local": {len(refused)} installed here cannot travel:\n'
+            f"packages: {len(refused)} installed here cannot travel:\n"
             + "\n".join(refused)
             + "\nleave out with exclude_packages what the tasks do not need",
             option="packages",
         )
     return items, stays
+
+
+def _used(
+    every: Mapping[str, Item], named: AbstractSet[str], loaded: AbstractSet[str]
+) -> dict[str, Item]:
+    """Return the distributions that code imports or has loaded, with what these require."""
+    owners = imported.owners()
+    programs = _required(every, imported.PROGRAMS)
+    found = imported.distributions(loaded, owners) - programs
+    wanted_here = _required(every, found | imported.distributions(named, owners))
+    return {name: item for name, item in every.items() if name in wanted_here}
+
+
+def _required(every: Mapping[str, Item], names: Iterable[str]) -> set[str]:
+    """Return some distributions, and what they require."""
+    seen: set[tuple[str, str]] = set()
+    left = [(name, "") for name in names]
+    while left:
+        name, extra = left.pop()
+        item = every.get(name)
+        if item is None or item.about is None or (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        for text in item.about.requires:
+            try:
+                requirement = Requirement(text)
+            except InvalidRequirement:
+                continue
+            marker = requirement.marker
+            if marker is None or marker.evaluate({"extra": extra}):
+                other = canonicalize_name(requirement.name)
+                left += [(other, each) for each in ("", *requirement.extras)]
+    return {name for name, _ in seen}
 
 
 def _note(found: Found) -> Item:

@@ -25,6 +25,9 @@ from farcall.packages.uv import Pin, Source, UvError
 LOCAL = "local"
 """Value of ``packages``: what is installed here."""
 
+AUTO = "auto"
+"""Value of ``packages``: what of that the code imports."""
+
 LOCK, PROJECT = "uv.lock", "pyproject.toml"
 _INCLUDE = re.compile(r"\s*(?:-r|--requirement|-c|--constraint)[\s=]+(\S+)")
 _INDEX = re.compile(

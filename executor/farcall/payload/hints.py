@@ -9,9 +9,9 @@ _IS_PLAIN = (
     "function(...), without await; its calls become jobs where the workflow runs"
 )
 _IS_LACKING = (
-    'The Python of the job has no {0}: set packages to "local", and jobs have what is installed '
-    "where the workflow runs, or to a list that names its package; or add it to the image "
-    "(PIP_PACKAGES, see docs/image.md)"
+    "The Python of the job has no {0}: name its package in extra_packages, set packages to "
+    '"auto", which sends what your code imports, or build it into the image (PIP_PACKAGES, see '
+    "docs/image.md)"
 )
 _LACKS_LIBRARY = (
     "The image of the job has no {0}, a library of the system's: packages do not bring those "
@@ -24,8 +24,9 @@ _IS_TOO_OLD = (
     "of the package"
 )
 _IS_NOT_SENT = (
-    "The job has no file {0}: files of the machine that submits are not sent. Read the file "
-    "before the call and pass its content (docs/shared-data.md), or put it on S3 or into the image"
+    "The job has no file {0}: only files of your project up to 1 MB are sent (docs/sources.md). "
+    "Read the file before the call and pass its content (docs/shared-data.md), or put it on S3 or "
+    "into the image"
 )
 _HINTS = (
     (

@@ -333,8 +333,8 @@ def verdict(record: dict[str, Any]) -> Verdict:
         remedy = "build the image with the same versions as here"
         return Verdict(errors.VersionMismatchError, first["message"], remedy)
     remedy = (
-        'set packages to "local", which has what they import travel in the version that is here, '
-        "or install that in the image: PIP_PACKAGES, see docs/image.md"
+        'set packages to "auto", which sends what your code imports, or install that in the image '
+        "(PIP_PACKAGES, see docs/image.md)"
     )
     if not first["type"].endswith(_IMPORT_ERRORS):
         remedy = "see the traceback: their own code fails where they are read"

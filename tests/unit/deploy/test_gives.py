@@ -35,7 +35,7 @@ def test_options_name_what_the_stack_has_and_are_taken_back_by_its_name():
         "batch_job_role_name": "farcall-JobRole-1",
         "batch_execution_role_name": "farcall-ExecutionRole-1",
         "batch_job_log_group_name": "/farcall/farcall",
-        "packages": "local",
+        "packages": "auto",
     }
     assert set(gives.of_stack("farcall", "eu-west-1", {**found, "vcpu": 4})) == set(found)
     assert gives.of_stack("farcall", "eu-west-2", found) == []

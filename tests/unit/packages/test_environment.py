@@ -6,7 +6,7 @@ import uv as uv_package
 
 from farcall.model.errors import FarcallError, SettingsError
 from farcall.model.settings import Settings
-from farcall.packages import cache, environment, installed, target, uv
+from farcall.packages import cache, environment, imported, installed, target, uv
 from farcall.packages.installed import SITE
 from farcall.packages.target import Target
 from tests.support.wheels import make_wheel
@@ -59,6 +59,45 @@ def add(site, *args, **more):
 
 def why(found, name):
     return next(stays.why for stays in found.stays if stays.name == name)
+
+
+# --- what the code imports ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def code(monkeypatch):
+    """Sets what the code imports, and what the process has loaded."""
+
+    def set_names(named=(), loaded=()):
+        names = frozenset(named), frozenset(loaded)
+        monkeypatch.setattr(imported, "modules", lambda _: names)
+
+    return set_names
+
+
+def test_imported_distributions_travel_with_what_they_require(site, code):
+    add(site, "user-code", requires=["base[fast]>=1", "absent; python_version < '3'"])
+    add(site, "base", requires=["quick; extra == 'fast'", "docs; extra == 'docs'"])
+    for name in ("quick", "docs", "absent", "unused"):
+        add(site, name)
+    code(["user_code"])
+    assert [name for name, _ in names(find("auto"))] == ["base", "quick", "user-code"]
+
+
+def test_loaded_distributions_travel_but_for_the_clients(site, code):
+    add(site, "farcall", requires=["client"])
+    for name in ("client", "plugin"):
+        add(site, name)
+    code(loaded=["farcall", "client", "plugin"])
+    assert [name for name, _ in names(find("auto"))] == ["plugin"]
+    code(named=["client"], loaded=["farcall"])
+    assert [name for name, _ in names(find("auto"))] == ["client"]
+
+
+def test_code_that_imports_nothing_sends_nothing(site, code):
+    add(site, "unused")
+    code(["farcall", "json"])
+    assert names(find("auto")) == []
 
 
 # --- what is installed here -------------------------------------------------------------------

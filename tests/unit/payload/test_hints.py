@@ -69,7 +69,7 @@ def test_of_others_nothing_is_said(kind, message):
 )
 def test_a_module_that_the_job_lacks_travels_by_an_option(message, name):
     told = hint("ModuleNotFoundError", message)
-    assert f'has no {name}: set packages to "local"' in told
+    assert f"has no {name}: name its package in extra_packages" in told
     assert "PIP_PACKAGES" in told
     assert not hint("ModuleNotFoundError", "of the user's own")
 

@@ -29,7 +29,7 @@ _REMEDIES: dict[int, str] = {
     "wait in the queue, and nobody may delete bundles; then submit again. Nothing is to be "
     "done where farcall deleted it, for the value had been delivered",
     ExitCode.VERSION_MISMATCH: "use the same Python minor and the same farcall here and in image",
-    ExitCode.UNREADABLE: 'set packages to "local", or install what they import in image',
+    ExitCode.UNREADABLE: 'set packages to "auto", or install what they import in image',
     ExitCode.OUTCOME_NOT_STORED: f"s3:PutObject is missing in {_RIGHTS} (and "
     f"kms:GenerateDataKey where it is encrypted with a key); {_WAY}",
     ExitCode.DISK_FULL: f"leave out what jobs do not need by exclude_packages, or {_DISK}",

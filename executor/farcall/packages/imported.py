@@ -1,0 +1,107 @@
+"""Imported distributions: what the project's code needs of what is installed here.
+
+For ``packages="auto"``. The code is the script and the modules that it has loaded, with all files
+of their packages. Their imports are read from the source, so that an import in a function counts.
+What the process has loaded counts as well, because a module may be imported by a computed name.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import linecache
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from farcall.model.settings import Settings
+from farcall.payload import sources
+from farcall.payload.sources import File, Sources
+
+_IMPORT = re.compile(
+    r"(?:^|[:;])[ \t]*"
+    r"(?:from[ \t]+(?P<base>\w[\w.]*)[ \t]+import\b|import[ \t]+(?P<names>[\w., \t]+))",
+    re.MULTILINE,
+)
+
+PROGRAMS = ("farcall", "covalent", "ipykernel", "ipython", "debugpy", "pytest", "coverage")
+"""Programs that load much of their own: what they need is not what the code needs."""
+
+
+def modules(settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the top-level modules that the code imports, and those that are loaded.
+
+    Raises:
+        SettingsError: A folder of the option ``sources`` does not exist.
+    """
+    found = sources.find(settings.sources or sources.AUTO, settings.exclude_sources)
+    named = frozenset() if found is None else _named(found)
+    loaded = {name.partition(".")[0] for name in list(sys.modules)}
+    return named, frozenset(loaded - named)
+
+
+def distributions(names: Iterable[str], owners: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return the normalised names of the distributions that have some top-level modules."""
+    return {canonicalize_name(each) for name in names for each in owners.get(name, ())}
+
+
+def owners() -> Mapping[str, list[str]]:
+    """Return the distributions that are installed here, by top-level module."""
+    return importlib.metadata.packages_distributions()
+
+
+def _named(found: Sources) -> frozenset[str]:
+    """Return what is imported by the project's modules that are loaded, or that these import."""
+    tops: dict[str, list[File]] = {}
+    for file in found.files:
+        for start in found.path:
+            if file.place.startswith(f"{start}/") and file.path.endswith(".py"):
+                first = file.place[len(start) + 1 :].partition("/")[0].removesuffix(".py")
+                tops.setdefault(first, []).append(file)
+    script = Path(sources.main_file()).stem
+    left = {each.__name__.partition(".")[0] for each in sources.project_modules()} | {script}
+    names = set(_names_in_cells())
+    left |= names
+    reached: set[str] = set()
+    while left:
+        name = left.pop()
+        if name in reached or name not in tops:
+            continue
+        reached.add(name)
+        for file in tops[name]:
+            imported = _names_in_file(file.path, file.size, file.changed)
+            names |= imported
+            left |= imported
+    return frozenset(names - reached)
+
+
+def _names_in_cells() -> AbstractSet[str]:
+    """Return what a notebook's cells import."""
+    if sources.main_file():
+        return set()
+    texts = ["".join(e[2]) for e in list(linecache.cache.values()) if len(e) > 1 and e[1] is None]
+    return _names_in("\n".join(texts))
+
+
+@functools.lru_cache(4096)
+def _names_in_file(path: str, _size: int, _changed: int) -> AbstractSet[str]:
+    try:
+        return _names_in(Path(path).read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return set()
+
+
+def _names_in(text: str) -> set[str]:
+    """Return the top-level modules that a source imports; one in a comment or text may be more."""
+    found = set()
+    for each in _IMPORT.finditer(text):
+        if each["base"]:
+            found.add(each["base"].partition(".")[0])
+        else:
+            parts = (part.split() for part in each["names"].split(","))
+            found |= {words[0].partition(".")[0] for words in parts if words}
+    return found
