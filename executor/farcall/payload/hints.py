@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from farcall.payload.sources import why_left_out
+
 _IS_PLAIN = (
     "Inside a job a task of farcall's is the plain function, which runs there: call it as "
     "function(...), without await; its calls become jobs where the workflow runs"
@@ -63,5 +65,7 @@ def hint(kind: str, message: str) -> str:
     for kinds, text, found in _HINTS:
         meant = re.fullmatch(text, message)
         if meant is not None and re.fullmatch(kinds, kind.rpartition(".")[2]):
+            if found is _IS_LACKING and (why := why_left_out(meant[1])):
+                return f"The job has no module {meant[1]}: {why}. See docs/sources.md"
             return found.format(*meant.groups())
     return ""

@@ -23,7 +23,7 @@ import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -428,11 +428,14 @@ def _is_home(path: str) -> bool:
 
 
 _warned: set[str] = set()
+"""Folders that were found to be too large: looking at all of one again would take too long."""
+
+_first_seen: dict[str, tuple[Any, int]] = {}
 
 
 def _add_root(walk: _Walk, root: str, place: str, *, is_whole: bool) -> None:
     """Add the files of a folder, or where they are too many what is loaded from it."""
-    if is_whole and not _is_home(root):
+    if is_whole and not _is_home(root) and root not in _warned:
         with contextlib.suppress(_TooManyError):
             walk.add_folder(root, place)
             return
@@ -466,8 +469,11 @@ def _loaded_in(root: str) -> list[str]:
 # --- finding them -------------------------------------------------------------------------------
 
 _lock = threading.RLock()
-_found: dict[tuple[Any, ...], tuple[tuple[Any, ...], Sources]] = {}
+_found: dict[str, tuple[tuple[Any, ...], Sources]] = {}
 _by_digest: dict[str, Sources] = {}
+"""What was sent, without the archives."""
+
+_MOST_KNOWN = 64
 
 
 def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sources | None:
@@ -505,12 +511,43 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
             if any(file.place.startswith(f"{roots[each]}/") for file in sent)
         )
         key = repr((option, list(exclude)))
+        _warn_of_changes(walk.files)
         stamp = sent, path, tuple(roots)
-        before = _found.get((key,))
+        before = _found.get(key)
         if before is None or before[0] != stamp:
-            before = _found[(key,)] = stamp, _pack(sent, walk.left_out, path, roots)
-            _by_digest[before[1].digest] = before[1]
+            made = _pack(sent, walk.left_out, path, roots)
+            before = _found[key] = stamp, made
+            _by_digest[made.digest] = replace(made, archive=Archive())
+            if len(_by_digest) > _MOST_KNOWN:
+                del _by_digest[next(iter(_by_digest))]
         return before[1]
+
+
+def _warn_of_changes(files: Mapping[str, File]) -> None:
+    """Warn of modules that were edited since: a job imports the file, as it is now."""
+    for module in project_modules():
+        file = files.get(str(module.__file__))
+        if file is None:
+            continue
+        spec, changed = _first_seen.setdefault(file.path, (module.__spec__, file.changed))
+        if changed == file.changed:
+            continue
+        _first_seen[file.path] = module.__spec__, file.changed
+        if spec is module.__spec__:  # otherwise it was imported again
+            _log.warning(
+                "%s has changed since it was imported: jobs run it as it is now, and this process "
+                "as it was; start again, or use importlib.reload",
+                file.path,
+            )
+
+
+def why_left_out(module: str) -> str:
+    """Return which file or folder of a top-level module was not sent, and why; empty for none."""
+    for found in _by_digest.values():
+        for each in found.left_out:
+            if os.path.splitext(os.path.basename(each.path))[0] == module:
+                return f"{each.path} was not sent ({each.why})"
+    return ""
 
 
 def _folder(named: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from farcall.model.errors import SettingsError
 from farcall.payload import sources
+from farcall.payload.hints import hint
 
 
 def write(root, **files):
@@ -202,3 +203,41 @@ def test_two_threads_find_the_same(project):
     for each in threads:
         each.join()
     assert found[0] is found[1]
+
+
+def test_large_folder_is_looked_at_once(project, monkeypatch):
+    for number in range(sources.MOST_FILES + 1):
+        (project / f"{number}.txt").touch()
+    sources.find("auto")
+    scanned = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: scanned.append(path) or scandir(path))
+    sources.find("auto")
+    assert len(scanned) <= 1
+
+
+def test_edited_module_is_named_once(project, monkeypatch, caplog):
+    write(project, mod_DOT_py="a = 1")
+    module = type(sys)("mod")
+    module.__file__, module.__spec__ = str(project / "mod.py"), object()
+    monkeypatch.setattr(sources, "project_modules", lambda: [module])
+    sources.find("auto")
+    (project / "mod.py").write_text("a = 22")
+    sources.find("auto")
+    sources.find("auto")
+    assert [each.message.partition(":")[0] for each in caplog.records] == [
+        f"{project / 'mod.py'} has changed since it was imported"
+    ]
+    module.__spec__ = object()  # as importlib.reload makes one
+    (project / "mod.py").write_text("a = 333")
+    sources.find("auto")
+    assert len(caplog.records) == 1
+
+
+def test_excluded_module_is_named_where_it_is_missed(project):
+    write(project, main_DOT_py="", secret_DOT_py="")
+    sources.find("auto", ["secret.py"])
+    assert hint("ModuleNotFoundError", "No module named 'secret'") == (
+        f"The job has no module secret: {project / 'secret.py'} was not sent (excluded). "
+        "See docs/sources.md"
+    )

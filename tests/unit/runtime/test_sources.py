@@ -1,0 +1,145 @@
+"""The caller's project in a job: unpacked, imported, and its variables set."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from farcall_runtime import failures, pickles, sources
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Enters a project, given its files and the plan's parts that matter."""
+    for name in ("home", "digest", "making", "_main"):
+        monkeypatch.setattr(sources, name, "")
+    monkeypatch.setattr(sources, "folder", str(tmp_path / "job"))
+    monkeypatch.setattr(pickles, "job_rules", None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", ["runtime"])
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    monkeypatch.chdir(tmp_path)
+
+    def enter(files, **plan):
+        usual = {"digest": "0" * 16, "path": ["0"], "names": [], "cwd": None, "main": None}
+        data = [(name, text.encode()) for name, text in files.items()]
+        sources.enter(sources.pack(data), {**usual, "imports": [], **plan})
+
+    return enter
+
+
+def script(source, *, is_whole=True):
+    """Return the parts of a plan that run all statements of a script."""
+    numbers = list(range(len(compile(source, "", "exec", 1024).body)))  # as a syntax tree
+    return {
+        "argv": ["--fast"],
+        "file": "0/main.py",
+        "name": "",
+        "parts": [["0/main.py", "", numbers]],
+        "is_whole": is_whole,
+    }
+
+
+def test_files_are_private_and_first_on_the_path(job, tmp_path):
+    job({"0/pack/table.json": "{}", "0/empty.py": ""}, cwd="0/pack")
+    assert (tmp_path / "job").stat().st_mode & 0o777 == 0o700
+    assert sys.path[0] == str(tmp_path / "job/0")
+    assert Path.cwd() == tmp_path / "job/0/pack"
+    assert [each.name for each in Path.cwd().iterdir()] == ["table.json"]
+
+
+@pytest.mark.parametrize("name", ["../out", "/out", "0/../../out", "0//a", "0/./a", "0/a\0b"])
+def test_archive_that_leaves_its_folder_is_refused(job, tmp_path, name):
+    with pytest.raises(ValueError, match="has a file named"):
+        job({name: "x"})
+    assert not (tmp_path / "out").exists()
+
+
+def test_damaged_archive_is_refused(job):
+    with pytest.raises(zlib.error):
+        sources.enter(b"no archive", {})
+
+
+def test_own_module_replaces_the_standard_librarys(job):
+    import statistics
+
+    job({"0/statistics.py": "mine = True"}, names=["statistics"], imports=[["statistics", ""]])
+    assert sys.modules["statistics"] is not statistics
+    assert sys.modules["statistics"].mine
+
+
+def test_module_is_loaded_from_its_file(job):
+    job({"f0/odd-name.py": "x = 3"}, path=[], imports=[["odd", "f0/odd-name.py"]])
+    assert sys.modules["odd"].x == 3
+
+
+def test_import_that_fails_does_not_fail_the_job(job):
+    job({"0/broken.py": "1 / 0"}, imports=[["broken", ""]])
+    with pytest.raises(ZeroDivisionError):
+        __import__("broken")
+
+
+def test_script_is_the_main_module(job):
+    source = "from __future__ import annotations\nimport sys\ndef f(x: int): return sys.argv[1]\n"
+    job({"0/main.py": source}, main=script(source))
+    main = sys.modules["__main__"]
+    assert (main.__name__, main.f(1)) == ("__main__", "--fast")
+    assert main.f.__annotations__ == {"x": "int"}
+    assert main.__file__ == sources.in_project("0/main.py")
+
+
+def test_name_whose_statement_fails_raises_why_it_is_missing(job):
+    source = "import nowhere\nfrom nowhere import deep\ndef f(): return nowhere.x\nx = 1\n"
+    job({"0/main.py": source}, main=script(source))
+    main = sys.modules["__main__"]
+    assert main.x == 1
+    for use in (main.f, lambda: main.deep(), lambda: main.deep + 1, lambda: str(main.deep)):
+        with pytest.raises(ModuleNotFoundError, match="No module named 'nowhere'"):
+            use()
+
+
+def test_process_does_not_run_a_script_of_which_a_part_ran(job):
+    job({"0/main.py": "x = __file__\n"}, main=script("x = __file__\n", is_whole=False))
+    main = sys.modules["__main__"]
+    assert main.x == sources.in_project("0/main.py")
+    assert not hasattr(main, "__file__")  # by which multiprocessing finds the script
+
+
+def test_variables_are_set_in_place():
+    module = ModuleType("lib")
+    module.items, module.table, module.kept = [1], {"a": 1}, 1
+    items, table = module.items, module.table
+    sys.modules["lib"] = module
+    try:
+        plain = {"lib": {"items": [2], "table": {"b": 2}, "kept": True, "new": 3}}
+        function = sources.prepared(None, plain, {"lib": {"other": len}, "gone": {"x": 1}}, abs)
+    finally:
+        del sys.modules["lib"]
+    assert function is abs
+    assert (items, table, module.new, module.other) == ([2], {"b": 2}, 3, len)
+    assert module.items is items
+    assert module.table is table
+    assert module.kept is True
+
+
+def test_job_pickles_definitions_by_name(job):
+    source = "class Own: pass\nUNSET = object()\nmake = lambda: 1\n"
+    job({"0/main.py": source}, main=script(source))
+    main = sys.modules["__main__"]
+    for value in (main.Own, main.UNSET, main.make):
+        assert pickles.load([b"".join(map(bytes, pickles.dump(value)[0]))]) is value
+
+
+def test_no_path_of_the_job_is_told(job):
+    source = "def f(): open(__file__ + '.txt')\n"
+    job({"0/main.py": source}, main=script(source))
+    with pytest.raises(FileNotFoundError) as caught:
+        sys.modules["__main__"].f()
+    told, parts = failures.capture(caught.value, caught.tb)
+    assert sources.home not in str(told)
+    assert f'File "farcall-sources:{"0" * 16}/0/main.py", line 1, in f' in told["traceback"]
+    assert sources.home.encode() not in b"".join(map(bytes, parts[0]))
