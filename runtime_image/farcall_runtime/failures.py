@@ -30,6 +30,8 @@ _GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # from Python 3.11 on
 
 CAUSE = "cause"
 CONTEXT = "context"
+BOTH = "cause, context"
+"""Of ``raise ... from error`` in the block that handles the error."""
 
 
 def capture(
@@ -177,7 +179,8 @@ def _walk(error: BaseException) -> Iterator[tuple[BaseException, str | None]]:
         seen.add(id(member))
         yield member, relation
         if _cause_of(member) is not None:
-            member, relation = _cause_of(member), CAUSE
+            is_both = _context_of(member) is _cause_of(member)
+            member, relation = _cause_of(member), BOTH if is_both else CAUSE
         elif _suppresses_context(member):
             return
         else:

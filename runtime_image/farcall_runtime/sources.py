@@ -46,6 +46,9 @@ digest = ""
 making = ""
 """File of the script while `enter` runs it; empty otherwise."""
 
+_main_constants: set[str] = set()
+"""Names that the script binds once."""
+
 _main = ""
 """``whole`` or ``part`` once `enter` has run the script; empty otherwise."""
 
@@ -233,15 +236,28 @@ def _run(path: str, source: str, numbers: Iterable[int], variables: dict[str, An
     if not source:
         variables["__doc__"] = ast.get_docstring(tree, clean=False)
     flags = _future_flags(tree.body)
-    for statement in (tree.body[number] for number in numbers):
+    statements = [tree.body[number] for number in numbers]
+    _main_constants.update(constant_names(statements))
+    for statement in statements:
         code = compile(ast.Module([statement], []), path, "exec", flags=flags, dont_inherit=True)
         try:
             exec(code, variables)  # noqa: S102  # the caller's script
         except SystemExit:
             break
         except Exception as error:
-            for name in bound_names([statement]):
+            names = bound_names([statement])
+            for name in names:
                 variables.setdefault(name, Missing(name, statement.lineno, error))
+            if not names:
+                _report(path, statement.lineno, error)
+
+
+def _report(path: str, line: int, error: BaseException) -> None:
+    """Write to the task's stderr that a statement of the script failed."""
+    from farcall_runtime import failures
+
+    place = f"line {line} of {os.path.basename(path)}"  # noqa: PTH119
+    print(f"farcall: {place} failed in the job: {failures.in_words(error)}", file=sys.stderr)  # noqa: T201
 
 
 def _future_flags(statements: Iterable[Any]) -> int:
@@ -554,6 +570,8 @@ class _JobRules(Rules):
         return True
 
     def is_constant(self, module: str, name: str) -> bool:
+        if module == MAIN:
+            return name in _main_constants
         file = vars(sys.modules[module]).get("__file__")
         if file is None or not self.is_by_name(module):
             return False
@@ -562,7 +580,8 @@ class _JobRules(Rules):
         return name in self._constants[file]
 
     def sentinel(self, value: Any) -> tuple[str, str] | None:
-        if type(value) is not object:
+        kind = type(value)
+        if kind is not object and not (self.is_by_name(kind.__module__) and is_stateless(value)):
             return None
         if self._sentinels is None or id(value) not in self._sentinels:
             modules = [name for name in list(sys.modules) if self.is_by_name(name)]
@@ -593,11 +612,31 @@ class _JobRules(Rules):
 def sentinels(
     modules: Iterable[str], is_constant: Callable[[str, str], bool]
 ) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Yield the identity, module and name of each ``NAME = object()`` at the top of a module."""
+    """Yield the identity, module and name of each ``NAME = object()`` at the top of a module.
+
+    So it is with other objects without a state whose classes the modules define.
+    """
+    modules = list(modules)
     for module in modules:
         for name, value in list(vars(sys.modules[module]).items()):
-            if type(value) is object and is_constant(module, name):
+            kind = type(value)
+            is_known = kind is object or (kind.__module__ in modules and is_stateless(value))
+            if is_known and is_constant(module, name):
                 yield id(value), (module, name)
+
+
+def is_stateless(value: Any) -> bool:
+    """Return whether an object is nothing but its identity."""
+    kind: Any = type(value)
+    plain: Any = object
+    return (
+        not isinstance(value, type)
+        and kind.__reduce_ex__ is plain.__reduce_ex__
+        and kind.__reduce__ is plain.__reduce__
+        and not getattr(value, "__dict__", True)
+        and all("__slots__" not in vars(each) for each in kind.__mro__)
+        and kind.__new__ is plain.__new__
+    )
 
 
 def constant_names(statements: Iterable[Any]) -> set[str]:

@@ -401,7 +401,12 @@ class _CallerRules(Rules):
         return found is not None and name in _constants_of(str(found.__file__))
 
     def sentinel(self, value: Any) -> tuple[str, str] | None:
-        if type(value) is not object or self._sources is None:
+        kind = type(value)
+        if self._sources is None:
+            return None
+        if kind is not object and not (
+            self.is_by_name(kind.__module__) and runtime.is_stateless(value)
+        ):
             return None
         if self._sentinels is None:
             names = [*self._sent, *([MAIN] if self._script is not None else [])]

@@ -358,7 +358,10 @@ def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Base
     chain = record["chain"]
     members = [_member(link, parts) for link in chain]
     for link, behind, member in zip(chain[1:], members, members[1:], strict=False):
-        (_CAUSE if link["relation"] == failures.CAUSE else _CONTEXT).__set__(behind, member)
+        if link["relation"] != failures.CONTEXT:
+            _CAUSE.__set__(behind, member)
+        if link["relation"] != failures.CAUSE:
+            _CONTEXT.__set__(behind, member)
     where = f"{_LONG.get(job.platform, job.platform)} job {job.job_id} ({job.name})"
     lines = [
         f"Raised in {where}, attempt {job.attempts}:",

@@ -29,6 +29,7 @@ _log = logging.getLogger("farcall")
 _MAKERS = {
     *("object", "TypeVar", "ParamSpec", "NewType", "ContextVar", "namedtuple", "NamedTuple"),
     *("TypedDict", "make_dataclass", "Enum", "IntEnum", "Lock", "RLock", "getLogger"),
+    *("CDLL", "LoadLibrary"),  # whose pickles cannot be read
 }
 """What is called to define something: making it again has no effect on anything else."""
 

@@ -358,7 +358,7 @@ class _Walk:
         """Add some files of a folder, unless they are excluded."""
         rules = self._rules(root)
         for path in paths:
-            if not any(each.leaves_out(path) for each in rules):
+            if path not in self.files and not any(each.leaves_out(path) for each in rules):
                 with contextlib.suppress(OSError):
                     stat = os.stat(path)
                     name = f"{place}{path[len(root.rstrip(os.sep)) :]}"

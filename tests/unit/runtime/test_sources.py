@@ -17,6 +17,7 @@ def job(tmp_path, monkeypatch):
     """Enters a project, given its files and the plan's parts that matter."""
     for name in ("home", "digest", "making", "_main"):
         monkeypatch.setattr(sources, name, "")
+    monkeypatch.setattr(sources, "_main_constants", set())
     monkeypatch.setattr(sources, "folder", str(tmp_path / "job"))
     monkeypatch.setattr(pickles, "job_rules", None)
     monkeypatch.setattr(sys, "path", [*sys.path])
