@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -118,7 +119,7 @@ def surroundings():
         "names": sorted(name for name in os.environ if not name.startswith("PYTHON")),
         "arguments": sys.argv,
         "flags": str(sys.flags),
-        "path": [entry for entry in sys.path if entry != str(own)],
+        "path": [re.sub("farcall-sources-[0-9a-f]+", "", p) for p in sys.path if p != str(own)],
         "first in path": sys.path[0] == str(own),
         "folder": (own.name.startswith("farcall-job-"), list(own.iterdir())),
         "main": sys.modules["__main__"].__spec__.name,

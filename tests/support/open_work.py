@@ -17,8 +17,6 @@ OPEN = {
     f"{_ENDING}_and_its_sentence[its pod deleted]": _GONE,
     f"{_ENDING}_and_its_sentence[cancelled": _FORGOTTEN,
     f"{_ENDING}_and_its_sentence[a quota]": "a quota that lets no pod be made is not told",
-    "tests/contract/backends/test_commands.py::test_a_terminated_command": "the reason of a "
-    "terminated command job is told as a deleted pod",
     "tests/contract/backends/test_commands.py::test_the_main_node_decides": "a node that fails "
     "ends the others before the main node has decided",
     "tests/contract/backends/test_commands.py::test_the_others_end_with_the_main_node": "Jobs of "

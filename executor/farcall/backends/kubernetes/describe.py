@@ -287,12 +287,17 @@ def _why(
 def _is_last(job: Mapping[str, Any], pod: Pod | None) -> bool:
     """Tell whether a pod has failed, and the Job will make no other, which it says a moment later.
 
+    A pod that somebody deletes is not the last one: the Job runs again if it was only suspended,
+    and says itself why it has ended if that is the cause.
+
     Source:
         https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
     """
     spec = job.get("spec") or {}
     limit = spec.get("backoffLimitPerIndex")
     if pod is None or pod.phase != "Failed" or not pod.is_settled or limit is None:
+        return False
+    if pod.is_deleting or pod.gone or spec.get("suspend"):
         return False
     for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
         if rule.get("onPodConditions"):

@@ -75,6 +75,8 @@ DISRUPTED = (condition("DisruptionTarget", "X"),)
     ("options", "failed", "is_final"),
     [
         ({"retry_attempts": 1}, pod(exit_code=143), True),
+        ({"retry_attempts": 1}, pod(exit_code=143, deleting=True), False),
+        ({"retry_attempts": 1}, pod(exit_code=143).deleted(), False),
         ({"retry_attempts": 1}, pod(reason="Evicted"), True),
         ({"retry_attempts": 3}, pod(exit_code=1), True),
         ({"retry_attempts": 3}, pod(exit_code=143), False),
@@ -91,6 +93,11 @@ DISRUPTED = (condition("DisruptionTarget", "X"),)
 def test_what_no_attempt_follows_is_the_end_before_the_job_says_so(options, failed, is_final):
     found = describe.child(job(2, options=options, active=1), 0, (failed,))
     assert found.status is (JobStatus.FAILED if is_final else JobStatus.RUNNABLE)
+
+
+def test_a_suspended_job_goes_on_after_its_last_attempt():
+    document = job(options={"retry_attempts": 1}, suspend=True)
+    assert describe.detail(document, (pod(exit_code=143),)).status is JobStatus.RUNNABLE
 
 
 def test_attempts_stand_at_their_numbers_though_pods_are_gone():
