@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 
 from farcall import BatchExecutor, BatchPoolExecutor, TaskNotPicklableError
+from farcall.payload.sources import Archive
 from tests.support.patience import PATIENCE_S
 
 SIZE = 2 * 1024 * 1024
@@ -49,6 +51,11 @@ def before(aws: object) -> list[str]:
 
 def total(array: Any, factor: int = 1) -> int:
     return int(array.sum()) * factor
+
+
+async def test_small_project_archive_is_shared(executor: BatchExecutor) -> None:
+    archive = Archive(os.urandom(Archive.LEAST_BYTES))
+    assert await executor.task(len)(pickle.PickleBuffer(archive)) == len(archive)
 
 
 async def test_an_array_is_stored_once_for_all_calls_and_maps_and_is_gone_afterwards(

@@ -241,12 +241,14 @@ class Submitter:
 
         wanted.sort(key=lambda task: task.node or ())  # which also takes few words to list
         nodes = [task.node for task in wanted if task.node]
+        # A bundle with shared values waits, as it is made, for the event loop to store them.
+        is_quick = not gathering.shared and gathering.size < _QUICK_BYTES
         gathering.submitting = asyncio.ensure_future(
             self.submit_together(
                 gathering.settings,
                 wanted[0].name,
                 [(task.function, task.arguments) for task in wanted],
-                quick=len(wanted) < _QUICK and gathering.size < _QUICK_BYTES,
+                quick=is_quick and len(wanted) < _QUICK,
                 planned=tell_places,
                 workflow=gathering.workflow,
                 facts={NODES: list_nodes(nodes)} if len(nodes) == len(wanted) else {},
