@@ -59,8 +59,6 @@ _CLAIMS = 8
 _FILE_SYSTEM_SHARE = 0.05
 """What files take above their bytes, blocks that are not full, as a share of these."""
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
 
 class Distribution(NamedTuple):
     """A distribution that a manifest names.
@@ -371,7 +369,7 @@ class _Maker:
             for folder in (archives, unpacked):
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in unpacking.NO_ROOM:
                 raise
             raise _NoRoomError(self._full()) from error
         except _FullError as error:

@@ -53,6 +53,10 @@ _main = ""
 """``whole`` or ``part`` once `enter` has run the script; empty otherwise."""
 
 
+class NoRoomError(Exception):
+    """The disk of the job has no room for the project's files."""
+
+
 # --- the archive --------------------------------------------------------------------------------
 
 
@@ -114,13 +118,22 @@ def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
             must come from them; ``cwd``, ``main`` and ``imports``.
 
     Raises:
-        OSError: A file could not be written.
+        NoRoomError: The disk is full.
+        OSError: A file could not be written for another reason.
     """
     global home, digest
     if home:
         return
     target = folder or new_folder(os.environ)
-    _unpack(archive, target)
+    try:
+        _unpack(archive, target)
+    except OSError as error:
+        from farcall_runtime.unpacking import NO_ROOM
+
+        if error.errno not in NO_ROOM:
+            raise
+        place = os.path.dirname(target)  # noqa: PTH120
+        raise NoRoomError(f"{place} has no room for the project's files") from None
     home, digest = target, plan["digest"]
     sys.path[:0] = [in_project(place) for place in plan["path"]]
     _forget(plan["names"])

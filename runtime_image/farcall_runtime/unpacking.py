@@ -25,7 +25,7 @@ from collections.abc import Iterator
 REFUSED, FULL, FAILED = "refused", "full", "failed"
 """Why an order was not carried out; see `answer_of`."""
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _ENCRYPTED = 1
 _STEP_BYTES = 1024 * 1024
@@ -184,7 +184,7 @@ def answer_of(error: Exception) -> tuple[str, str]:
     """Return which of `REFUSED`, `FULL` and `FAILED` an error is, and its text."""
     if isinstance(error, UnfitArchiveError):
         return REFUSED, str(error)
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
         return FULL, os.strerror(error.errno)
     return FAILED, f"{type(error).__name__}: {error}"
 

@@ -150,7 +150,7 @@ class ChildKilledError(JobError):
 
 
 class DiskFullError(JobError):
-    """The disk of the job had no room for its packages, so the task was not run."""
+    """The disk of the job had no room for its packages or project files; nothing ran."""
 
 
 class JobStuckError(JobError):

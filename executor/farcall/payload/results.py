@@ -332,6 +332,13 @@ def verdict(record: dict[str, Any]) -> Verdict:
     if first["type"].endswith("envelope.VersionMismatchError"):
         remedy = "build the image with the same versions as here"
         return Verdict(errors.VersionMismatchError, first["message"], remedy)
+    if first["type"] == "farcall_runtime.sources.NoRoomError":
+        remedy = (
+            "leave files out with exclude_sources, or give the job more disk; if its temporary "
+            "folder is in memory, more memory"
+        )
+        sentence = f"the job's disk is full, and it ran nothing: {first['message']}"
+        return Verdict(errors.DiskFullError, sentence, remedy)
     remedy = (
         'set packages to "auto", which sends what your code imports, or install that in the image '
         "(PIP_PACKAGES, see docs/image.md)"

@@ -612,12 +612,12 @@ def _compiled(file: File) -> list[tuple[str, bytes]]:
     try:
         path = importlib.util.cache_from_source(file.path)
         data = Path(path).read_bytes()
-    except (OSError, NotImplementedError):
-        return []
-    magic, flags, changed, size = data[:4], *struct.unpack_from("<III", data, 4)
+        magic, flags, changed, size = data[:4], *struct.unpack_from("<III", data, 4)
+    except (OSError, NotImplementedError, struct.error):
+        return []  # none, a Python that makes none, or one that was cut short
     is_current = (flags, changed, size) == (0, file.changed // 10**9 & 0xFFFFFFFF, file.size)
-    own = file.path.encode()
-    if magic != importlib.util.MAGIC_NUMBER or not is_current or own not in data:
+    own = file.path.encode()  # more than once if the module has its path in a text, too
+    if magic != importlib.util.MAGIC_NUMBER or not is_current or data.count(own) != 1:
         return []
     folder, _, _ = file.place.rpartition("/")
     place = file.place.encode()[-len(own) :].rjust(len(own), b"/")

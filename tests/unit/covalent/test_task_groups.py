@@ -66,6 +66,17 @@ async def test_a_group_becomes_a_job_and_is_found_by_each_of_its_nodes(groups, a
     assert {"job-0": 1} == account.sizes
 
 
+async def test_automatic_packages_are_all_that_the_server_has(groups, opened, monkeypatch):
+    asked = []
+
+    async def store(bucket, root, settings):
+        asked.append(settings.packages)
+
+    monkeypatch.setattr(opened.packages, "store", store)
+    await send(groups, 1, settings=SETTINGS.with_options(packages="auto"))
+    assert asked == ["local"]
+
+
 async def test_what_batch_refuses_is_told_and_no_longer_under_way(groups, account):
     account.failure = refusal("ClientException", 400)
     with pytest.raises(SubmissionError):

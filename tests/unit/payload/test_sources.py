@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import sys
 import threading
 from pathlib import Path
@@ -166,6 +167,26 @@ def test_same_files_give_the_same_archive(project, tmp_path, monkeypatch):
     copy = write(tmp_path / "copy", b_DOT_py="2", a_DOT_py="1")
     monkeypatch.setattr(sys, "path", [str(copy)])
     assert sources.find("auto").archive == first
+
+
+def test_compiled_module_is_sent_unless_it_is_damaged(project):
+    path = write(project, mod_DOT_py="a = 1") / "mod.py"
+    only_source = sources.find("auto").archive
+    os.utime(path, (1, 1))
+    compiled = Path(py_compile.compile(str(path)))
+    assert len(sources.find("auto").archive) > len(only_source)
+    os.utime(path, (2, 2))
+    compiled.write_bytes(compiled.read_bytes()[:9])
+    assert sources.find("auto").archive == only_source
+
+
+def test_compiled_module_that_has_its_path_in_a_text_is_not_sent(project):
+    path = project / "mod.py"
+    path.write_text(f"here = '{path}'")
+    only_source = sources.find("auto").archive
+    os.utime(path, (1, 1))
+    py_compile.compile(str(path))
+    assert sources.find("auto").archive == only_source
 
 
 def test_file_that_vanishes_is_left_out(project, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import zlib
 from pathlib import Path
@@ -58,6 +59,16 @@ def test_archive_that_leaves_its_folder_is_refused(job, tmp_path, name):
     with pytest.raises(ValueError, match="has a file named"):
         job({name: "x"})
     assert not (tmp_path / "out").exists()
+
+
+def test_full_disk_is_named(job):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(sources.NoRoomError, match="has no room for the project's files"):
+            job({"0/data.txt": "more than ten bytes"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_damaged_archive_is_refused(job):

@@ -287,8 +287,8 @@ def _why(
 def _is_last(job: Mapping[str, Any], pod: Pod | None) -> bool:
     """Tell whether a pod has failed, and the Job will make no other, which it says a moment later.
 
-    A pod that somebody deletes is not the last one: the Job runs again if it was only suspended,
-    and says itself why it has ended if that is the cause.
+    A deleted pod does not end the Job: a suspended Job runs again later, and a Job that ends has
+    a condition that says why.
 
     Source:
         https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
