@@ -25,6 +25,7 @@ from concurrent.futures import InvalidStateError
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from farcall.client.condition import Condition
 from farcall.client.future import BatchFuture
 from farcall.client.job import Job
 from farcall.client.loop_thread import LoopThread
@@ -202,7 +203,7 @@ class BlockingCalls:
         self._pid = os.getpid()
         self._loop = LoopThread()
         self._limit = limit
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._closers = 0
         self._works: dict[BatchFuture[Any], Work] = {}
         # The loop's side, of its thread alone.

@@ -8,6 +8,7 @@ from concurrent.futures._base import CANCELLED, FINISHED, PENDING, RUNNING
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
+from farcall.client.condition import Condition
 from farcall.client.frames import hide
 from farcall.engine.delivered import Usage
 from farcall.model.errors import FarcallError, TaskNotPicklableError
@@ -68,6 +69,7 @@ class BatchFuture(concurrent.futures.Future[R]):
 
     def __init__(self, owner: Owner | None = None) -> None:
         super().__init__()
+        self._condition = Condition()
         self.job_id: str | None = None
         self._owner = owner
         self._again: Callable[[Mapping[str, Any]], Any] | None = None

@@ -186,7 +186,11 @@ class _Loop:
             self._told.append(function)
             if not self._is_awake:  # to wake the loop costs more than all the rest
                 self._is_awake = True
-                self._loop.call_soon_threadsafe(self._listen)
+                try:
+                    self._loop.call_soon_threadsafe(self._listen)
+                except BaseException:  # Ctrl-C, after which others must be heard
+                    self._is_awake = False
+                    raise
             return True
 
     def _listen(self) -> None:

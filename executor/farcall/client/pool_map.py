@@ -7,7 +7,6 @@ result. Where only some may be unfinished at a time, each chunk of them has a fu
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from farcall.client.blocking_calls import Work
+from farcall.client.condition import Condition
 from farcall.client.frames import frames_hidden
 from farcall.client.future import BatchFuture
 from farcall.client.map_failure import MapFailure, names_of
@@ -134,7 +134,7 @@ class SweepWork(Work):
         self._results: list[Result | None] = [None] * size
         self._left = size
         self._awaited = 0
-        self._arrived = threading.Condition()
+        self._arrived = Condition()
 
     @property
     def unfinished(self) -> int:

@@ -6,10 +6,12 @@ import concurrent.futures
 import sys
 import threading
 import traceback
+from concurrent.futures import _base as futures
 
 import pytest
 
 from farcall import BatchFuture, TaskNotPicklableError
+from farcall.client import condition
 from farcall.payload import pickling
 from tests.support.patience import PATIENCE_S
 
@@ -46,6 +48,40 @@ def test_it_is_pending_until_its_job_is_accepted(future):
     future.note_accepted("j1", dict)
     assert future.running()
     assert future.job_id == "j1"
+
+
+def test_ctrl_c_does_not_leave_the_lock_held(future):
+    """Interrupts at each call and return, where Python looks for signals."""
+    number = interrupted = 0
+
+    def trace(frame, event, _):
+        nonlocal interrupted
+        files = threading.__file__, futures.__file__, condition.__file__
+        if event in ("call", "return") and frame.f_code.co_filename in files:
+            interrupted += 1
+            if interrupted == number:
+                raise KeyboardInterrupt
+        return trace
+
+    def take():
+        taken.append(future._condition.acquire(blocking=False))
+
+    while interrupted == number:
+        number, interrupted, taken = number + 1, 0, []
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            future.running()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+        assert taken == [True], number
+        future._condition = type(future._condition)()
+    assert number > 3
 
 
 @pytest.mark.parametrize("is_accepted", [False, True])

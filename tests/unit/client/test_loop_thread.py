@@ -38,6 +38,21 @@ def loop():
         yield opened
 
 
+def test_loop_hears_others_after_ctrl_c(loop, monkeypatch):
+    inner, _ = loop.run(here())
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inner, "call_soon_threadsafe", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            loop.tell(int)
+    heard = threading.Event()
+    loop.tell(heard.set)
+    assert heard.wait(PATIENCE_S)
+
+
 def test_calls_of_all_threads_and_users_run_on_one_loop_in_one_daemon_thread(loop):
     with closing(LoopThread()) as other:
         found = [loop.run(here()), other.run(here())]
