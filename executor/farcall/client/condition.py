@@ -20,5 +20,5 @@ class Condition(threading.Condition):
         return self._lock.__enter__  # type: ignore[attr-defined]
 
     @property
-    def __exit__(self) -> Any:  # type: ignore[override]
+    def __exit__(self) -> Any:  # type: ignore[override]  # noqa: PYI036  # a property
         return self._lock.__exit__  # type: ignore[attr-defined]
