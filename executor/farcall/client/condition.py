@@ -16,9 +16,9 @@ class Condition(threading.Condition):
     """
 
     @property
-    def __enter__(self) -> Any:  # type: ignore[override]
+    def __enter__(self) -> Any:
         return self._lock.__enter__  # type: ignore[attr-defined]
 
     @property
-    def __exit__(self) -> Any:  # type: ignore[override]  # noqa: PYI036  # a property
+    def __exit__(self) -> Any:  # noqa: PYI036  # a property
         return self._lock.__exit__  # type: ignore[attr-defined]
