@@ -18,6 +18,7 @@ import functools
 import gc
 import logging
 import os
+import sys
 import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,6 +67,9 @@ if _place is None:
         pytest.fail(f"{_reason}; in CI this is an error: install the test suite of one")
     pytest.skip(_reason, allow_module_level=True)
 _modules = cpython.load(_place)
+_loaded = {
+    name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith(cpython.NAME)
+}
 
 
 def _of_cpython(name: str) -> Any:
@@ -91,12 +95,18 @@ def _on_it(many_processors: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="module", autouse=True)
 def _modules_travel() -> Iterator[None]:
-    """Have them pickled by value: a job's interpreter need not have them."""
+    """Have them pickled by value: a job's interpreter need not have them.
+
+    Other modules' tests must not find them loaded, or their jobs get these files.
+    """
+    sys.modules.update(_loaded)
     for module in _modules:
         cloudpickle.register_pickle_by_value(module)
     yield
     for module in _modules:
         cloudpickle.unregister_pickle_by_value(module)
+    for name in _loaded:
+        del sys.modules[name]
 
 
 @pytest.fixture(scope="module", autouse=True)

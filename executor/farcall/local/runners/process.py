@@ -108,21 +108,23 @@ class ProcessRunner:
         process: _Process
         with contextlib.ExitStack() as undoing:
             try:
-                # What such a job unpacks is on its PYTHONPATH, where a colon separates folders.
-                job = spec.job_id if minor is None else spec.job_id.replace(":", ".")
+                # What a job unpacks may be on its PYTHONPATH, where a colon separates folders.
+                job = spec.job_id.replace(":", ".")
                 directory = tempfile.mkdtemp(prefix=f"{FOLDER}{job}-{spec.attempt}-")
                 undoing.callback(shutil.rmtree, directory, ignore_errors=True)
                 told = _told(spec)
                 ended: Callable[[], None] = _nothing
                 if minor is None:
-                    environment = {**self._environment, **self._aws(spec), **told}
+                    environment = {**self._environment, **self._aws(spec)}
                 else:
-                    stock = self._stock.environment(spec, minor, directory)
+                    stock = self._stock.environment(spec, minor)
                     ended = functools.partial(self._stock.revoke, stock)
                     undoing.callback(ended)
                     bare = {k: v for k, v in self._environment.items() if k != "PYTHONPATH"}
                     place = self._place if spec.in_aws else {}
-                    environment = {**bare, **place, **stock, **told}
+                    environment = {**bare, **place, **stock}
+                # A job that is killed cannot remove its temporary files itself.
+                environment = {**environment, "TMPDIR": directory, **told}
                 reader, writer = os.pipe()
                 undoing.callback(os.close, reader)
                 try:

@@ -79,10 +79,10 @@ class StockPythons:
             except (OSError, subprocess.SubprocessError) as error:
                 raise StartError(f"CannotPullContainerError: {error}") from error
 
-    def environment(self, spec: AttemptSpec, minor: str, directory: str) -> dict[str, str]:
-        """Return the variables by which a job finds interpreter, folder and credentials."""
+    def environment(self, spec: AttemptSpec, minor: str) -> dict[str, str]:
+        """Return the variables by which a job finds interpreter and credentials."""
         path = os.pathsep.join([str(self._home(minor) / "bin"), os.defpath])
-        found = {"PATH": path, "TMPDIR": directory}
+        found = {"PATH": path}
         if spec.role_arn:
             where = self._credentials.grant(spec.role_arn, spec.task_id)
             found["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = f"{self._endpoint_url}{where}"
