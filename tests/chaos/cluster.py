@@ -91,7 +91,8 @@ def _pod(process):
     """Return the pod whose container a process is: its folder is named after it."""
     from pathlib import Path
 
-    return Path(process.cwd()).name.removeprefix(FOLDER).rsplit("-", 2)[0]
+    job = Path(process.cwd()).name.removeprefix(FOLDER).rsplit("-", 2)[0]
+    return job.replace(".", ":")
 
 
 def _id(name, index, size):

@@ -104,6 +104,7 @@ class Storm:
                 folder = Path(process.cwd()).name
                 if os.getsid(process.pid) == process.pid and folder.startswith(FOLDER):
                     job, attempt, _ = folder.removeprefix(FOLDER).rsplit("-", 2)
+                    job = job.replace(".", ":")
                     found.append((process, job, int(attempt)))
             except (psutil.Error, ProcessLookupError):  # ended
                 continue
