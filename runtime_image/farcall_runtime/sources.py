@@ -136,6 +136,7 @@ def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
         raise NoRoomError(f"{place} has no room for the project's files") from None
     home, digest = target, plan["digest"]
     sys.path[:0] = [in_project(place) for place in plan["path"]]
+    sys.meta_path.append(_ClientFinder)
     _forget(plan["names"])
     importlib.invalidate_caches()
     if plan["cwd"] is not None:
@@ -149,6 +150,18 @@ def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
     from farcall_runtime import pickles
 
     pickles.job_rules = _JobRules()
+
+
+class _ClientFinder:
+    """Finds the client's stand-in where a job has no client."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> Any:
+        if name.partition(".")[0] != "farcall":
+            return None
+        from farcall_runtime import no_client
+
+        return no_client.find_spec(name, path, target)
 
 
 def in_project(place: str, rest: str = "") -> str:

@@ -2,11 +2,13 @@
 
 Starts a local AWS emulator that enforces IAM and runs jobs without installed packages.
 
-Slow, because each job unpacks the runtime. The refusal of a changed runtime runs in CI as well.
+Slow, because each job unpacks the runtime. An own module and the refusal of a changed runtime run
+in CI as well.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -103,6 +105,24 @@ async def test_a_map_and_its_failure(executor):
         assert await opened.task(fail).map([1, 3, 4]) == [1, 3, 4]
         with pytest.raises(LookupError, match="not 2"):
             await opened.task(fail).map([1, 2])
+
+
+@pytest.mark.path
+def test_module_with_a_decorated_function_is_imported(enforced, tmp_path):
+    (tmp_path / "tasks.py").write_text(
+        "from farcall import BatchExecutor\n"
+        f"executor = BatchExecutor(**{OPTIONS})\n"
+        "@executor.task\n"
+        "def f(x): return g(x) + 1\n"
+        "def g(x): return 10 * x\n"
+    )
+    (tmp_path / "main.py").write_text(
+        'import tasks\nif __name__ == "__main__":\n    print(tasks.f.run(3))\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("31\n", 0), done.stderr
 
 
 async def test_several_nodes(executor):
