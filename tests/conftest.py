@@ -17,7 +17,6 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor
 from farcall.testing import Timing, use_timing
-from tests.support import open_work
 from tests.support.commands import Commands
 from tests.support.jobs import terminate_all
 from tests.support.timing import STREAM_S, marked
@@ -29,10 +28,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kubeconfig", help="check the Kubernetes of this file's context, not the embedded one"
     )
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    open_work.mark(items)
 
 
 def pytest_configure() -> None:

@@ -174,7 +174,7 @@ def jane(aws, api):
 
 
 def test_a_role_gives_its_rights_and_no_others(jane, api):
-    assert jane.ask("GET", f"{JOBS}/none")[0] == 404
+    until(lambda: jane.ask("GET", f"{JOBS}/none")[0] == 404)  # once the server has read its roles
     assert jane.ask("GET", f"{SECRETS}/mine")[0] == 404
     status, body, _ = jane.ask("GET", JOBS)
     assert (status, body["reason"]) == (403, "Forbidden")

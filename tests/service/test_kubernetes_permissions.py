@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +16,10 @@ import pytest
 import yaml
 
 import farcall.local
-from farcall import BatchExecutor, JobCancelledError, JobError
+from farcall import BatchExecutor, Job, JobCancelledError
 from tests.docs.pages import run_installed
 from tests.local.cluster import Cluster
-from tests.support.patience import PATIENCE_S, until_async
+from tests.support.patience import PATIENCE_S, until, until_async
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -73,13 +71,17 @@ def hold(begun: str) -> None:
     time.sleep(PATIENCE_S)
 
 
-def vanish() -> None:
-    print("last words", flush=True)
-    os.kill(os.getppid(), signal.SIGKILL)
+def hold_until(path: str) -> int:
+    until(Path(path).exists)
+    return 1
 
 
-async def session(folder: Path) -> None:
-    """Submit, map, cancel a task and a whole array, and read what a dead container has said."""
+async def _says(job: Job[Any], word: str) -> bool:
+    return word in (await job.detail()).status_reason
+
+
+async def session(folder: Path, hooks: Any) -> None:
+    """Submit, map, cancel, read output, run on two nodes, delete and recover."""
     async with BatchExecutor(**OPTIONS, retry_attempts=1) as opened:
         assert await opened.task(abs)(-1) == 1
         assert await opened.task(abs).map([-1, -2, -3]) == [1, 2, 3]
@@ -89,14 +91,33 @@ async def session(folder: Path) -> None:
             await job.cancel()
             with pytest.raises(JobCancelledError):
                 await job.result()
-        dead = await opened.submit(vanish)
-        with pytest.raises(JobError) as caught:
-            await dead.result()
-        assert "last words" in str(caught.value)
-        waiting = await opened.with_options(node_selector={"kind": "none"}).submit(abs, -1)
-        await until_async(lambda: waiting.detail())
+        hooks.quota({"pods": "0"})
+        waiting = await opened.submit(abs, -1)
+        await until_async(lambda: _says(waiting, "quota"))
         await waiting.cancel()
-        assert await opened.with_options(nodes=2).task(abs)(-1) == [1, 1]
+        hooks.quota(None)
+        for _ in range(2):  # the second finds the Service of the first
+            assert await opened.with_options(nodes=2).task(abs)(-1) == [1, 1]
+        command = await opened.command("busybox:1", ["echo", "printed"])
+        assert [line.text async for line in command.logs(follow=True)] == ["printed"]
+        await command.delete()
+        kept = await opened.submit(abs, -4)
+        await until_async(lambda: kept.detail())
+        async with BatchExecutor(**OPTIONS) as other:
+            (run,) = await other.runs()
+            found = {job.id: job for job in (await other.recover(run.name)).jobs}
+            assert await found[kept.id].result() == 4
+
+
+def granted() -> set[str]:
+    """Return the rights of the file, as the emulator counts requests."""
+    role = _documents()[0]
+    return {
+        f"{verb} {resource}"
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
 
 
 def commands(folder: Path) -> list[str]:
@@ -109,12 +130,34 @@ def commands(folder: Path) -> list[str]:
     return told
 
 
-async def test_a_whole_session_runs_on_the_documented_role(
-    cluster: Cluster, tmp_path: Path
+async def test_documented_role_grants_what_a_session_asks(
+    own: farcall.local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
     grant(cluster)
-    await session(tmp_path)
+    before = own.kubernetes.requests()
+    await session(tmp_path, own.kubernetes)
     assert commands(tmp_path) == []
+    asked = {
+        name for name, count in own.kubernetes.requests().items() if count > before.get(name, 0)
+    }
+    ours = {name for name in asked if "/" not in name or name.endswith("pods/log")}
+    # Anyone may review access, and doctor reads a Secret only where it may.
+    assert ours - granted() == {"create selfsubjectaccessreviews", "get secrets"}
+    assert granted() - ours == {"get serviceaccounts"}  # with service_account
+
+
+async def test_api_server_that_restarts_loses_no_call(
+    own: farcall.local.LocalAWS, cluster: Cluster, tmp_path: Path
+) -> None:
+    """It answers 403 until it has read its roles, to watches and requests alike."""
+    grant(cluster)
+    async with BatchExecutor(**OPTIONS, retry_attempts=1) as opened:
+        job = await opened.submit(hold_until, str(tmp_path / "go"))
+        await until_async(lambda: job.detail())
+        await asyncio.to_thread(own.kubernetes.restart)
+        other = await opened.submit(abs, -2)
+        (tmp_path / "go").touch()
+        assert (await job.result(), await other.result()) == (1, 2)
 
 
 def test_without_any_right_one_is_told_which(cluster: Cluster) -> None:

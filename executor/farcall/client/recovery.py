@@ -293,8 +293,9 @@ async def _queues(
 ) -> dict[Location, list[str]]:
     """Return in which queues to look for the jobs of bundles, the most likely one first."""
     hints = await _each(lambda where: bundles.queue_of(store, where), places)
+    # Kubernetes has jobs without a queue: an empty name stands for all of the namespace.
     return {
-        where: list(dict.fromkeys(queue for queue in (hint, settings.job_queue) if queue))
+        where: list(dict.fromkeys(q for q in (hint, settings.job_queue) if q)) or [""]
         for where, hint in zip(places, hints, strict=True)
     }
 

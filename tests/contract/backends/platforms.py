@@ -139,10 +139,12 @@ class Platform(Protocol):
     Attributes:
         tells_places: Whether a job that waits has a place in its queue that is told.
         image_option: The option that names the image of tasks.
+        retries_nodes: Whether all nodes of a job run again where their main node has failed.
     """
 
     tells_places: bool
     image_option: str
+    retries_nodes: bool
 
     async def losing_its_host(self, jobs: Jobs, submit: Submit) -> str:
         """Submit a job that loses the machine under its first attempt; return its ID."""
@@ -156,6 +158,7 @@ class Fake:
 
     tells_places = True
     image_option = "container_image_uri"
+    retries_nodes = True
 
     def __init__(self, cloud: FakeCloud) -> None:
         self._cloud = cloud
@@ -174,6 +177,7 @@ class EmbeddedBatch:
 
     tells_places = True
     image_option = "container_image_uri"
+    retries_nodes = True
 
     def __init__(self, aws: LocalAWS) -> None:
         self._aws = aws
@@ -194,6 +198,7 @@ class EmbeddedKubernetes:
 
     tells_places = False
     image_option = "image"
+    retries_nodes = False  # Volcano alone does
 
     def __init__(self, aws: LocalAWS) -> None:
         self._kubernetes = aws.kubernetes

@@ -91,6 +91,10 @@ class KubernetesBackend:
         return Lookup(self.kube, has_volcano=self._settings.scheduler == "volcano")
 
     @functools.cached_property
+    def _ending(self) -> Ending:
+        return Ending(self.kube, self._lookup)
+
+    @functools.cached_property
     def _listing(self) -> Listing:
         return Listing(self.kube, self._lookup)
 
@@ -170,6 +174,8 @@ class KubernetesBackend:
         others = {job_id: job for job_id, job in known.items() if not job.is_array}
         pods = await self._lookup.pods({job.name: job for job in others.values()}.values())
         found: dict[str, JobDetail | None] = {}
+        for job in {job.name: job for job in others.values()}.values():
+            await self._ending.end_left(job)
         for job_id, job in others.items():
             found[job_id] = await self._plain(job, job_id, pods[job.name])
         for job_id, job in arrays.items():
@@ -228,7 +234,7 @@ class KubernetesBackend:
 
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs; return those that could not be ended, with why."""
-        return await Ending(self.kube, self._lookup).end(job_ids, reason)
+        return await self._ending.end(job_ids, reason)
 
     async def forget(self, detail: JobDetail) -> None:
         """Delete a job's objects, with their pods."""

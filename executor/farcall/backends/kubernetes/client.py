@@ -55,6 +55,11 @@ _TURN_S = 0.001
 _LARGEST_LINE_BYTES = 32 * 1024 * 1024
 _STRANGE_CHARACTERS = 300
 _UNAUTHORIZED = 401
+
+LAPSE_S = 60.0
+_OPENING_S = 3.0
+"""For this long a refusal (401, 403) of what was allowed before, or of the very first request, is
+not believed: an API server that starts refuses until it has read the roles."""
 _AGENT = "farcall"
 
 
@@ -102,6 +107,7 @@ class Kube:
         self._old: list[aiohttp.ClientSession] = []
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._is_closed = False
+        self._allowed: set[tuple[str, str]] = set()
 
     @classmethod
     async def open(
@@ -165,6 +171,9 @@ class Kube:
             patience_s: Seconds from the first failure, after which it is not tried again; by
                 default those of the timing.
 
+        A lack of rights is retried, too: for a minute where the same was allowed before, and for
+        some seconds where nothing has been allowed yet.
+
         Raises:
             KubeError: The server refused, or failed each time.
             SettingsError: There are no credentials.
@@ -184,7 +193,7 @@ class Kube:
                 else:
                     if ticket is not None and not error.sent and not tries.was_sent:
                         ticket.note_refused()
-                    await tries.wait_after(error)
+                    await tries.wait_after(error, self._lapse_s(call, error))
 
     async def _once(
         self,
@@ -212,7 +221,17 @@ class Kube:
             raise
         except _UNANSWERED as error:
             raise broken(call, self.connection, error) from error
+        if call.namespace:
+            self._allowed.add((call.verb, call.resource))
         return _parsed(call, self.connection, text)
+
+    def _lapse_s(self, call: Call, error: KubeError) -> float:
+        """Return for how long a refusal may be that of a server that starts."""
+        if not error.is_denial:
+            return 0
+        if (call.verb, call.resource) in self._allowed:
+            return LAPSE_S
+        return 0 if self._allowed else _OPENING_S
 
     async def _turn(self) -> None:
         while (wait_s := self._paused_until - clock.now()) > 0:  # noqa: ASYNC110  # may grow
@@ -413,8 +432,12 @@ class _Tries:
         self._said_at = 0.0
         self._count = 0
 
-    async def wait_after(self, error: KubeError) -> None:
+    async def wait_after(self, error: KubeError, lapse_s: float = 0) -> None:
         """Wait before the next try; longer each time, and not for the same time as others.
+
+        Args:
+            error: Why the last try failed.
+            lapse_s: Seconds from the first failure for which a refusal may pass after all.
 
         Raises:
             KubeError: A further try makes no sense; it tells whether one may have been carried
@@ -426,7 +449,8 @@ class _Tries:
             self._since = clock.now()
         self._count += 1
         spent_s = clock.now() - self._since
-        if not error.may_pass or (self._count > 1 and spent_s >= self._patience_s):
+        may_pass = error.may_pass or spent_s < min(lapse_s, self._patience_s)
+        if not may_pass or (self._count > 1 and spent_s >= self._patience_s):
             raise self._last(error, spent_s)
         if spent_s - self._said_at >= _SAY_S:
             self._said_at = spent_s

@@ -41,6 +41,7 @@ from farcall_runtime.contract import ENV_OWN_NODES
 pod = read
 
 DELETED = "JobDeleted: the Job was deleted"
+MAIN_ENDED = "MainNodeEnded: the main node ended, and the other nodes with it"
 """What stands for the cluster's words, which has none: these are farcall's."""
 
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
@@ -130,7 +131,8 @@ def detail(
     end = _end(job, is_deleted=is_deleted)
     if not base.groups and _size(job) <= 1:
         return _one(job, base, 0, pods, events, end)
-    culprit = _culprit(pods, end)
+    main = next((each for each in reversed(_of(pods)) if each.node == 0), None)
+    culprit = main if base.groups and end and end.is_success else _culprit(pods, end)
     found = _with_end(base, job, end)
     if culprit is not None:
         found = replace(
@@ -142,7 +144,6 @@ def detail(
     if end is None:
         found = _as_it_waits(found, job, pods, events)
     if base.groups:
-        main = next((each for each in reversed(_of(pods)) if each.node == 0), None)
         status = found.status if end else _status(job, main)
         started = main.started_at if main else None
         return replace(found, status=status, started_at=started, tried=_gang_tried(pods, end))
@@ -212,17 +213,50 @@ def node(
     last = own[-1] if own else None
     end = _end(job, is_deleted=is_deleted)
     found = _with_pod(_with_end(base, job, end), last, own)
-    if last is not None and last.phase == "Succeeded":
-        return replace(found, status=JobStatus.SUCCEEDED, status_reason="")
-    if end is None and last is not None and last.is_over:
-        return replace(
-            found, status=JobStatus.FAILED, status_reason=last.as_attempt().status_reason
-        )
-    if end is not None and last is not None and last.is_over and not last.is_deleting:
-        return replace(found, status_reason=last.reason or found.status_reason)
-    if end is not None:
-        return found
-    return _as_it_waits(replace(found, status=_status(job, last)), job, own, events)
+    status = _node_end(job, rank, last, end, parts)
+    if status is None:
+        return _as_it_waits(replace(found, status=_status(job, last)), job, own, events)
+    return replace(found, status=status, status_reason=_node_reason(status, last, end))
+
+
+def _node_end(
+    job: Mapping[str, Any],
+    rank: int,
+    last: Pod | None,
+    end: _End | None,
+    parts: Sequence[Mapping[str, Any]],
+) -> JobStatus | None:
+    """Return how a node ended: by its pod, else by its own Job, else with the whole."""
+    if last is not None and last.is_over:
+        return JobStatus.SUCCEEDED if last.phase == "Succeeded" else JobStatus.FAILED
+    own = next((each for each in parts if resources.rank(each, 0) == rank > 0), None)
+    part = _end(own, is_deleted=False) if own is not None else None
+    if part is not None or end is None:
+        return None if part is None else _of_end(part)
+    is_indexed = own is None and "completedIndexes" in (job.get("status") or {})
+    if is_indexed and end.is_success:
+        has_completed = indexes.holds(job["status"]["completedIndexes"], rank)
+        return JobStatus.SUCCEEDED if has_completed else JobStatus.FAILED
+    return JobStatus.FAILED if own is not None else _of_end(end)
+
+
+def _node_reason(status: JobStatus, last: Pod | None, end: _End | None) -> str:
+    if status is JobStatus.SUCCEEDED:
+        return ""
+    own = last.as_attempt().status_reason if last is not None else ""
+    if end is None:
+        return own
+    with_whole = end.reason or MAIN_ENDED
+    if last is None or last.is_deleting or not last.is_over:
+        return with_whole
+    is_cancelled = end.reason.startswith(OWN_REASON) and not _is_before(last, end)
+    if is_cancelled or last.exit_code is None:
+        return last.reason or with_whole
+    return last.reason
+
+
+def _is_before(pod: Pod, end: _End) -> bool:
+    return pod.stopped_at is not None and end.at is not None and pod.stopped_at < end.at
 
 
 def options(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,14 +305,7 @@ def _why(
     own = last.as_attempt().status_reason if last else ""
     if end is None or end.is_success:
         return own
-    came_first = (
-        has_failed
-        and last is not None
-        and last.stopped_at is not None
-        and end.at is not None
-        and last.stopped_at < end.at
-        and not last.is_deleting
-    )
+    came_first = has_failed and last is not None and _is_before(last, end) and not last.is_deleting
     if endings.is_hollow(end.reason) or came_first:
         return own or ("" if last is not None and last.exit_code is not None else end.reason)
     return end.reason
@@ -382,6 +409,10 @@ def _end(job: Mapping[str, Any], *, is_deleted: bool) -> _End | None:
     return _End(is_success=False, reason=_deleted(job), at=None) if is_deleted else None
 
 
+def _of_end(end: _End) -> JobStatus:
+    return JobStatus.SUCCEEDED if end.is_success else JobStatus.FAILED
+
+
 def _deleted(job: Mapping[str, Any]) -> str:
     return str(_annotations(job).get(REASON_ANNOTATION) or DELETED)
 
@@ -394,7 +425,7 @@ def _with_end(
     stopped = moment((job.get("status") or {}).get("completionTime")) or end.at
     return replace(
         base,
-        status=JobStatus.SUCCEEDED if end.is_success else JobStatus.FAILED,
+        status=_of_end(end),
         status_reason=end.reason,
         stopped_at=stopped,
         is_terminated=end.reason.startswith(OWN_REASON),

@@ -10,17 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from farcall.backends.kubernetes import volcano
+from farcall.backends.kubernetes import nodes, volcano
 from farcall.backends.kubernetes.client import MERGE_PATCH, Kube
+from farcall.backends.kubernetes.describe import MAIN_ENDED
 from farcall.backends.kubernetes.lookup import Found, Lookup
 from farcall.backends.kubernetes.names import ENDED_ANNOTATION, REASON_ANNOTATION
 from farcall.backends.kubernetes.refusals import Call, KubeError
 from farcall.backends.kubernetes.submission import path_of
 from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ServiceError
+
+_log = logging.getLogger("farcall")
 
 _REASON_CHARACTERS = 1024
 _NOTED_BYTES = 192 * 1024
@@ -41,6 +45,7 @@ class Ending:
     def __init__(self, kube: Kube, lookup: Lookup) -> None:
         self._kube = kube
         self._lookup = lookup
+        self._left: set[str] = set()
 
     async def end(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs, arrays or children; return those that could not be ended, with why."""
@@ -77,6 +82,19 @@ class Ending:
         except ServiceError as error:
             return dict.fromkeys(ids, error)
         return {}
+
+    async def end_left(self, job: Found) -> None:
+        """End the nodes of later groups that run on although the job has ended.
+
+        Nothing in the cluster does it, so whichever client looks at the job does. Refusals are
+        logged: the answer on the job itself does not depend on it.
+        """
+        left = [each for each in nodes.Gang(job.objects).left if _uid(each) not in self._left]
+        self._left.update(map(_uid, left))
+        ends = (self._end_object(each, MAIN_ENDED) for each in left)
+        for each in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(each, ServiceError):
+                _log.warning("nodes of %s run on until their time limit: %s", job.name, each)
 
     async def _end_object(self, document: Mapping[str, Any], reason: str) -> None:
         if document.get("kind") != "Job":
@@ -132,6 +150,10 @@ class Ending:
         except KubeError as error:
             if not error.is_missing:
                 raise
+
+
+def _uid(document: Mapping[str, Any]) -> str:
+    return str(document["metadata"].get("uid"))
 
 
 def _with_noted(before: object, indexes: Iterable[int], reason: str) -> str:

@@ -29,6 +29,8 @@ _FIRST_LOOK_S = 0.5
 _LONGEST_LOOK_S = 15.0
 _MOST_LOOKS = 5000
 _SAMPLE = 100
+_BEHIND_S = 1.0
+_BEHIND_STEP_S = 0.02
 """Of an array's pods that wait so many are looked at."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -85,6 +87,14 @@ class Found:
         """Whether nothing of it runs any more."""
         return self.is_deleted or any(
             each.get("type") in _FINAL and each.get("status") == "True"
+            for each in self.status.get("conditions") or ()
+        )
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has failed, although some of it may still be stopping."""
+        return any(
+            each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True"
             for each in self.status.get("conditions") or ()
         )
 
@@ -213,7 +223,21 @@ class Lookup:
         for name, job in asked.items():
             self._keep(job, name, new[name])
             found[name] = new[name]
+        silent = [name for name, job in asked.items() if job.has_failed and not new[name]]
+        await asyncio.gather(*map(self._pods_told, silent))
         return {name: self._with_deleted(name, listed) for name, listed in found.items()}
+
+    async def _pods_told(self, name: str) -> None:
+        """Wait a moment for the watch of a failed job's pods.
+
+        Deleted pods are in no list, and their watch may be a little behind that of the jobs.
+        """
+        until = clock.now() + _BEHIND_S
+        while clock.now() < until:
+            seen = self.watch.get(name)
+            if seen is None or seen.failed:
+                return
+            await asyncio.sleep(_BEHIND_STEP_S)
 
     async def children(self, job: Found, indexes: Iterable[int]) -> dict[int, list[Pod]]:
         """Return the pods of some of an array's tasks, by index.

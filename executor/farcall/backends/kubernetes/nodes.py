@@ -1,12 +1,12 @@
 """Jobs on several nodes, and of several groups: their Jobs, Service and host names. No I/O.
 
-The nodes of one group are the indexes of one Indexed Job. A node that fails ends all, the main
-node's good end ends the others, and nothing starts a gang anew: a Job makes a lone pod again, and
-a rank that comes alone waits for the others for ever. Only a Volcano job has all of them run
+The nodes of one group are the indexes of one Indexed Job. A node that fails ends all of these, and
+the main node's success ends the others. There is one attempt: a Job replaces a lone pod, and a
+rank that starts alone would wait for the others forever. Only a Volcano job runs all of them
 again; see `farcall.backends.kubernetes.volcano`.
 
-The nodes of a second group have other pods, so each is a Job of its own. No Job of Kubernetes ends
-another one: `Gang` tells which are to be ended, to whoever looks.
+The nodes of a later group have other pods, so each is a Job of its own. No Job of Kubernetes ends
+another: `Gang` names those to end, and the client that follows the job ends them.
 
 A host name is of use only where a headless Service has it, and one Service, made once, stands for
 all jobs of a namespace: a client that dies leaves no gang without names.
@@ -46,6 +46,9 @@ GANG_LABEL = "farcall/gang"
 
 _GANG = {GANG_LABEL: "yes"}
 _MOST_NODES = 1000
+_OWN_EXIT = " failed with exit code "
+"""Of the Job controller's message on a rule about exit codes:
+https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/pod_failure_policy.go"""
 
 
 class Group(NamedTuple):
@@ -293,27 +296,26 @@ class Gang:
     def job(self) -> dict[str, Any] | None:
         """The main node's Job, ended as the whole is; None if there is none.
 
-        It has failed where any other has, for then a rank is missing for good.
+        The main node decides. A node of a later group that exits by itself leaves the decision to
+        it; one that was lost, or never started, ends the whole.
         """
         main = self._main
         if main is None or _end(main):
             return main
-        failed = next(
-            (end for each in self._jobs if (end := _end(each)) and _has_failed(end)), None
-        )
-        if failed is None:
+        lost = next((end for each in self._jobs if (end := _end(each)) and _is_loss(end)), None)
+        if lost is None:
             return main
         status = main.get("status") or {}
-        conditions = [*(status.get("conditions") or ()), failed]
+        conditions = [*(status.get("conditions") or ()), lost]
         return {**main, "status": {**status, "conditions": conditions}}
 
     @property
-    def left(self) -> list[str]:
-        """Names of the Jobs that are to be ended, for the whole has come to its end."""
+    def left(self) -> list[dict[str, Any]]:
+        """The Jobs that still run although the whole has ended."""
         whole = self.job
         if whole is None or _end(whole) is None:
             return []
-        return [each["metadata"]["name"] for each in self._jobs if _end(each) is None]
+        return [each for each in self._jobs if _end(each) is None]
 
 
 def _node(job: dict[str, Any]) -> str | None:
@@ -335,5 +337,7 @@ def _end(job: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def _has_failed(condition: dict[str, Any]) -> bool:
-    return condition["type"] in ("Failed", "FailureTarget")
+def _is_loss(condition: dict[str, Any]) -> bool:
+    """Tell whether a Job failed otherwise than by its container's exit code."""
+    has_failed = condition["type"] in ("Failed", "FailureTarget")
+    return has_failed and _OWN_EXIT not in str(condition.get("message") or "")

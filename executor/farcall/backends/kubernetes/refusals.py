@@ -115,6 +115,11 @@ class KubeError(ServiceError):
         return self.status == 429
 
     @property
+    def is_denial(self) -> bool:
+        """Whether the server does not know the user, or does not give the right."""
+        return self.status in (401, 403)
+
+    @property
     def is_missing(self) -> bool:
         """Whether there is no such object."""
         return self.code == "NotFound"

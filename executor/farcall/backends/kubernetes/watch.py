@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes.client import LAPSE_S, Kube
 from farcall.backends.kubernetes.names import JOB_LABEL, RUN_LABEL
 from farcall.backends.kubernetes.refusals import KubeError
 from farcall.model import clock
@@ -96,24 +96,25 @@ class ClusterWatch(Generic[P]):
         self._deleted: dict[str, None] = {}
 
     def note(self, run: str, job: dict[str, Any]) -> None:
-        """Take an object of a job that was made a moment ago, of which the watch may tell later.
+        """Take an object of a job that was made a moment ago, and follow its run from now on.
+
+        A pod that is deleted before its run is followed would leave no trace.
 
         Args:
-            run: The run's label. It is followed from when one of its jobs is asked for.
+            run: The run's label.
             job: The server's answer.
         """
         name = name_of(job)
         self._run_of[name] = run
-        if run in self._runs:
-            self._runs[run].of(name).objects.setdefault(_own_name(job), _slim(job))
+        if run not in self._runs:
+            self._runs[run] = _Run(self._kube, run, self._read, self._bury, self._note_deleted)
+        self._runs[run].of(name).objects.setdefault(_own_name(job), _slim(job))
 
     def get(self, name: str) -> Seen[P] | None:
         """Return what is known of a job as it is now; None where somebody has to be asked."""
         run = self._run_of.get(name)
         if run is None:
             return None
-        if run not in self._runs:
-            self._runs[run] = _Run(self._kube, run, self._read, self._bury, self._note_deleted)
         following = self._runs[run]
         seen = following.seen.get(name)
         return seen if following.jobs.is_current and seen and seen.objects else None
@@ -228,6 +229,8 @@ class _Feed:
         self._there: set[str] = set()
         self._version = ""
         self._is_open = False
+        self._was_open = False
+        self._is_denied = False
         self._cut_at = 0.0
         self._failures = 0
         self.task = asyncio.ensure_future(self._run())
@@ -302,7 +305,8 @@ class _Feed:
             self._drop(uid)
 
     def _note_open(self) -> None:
-        self._is_open = True
+        self._is_open = self._was_open = True
+        self._is_denied = False
         self._failures = 0
 
     def _cut(self) -> None:
@@ -317,9 +321,13 @@ class _Feed:
             self._version = ""
             _log.debug("%s; listing again", error)
             return 0.0 if self._failures == 1 else _AT_ONCE_S
+        if error.is_denial and self._was_open and clock.now() - self._cut_at < LAPSE_S:
+            _log.debug("%s; it was allowed before, so it is tried again", error)
+            return _AT_ONCE_S
         if error.status in _REFUSED:
             self._version = ""
-            if self._failures == 1:
+            if not self._is_denied:
+                self._is_denied = True
                 text = "%s; until that works the status of jobs is asked for one by one"
                 _log.warning(text, error)
             return _DENIED_S

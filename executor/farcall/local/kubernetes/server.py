@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 from aiohttp import web
@@ -31,6 +32,9 @@ from farcall.local.kubernetes.store import Store
 
 #: As the real server's limit, of etcd.
 MAX_BODY = 3 * 1024 * 1024
+
+_ROLES_S = 0.5
+"""After its start the server has read no roles; a real one takes about a second."""
 
 _log = logging.getLogger("farcall")
 
@@ -58,6 +62,7 @@ class ApiServer:
         self._resources = resources
         self._logs = logs
         self._runner: web.ServerRunner | None = None
+        self._started_at = 0.0
 
     async def start(self) -> None:
         """Take connections, again after a `stop`."""
@@ -69,6 +74,7 @@ class ApiServer:
         await self._runner.setup()
         site = web.SockSite(self._runner, listener, ssl_context=self._place.tls(), backlog=1024)
         await site.start()
+        self._started_at = time.monotonic()
 
     async def stop(self) -> None:
         """Cut all connections and take no more; the objects stay."""
@@ -90,8 +96,8 @@ class ApiServer:
             return _refusal(error)
         except asyncio.CancelledError:
             raise
-        except ConnectionError:
-            raise
+        except ConnectionError:  # the client has gone: nobody reads an answer
+            return web.Response()
         except Exception:
             _log.exception("The embedded Kubernetes has failed")
             return _refusal(StatusError("an error on the server has prevented the request"))
@@ -120,7 +126,8 @@ class ApiServer:
         query = dict(request.query)
         target = paths.parse(request.method, request.path, query)
         self.faults.count(f"{target.verb} {target.resource}")
-        self.access.check(user, target, _selected_name(query))
+        has_roles = time.monotonic() - self._started_at > _ROLES_S
+        self.access.check(user, target, _selected_name(query), has_roles=has_roles)
         form = forms.wanted(request.headers.get("Accept", ""), query.get("includeObject", ""))
         if target.verb == "watch":
             selects = self._resources.selected(target, query)

@@ -49,9 +49,26 @@ async def test_what_may_pass_is_tried_again(kube, server, failing):
     assert len(server.requests) == 3
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 409, 410, 422, 501])
+@pytest.mark.parametrize("before", [[], [give({"kind": "Job"})]], ids=["first", "allowed before"])
+@pytest.mark.parametrize("status", [401, 403])
+async def test_denials_of_a_starting_server_are_retried(kube, server, status, before):
+    server.answers = [*before, refuse(status, "No"), refuse(status, "No"), give({"kind": "Job"})]
+    for _ in range(len(before) + 1):
+        assert await kube.request("GET", f"{JOBS}/x") == {"kind": "Job"}
+    assert len(server.requests) == len(before) + 3
+
+
+async def test_a_denial_is_final_where_another_right_was_used(kube, server):
+    server.answers = [give({"kind": "Job"}), refuse(403, "Forbidden")]
+    await kube.request("GET", f"{JOBS}/x")
+    with pytest.raises(KubeError, match="--verb=create"):
+        await kube.request("POST", JOBS, body={})
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 410, 422, 501])
 async def test_a_refusal_is_told_at_once(kube, server, status):
-    reason = {409: "AlreadyExists", 403: "Forbidden"}.get(status, "Whatever")
+    reason = {409: "AlreadyExists"}.get(status, "Whatever")
     server.answers = [refuse(status, reason, details={"name": "x"})]
     with pytest.raises(KubeError) as caught:
         await kube.request("GET", f"{JOBS}/x")
@@ -109,7 +126,7 @@ async def test_one_that_was_refused_can_be_taken_back(kube, server):
 async def test_what_is_forbidden_names_the_right(kube, server):
     server.answers = [refuse(403, "Forbidden", 'User "me" cannot create resource "jobs"')]
     with pytest.raises(KubeError) as caught:
-        await kube.request("POST", JOBS, body={})
+        await kube.request("POST", JOBS, body={}, patience_s=0)
     text = str(caught.value)
     assert "kubectl create role farcall-jobs --verb=create --resource=jobs.batch -n ml" in text
     assert "kubectl create rolebinding farcall-jobs --role=farcall-jobs" in text
@@ -124,7 +141,7 @@ async def test_a_missing_namespace_is_told(kube, server):
 async def test_credentials_that_are_not_taken_are_told(kube, server):
     server.answers = [refuse(401, "Unauthorized")]
     with pytest.raises(KubeError, match=r"context here of .*renew its token or certificate"):
-        await kube.request("GET", JOBS)
+        await kube.request("GET", JOBS, patience_s=0)
 
 
 async def test_nothing_answers(server, tmp_path):

@@ -223,9 +223,13 @@ def test_a_command_that_no_cluster_stores_is_refused():
 # --- several Jobs as one ------------------------------------------------------------------------
 
 
-def job(name, condition="", node=None, **status):
+EXITED = "Container task for pod default/one-n1 failed with exit code 5 matching FailJob rule"
+
+
+def job(name, condition="", node=None, message="", **status):
     labels = {"farcall/job": "one", **({} if node is None else {"farcall/node": str(node)})}
-    told = [{"type": condition, "status": "True", "reason": name}] if condition else []
+    told = [{"type": condition, "status": "True", "reason": name, "message": message}]
+    told = told if condition else []
     return {
         "metadata": {"name": name, "labels": labels},
         "status": {**status, **({"conditions": told} if told else {})},
@@ -233,25 +237,26 @@ def job(name, condition="", node=None, **status):
 
 
 @pytest.mark.parametrize(
-    ("main", "other", "end", "left"),
+    ("main", "other", "message", "end", "left"),
     [
-        ("", "", None, []),
-        ("", "Complete", None, []),
-        ("Complete", "", "Complete", ["one-n1"]),
-        ("SuccessCriteriaMet", "", "SuccessCriteriaMet", ["one-n1"]),
-        ("Complete", "Failed", "Complete", []),
-        ("", "Failed", "Failed", ["one"]),
-        ("", "FailureTarget", "FailureTarget", ["one"]),
-        ("Failed", "", "Failed", ["one-n1"]),
+        ("", "", "", None, []),
+        ("", "Complete", "", None, []),
+        ("Complete", "", "", "Complete", ["one-n1"]),
+        ("SuccessCriteriaMet", "", "", "SuccessCriteriaMet", ["one-n1"]),
+        ("Complete", "Failed", "", "Complete", []),
+        ("", "Failed", EXITED, None, []),
+        ("", "Failed", "Pod default/one-n1 has condition DisruptionTarget", "Failed", ["one"]),
+        ("", "FailureTarget", "", "FailureTarget", ["one"]),
+        ("Failed", "", "", "Failed", ["one-n1"]),
     ],
 )
-def test_the_main_job_s_end_or_any_failure_is_the_end_of_all(main, other, end, left):
-    gang = nodes.Gang([job("one-n1", other, node=1), job("one", main, active=1)])
+def test_the_main_node_or_a_lost_one_ends_the_others(main, other, message, end, left):
+    gang = nodes.Gang([job("one-n1", other, 1, message), job("one", main, active=1)])
     whole = gang.job
     assert whole["metadata"]["name"] == "one"
     conditions = whole["status"].get("conditions", [])
     assert (conditions[-1]["type"] if conditions else None) == end
-    assert gang.left == left
+    assert [each["metadata"]["name"] for each in gang.left] == left
 
 
 def test_without_its_main_job_there_is_none():

@@ -181,8 +181,7 @@ async def test_what_is_forbidden_is_said_once(watch, lanes, caplog):
     await until_async(lambda: "asked for one by one" in caplog.text)
     watch.note(RUN, thing("a", 2))
     assert watch.get("a") is None
-    assert len(lanes.asked["jobs"]) == 1
-    assert "--verb=list --resource=jobs.batch" in caplog.text
+    assert caplog.text.count("--verb=list --resource=jobs.batch") == 1
 
 
 async def test_a_long_list_comes_in_pages(kube, server):
