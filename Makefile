@@ -15,7 +15,7 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes, which would compile all they import each time: uv leaves that to them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-covalent demo-page test test-all test-newest test-lowest test-ci test-containers chaos check docs bench pictures bootstrap constraints image clean
+.PHONY: help demo demo-covalent demo-page test test-all test-newest test-lowest test-ci test-containers installed collected chaos check docs bench pictures bootstrap constraints image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
@@ -70,6 +70,11 @@ test-newest test-lowest: test-%:
 # What .ci/run runs: the fast tests, and one path of each slow kind.
 test-ci: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow or path"
+
+installed: $(VENV)/lint $(VENV)/docs $(VENV)/test
+
+collected: $(VENV)/test
+	$(PYTEST) --collect-only --quiet
 
 test-containers: $(VENV)/test
 	PYTHON="$(BIN)/python" .ci/with-engine $(PYTEST) tests/image
