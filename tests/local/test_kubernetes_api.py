@@ -128,6 +128,10 @@ REFUSED = {
         ),
         "spec.template.spec.containers[0].volumeMounts[0].name",
     ),
+    "no name": (
+        lambda document: document["metadata"].pop("name"),
+        "metadata.name",
+    ),
     "a name in capitals": (
         lambda document: document["metadata"].update(name="Job"),
         "metadata.name",
@@ -149,7 +153,7 @@ def test_what_is_invalid(cluster, case):
     assert field in answer.fields()
     assert answer.body["details"]["kind"] == "Job"
     assert answer.body["message"].startswith(
-        f'Job.batch "{document["metadata"]["name"]}" is invalid: '
+        f'Job.batch "{document["metadata"].get("name", "")}" is invalid: '
     )
 
 
@@ -173,6 +177,21 @@ def test_strict_validation(cluster):
     assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
     assert 'strict decoding error: unknown field "spec.retries"' in answer.body["message"]
     assert 'unknown field "spec.template.spec.conainers"' in answer.body["message"]
+
+
+def test_strict_validation_of_a_field_that_is_there_twice(cluster):
+    text = json.dumps(cluster.job("true")).replace('"spec": {', '"spec": {"suspend": true, ', 1)
+    text = text.replace('"suspend": true', '"suspend": true, "suspend": false', 1)
+    refused = cluster.kubectl(
+        "create",
+        "--raw",
+        f"{cluster.path('jobs')}?fieldValidation=Strict",
+        "-f",
+        "-",
+        answer=text,
+        ok=False,
+    )
+    assert 'duplicate field "' in refused.err
 
 
 def test_dry_run(cluster):
@@ -386,14 +405,22 @@ def test_a_version_of_long_ago(cluster):
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#410-gone-responses
     """
-    if cluster.local:
-        cluster.local.kubernetes.compact()
     path = cluster.path("jobs")
     [event, *more] = cluster.events(path, resourceVersion="1", timeoutSeconds=60)
     assert more == []
     assert event["type"] == "ERROR"
     assert (event["object"]["kind"], event["object"]["code"]) == ("Status", 410)
     assert event["object"]["reason"] in ("Expired", "Gone")
+
+
+def test_a_version_of_the_future(cluster):
+    """A list of a version that is not there yet ends with 504, after a while on a real server.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#unavailable-resource-versions
+    """
+    answer = cluster.ask("GET", cluster.path("jobs"), resourceVersion=str(10**12))
+    assert (answer.status, answer.body["reason"]) == (504, "Timeout")
+    assert "Too large resource version" in answer.body["message"]
 
 
 # Deletion ---------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def told(check: str, error: Exception) -> Finding:
             remedy += f" ({error.option} comes from {origin(error.option)})"
         return Finding(check, FAILED, text, remedy)
     if isinstance(error, ServiceError) and refusals.is_denied(error):
-        action = _ACTIONS.get(error.operation, f"batch:{error.operation}")
+        action = _ACTIONS.get(error.operation, error.permission)
         remedy = f"to have it checked, allow {action} to the credentials in use"
         return Finding(check, NOT_CHECKED, f"{action} is not allowed", remedy)
     if isinstance(error, ServiceError) and _is_unknown(error):

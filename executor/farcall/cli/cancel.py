@@ -16,7 +16,7 @@ from farcall.covalent.cancel import CovalentCompanion
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
-from farcall.model.wording import counted
+from farcall.model.wording import counted, in_queues
 from farcall.operations import cancel
 from farcall.operations.cancel import Cancelled
 from farcall.operations.catalog import Catalog, Entry, Query
@@ -174,6 +174,5 @@ def _unknown(query: Query, queues: Sequence[str]) -> UnknownError:
     whose = f" of {query.user}" if query.user else ""
     hint = "" if query.user is None else ", --all-users looks at other people's"
     return UnknownError(
-        f"there is no job{whose} in {named} in queue {', '.join(queues)}; --queue names another"
-        f"{hint}"
+        f"there is no job{whose} in {named}{in_queues(queues)}; --queue names another{hint}"
     )

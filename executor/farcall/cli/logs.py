@@ -24,6 +24,7 @@ from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail
 from farcall.model.terminal import in_a_line
+from farcall.model.wording import in_queues
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.operations.finding import short
 from farcall.operations.json_view import moment as iso
@@ -202,7 +203,7 @@ async def _all_of(query: Query) -> tuple[Session, list[Entry]]:
     found = [entry async for entry in Catalog(session.backend).find([queue], query)]
     if not found:
         what = f"run {query.run}" if query.run else f"workflow {query.workflow} of {query.user}"
-        raise UnknownError(f"there is no job of {what} in queue {queue}")
+        raise UnknownError(f"there is no job of {what}{in_queues([queue])}")
     return session, found[::-1]
 
 

@@ -18,7 +18,7 @@ from farcall.engine.retry import Plan
 from farcall.engine.session import this_user
 from farcall.model.errors import FarcallError, NothingToRetryError, UnknownError
 from farcall.model.terminal import in_a_line
-from farcall.model.wording import counted
+from farcall.model.wording import counted, in_queues
 from farcall.operations import retry
 from farcall.operations.catalog import Entry
 from farcall.operations.retry import Again
@@ -108,7 +108,7 @@ async def _look(
         entries = await retry.jobs_of(session, [settings.job_queue], reference)
         if not entries:
             raise UnknownError(
-                f"no job of run {reference} has failed in queue {settings.job_queue}; "
+                f"no job of run {reference} has failed{in_queues([settings.job_queue])}; "
                 f"`farcall list --run {reference}` shows its jobs"
             )
         plans = []

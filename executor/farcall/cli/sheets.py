@@ -139,7 +139,8 @@ def _times(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Ran", tables.ran(detail)
     attempts = said["attempts"]
     if not detail.array_size:
-        yield "Attempts", f"{len(attempts)} ended of {detail.attempts_allowed} allowed"
+        ended = "unknown" if detail.has_lost_attempts else f"{len(attempts)} ended"
+        yield "Attempts", f"{ended} of {detail.attempts_allowed} allowed"
     earlier = dict(enumerate(said["explanation"]["earlier"], 1))
     for each in attempts:
         yield f"  {each['attempt']}", ", ".join(_attempt(each, earlier.get(each["attempt"], "")))

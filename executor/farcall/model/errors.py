@@ -230,5 +230,10 @@ class ServiceError(FarcallError):
         self.status = status
         self.sent = sent
 
+    @property
+    def permission(self) -> str:
+        """The permission that the operation needs, in the service's own words."""
+        return f"batch:{self.operation}"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self.args, self.__dict__

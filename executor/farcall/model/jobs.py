@@ -226,6 +226,11 @@ class JobDetail:
         return len(self.tried)
 
     @property
+    def has_lost_attempts(self) -> bool:
+        """Whether there may have been attempts of which the platform tells nothing."""
+        return False
+
+    @property
     def is_child(self) -> bool:
         """Whether it is one child of an array."""
         return self.job_id.rpartition(":")[2].isdigit() and ":" in self.job_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _MOST_NAMED = 5
 
@@ -22,3 +22,9 @@ def named(names: Sequence[str], noun: str = "job") -> str:
     """Say how many there are, and name the first of them."""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f"{counted(len(names), noun)} ({', '.join(names[:_MOST_NAMED])}{more})"
+
+
+def in_queues(queues: Iterable[str]) -> str:
+    """Return " in queue a, b"; empty where jobs have no queue, as on Kubernetes."""
+    names = ", ".join(filter(None, queues))
+    return f" in queue {names}" if names else ""

@@ -17,6 +17,7 @@ from farcall.backends.base import Backend
 from farcall.model.errors import UnknownError
 from farcall.model.jobs import JobDetail
 from farcall.model.terminal import in_a_line
+from farcall.model.wording import in_queues
 from farcall.operations import json_view
 from farcall.operations.catalog import Catalog, Entry, Query
 
@@ -99,7 +100,7 @@ class Finder:
                     if query.fits(entry):
                         return entry
         of = f" in workflow {workflow}" if workflow else ""
-        raise UnknownError(f"there is no job{self._whose()}{of} {self._where()}")
+        raise UnknownError(f"there is no job{self._whose()}{of}{self._where()}")
 
     async def _is_named(self, word: str) -> bool:
         """Tell whether a word is the whole ID of a job, where such IDs are names."""
@@ -154,7 +155,7 @@ class Finder:
     def _none(self, word: str) -> str:
         return (
             f"{word!r} is neither the beginning of a job's ID, of at least 4 characters, nor of "
-            f"the name of a job{self._whose()} {self._where()}"
+            f"the name of a job{self._whose()}{self._where()}"
         )
 
     def _whose(self) -> str:
@@ -162,8 +163,8 @@ class Finder:
 
     def _where(self) -> str:
         return (
-            f"in queue {', '.join(self._queues)}; `farcall list` shows what there is, and a whole "
-            "ID is found in any queue"
+            f"{in_queues(self._queues)}; `farcall list` shows what there is, and a whole ID is "
+            "found in any queue"
         )
 
 

@@ -414,6 +414,8 @@ async def test_a_lost_host_is_told(jobs, platform, go):
     assert found.exit_code is None
     assert found.verdict().kind is farcall.HostLostError
     assert found.told
+    listed = {job.job_id: job for job in await jobs.listed()}
+    assert listed[job_id].verdict() == found.verdict()
 
 
 async def test_a_container_that_does_not_start_is_told(jobs, platform):

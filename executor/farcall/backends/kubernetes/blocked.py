@@ -183,6 +183,16 @@ _STARTS: tuple[Blocked, ...] = (
         ),
     ),
     Blocked(
+        container(
+            "CreateContainerError", "failed to reserve container name", "context deadline exceeded"
+        ),
+        Heals.SOMETIMES,
+        _image(
+            "the node was too slow to create the container",
+            "submit it again; where it happens again, look at the disk and load of that node",
+        ),
+    ),
+    Blocked(
         container("CreateContainer"),  # CreateContainerConfigError, CreateContainerError
         Heals.NEVER,
         _image("the container could not be created", f"check {CREATED_BY}"),

@@ -82,6 +82,11 @@ class KubernetesDetail(JobDetail):
         """Whether the status reason is the cluster's or farcall's own: a person gives none."""
         return True
 
+    @property
+    def has_lost_attempts(self) -> bool:
+        """Whether it has failed and its pods are gone, which alone tell its attempts."""
+        return self.status is JobStatus.FAILED and not self.tried and not self.array_size
+
     def dwell(self, timing: Timing) -> Dwell:
         """Say how long the job may be blocked before it is told, and before it is ended."""
         return endings.dwell(self, timing)

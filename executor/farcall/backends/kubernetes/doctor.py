@@ -78,15 +78,17 @@ def wanted(settings: Settings) -> list[Right]:
         settings: The options.
     """
     found = [
-        Right("batch", "jobs", ("create", "get", "list", "watch", "patch")),
+        Right("batch", "jobs", ("create", "get", "list", "patch")),
+        Right("batch", "jobs", ("watch",), "the status of jobs is asked for again and again"),
         Right("batch", "jobs", ("delete",), "jobs are deleted by their ttl alone"),
-        Right("", "pods", ("list", "watch")),
+        Right("", "pods", ("list",)),
+        Right("", "pods", ("watch",), "how a deleted pod ended is not known"),
         Right("", "pods", ("delete",), "single tasks of a map cannot be cancelled"),
         Right("", "pods/log", ("get",), "what a job printed is read from the bucket alone"),
         Right("", "events", ("list",), "what keeps pods from being made is not told"),
     ]
     if settings.nodes > 1:
-        found.append(Right("", "services", ("create",), "jobs on several nodes"))
+        found.append(Right("", "services", ("create", "get"), "jobs on several nodes"))
     if settings.scheduler == "volcano":
         groups = "scheduling.volcano.sh"
         found += [
@@ -133,7 +135,13 @@ async def version(kube: Kube) -> list[Finding]:
 
 async def namespace(kube: Kube) -> list[Finding]:
     """Look for the namespace."""
-    found = await kube.request("GET", f"/api/v1/namespaces/{kube.namespace}")
+    try:
+        found = await kube.request("GET", f"/api/v1/namespaces/{kube.namespace}")
+    except KubeError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        text = f"{kube.namespace} may not be looked at: get of namespaces is not allowed"
+        return [Finding("namespace", NOT_CHECKED, text)]
     phase = (found.get("status") or {}).get("phase") or "Active"
     if phase != "Active":
         return [

@@ -21,7 +21,7 @@ from farcall.backends.kubernetes.names import (
 )
 from farcall.backends.kubernetes.pod_states import Pod
 from farcall.backends.kubernetes.refusals import KubeError
-from farcall.backends.kubernetes.watch import items_of, pages
+from farcall.backends.kubernetes.watch import items_of, name_of, pages
 from farcall.model.jobs import JobDetail, JobStatus
 
 _PAGE = 100
@@ -91,7 +91,9 @@ class Listing:
                         found.append((at, _listed(job)))
         found.sort(key=lambda each: each[0], reverse=True)
         for start in range(0, len(found), _PAGE):
-            yield [describe.detail(job, []) for _, job in found[start : start + _PAGE]]
+            listed = [job for _, job in found[start : start + _PAGE]]
+            pods = await self._lookup.failed_of(listed)
+            yield [describe.detail(job, pods.get(name_of(job), [])) for job in listed]
 
     async def children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
         """Yield the tasks of an array that have a status, in pages.

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from farcall.backends.base import LogEvent, LogLine, LogMissingError
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.names import CONTAINER
-from farcall.backends.kubernetes.refusals import KubeError
+from farcall.backends.kubernetes.refusals import Call, KubeError
 from farcall.model import clock
 
 LONGEST_LINE_BYTES = 32 * 1024 * 1024
@@ -43,6 +43,12 @@ _TIME = re.compile(
 
 _WAITS, _GONE = "BadRequest", "NotFound"
 """Reasons of a refusal: the container has not started, or there is no such pod."""
+
+_LOST = b"unable to retrieve container logs for "
+"""With this the kubelet answers, with status 200, for a container whose log is deleted:
+https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/kubelet/kuberuntime/kuberuntime_container.go"""
+
+_LOST_CHARACTERS = 200
 
 _AGAIN_S = 60.0
 """Who asks for a log twice within this time follows it."""
@@ -178,6 +184,8 @@ async def _read(
         try:
             async with contextlib.aclosing(stream) as lines:
                 async for line in lines:
+                    if not read.count and line.startswith(_LOST):
+                        raise _lost(kube, pod, line)
                     yield read.line(line)
         except KubeError as error:
             tries += 1
@@ -186,6 +194,12 @@ async def _read(
             await clock.back_off(tries, error.retry_after_s or _FIRST_WAIT_S)
         else:
             return
+
+
+def _lost(kube: Kube, pod: str, line: bytes) -> KubeError:
+    call = Call("get", "pods/log", kube.namespace, pod)
+    text = line.decode(errors="replace")[:_LOST_CHARACTERS]
+    return KubeError(f"{call}: {text}", call=call, code=_GONE)
 
 
 def _params(since: datetime | None, tail: int) -> dict[str, Any]:

@@ -19,7 +19,14 @@ from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.names import INDEX_LABEL, JOB_LABEL
 from farcall.backends.kubernetes.pod_states import Pod
 from farcall.backends.kubernetes.refusals import KubeError
-from farcall.backends.kubernetes.watch import ClusterWatch, items_of, name_of, pages, version_of
+from farcall.backends.kubernetes.watch import (
+    PAGE,
+    ClusterWatch,
+    items_of,
+    name_of,
+    pages,
+    version_of,
+)
 from farcall.model import clock
 
 _TOGETHER = 50
@@ -93,10 +100,7 @@ class Found:
     @property
     def has_failed(self) -> bool:
         """Whether it has failed, although some of it may still be stopping."""
-        return any(
-            each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True"
-            for each in self.status.get("conditions") or ()
-        )
+        return _has_failed(self.job)
 
     @property
     def status(self) -> Mapping[str, Any]:
@@ -221,11 +225,22 @@ class Lookup:
             for pod in listed:
                 new.setdefault(pod.job, []).append(pod)
         for name, job in asked.items():
+            new[name] += self._seen_before(name, new[name])
             self._keep(job, name, new[name])
             found[name] = new[name]
         silent = [name for name, job in asked.items() if job.has_failed and not new[name]]
         await asyncio.gather(*map(self._pods_told, silent))
         return {name: self._with_deleted(name, listed) for name, listed in found.items()}
+
+    def _seen_before(self, name: str, pods: Sequence[Pod]) -> list[Pod]:
+        """Return failed pods of the list before that are gone, as after a drain."""
+        look = self._looks.get(name)
+        there = {pod.uid for pod in pods}
+        return [
+            replace(pod, gone=True)
+            for pod in (look.found if look else ())
+            if pod.phase == "Failed" and pod.uid not in there
+        ]
 
     async def _pods_told(self, name: str) -> None:
         """Wait a moment for the watch of a failed job's pods.
@@ -288,6 +303,28 @@ class Lookup:
             found = [describe.pod(document) for document in items_of(page)]
             self._keep(job, key, found)
         return found
+
+    async def failed_of(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[Pod]]:
+        """Return failed pods of those of some Jobs that have failed, by job; of large ones some.
+
+        Args:
+            jobs: Their documents.
+
+        Raises:
+            KubeError: The server refused.
+        """
+        names = [name_of(job) for job in jobs if _has_failed(job)]
+        found: dict[str, list[Pod]] = {}
+        for group in _groups(names, _TOGETHER):
+            params = {
+                "labelSelector": _any_of(JOB_LABEL, group),
+                "fieldSelector": "status.phase=Failed",
+                "limit": PAGE,
+            }
+            page = await self._kube.request("GET", self._kube.path("pods"), params=params)
+            for pod in map(describe.pod, items_of(page)):
+                found.setdefault(pod.job, []).append(pod)
+        return {name: self._with_deleted(name, found.get(name, [])) for name in names}
 
     async def in_phases(self, job: Found, phases: str) -> dict[int, list[Pod]]:
         """Return the pods of an array in some phases, by index.
@@ -414,6 +451,13 @@ def _whole(
     volcanos = [each for each in objects if volcano.is_one(each)]
     job = volcano.as_job(volcanos[0]) if volcanos else nodes.Gang(objects).job
     return {} if job is None else {name: Found(name, job, objects, is_deleted)}
+
+
+def _has_failed(job: Mapping[str, Any]) -> bool:
+    return any(
+        each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True"
+        for each in (job.get("status") or {}).get("conditions") or ()
+    )
 
 
 def _is_gang(job: Mapping[str, Any]) -> bool:

@@ -110,6 +110,11 @@ class KubeError(ServiceError):
         return _again, (type(self), self.args, self.__dict__)
 
     @property
+    def permission(self) -> str:
+        """The verb and the resource, as roles have them."""
+        return f"{self.call.verb} {self.call.resource}"
+
+    @property
     def is_throttling(self) -> bool:
         """Whether it was refused for coming too fast, and nothing was done."""
         return self.status == 429

@@ -73,6 +73,7 @@ class EmbeddedKubernetes:
             document = {"metadata": {"name": S3_SECRET, "namespace": DEFAULT}}
             made = defaults.fill(SECRET, {**document, "stringData": dict(secret)})
             self.store.create(SECRET, made)
+        self.store.compact()  # as of a real server, history begins later than the first version
         self._calls = self._collect()
 
     async def start(self) -> None:

@@ -141,6 +141,21 @@ class ExpiredError(StatusError):
     reason = "Expired"
 
 
+class TooLargeVersionError(StatusError):
+    """A version that is not there yet, which a real server waits for in vain."""
+
+    code = 504
+    reason = "Timeout"
+
+    def __init__(self, wanted: str, current: int) -> None:
+        cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+        super().__init__(
+            f"Timeout: Too large resource version: {wanted}, current: {current}",
+            causes=[cause],
+            retryAfterSeconds=1,
+        )
+
+
 class UnsupportedMediaTypeError(StatusError):
     """A patch, or a body, of a kind the server does not take."""
 

@@ -266,10 +266,9 @@ def _template(spec: Document) -> Iterator[Cause]:
 def _restarts(spec: Document, policy: str | None, path: str) -> Iterator[Cause]:
     if policy not in ("Never", "OnFailure"):
         yield causes.required(path, f"valid values: {_listed(('OnFailure', 'Never'))}")
-    for name in ("podFailurePolicy", "backoffLimitPerIndex"):
-        if name in spec and policy != "Never":
-            why = f'only "Never" is supported when {name} is specified'
-            yield causes.invalid(path, policy or "", why)
+    if "podFailurePolicy" in spec and policy != "Never":
+        why = 'only "Never" is supported when podFailurePolicy is specified'
+        yield causes.invalid(path, policy or "", why)
 
 
 def _listed(values: tuple[str, ...]) -> str:

@@ -14,6 +14,7 @@ from farcall.local.kubernetes.kinds import NAMESPACE, Kind
 
 _ONE = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _ALL = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
+EVICTION = "eviction"
 _SUBRESOURCES = {"get": ("status", "log"), "update": ("status",), "patch": ("status",)}
 
 
@@ -26,7 +27,7 @@ class Target(NamedTuple):
         kind: The kind of object.
         namespace: Empty for all, or for what is the cluster's.
         name: Empty for all of them.
-        subresource: ``status``, ``log``, or empty.
+        subresource: ``status``, ``log``, ``eviction``, or empty.
     """
 
     verb: str
@@ -69,6 +70,8 @@ def parse(method: str, path: str, query: Mapping[str, str]) -> Target:
 
 def _verb(method: str, kind: Kind, query: Mapping[str, str], name: str, subresource: str) -> str:
     verb = (_ONE if name else _ALL).get(method)
+    if subresource == EVICTION and method == "POST" and kind is kinds.POD:
+        return "create"
     if verb is None:
         raise MethodNotAllowedError
     if subresource and not _has(kind, subresource, verb):

@@ -18,6 +18,7 @@ from farcall.local.kubernetes import (
     causes,
     defaults,
     patches,
+    pod_status,
     protobuf,
     schema,
     selectors,
@@ -34,10 +35,11 @@ from farcall.local.kubernetes.errors import (
     ForbiddenError,
     InvalidError,
     NotFoundError,
+    TooLargeVersionError,
     UnsupportedMediaTypeError,
 )
 from farcall.local.kubernetes.kinds import JOB, NAMESPACE, POD, VOLCANO_JOB, Kind
-from farcall.local.kubernetes.paths import Target
+from farcall.local.kubernetes.paths import EVICTION, Target
 from farcall.local.kubernetes.store import Store, generated_name, timestamp
 
 Document = dict[str, Any]
@@ -144,6 +146,8 @@ class Resources:
             raise BadRequestError(
                 f'dryRun: Invalid value: "{asked.query["dryRun"]}": supported values: "All"'
             )
+        if asked.target.subresource == EVICTION:
+            return self._evict(asked)
         return self._verbs[asked.target.verb](asked)
 
     def selected(self, target: Target, query: Mapping[str, str]) -> selectors.Selector:
@@ -197,6 +201,8 @@ class Resources:
             self._store.version
         ):
             raise ExpiredError(f"The provided resource version is too old: {wanted}")
+        if wanted and int(wanted) > self._store.version:
+            raise TooLargeVersionError(wanted, self._store.version)
         selects = self.selected(target, asked.query)
         documents = self._store.list(target.kind, target.namespace)
         return self._store.version, [each for each in documents if selects(each)]
@@ -226,6 +232,9 @@ class Resources:
             metadata.pop(name, None)
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = generated_name(metadata["generateName"])
+        if not metadata.get("name"):
+            required = causes.required("metadata.name", "name or generateName is required")
+            _refuse(target.kind, {"metadata": metadata}, [required])
         metadata["uid"] = str(uuid.uuid4())
         if target.kind.has_status:
             document.pop("status", None)
@@ -365,11 +374,25 @@ class Resources:
         )
         return last, warnings
 
+    def _evict(self, asked: Asked) -> Answer:
+        """Delete a pod as `kubectl drain` has it; there are no disruption budgets here."""
+        document = parsed(asked.body, asked.content_type)
+        options = (document.get("deleteOptions") if isinstance(document, dict) else None) or {}
+        there = self._found(asked.target)
+        if not asked.is_dry:
+            reason, text = "EvictionByEvictionAPI", "Eviction API: evicting"
+            status = pod_status.disrupted(there, reason, text)
+            self._end(POD, self._store.update(POD, {**there, "status": status}), options)
+        return Answer(201, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
+
     # --- documents --------------------------------------------------------------------------
 
     def _read(self, asked: Asked, body: bytes) -> tuple[Document, list[str]]:
         found = parsed(body, asked.content_type)
         kind = asked.target.kind
+        is_json = asked.content_type in ("", "application/json")
+        if is_json and asked.query.get("fieldValidation") == "Strict":
+            json.loads(body, object_pairs_hook=_no_duplicates)
         if isinstance(found, dict):  # what it is can be seen by where it is sent
             found = {"kind": kind.kind, "apiVersion": kind.api_version, **found}
         if not isinstance(found, dict) or not found["kind"]:
@@ -548,6 +571,16 @@ def parsed(body: bytes, content_type: str) -> Any:
             f"the object provided is unrecognized: couldn't get version/kind; json parse error: "
             f"{type(error).__name__}"
         ) from None
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> Document:
+    """Make an object of its members, each of which has to be there once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadRequestError(f'strict decoding error: duplicate field "{twice}"')
+    return found
 
 
 def _number(query: Mapping[str, str], name: str) -> int:

@@ -116,6 +116,13 @@ def test_attempts_stand_at_their_numbers_though_pods_are_gone():
     assert found.status is JobStatus.RUNNING
 
 
+def test_attempts_of_a_job_without_pods_are_unknown():
+    """A pod that never ran counts as failed, too, when the controller deletes it."""
+    ended = job(1, condition("Failed", "DeadlineExceeded", "past"), failed=2)
+    assert describe.detail(ended, ()).has_lost_attempts
+    assert not describe.detail(ended, (pod(exit_code=1),)).has_lost_attempts
+
+
 def test_a_pod_is_failed_before_anything_says_why():
     assert not pod().is_settled
     assert pod(exit_code=1).is_settled

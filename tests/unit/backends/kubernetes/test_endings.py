@@ -653,6 +653,13 @@ WAITING = [
             "CreateContainerError", "failed to generate spec: stat /dev/nothing: no such file"
         ),
     ),
+    *(
+        Waits(Heals.SOMETIMES, errors.ImageError, [], *starting("CreateContainerError", said))
+        for said in (
+            'failed to reserve container name "task_x": name is reserved for "0a1b"',
+            "context deadline exceeded",
+        )
+    ),
     Waits(
         Heals.NEVER,
         errors.ImageError,

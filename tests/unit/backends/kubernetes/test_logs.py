@@ -159,6 +159,16 @@ async def test_a_container_that_waits_has_no_log_yet_and_a_pod_that_is_gone_none
     assert await read(waits) == [(at(1), "it runs")]
 
 
+async def test_kubelets_word_on_a_deleted_log_is_no_output(server, kube):
+    async def answer(_):
+        return web.Response(body=b"unable to retrieve container logs for containerd://0a1b")
+
+    server.answers.append(answer)
+    log = PodLog(kube, "a")
+    assert await read(log) == []
+    assert log.exists is False
+
+
 async def test_a_refusal_is_told_and_what_may_pass_is_tried_again(server, kube):
     async def answer(_):
         return web.Response(body=b"2026-11-23T21:00:01Z a\n")
