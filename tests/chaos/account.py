@@ -13,7 +13,7 @@ from tests.chaos.plan import ATTEMPTS, RETRIES, TAKEN
 
 _KEY = re.compile(
     r"chaos/\d+/v1/(?P<run>[^/]+)/(?P<kind>[a-z]+)/(?P<bundle>[^/.]+)"
-    r"(\.delivered/\d+|\.retried/[^/.]+|/(?P<index>\d+).*)?"
+    r"(\.(delivered|cancelled)/\d+|\.retried/[^/.]+|/(?P<index>\d+).*)?"
 )
 _SHARED = re.compile(
     r"(?P<prefix>chaos/\d+/v1/)shared/[0-9a-f]{64}/(data|held|condemned)/[A-Za-z0-9-]+"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,18 @@ def test_each_task_comes_to_one_end_whatever_goes_wrong(record: Record) -> None:
     assert {blow["kind"] for blow in record.dealt} >= {"client", "container"}
     assert any(nth and account.ends[number] == "value" for number, nth in account.retries.items())
     assert any("attached" in line for line in record.told)
+
+
+def test_each_task_comes_to_one_end_on_kubernetes(tmp_path: Path) -> None:
+    record = run(SEED, TASKS, 3, tmp_path, CLIENTS, kubernetes=True)
+    account = Account(record)
+
+    text = io.StringIO()
+    repeat = f"make chaos CHAOS='--seed {SEED} --tasks {TASKS} --clients {CLIENTS} --kubernetes'"
+    if account.check():
+        report.show(record, account, repeat=repeat, console=Console(file=text, width=200))
+    assert not account.wrong, text.getvalue()
+    assert {blow["kind"] for blow in record.dealt} >= {"client", "container"}
 
 
 def lose_an_end(record: Record, told: dict[str, Any]) -> None:

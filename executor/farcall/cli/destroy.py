@@ -164,8 +164,5 @@ def _naming(path: Path, name: str, region: str) -> dict[Path, list[str]]:
 def _take_out(path: Path, names: Sequence[str]) -> None:
     """Take options out of a file that name what is no longer there."""
     before = options_file.text_of(path)
-    is_known = options_file.is_known(path)
     options_file.write(path, before, options_file.without(before, names))
-    if is_known:
-        options_file.agree_anew(path)
     say(f"{path} no longer has {', '.join(names)}")

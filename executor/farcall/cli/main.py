@@ -41,7 +41,6 @@ COMMANDS = {
     ),
     "image": Lazy("image:image", "Build an image of your own for jobs, and push it to ECR."),
     "doctor": Lazy("doctor:doctor", "Look whether everything is there that a job needs."),
-    "allow": Lazy("allow:allow", "Agree to what a folder's farcall.toml decides."),
     "configure": Lazy("configure:configure", "Write farcall's options into a file."),
     "list": Lazy("list:list_jobs", "Show the jobs there are, the newest first."),
     "status": Lazy("list:show_status", "Show the state of jobs, each in a line."),
@@ -155,11 +154,6 @@ def _run() -> Any:
     except (FarcallError, ModuleNotFoundError) as error:
         from farcall.cli.printing import say
 
-        try:
-            if _is_agreed_now(error):
-                return _run()
-        except FarcallError as unnoted:
-            error = unnoted
         say(f"farcall: {error}", fg="red", err=True)
         return exit_codes.code_of(error)
 
@@ -173,18 +167,3 @@ def _completed(error: click.NoSuchOption) -> click.UsageError:
         return error
     text = f"No such option {error.option_name!r}. Did you mean {' or '.join(map(repr, found))}?"
     return click.UsageError(text, ctx=error.ctx)
-
-
-def _is_agreed_now(error: Exception) -> bool:
-    """Ask at a terminal for the yes that is missing; tell whether it was given."""
-    from farcall.model.config_trust import NotAgreedError, agree
-
-    if not isinstance(error, NotAgreedError) or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    from farcall.cli.allow import tell
-
-    tell(error.path, error.decides)
-    if not click.confirm("Agree to that?", err=True):
-        return False
-    agree(error.path, error.decides)
-    return True

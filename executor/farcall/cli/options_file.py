@@ -17,21 +17,19 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from farcall.cli.printing import say
-from farcall.model.config_trust import CONFIG_VARIABLE, agree, is_agreed
 from farcall.model.errors import FarcallError
 from farcall.model.files import replacing
 from farcall.model.platforms import BATCH, BackendName
 from farcall.model.settings import (
     ENVIRONMENT_PREFIX,
     SECTIONS,
-    WORKING_FILE,
     Settings,
     chosen,
-    decided,
     files,
     from_environment,
     heading,
     options_of,
+    refuse_here,
     tables,
 )
 from farcall.model.settings_help import Description, describe
@@ -53,27 +51,6 @@ def in_force() -> Path:
 def text_of(path: Path) -> str:
     """Return a file's text; empty where there is no file."""
     return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-def is_known(path: Path) -> bool:
-    """Tell whether there is no file yet, or all that it decides was agreed to.
-
-    Another program's file needs no yes.
-    """
-    if path.name != WORKING_FILE.name or not path.exists():
-        return True
-    decides = decided(path)
-    return not decides or is_agreed(path, decides)
-
-
-def agree_anew(path: Path) -> None:
-    """Note that the user agrees to what a file decides now, where that is needed.
-
-    Raises:
-        FarcallError: It cannot be noted.
-    """
-    if path.name == WORKING_FILE.name and not os.environ.get(CONFIG_VARIABLE):
-        agree(path, decided(path))
 
 
 def backend_of(path: Path, values: Mapping[str, Any]) -> BackendName:
@@ -268,14 +245,12 @@ def put(path: Path, before: str, values: Mapping[str, Any], backend: BackendName
         FarcallError: It is not valid TOML, or cannot be written.
         SettingsError: An option is wrong.
     """
+    refuse_here(values, path)
     after = updated(before, values, path, backend)
-    was_known = is_known(path)
     kept = write(path, before, after)
     say(f"{path} {'is as it was' if after == before else 'was written'}")
     if kept is not None:
         say(f"as it was before: {kept}")
-    if was_known:
-        agree_anew(path)
     for name in sorted(values.keys() & from_environment().keys()):
         variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
         say(f"{variable} is set, and comes before the file", err=True)

@@ -22,7 +22,6 @@ import click
 
 from farcall.client.task import Task
 from farcall.engine.session import UnguardedModuleError, importing
-from farcall.model import config_trust
 from farcall.model.errors import FarcallError
 from farcall_runtime import failures
 
@@ -70,7 +69,6 @@ def find(name: str) -> Target:
     is_file = place.endswith(".py")
     with importing(place), contextlib.redirect_stdout(sys.stderr):
         module = _import_file(Path(place), function) if is_file else _import(place, function)
-    config_trust.note_program(getattr(module, "__file__", None))
     workflow = Path(place).name if is_file else place
     return Target(name, workflow, _look_up(module, place, function))
 

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from farcall.local import names
 from farcall.local.launch import LocalAWS, own_environment, start
 from farcall.local.signals import handling
-from farcall.model.config_trust import CONFIG_VARIABLE
+from farcall.model.settings import CONFIG_VARIABLE
 
 #: How often it is looked at whether the server is still there.
 _UNLIMITED = "jobs run as processes whose memory is not limited; --docker enforces the limit"

@@ -4,7 +4,7 @@ An option is looked up in the constructor's arguments, then in the environment
 (``FARCALL_<OPTION>``), then in the section ``[executors.awsbatch]``, or with ``backend``
 kubernetes ``[executors.kubernetes]``, of ``farcall.toml`` in the working directory or else of
 ``~/.config/farcall/farcall.toml``, then in the table of defaults. Zero, false and the empty
-string are values. What a file of the working directory decides counts only once its user agreed;
+string are values. A file of the working directory must not choose credentials, see `refuse_here`;
 ``FARCALL_CONFIG`` names a file in the place of both.
 
 Some options are of one platform alone. Where the backend is another one they are refused, except
@@ -37,9 +37,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from farcall.model import config_trust
 from farcall.model.commands import ENV_RUN
-from farcall.model.config_trust import CONFIG_VARIABLE
 from farcall.model.errors import SettingsError
 from farcall.model.option_values import (
     CONTROLS,
@@ -84,6 +82,9 @@ SECTIONS: dict[BackendName, tuple[str, str]] = {
 
 
 ENVIRONMENT_PREFIX = "FARCALL_"
+CONFIG_VARIABLE = "FARCALL_CONFIG"
+"""Names the file of options, in the place of both."""
+
 WORKING_FILE = Path("farcall.toml")
 _FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
 DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented one; no such folder is made
@@ -102,19 +103,6 @@ _KMS_ARN = r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key|alias)/"
 _ACCESS_POINT = r"arn:aws[a-z-]*:s3:[a-z0-9-]+:\d{12}:accesspoint[:/][a-z0-9-]{3,50}"
 
 
-class _Says(enum.Enum):
-    """What an option says, which each has to choose.
-
-    WHERE: Where things are, who one is, or what runs: whose pickles are read here, and who gets
-        what is uploaded. From a file of the working directory it counts only once its user has
-        agreed; see `farcall.model.config_trust`.
-    HOW: How a job is run, which costs money at most.
-    """
-
-    WHERE = "where"
-    HOW = "how"
-
-
 class _On(enum.Enum):
     """The only platform that an option is for; most are for each."""
 
@@ -122,12 +110,10 @@ class _On(enum.Enum):
     KUBERNETES = KUBERNETES
 
 
-_WHERE, _HOW = _Says.WHERE, _Says.HOW
 _ON_BATCH, _ON_KUBERNETES = _On.BATCH, _On.KUBERNETES
-_Where = Annotated[str, _WHERE]
-_PathWhere = Annotated[str, PathText, _WHERE]
-_BatchWhere = Annotated[str, _WHERE, _ON_BATCH]
-_KubernetesWhere = Annotated[str, _WHERE, _ON_KUBERNETES]
+_Path = Annotated[str, PathText]
+_OnBatch = Annotated[str, _ON_BATCH]
+_OnKubernetes = Annotated[str, _ON_KUBERNETES]
 _OBJECT = rf"^({SUBDOMAIN}|)$"
 
 
@@ -362,97 +348,89 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    backend: Annotated[BackendName, _WHERE] = "batch"
-    profile: _Where = "default"
-    region: _Where = Field(default_factory=_default_region, pattern=r"^[a-z0-9-]+$")
-    credentials: _PathWhere = "~/.aws/credentials"
-    batch_queue: _BatchWhere = Field("covalent-batch-queue", pattern=rf"^({_NAME}|arn:.+)$")
-    s3_bucket_name: _Where = Field(
+    backend: BackendName = "batch"
+    profile: str = "default"
+    region: str = Field(default_factory=_default_region, pattern=r"^[a-z0-9-]+$")
+    credentials: _Path = "~/.aws/credentials"
+    batch_queue: _OnBatch = Field("covalent-batch-queue", pattern=rf"^({_NAME}|arn:.+)$")
+    s3_bucket_name: str = Field(
         "covalent-batch-job-resources",
         pattern=rf"^([a-z0-9][a-z0-9._-]{{1,61}}[a-z0-9]|{_ACCESS_POINT}|)$",
     )
-    batch_job_definition_name: _BatchWhere = Field(
+    batch_job_definition_name: _OnBatch = Field(
         "covalent-batch-jobs", pattern=rf"^({_NAME}(:\d+)?|arn:.+|)$"
     )
-    batch_execution_role_name: _BatchWhere = Field(
+    batch_execution_role_name: _OnBatch = Field(
         "ecsTaskExecutionRole", pattern=rf"^({_ROLE}|arn:.+|)$"
     )
-    batch_job_role_name: _BatchWhere = Field(
-        "CovalentBatchJobRole", pattern=rf"^({_ROLE}|arn:.+|)$"
-    )
-    batch_job_log_group_name: _BatchWhere = Field(
+    batch_job_role_name: _OnBatch = Field("CovalentBatchJobRole", pattern=rf"^({_ROLE}|arn:.+|)$")
+    batch_job_log_group_name: _OnBatch = Field(
         "covalent-batch-job-logs", pattern=r"^[A-Za-z0-9_/.#-]{0,512}$"
     )
-    vcpu: Annotated[float, Number, _HOW] = Field(2, gt=0, allow_inf_nan=False)
-    memory: Annotated[float, Gib, _HOW] = Field(3.75, ge=4 / 1024, allow_inf_nan=False)
-    num_gpus: Annotated[int, Number, _HOW] = Field(0, ge=0)
-    nodes: Annotated[int, Number, _HOW] = Field(1, ge=1, le=1000)
-    instance_type: Annotated[str, _HOW] = Field("", pattern=r"^[a-z0-9.-]{0,64}$")
-    retry_attempts: Annotated[int, Number, _HOW] = Field(3, ge=1, le=10)
-    time_limit: Annotated[int, Seconds, _HOW] = Field(300, ge=60)
-    poll_freq: Annotated[float, Seconds, _HOW] = Field(10, ge=0, allow_inf_nan=False)
-    cache_dir: _PathWhere = DEFAULT_CACHE_DIR
-    container_image_uri: _BatchWhere = Field("", max_length=255)
-    stock_image_uri: _Where = Field("", max_length=255)
-    architecture: Annotated[Literal["x86_64", "arm64"], _HOW] = "x86_64"
-    packages: Annotated[str | list[str] | None, Packages, _WHERE] = None
-    extra_packages: Annotated[list[str], Requirements, _WHERE] = []
-    exclude_packages: Annotated[list[str], Names, _HOW] = []
-    packages_host_folder: _PathWhere = Field(
+    vcpu: Annotated[float, Number] = Field(2, gt=0, allow_inf_nan=False)
+    memory: Annotated[float, Gib] = Field(3.75, ge=4 / 1024, allow_inf_nan=False)
+    num_gpus: Annotated[int, Number] = Field(0, ge=0)
+    nodes: Annotated[int, Number] = Field(1, ge=1, le=1000)
+    instance_type: str = Field("", pattern=r"^[a-z0-9.-]{0,64}$")
+    retry_attempts: Annotated[int, Number] = Field(3, ge=1, le=10)
+    time_limit: Annotated[int, Seconds] = Field(300, ge=60)
+    poll_freq: Annotated[float, Seconds] = Field(10, ge=0, allow_inf_nan=False)
+    cache_dir: _Path = DEFAULT_CACHE_DIR
+    container_image_uri: _OnBatch = Field("", max_length=255)
+    stock_image_uri: str = Field("", max_length=255)
+    architecture: Literal["x86_64", "arm64"] = "x86_64"
+    packages: Annotated[str | list[str] | None, Packages] = None
+    extra_packages: Annotated[list[str], Requirements] = []
+    exclude_packages: Annotated[list[str], Names] = []
+    packages_host_folder: _Path = Field(
         "", pattern=r"^((/[A-Za-z0-9_.@+-]*[A-Za-z0-9_@+-][A-Za-z0-9_.@+-]*)+|)$"
     )
-    sources: Annotated[Literal["auto"] | list[str] | None, Sources, _WHERE] = "auto"
-    exclude_sources: Annotated[list[str], Patterns, _HOW] = []
-    prefix: _Where = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
-    linger_s: Annotated[float, Seconds, _HOW] = Field(0.1, ge=0, le=60)
-    retry_on: Annotated[Literal["failure", "infrastructure"], _HOW] = "infrastructure"
-    stuck_timeout_s: Annotated[float | None, Seconds, _HOW] = Field(
-        None, ge=0, allow_inf_nan=False
-    )
+    sources: Annotated[Literal["auto"] | list[str] | None, Sources] = "auto"
+    exclude_sources: Annotated[list[str], Patterns] = []
+    prefix: str = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
+    linger_s: Annotated[float, Seconds] = Field(0.1, ge=0, le=60)
+    retry_on: Literal["failure", "infrastructure"] = "infrastructure"
+    stuck_timeout_s: Annotated[float | None, Seconds] = Field(None, ge=0, allow_inf_nan=False)
     log_level: Annotated[
-        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"], UpperCase, _HOW
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"], UpperCase
     ] = "INFO"
-    output: Annotated[bool, _HOW] = False
-    tags: Annotated[dict[str, str], Tags, _HOW] = Field({}, max_length=MAX_TAGS)
-    priority: Annotated[int | None, Number, _HOW, _ON_BATCH] = Field(None, ge=0, le=9999)
-    share_identifier: Annotated[str, _HOW, _ON_BATCH] = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")
-    job_definition_extra: Annotated[dict[str, Any], _WHERE, _ON_BATCH] = Field(
+    output: bool = False
+    tags: Annotated[dict[str, str], Tags] = Field({}, max_length=MAX_TAGS)
+    priority: Annotated[int | None, Number, _ON_BATCH] = Field(None, ge=0, le=9999)
+    share_identifier: Annotated[str, _ON_BATCH] = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")
+    job_definition_extra: Annotated[dict[str, Any], _ON_BATCH] = Field(
         {}, repr=False
     )  # may hold secrets
-    s3_encryption: Annotated[Literal["", "AES256", "aws:kms", "aws:kms:dsse"], _WHERE] = ""
-    s3_kms_key_id: _Where = Field(
+    s3_encryption: Literal["", "AES256", "aws:kms", "aws:kms:dsse"] = ""
+    s3_kms_key_id: str = Field(
         "", pattern=rf"^((alias/)?[A-Za-z0-9/_-]{{1,256}}|{_KMS_ARN}[A-Za-z0-9/_-]{{1,256}}|)$"
     )
-    endpoint_url: _Where = Field("", pattern=r"^(https?://[^\s]+|)$")
-    keep_artifacts: Annotated[bool, _HOW] = False
-    call_texts: Annotated[bool, _HOW] = True
-    workflow: Annotated[str, _HOW] = Field("", max_length=128)
-    page_url: _Where = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
-    kubeconfig: Annotated[_KubernetesWhere, PathText] = ""
-    context: _KubernetesWhere = ""
-    namespace: _KubernetesWhere = Field("", pattern=rf"^({LABEL}|)$")
-    service_account: _KubernetesWhere = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
-    queue: _KubernetesWhere = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
-    scheduler: Annotated[Literal["default", "volcano", "kueue"], _HOW, _ON_KUBERNETES] = "default"
-    priority_class: Annotated[str, _HOW, _ON_KUBERNETES] = Field(
+    endpoint_url: str = Field("", pattern=r"^(https?://[^\s]+|)$")
+    keep_artifacts: bool = False
+    call_texts: bool = True
+    workflow: str = Field("", max_length=128)
+    page_url: str = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
+    kubeconfig: Annotated[_OnKubernetes, PathText] = ""
+    context: _OnKubernetes = ""
+    namespace: _OnKubernetes = Field("", pattern=rf"^({LABEL}|)$")
+    service_account: _OnKubernetes = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
+    queue: _OnKubernetes = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
+    scheduler: Annotated[Literal["default", "volcano", "kueue"], _ON_KUBERNETES] = "default"
+    priority_class: Annotated[str, _ON_KUBERNETES] = Field(
         "", pattern=_OBJECT, max_length=LONGEST_NAME
     )
-    image_pull_secrets: Annotated[list[str], Secrets, _WHERE, _ON_KUBERNETES] = []
-    node_selector: Annotated[dict[str, str], _HOW, _ON_KUBERNETES] = {}
-    tolerations: Annotated[list[dict[str, Any]], Tolerations, _HOW, _ON_KUBERNETES] = []
-    s3_secret: _KubernetesWhere = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
-    max_parallel: Annotated[int | None, Number, _HOW, _ON_KUBERNETES] = Field(
-        None, ge=1, le=100_000
-    )
-    ttl: Annotated[int | None, Ttl, _HOW, _ON_KUBERNETES] = Field(86_400, ge=60, le=2**31 - 1)
-    pod_overlay: Annotated[dict[str, Any], _WHERE, _ON_KUBERNETES] = Field(
+    image_pull_secrets: Annotated[list[str], Secrets, _ON_KUBERNETES] = []
+    node_selector: Annotated[dict[str, str], _ON_KUBERNETES] = {}
+    tolerations: Annotated[list[dict[str, Any]], Tolerations, _ON_KUBERNETES] = []
+    s3_secret: _OnKubernetes = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
+    max_parallel: Annotated[int | None, Number, _ON_KUBERNETES] = Field(None, ge=1, le=100_000)
+    ttl: Annotated[int | None, Ttl, _ON_KUBERNETES] = Field(86_400, ge=60, le=2**31 - 1)
+    pod_overlay: Annotated[dict[str, Any], _ON_KUBERNETES] = Field(
         {}, repr=False
     )  # may hold secrets
-    image: _KubernetesWhere = Field("", pattern=r"^\S*$", max_length=512)
-    mounts: Annotated[list[dict[str, Any]], Mounts, _WHERE, _ON_KUBERNETES] = []
-    shm_size: Annotated[float | None, Gib, _HOW, _ON_KUBERNETES] = Field(
-        None, gt=0, allow_inf_nan=False
-    )
+    image: _OnKubernetes = Field("", pattern=r"^\S*$", max_length=512)
+    mounts: Annotated[list[dict[str, Any]], Mounts, _ON_KUBERNETES] = []
+    shm_size: Annotated[float | None, Gib, _ON_KUBERNETES] = Field(None, gt=0, allow_inf_nan=False)
 
     def __init__(self, **options: Unpack[Options]) -> None:
         self._load(options, _HOME)
@@ -477,7 +455,7 @@ class Settings(BaseModel):
         file = place.file
         if section is None:
             given = {**environment, **options}
-            backend, section = _agreed_file(given)
+            backend, section = _file(given)
             file = str(files()[0]) if section else file
         else:
             environment.pop("backend", None)  # that file is of one platform
@@ -689,10 +667,16 @@ def chosen(given: Mapping[str, Any], sections: Collection[BackendName]) -> Backe
     return KUBERNETES if list(sections) == [KUBERNETES] else BATCH
 
 
+def _file(given: Mapping[str, Any]) -> tuple[BackendName, dict[str, Any]]:
+    """Return what `in_force` does, but refuse what a working directory must not say."""
+    backend, section = in_force(given)
+    if files()[:1] == [WORKING_FILE]:
+        refuse_here(section)
+    return backend, section
+
+
 def in_force(given: Mapping[str, Any] | None = None) -> tuple[BackendName, dict[str, Any]]:
     """Return the backend that is chosen, and the options that the file in force has for it.
-
-    They count whether agreed to or not.
 
     Args:
         given: Options from elsewhere, which come before it; the environment's by default.
@@ -817,47 +801,44 @@ def _tables(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, found
 
 
-def decided(path: Path) -> dict[str, Any]:
-    """Return which of a file's options count only once its user agreed, with their values.
-
-    Those of Kubernetes's section have its name before their own.
-
-    Raises:
-        SettingsError: It cannot be read, or has an option that is none there.
-    """
-    return _decided(path, read(path))
+_NOT_HERE = ("endpoint_url", "profile", "credentials", "kubeconfig", "context")
 
 
-def _decided(path: Path, sections: Mapping[BackendName, Mapping[str, Any]]) -> dict[str, Any]:
-    is_own = config_trust.is_own(path)
-    return {
-        name if backend == BATCH else f"{backend}.{name}": value
-        for backend, section in sections.items()
-        for name, value in section.items()
-        if not is_own or _says_where(name)
-    }
+def refuse_here(options: Collection[str], path: Path = WORKING_FILE) -> None:
+    """Refuse the options that are not read from a file of the working directory.
 
-
-def _says_where(option: str) -> bool:
-    return _HOW not in Settings.model_fields[option].metadata
-
-
-def _agreed_file(given: Mapping[str, Any]) -> tuple[BackendName, dict[str, Any]]:
-    """Return the backend, and its options of the file in force, once agreed to.
+    Such a file may come with a repository, or be another user's. It must not choose whose
+    credentials are used, nor where they are sent.
 
     Args:
-        given: Options that come from elsewhere, before it.
+        options: Those that the file has, or is to have.
+        path: The file; only that of the working directory is looked at.
 
     Raises:
-        SettingsError: The user did not agree to what it decides, or it cannot be read, or has an
-            option that is none there.
+        SettingsError: One is among them, or other users can write the file.
     """
-    backend, section = in_force(given)
-    if not os.environ.get(CONFIG_VARIABLE) and files()[:1] == [WORKING_FILE]:
-        decides = _decided(WORKING_FILE, {BATCH: section})
-        if not decides.keys() <= given.keys():
-            config_trust.check(WORKING_FILE, decided(WORKING_FILE))
-    return backend, section
+    if os.environ.get(CONFIG_VARIABLE) or path.absolute() != WORKING_FILE.absolute():
+        return
+    instead = f"{_FILES[1]}, or name this file in {CONFIG_VARIABLE}"
+    if path.exists() and not _is_own(path):
+        raise SettingsError(
+            f"{path.absolute()} is not read: other users of this machine can write it; take that "
+            f"right away (chmod o-w, chown), put its options into {instead}"
+        )
+    found = [name for name in options if name in _NOT_HERE]
+    if found:
+        name = found[0]
+        raise SettingsError(
+            f"{path.absolute()} has {name}: a file of the working directory must not choose whose "
+            f"credentials are used, nor where they are sent. Set {ENVIRONMENT_PREFIX}"
+            f"{name.upper()}, put {name} into {instead}",
+            option=name,
+        )
+
+
+def _is_own(path: Path) -> bool:
+    found = path.stat()
+    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o002
 
 
 def _refuse_unknown(options: Mapping[str, Any], where: str, prefix: str = "") -> None:

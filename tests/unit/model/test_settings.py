@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from datetime import timedelta
@@ -12,7 +11,6 @@ import pydantic
 import pytest
 
 from farcall import Settings
-from farcall.model import config_trust, settings
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Options, Place
 
@@ -90,8 +88,6 @@ def write(path, text, section="[executors.awsbatch]"):
     path = Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{section}\n{text}\n")
-    with contextlib.suppress(SettingsError):  # what is no TOML says nothing
-        config_trust.agree(path, settings.decided(path))
 
 
 def home_file(text):
@@ -600,15 +596,37 @@ def test_in_the_environment_it_does_not_count(monkeypatch):
     assert "batch_queue" not in Settings(backend="kubernetes").model_fields_set
 
 
-def test_what_a_section_decides_by_being_there_needs_a_yes():
-    Path("farcall.toml").write_text(f"{KUBERNETES}\nvcpu = 1\n")
+@pytest.mark.parametrize(
+    ("section", "text", "option"),
+    [
+        ("[executors.awsbatch]", 'endpoint_url = "http://theirs"', "endpoint_url"),
+        ("[executors.awsbatch]", 'vcpu = 1\nprofile = "work"', "profile"),
+        ("[executors.awsbatch]", 'credentials = "theirs"', "credentials"),
+        (KUBERNETES, 'kubeconfig = "theirs"', "kubeconfig"),
+        (KUBERNETES, 'context = "theirs"', "context"),
+    ],
+)
+def test_working_directory_does_not_choose_credentials(section, text, option, monkeypatch):
+    write("farcall.toml", text, section)
     error = refused()
-    assert isinstance(error, config_trust.NotAgreedError)
-    assert (error.option, error.decides) == ("backend", {"kubernetes.backend": "kubernetes"})
-    assert Settings(backend="kubernetes").vcpu == 1
-    assert Settings(backend="batch").vcpu == 2
-    config_trust.agree(Path("farcall.toml"), settings.decided(Path("farcall.toml")))
-    assert Settings().backend == "kubernetes"
+    assert error.option == option
+    assert f"farcall.toml has {option}" in str(error)
+    assert f"FARCALL_{option.upper()}" in str(error)
+    monkeypatch.setenv("FARCALL_CONFIG", "farcall.toml")
+    assert getattr(Settings(), option) == text.rpartition('"')[0].rpartition('"')[2]
+
+
+def test_home_file_may_choose_credentials():
+    home_file('profile = "work"')
+    assert Settings().profile == "work"
+
+
+def test_file_of_the_working_directory_that_others_can_write_is_refused():
+    write("farcall.toml", "vcpu = 1")
+    Path("farcall.toml").chmod(0o646)
+    assert "other users of this machine can write it" in str(refused())
+    Path("farcall.toml").chmod(0o664)  # of a team that shares a folder by its group
+    assert Settings().vcpu == 1
 
 
 def test_another_backend_leaves_the_former_one_s_own_options_behind():

@@ -1,6 +1,6 @@
 """Protobuf bodies of the Kubernetes API: the few that kubectl sends where all else is JSON.
 
-``kubectl create job NAME``, ``create secret``, ``create configmap`` and ``auth can-i`` send their
+``kubectl create`` of a job, namespace, secret or configmap, and ``auth can-i`` send their
 documents so. What they can say is read here, by the numbers of fields; a document with anything
 else is refused with 415, as a server does that has no protobuf for a kind.
 
@@ -39,6 +39,13 @@ _MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
         11: ("labels", "{}string"),
         12: ("annotations", "{}string"),
     },
+    "Namespace": {
+        1: ("metadata", "ObjectMeta"),
+        2: ("spec", "NamespaceSpec"),
+        3: ("status", "NamespaceStatus"),
+    },
+    "NamespaceSpec": {1: ("finalizers", "[]string")},
+    "NamespaceStatus": {1: ("phase", "string")},
     "Job": {1: ("metadata", "ObjectMeta"), 2: ("spec", "JobSpec")},
     "JobSpec": {
         1: ("parallelism", "int"),
