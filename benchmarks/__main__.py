@@ -11,26 +11,17 @@ import click
 from rich.console import Console
 
 from benchmarks import (
-    before,
-    calls,
     containers,
     containers_report,
     covalent_door,
     covalent_report,
-    embedded,
-    environment,
     growth,
     growth_plot,
     growth_report,
+    kubernetes,
     large,
     measure,
-    million,
-    output,
-    pool,
     report,
-    shared,
-    sharing,
-    waiting,
 )
 from benchmarks.images import NoContainersError
 from benchmarks.stage import stage
@@ -38,26 +29,16 @@ from benchmarks.stage import stage
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _TITLES = {
     "tasks": growth_report.TITLE,
-    "before": before.TITLE,
-    "million": million.TITLE,
-    "pool": pool.TITLE,
-    "waiting": waiting.TITLE,
     "large": large.TITLE,
-    "shared": shared.TITLE,
-    "output": output.TITLE,
-    "calls": calls.TITLE,
-    "embedded": embedded.TITLE,
-    "sharing": sharing.TITLE,
-    "environment": environment.TITLE,
+    "kubernetes": kubernetes.TITLE,
     "containers": containers_report.TITLE,
     "covalent": covalent_report.TITLE,
 }
 """The parts, in the order of the page."""
 
-_CALLS = 1000
-"""The most calls of the part that is named so: 10 to 100 a second."""
+_ONCE = "What was measured once"
 
-_LONG = {"embedded", "environment", "before"}
+_LONG = {"kubernetes"}
 """Those that are measured only where they are named."""
 
 
@@ -70,12 +51,14 @@ _LONG = {"embedded", "environment", "before"}
 @click.option(
     "--size", default=1024, show_default=True, help="MiB of the large values, and of the output."
 )
-@click.option(
-    "--shared-calls", "sharers", default=shared.CALLS, show_default=True, help="Calls of each map."
-)
 @click.option("--containers", "count", default=10, show_default=True, help="Starts of real ones.")
-@click.option("--embedded", "real", type=int, help="Tasks for the embedded AWS (10 a second).")
-@click.option("--before", "commit", metavar="COMMIT", help="The older one of the part before.")
+@click.option(
+    "--kubernetes",
+    "real",
+    default=2000,
+    show_default=True,
+    help="Tasks of it (10 a second).",
+)
 @click.option("--peer", is_flag=True, help="Install and measure the peer, too (140 MB, minutes).")
 @click.option("--long", is_flag=True, help="Have the peer run the longest lattice (minutes).")
 @click.option("--large", "values", is_flag=True, help="Large values through Covalent, too (8 GB).")
@@ -90,10 +73,8 @@ def main(
     sweeps: int,
     starts: int,
     size: int,
-    sharers: int,
     count: int,
-    real: int | None,
-    commit: str | None,
+    real: int,
     peer: bool,
     long: bool,
     values: bool,
@@ -110,17 +91,8 @@ def main(
     plot = page.with_name("growth.svg")
     parts: dict[str, Callable[[], report.Part]] = {
         "tasks": lambda: _tasks(say, plot, tasks, repeats, sweeps, starts, given, peer=peer),
-        "before": lambda: before.part(say, commit or "", tasks, repeats, options=given),
-        "million": lambda: _million(say, sweeps, given),
-        "pool": lambda: _pool(say, 3 * repeats, given),
-        "waiting": lambda: _waiting(say, tasks, given),
         "large": lambda: _large(say, size, given),
-        "shared": lambda: _shared(say, size, sharers, given),
-        "output": lambda: output.part(say, size << 20, options=given),
-        "calls": lambda: calls.part(say, min(tasks, _CALLS), options=given),
-        "embedded": lambda: embedded.part(say, real or tasks, options=given),
-        "sharing": lambda: sharing.part(say, options=given),
-        "environment": lambda: environment.part(say, repeats, options=given),
+        "kubernetes": lambda: kubernetes.part(say, real, options=given),
         "containers": lambda: containers_report.part(
             containers.measure(say, count, peers=peer), options=given
         ),
@@ -129,12 +101,6 @@ def main(
         ),
     }
     wanted = set(only) or set(parts) - _LONG
-    if real:
-        wanted.add("embedded")
-    if commit:
-        wanted.add("before")
-    elif "before" in wanted:
-        raise click.UsageError("--only before takes the commit: --before COMMIT")
     for name, measured in parts.items():
         if name not in wanted:
             continue
@@ -146,7 +112,7 @@ def main(
             say(f"Left out, real containers: {error}")
             continue
         report.show(told)
-        report.write(page, [told], [*_TITLES.values()])
+        report.write(page, [told], [*_TITLES.values(), _ONCE])
 
 
 def _tasks(
@@ -172,29 +138,9 @@ def _tasks(
     return growth_report.part(grown, started, latencies, options=given)
 
 
-def _million(say: Callable[[str], object], turns: int, given: str) -> report.Part:
-    with stage() as place:
-        return million.part(say, place, million.CALLS, turns, options=given)
-
-
-def _pool(say: Callable[[str], object], turns: int, given: str) -> report.Part:
-    with stage() as place:
-        return pool.part(say, place, turns, options=given)
-
-
-def _waiting(say: Callable[[str], object], tasks: int, given: str) -> report.Part:
-    with stage() as place:
-        return waiting.part(say, place, tasks, options=given)
-
-
 def _large(say: Callable[[str], object], size: int, given: str) -> report.Part:
     with stage() as place:
         return large.part(say, place, size << 20, options=given)
-
-
-def _shared(say: Callable[[str], object], size: int, calls: int, given: str) -> report.Part:
-    with stage() as place:
-        return shared.part(say, place, size << 20, calls, options=given)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ Jobs are told as AWS Batch would tell of them, so that one accountant does for b
 from __future__ import annotations
 
 import contextlib
+import time
+from http import HTTPStatus
 from random import Random
 
 import psutil
@@ -112,12 +114,23 @@ def _jobs(environment):
         yield client.BatchV1Api(api), namespace
 
 
+def _listed(ask, namespace):
+    """Return a list's items; a request that the storm throttles is made again."""
+    while True:
+        try:
+            return ask(namespace).items
+        except client.ApiException as error:
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS:
+                raise
+            time.sleep(float(error.headers["Retry-After"]))
+
+
 def ask(environment):
     """Ask cluster and bucket for everything."""
     truth = Truth()
     with _api(environment) as (api, namespace):
-        found = client.BatchV1Api(api).list_namespaced_job(namespace).items
-        pods = client.CoreV1Api(api).list_namespaced_pod(namespace).items
+        found = _listed(client.BatchV1Api(api).list_namespaced_job, namespace)
+        pods = _listed(client.CoreV1Api(api).list_namespaced_pod, namespace)
     by_index = {}
     for pod in pods:
         labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
