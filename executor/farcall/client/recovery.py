@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
-from farcall.aws.refusals import concerns_all, is_of_credentials, may_pass
+from farcall.aws.refusals import may_pass
 from farcall.backends.base import platform_of
 from farcall.client.job import Job
 from farcall.engine.sender import has_begun, withdraw
@@ -30,7 +30,6 @@ from farcall.model.submission import Submission
 from farcall.payload.bundle import renamed
 from farcall.storage import bundles
 from farcall.storage.store import NO_SUCH_KEY, Arrived, Store
-from farcall_runtime import envelope
 from farcall_runtime.contract import (
     CANCELLED,
     RECEIPTS,
@@ -48,9 +47,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 _PARALLEL = 32
 _MOST_NAMED = 10
-
-_RECEIPT_BYTES = 64 * 1024
-"""More than any receipt has, a bit for each task. Others may have put anything there."""
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -179,7 +175,7 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
     arrived = await _outcomes(store, root)
     recovered = Recovered(run, settings)
     for (where, (submission, _)), done in zip(found.items(), succeeded, strict=True):
-        done |= await _receipted(store, submission, receipts.get(where.bundle, ()))
+        done |= await store.receipted(submission, receipts.get(where.bundle, ()))
         recovered._left[where] = set()
         outcomes = arrived.get(where.bundle, {})
         for index in range(submission.size):
@@ -210,24 +206,6 @@ async def _bundles(store: Store, root: str) -> tuple[dict[str, datetime], dict[s
         elif _NAME.fullmatch(name):  # anybody may have put others there
             stored[name] = at
     return stored, receipts
-
-
-async def _receipted(store: Store, submission: Submission, keys: Sequence[str]) -> set[int]:
-    """Return which tasks a client has said it has the values of, before it deleted them."""
-    found: set[int] = set()
-    for key in keys:
-        try:
-            got = await store.get_dated(key, most=_RECEIPT_BYTES)
-            if got is not None:
-                found |= envelope.receipted(submission.key, key, got[0], submission.size)
-        except envelope.EnvelopeError:  # somebody else's
-            continue
-        except ServiceError as error:
-            if concerns_all(error) or is_of_credentials(error) or may_pass(error):
-                raise
-            # Such as an object of another storage class, or encrypted with a key of its own.
-            _log.warning("%s; passed by, for no receipt of ours is like that", error)
-    return found
 
 
 async def find(session: Session, settings: Settings, where: Location) -> Submission | None:

@@ -449,12 +449,21 @@ async def _ends(
         if not detail.status.is_final:
             ended = done | {child.index for child in failed}
             found.unfinished.update(set(range(submission.size)) - ended)
+    delivered = await _delivered(session, submission) if failed else set()
+    failed = [child for child in failed if child.index not in delivered]
     told = await _told(session, submission, failed, calls)
     for child in failed:
         lacking = _lacking(child, told.get(child.index, 0), calls[child.index])
         if lacking is not None:
             found.lacking[child.index] = lacking
     return found
+
+
+async def _delivered(session: Session, submission: Submission) -> set[int]:
+    """Return the tasks whose values a client has: a lost host may end them as failed later."""
+    store = session.stores.of(submission.where.bucket)
+    keys = await store.list_keys(f"{submission.where.bundle_key}{contract.RECEIPTS}")
+    return await store.receipted(submission, [key for key, _ in keys])
 
 
 def _lacking(child: JobDetail, returned: int, task: _Calls) -> Lacking | None:

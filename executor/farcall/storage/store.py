@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import obstore
 from obstore.store import S3Store
 
+from farcall.aws.refusals import concerns_all, is_of_credentials, may_pass
 from farcall.aws.s3 import NO_UPLOAD, Headed, Listed, Operations, Page, moment_of
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission
@@ -42,6 +43,9 @@ _log = logging.getLogger("farcall")
 _STREAM_BYTES = 4 * 1024 * 1024
 _SHORT_BYTES = 1024 * 1024
 """What is sent within half a minute on any network."""
+
+_RECEIPT_BYTES = 64 * 1024
+"""More than any receipt has, a bit for each task. Others may have put anything there."""
 
 _MOST_DIGITS = 12
 _CHUNK = re.compile(r"\d{8}|[1-9]\d{8,11}", re.ASCII)
@@ -260,6 +264,31 @@ class Store:
         """
         found = await self.get_dated(key, size)
         return None if found is None else found[0]
+
+    async def receipted(self, submission: Submission, keys: Iterable[str]) -> set[int]:
+        """Return which tasks a client has the values of, as it noted before it deleted them.
+
+        Args:
+            submission: The job.
+            keys: Of its receipts; what others stored there says nothing.
+
+        Raises:
+            ServiceError: S3 refused.
+        """
+        found: set[int] = set()
+        for key in keys:
+            try:
+                got = await self.get_dated(key, most=_RECEIPT_BYTES)
+                if got is not None:
+                    found |= envelope.receipted(submission.key, key, got[0], submission.size)
+            except envelope.EnvelopeError:
+                continue
+            except ServiceError as error:
+                if concerns_all(error) or is_of_credentials(error) or may_pass(error):
+                    raise
+                # Such as an object of another storage class, or encrypted with a key of its own.
+                _log.warning("%s; skipped, for no receipt of ours is like that", error)
+        return found
 
     async def get_dated(
         self, key: str, size: int | None = None, most: int | None = None

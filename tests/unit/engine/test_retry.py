@@ -324,6 +324,31 @@ async def test_a_lost_success_is_none_to_be_repeated(executor, session, monkeypa
     assert (plan.tasks, plan.succeeded) == ([], 1)
 
 
+async def test_delivered_calls_stay_delivered_where_their_hosts_were_lost(
+    executor, session, swept, monkeypatch
+):
+    """A host that is lost after the outcome was stored fails the task for the platform."""
+    job_id = await swept()
+    children = retry._children
+
+    async def failed(session, detail, status):
+        succeeded = await children(session, detail, JobStatus.SUCCEEDED)
+        lost = [replace(child, status=JobStatus.FAILED, exit_code=None) for child in succeeded]
+        return [*lost, *await children(session, detail, JobStatus.FAILED)]
+
+    monkeypatch.setattr(retry, "_children", failed)
+
+    async def numbers():
+        plan = await look(session, executor.settings, job_id)
+        return [task.number for task in plan.tasks]
+
+    await until_async(lambda: _is(numbers, [1, 4, 7]))  # once the receipts are written
+
+
+async def _is(ask, wanted):
+    return await ask() == wanted
+
+
 async def test_many_may_be_copied_at_once(executor, session, swept):
     plan = await look(session, executor.settings, await swept())
     done = await asyncio.gather(
