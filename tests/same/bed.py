@@ -33,7 +33,7 @@ _LIBRARIES = {
 def run(calls, check=None):
     """Make the calls, each of a function and its arguments, and write a line for each."""
     with Path(os.environ["SAME_OUT"]).open("w") as file:
-        for get in (_remote if os.environ["SAME_WHERE"] == "job" else _local)(calls):
+        for get in _PLACES[os.environ["SAME_WHERE"]](calls):
             file.write(json.dumps(_outcome(get, check)) + "\n")
     sys.stdout.flush()
 
@@ -53,6 +53,26 @@ def _remote(calls):
 
     with BatchPoolExecutor(vcpu=1, memory=1, retry_attempts=1) as pool:
         yield from [_submit(pool, function, args) for function, *args in calls]
+
+
+def _spawn(calls):
+    import concurrent.futures
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        yield from [_submit(pool, _call, (function, args)) for function, *args in calls]
+
+
+def _loky(calls):
+    from joblib.externals import loky
+
+    pool = loky.get_reusable_executor(1)
+    yield from [_submit(pool, _call, (function, args)) for function, *args in calls]
+    pool.shutdown()
+
+
+_PLACES = {"here": _local, "job": _remote, "spawn": _spawn, "loky": _loky}
 
 
 def _submit(pool, function, args):

@@ -36,6 +36,9 @@ _FIRST_LOOK_S = 0.5
 _LONGEST_LOOK_S = 15.0
 _MOST_LOOKS = 5000
 _SAMPLE = 100
+_PENDING = 20
+"""Pods that stand for all that wait: each is some kilobytes of JSON."""
+
 _BEHIND_S = 1.0
 _BEHIND_STEP_S = 0.02
 """Of an array's pods that wait so many are looked at."""
@@ -299,9 +302,10 @@ class Lookup:
         if found is None:
             params = {"labelSelector": _of_job(job), "fieldSelector": "status.phase=Pending"}
             path = self._kube.path("pods")
-            page = await self._kube.request("GET", path, params={**params, "limit": _SAMPLE})
+            page = await self._kube.request("GET", path, params={**params, "limit": _PENDING})
             found = [describe.pod(document) for document in items_of(page)]
-            self._keep(job, key, found)
+            # They count the tasks that start; while some run nothing is blocked.
+            self._keep(job, key, found, least_s=_LONGEST_LOOK_S if job.status.get("ready") else 0)
         return found
 
     async def failed_of(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[Pod]]:
@@ -406,10 +410,13 @@ class Lookup:
             return None
         return look.found if clock.now() < look.next_at else None
 
-    def _keep(self, job: Found, key: str, found: list[Any], *, is_open: bool = False) -> None:
+    def _keep(
+        self, job: Found, key: str, found: list[Any], *, is_open: bool = False, least_s: float = 0
+    ) -> None:
         before = self._looks.pop(key, None)
         is_same = before is not None and before.version == job.version
         wait_s = min(2 * before.wait_s, _LONGEST_LOOK_S) if before and is_same else _FIRST_LOOK_S
+        wait_s = max(wait_s, least_s)
         next_at = clock.now() + wait_s if is_open or _may_change(job, found) else _NEVER
         self._looks[key] = _Look(found, job.version, next_at, wait_s)
         while len(self._looks) > _MOST_LOOKS:

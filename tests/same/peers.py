@@ -1,0 +1,58 @@
+"""``python -m tests.same.peers``: the programs in farcall, spawn and loky, as a table."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import farcall.local
+from tests.same.programs import PROGRAMS, Runner, without_addresses
+
+PLACES = {
+    "job": "farcall",
+    "spawn": "concurrent.futures with the start method spawn",
+    "loky": "loky",
+}
+
+
+def main():
+    """Print how many programs behave as they do here, by the place where their calls run."""
+    counts = {place: Counter() for place in PLACES}
+    with farcall.local.start() as aws, tempfile.TemporaryDirectory() as top:
+        runner = Runner(Path(top), aws.environment)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for found in pool.map(lambda name: _ends(runner, name), PROGRAMS):
+                for place, end in found.items():
+                    counts[place][end] += 1
+    for place, ends in counts.items():
+        print(PLACES[place], dict(ends))
+
+
+def _ends(runner, name):
+    (here,) = runner.run(name, ["here"])
+    return {place: _end(runner, name, place, here) for place in PLACES}
+
+
+def _end(runner, name, place, here):
+    try:
+        (there,) = runner.run(name, [place])
+    except (AssertionError, subprocess.TimeoutExpired):
+        return "error"
+    pairs = list(zip(here, there, strict=False))
+    if len(here) != len(there) or any("error" in b and "error" not in a for a, b in pairs):
+        return "error"
+    return "same" if all(_is_same(a, b) for a, b in pairs) else "different"
+
+
+def _is_same(here, there):
+    if "error" not in here:
+        return without_addresses(here) == without_addresses(there)
+    keys = ("error", "text", "args", "check", "is_copy")
+    return [here.get(key) for key in keys] == [there.get(key) for key in keys]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The programs, and how one is run here and elsewhere."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_TIMEOUT_S = 300
+_GUARD = (
+    '\nif __name__ == "__main__":\n    import bed\n    bed.run(calls, globals().get("check"))\n'
+)
+
+
+def _read():
+    """Yield name, options and files of each program."""
+    for path in sorted((_HERE / "programs").glob("*.txt")):
+        for block in re.split(r"^##### ", path.read_text(), flags=re.M)[1:]:
+            head, _, body = block.partition("\n")
+            name, _, said = head.partition("|")
+            parts = re.split(r"^=== ", body, flags=re.M)[1:]
+            files = dict(part.split("\n", 1) for part in parts)
+            yield name.strip(), dict(each.partition("=")[::2] for each in said.split()), files
+
+
+PROGRAMS = {name: (options, files) for name, options, files in _read()}
+
+
+_UNGUARDED = """
+import bed
+bed.run(calls, globals().get("check"))
+"""
+_CELL = """
+import linecache, sys
+import __main__
+del __main__.__file__
+source = open("cell.txt").read()
+linecache.cache["<cell 1>"] = len(source), None, source.splitlines(True), "<cell 1>"
+exec(compile(source, "<cell 1>", "exec"), vars(__main__))
+"""
+_ALSO = ("type_hints", "abc_registration", "contextvars", "import_main")
+"""Programs that are tried without a guard and as a notebook's cell, too."""
+
+NAMES = [
+    *PROGRAMS,
+    *(f"{name}-{mode}" for name in _ALSO for mode in ("unguarded", "cell")),
+]
+
+
+class Runner:
+    """Runs programs, each in a folder of its own.
+
+    Args:
+        top: An empty folder.
+        variables: What a program's environment has besides, such as where its jobs run.
+    """
+
+    def __init__(self, top, variables):
+        self._top = top
+        self._installed = top / "site-packages"
+        self._installed.mkdir()
+        shutil.copy(_HERE / "bed.py", self._installed)
+        self._environment = {
+            **{n: v for n, v in os.environ.items() if not n.startswith(("AWS_", "FARCALL_"))},
+            **variables,
+            "HOME": str(top),
+        }
+
+    def run_all(self, names):
+        """Return what came of each program's calls, here and in jobs; several run at once."""
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            found = pool.map(lambda name: self.run(name, ("here", "job")), names)
+            return dict(zip(names, found, strict=True))
+
+    def run(self, name, places):
+        """Return what came of a program's calls in each place; see `bed.run`."""
+        program, _, mode = name.partition("-")
+        options, files = PROGRAMS[program]
+        root = self._top / name
+        script = options.get("script", "main.py")
+        for file, text in files.items():
+            path = root / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if file == script and mode == "cell":
+                (root / "cell.txt").write_text(text + _UNGUARDED)
+                text = _CELL
+            elif file == script:
+                text += _UNGUARDED if mode else _GUARD
+            path.write_text(text)
+        path = str(self._installed)
+        if "path" in options:
+            path += f":{root / options['path']}"
+        variables = {**self._environment, "PYTHONPATH": path}
+        return [_run(root, script, place, variables) for place in places]
+
+
+def _run(root, script, place, environment):
+    out = root.with_name(f"{root.name}.{place}")
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=root,
+        env={**environment, "SAME_OUT": str(out), "SAME_WHERE": place, "SAME_ROOT": str(root)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def without_addresses(said):
+    """Return an outcome without what differs between processes by its nature."""
+    plain = said.get("repr", "").startswith("<")
+    return {key: value for key, value in said.items() if not (key == "repr" and plain)}
+
+
+_EXPLAINED = {
+    "exc_ctrl_c",  # what would end this process arrives as a TaskError
+}
+
+
+def compare(here, job, name):
+    """See that a job's calls came to the same as the local ones."""
+    assert len(here) == len(job)
+    for local, remote in zip(here, job, strict=True):
+        if "error" in local:
+            _compare_errors(local, remote, name)
+        else:
+            assert without_addresses(remote) == without_addresses(local)
+
+
+def _compare_errors(local, remote, name):
+    assert "error" in remote, remote
+    if name in _EXPLAINED:
+        assert local["error"].rpartition(".")[2] in remote["text"]
+        return
+    assert local["error"] in remote["bases"]
+    assert not remote["is_copy"]
+    same = ("text", "args", "check")
+    assert [remote.get(key) for key in same] == [local.get(key) for key in same]
+    for part in local.get("place", ()):
+        assert part in remote["traceback"]
+    assert "farcall-sources" not in remote["traceback"]
