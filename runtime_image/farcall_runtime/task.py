@@ -16,6 +16,7 @@ import mmap
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -93,8 +94,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     _own_streams = sys.stdout, sys.stderr
     with contextlib.suppress(ValueError, OSError):
         faulthandler.enable()  # a segfault leaves its Python stack in stderr
-    signal.signal(signal.SIGTERM, _terminate)
-    os.register_at_fork(after_in_child=_become_copy)
+    take_signals()
 
     processes.install()
     import cloudpickle  # now, while the supervisor still fetches the payload
@@ -346,6 +346,30 @@ _is_copy = False
 """Whether this process is one that the function forked."""
 
 
+def take_signals() -> None:
+    """Have SIGTERM stop the function, and end the processes that it forks."""
+    signal.signal(signal.SIGTERM, _terminate)
+    os.register_at_fork(
+        before=_hold_termination, after_in_parent=_release_termination, after_in_child=_become_copy
+    )
+
+
+_held = threading.local()
+
+
+def _hold_termination() -> None:
+    """Block SIGTERM while a process is forked.
+
+    ``Pool`` ends a process right after it was made. Until that has a handler of its own,
+    `_terminate` would swallow the signal, and the pool would wait for the process forever.
+    """
+    _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def _release_termination() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _held.mask)
+
+
 def _become_copy() -> None:
     """In a process that the function forks: the job's end is the original's business.
 
@@ -357,6 +381,7 @@ def _become_copy() -> None:
         _supervisor.forget()
     if signal.getsignal(signal.SIGTERM) is _terminate:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _release_termination()
 
 
 def end_copy(error: BaseException | None) -> None:

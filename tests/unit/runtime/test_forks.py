@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_FORK = """
+import os, signal, time
+from farcall_runtime import task
+
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+task.take_signals()
+pid = os.fork()
+if not pid:
+    time.sleep(20)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+os.kill(os.getpid(), signal.SIGTERM)
+print(task.is_stopping())
+"""
+
+
+def test_forked_process_ends_by_a_sigterm_that_comes_before_it_is_ready():
+    """As of `Pool`, which ends the processes it has just started."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FORK], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["-15", "True"]
