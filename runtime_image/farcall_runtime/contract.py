@@ -31,12 +31,6 @@ job itself submits has the same."""
 ENV_KMS_KEY = "FARCALL_S3_KMS_KEY_ID"
 """The key of AWS KMS for it, likewise."""
 
-ENV_PACKAGES_FOLDER = "FARCALL_PACKAGES_FOLDER"
-"""Where the definition mounts a folder of the host, for archives of packages."""
-
-PACKAGES_MOUNT = "/mnt/farcall-packages"
-"""That place, in every container."""
-
 ENV_WORKFLOW = "FARCALL_WORKFLOW"
 """Name of the workflow the job belongs to: for whoever looks at jobs. What the job itself submits
 belongs to the same one."""
@@ -64,7 +58,6 @@ JOB_ENVIRONMENT = (
     ENV_REGION,
     ENV_ENCRYPTION,
     ENV_KMS_KEY,
-    ENV_PACKAGES_FOLDER,
     ENV_WORKFLOW,
     ENV_DISPATCH,
     ENV_LOG_LEVEL,

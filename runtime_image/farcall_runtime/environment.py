@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -35,7 +35,6 @@ from farcall_runtime import activation, memory, unpacking
 from farcall_runtime.bundle import RefusedError
 from farcall_runtime.contract import ExitCode, Location, is_digest
 from farcall_runtime.envelope import IntegrityError, Reference, VersionMismatchError
-from farcall_runtime.host_folder import Claim, HostFolder, UnusableError
 from farcall_runtime.outlet import say
 from farcall_runtime.storage import (
     NotFoundError,
@@ -50,12 +49,6 @@ _ARCHITECTURES = {"aarch64": "arm64"}
 _WORKERS = 2
 _LOOK_S = 0.1
 _TELL_S = 10.0
-_WAIT_S = 120.0
-"""For how long other containers of the host are waited for that fetch the same, in all."""
-
-_CLAIMS = 8
-"""So many archives one container fetches at a time, while others fetch others."""
-
 _FILE_SYSTEM_SHARE = 0.05
 """What files take above their bytes, blocks that are not full, as a share of these."""
 
@@ -82,7 +75,6 @@ class Distribution(NamedTuple):
 
 
 _Numbered: TypeAlias = tuple[int, Distribution]
-_NO_CLAIMS: Mapping[int, Claim] = {}
 
 
 class _StoppedError(Exception):
@@ -99,7 +91,6 @@ def prepare(
     wanted: Reference,
     *,
     is_stopped: Callable[[], bool],
-    mounted: str = "",
 ) -> Path:
     """Bring the packages of a task here.
 
@@ -108,7 +99,6 @@ def prepare(
         storage: The bucket.
         wanted: The manifest, as the bundle's index names it.
         is_stopped: Tells whether the task is to stop. It is asked again and again.
-        mounted: Folder of the host which other containers find archives in; empty for none.
 
     Returns:
         A folder shaped like a virtual environment, in one that `remove` is to take away.
@@ -118,15 +108,13 @@ def prepare(
             architecture, has no room here, or does not come; or the task is to stop.
     """
     home: Path | None = None
-    host: HostFolder | None = None
     try:
         manifest = fetch_manifest(where, storage, wanted)
         manifest.check_platform()
         distributions = manifest.distributions
-        host = _open_host_folder(mounted) if mounted else None
-        home = _make_home(distributions, host)
+        home = _make_home(distributions)
         began = time.monotonic()
-        prefix = _Maker(home, where, storage, is_stopped, host).make(distributions)
+        prefix = _Maker(home, where, storage, is_stopped).make(distributions)
     except BaseException as error:
         if home is not None:
             remove(home / "environment")
@@ -134,9 +122,6 @@ def prepare(
         if code is None:
             raise
         raise RefusedError(code, str(error)) from error
-    finally:
-        if host is not None:
-            host.close()
     if (took_s := time.monotonic() - began) > _TELL_S:
         say(f"{len(distributions)} packages are ready after {took_s:.0f} s")
     return prefix
@@ -267,20 +252,7 @@ def _is_count(value: object) -> bool:
 # --- the folder -------------------------------------------------------------------------------
 
 
-def _open_host_folder(mounted: str) -> HostFolder | None:
-    """Open the host's folder; a job that cannot use it fetches everything itself."""
-    try:
-        return HostFolder(mounted)
-    except UnusableError as error:
-        say(
-            f"packages_host_folder cannot be used ({error}), so that all packages are fetched. "
-            f"User {os.geteuid()} has to be able to write to it: make it with mode 1777 as the "
-            "instance starts"
-        )
-        return None
-
-
-def _make_home(distributions: Sequence[Distribution], host: HostFolder | None) -> Path:
+def _make_home(distributions: Sequence[Distribution]) -> Path:
     """Make a folder of this container's own, where there is room."""
     try:
         home = Path(tempfile.mkdtemp(prefix="farcall-environment-")).resolve()
@@ -292,10 +264,6 @@ def _make_home(distributions: Sequence[Distribution], host: HostFolder | None) -
     needed = sum(each.size + each.unpacked for each in distributions)
     needed += int(_FILE_SYSTEM_SHARE * needed)
     free = shutil.disk_usage(home).free
-    if needed > free and host is not None:
-        # The host's folder lies on the same disk, as a rule.
-        host.make_room(0, {each.sha256 for each in distributions}, needed)
-        free = shutil.disk_usage(home).free
     if needed > free:
         remove(home / "environment")
         raise _NoRoomError(_no_room(home, needed, free))
@@ -323,7 +291,6 @@ class _Maker:
         where: Place of the bundle.
         storage: The bucket.
         is_stopped: Tells whether the task is to stop.
-        host: Where other containers of this host find archives, and leave some.
     """
 
     def __init__(
@@ -332,9 +299,7 @@ class _Maker:
         where: Location,
         storage: Storage,
         is_stopped: Callable[[], bool],
-        host: HostFolder | None,
     ) -> None:
-        self._host = host
         self._home = home
         self._prefix = home / "environment"
         self._where = where
@@ -390,89 +355,9 @@ class _Maker:
         """Have verified archives on this disk; yield the number of each as it is there."""
         wanted = [(number, distributions[number]) for number in order]
         self._progress = _Progress(sum(each.size for each in distributions))
-        if self._host is not None:
-            wanted = yield from self._share(self._host, wanted, folder)
         yield from self._download(wanted, folder)
 
-    def _share(
-        self, host: HostFolder, wanted: list[_Numbered], folder: Path
-    ) -> Generator[int, None, list[_Numbered]]:
-        """Copy what lies on the host; fetch, for others too, what none of them is fetching.
-
-        Containers that start together so fetch a part each. Who fetches may be killed, which ends
-        its lock, or may be a stranger who only has the lock: the wait has an end.
-
-        Returns:
-            What is still to be fetched, for this container alone.
-        """
-        alone: list[_Numbered] = []
-        stop = time.monotonic() + _WAIT_S
-        while wanted and time.monotonic() < stop:
-            left = yield from self._share_some(host, wanted, folder, alone)
-            if len(left) == len(wanted):
-                self._look()
-                time.sleep(_LOOK_S)
-            wanted = left
-        return alone + wanted
-
-    def _share_some(
-        self, host: HostFolder, wanted: list[_Numbered], folder: Path, alone: list[_Numbered]
-    ) -> Generator[int, None, list[_Numbered]]:
-        """Look for each archive once; return what others fetch.
-
-        Args:
-            host: The host's folder.
-            wanted: The archives.
-            folder: Where they go to.
-            alone: Gets those that cannot be left for others.
-        """
-        digests = {each.sha256 for _, each in wanted}
-        left: list[_Numbered] = []
-        claims: dict[int, Claim] = {}
-        claim: Claim | None
-        try:
-            for number, each in wanted:
-                if len(claims) == _CLAIMS:
-                    left.append((number, each))
-                elif self._copy(host, each, folder / str(number)):
-                    yield number
-                else:
-                    try:
-                        claim = host.claim(each.sha256, each.size, digests, self._needed)
-                    except UnusableError:
-                        alone.append((number, each))
-                        continue
-                    if claim is None:
-                        left.append((number, each))
-                    else:
-                        claims[number] = claim
-            mine = [(number, each) for number, each in wanted if number in claims]
-            yield from self._download(mine, folder, claims)
-        finally:
-            for claim in claims.values():
-                claim.give_up()
-        return left
-
-    def _copy(self, host: HostFolder, wanted: Distribution, path: Path) -> bool:
-        """Copy an archive from the host's folder; tell whether it was there, unchanged."""
-        digest = hashlib.sha256()
-        with path.open("xb") as file:
-            for piece in host.pieces(wanted.sha256, wanted.size):
-                self._look()
-                digest.update(piece)
-                file.write(piece)
-        if digest.hexdigest() == wanted.sha256:
-            self._progress.add(wanted.size)
-            return True
-        path.unlink()
-        if host.has(wanted.sha256, wanted.size):
-            say(f"{wanted} in packages_host_folder was changed: it is fetched anew")
-            host.discard(wanted.sha256)
-        return False
-
-    def _download(
-        self, wanted: Sequence[_Numbered], folder: Path, claims: Mapping[int, Claim] = _NO_CLAIMS
-    ) -> Iterator[int]:
+    def _download(self, wanted: Sequence[_Numbered], folder: Path) -> Iterator[int]:
         """Fetch archives from the bucket; yield the number of each as it is there."""
         if not wanted:
             return
@@ -480,20 +365,15 @@ class _Maker:
         with contextlib.closing(self._storage.stream_all(ranges)) as pieces:
             for at, group in itertools.groupby(pieces, key=lambda piece: piece[0]):
                 number, each = wanted[at]
-                claim = claims.get(number)
                 digest = hashlib.sha256()
                 with (folder / str(number)).open("xb") as file:
                     for _, piece in group:
                         self._look()
                         digest.update(piece)
                         file.write(piece)
-                        if claim is not None:
-                            claim.write(piece)
                         self._progress.add(len(piece))
                 if digest.hexdigest() != each.sha256:
                     raise IntegrityError(f"{ranges[at][0]} ({each}) is not what its name says")
-                if claim is not None:
-                    claim.keep()
                 yield number
 
 

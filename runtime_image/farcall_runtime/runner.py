@@ -101,7 +101,6 @@ class Supervisor:
         self._storage = Storage(
             assignment.where.bucket, environment, deadline=self._times.give_up_at
         )
-        self._host_folder = environment.get(contract.ENV_PACKAGES_FOLDER, "")
         self._clean_ups: list[Callable[[], None]] = [partial(sources.remove, project)]
         self._peers: Peers | None = None
         if assignment.nodes > 1 and assignment.is_main:
@@ -197,7 +196,6 @@ class Supervisor:
             self._storage,
             wanted,
             is_stopped=lambda: self._times.terminated_at is not None,
-            mounted=self._host_folder,
         )
         self._clean_ups.append(partial(environment.remove, prefix))
         return str(prefix)

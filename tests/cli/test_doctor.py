@@ -173,12 +173,6 @@ async def test_queues_and_environments_that_run_nothing(
     small = await of("serverless", "compute environment", **on_fargate)
     assert "vcpu is 2, and it has at most 1 vCPUs" in small
     assert "vcpu is 3" in await of("serverless", "resources", **on_fargate, VCPU="3")
-    folder = {"PACKAGES": "local", "PACKAGES_HOST_FOLDER": "/srv/farcall"}
-    there = await of("serverless", "resources", **on_fargate, VCPU="1", **folder)
-    assert "on Fargate jobs have no host" in there
-    monkeypatch.delenv("FARCALL_JOB_DEFINITION_EXTRA")
-    monkeypatch.delenv("FARCALL_BATCH_QUEUE")
-    assert "/srv/farcall of the instances" in (await examine())["packages_host_folder"].found
 
 
 async def test_an_image_that_the_registry_does_not_have(

@@ -110,7 +110,4 @@ async def test_packages_that_would_travel_are_shown_and_not_sent(
     assert [each["is_stored"] for each in planned["distributions"]] == [True, True]
     assert planned["to_send_bytes"] == 0
 
-    assert "host_folder" not in planned
-    place["FARCALL_PACKAGES_HOST_FOLDER"] = "/srv/farcall"
-    assert "/srv/farcall" == (await plan())["host_folder"]
     assert "to_send_bytes" not in await plan("--offline")

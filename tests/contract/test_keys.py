@@ -45,7 +45,6 @@ def test_the_contract_is_version_1():
             "FARCALL_REGION",
             "FARCALL_S3_ENCRYPTION",
             "FARCALL_S3_KMS_KEY_ID",
-            "FARCALL_PACKAGES_FOLDER",
             "FARCALL_WORKFLOW",
             "FARCALL_DISPATCH",
             "FARCALL_LOG_LEVEL",

@@ -165,8 +165,6 @@ async def _packages(
     }
     if not offline:
         about["to_send_bytes"] = sum(p.size for p, is_stored in shown if not is_stored)
-    if settings.packages_host_folder:
-        about["host_folder"] = settings.packages_host_folder
     about["distributions"] = [
         {
             "name": packed.name,

@@ -22,7 +22,7 @@ GROUPS = {
         *("vcpu", "memory", "num_gpus", "time_limit", "container_image_uri", "stock_image_uri"),
         "nodes",
         *("instance_type", "architecture", "packages", "extra_packages", "exclude_packages"),
-        *("packages_host_folder", "sources", "exclude_sources"),
+        *("sources", "exclude_sources"),
     ),
     "Failures and waiting": (
         *("retry_attempts", "retry_on", "stuck_timeout_s", "poll_freq", "linger_s"),

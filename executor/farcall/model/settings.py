@@ -169,7 +169,6 @@ class CommandOptions(TypedDict, total=False):
     packages: str | os.PathLike[str] | list[str] | None
     extra_packages: list[str]
     exclude_packages: list[str]
-    packages_host_folder: str | os.PathLike[str]
     sources: Literal["auto"] | list[str] | None
     exclude_sources: list[str]
     prefix: str
@@ -270,9 +269,6 @@ class Settings(BaseModel):
             empty text, if the image holds all.
         extra_packages: Requirements on top of these.
         exclude_packages: Names of distributions that no task needs.
-        packages_host_folder: Folder of the instances, such as ``/var/cache/farcall``, where jobs
-            leave the archives of packages for others on the same instance; empty for none (EC2
-            only). The user of the jobs' image has to be able to write to it.
         sources: Files of your project that jobs get: ``"auto"`` for the folders on ``sys.path``
             that hold no installed packages, or a list of folders. With None no files are sent, and
             functions are pickled together with what they refer to.
@@ -382,9 +378,6 @@ class Settings(BaseModel):
     packages: Annotated[str | list[str] | None, Packages] = None
     extra_packages: Annotated[list[str], Requirements] = []
     exclude_packages: Annotated[list[str], Names] = []
-    packages_host_folder: _Path = Field(
-        "", pattern=r"^((/[A-Za-z0-9_.@+-]*[A-Za-z0-9_@+-][A-Za-z0-9_.@+-]*)+|)$"
-    )
     sources: Annotated[Literal["auto"] | list[str] | None, Sources] = "auto"
     exclude_sources: Annotated[list[str], Patterns] = []
     prefix: str = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
@@ -938,7 +931,6 @@ PATTERNS = {
     "batch_job_role_name": "a role's name (up to 64 characters) or its ARN is allowed",
     "batch_job_log_group_name": "up to 512 letters, digits and _ / . # - are allowed",
     "s3_kms_key_id": "a key's ID, its ARN, or an alias such as alias/mine or its ARN is allowed",
-    "packages_host_folder": "a path on the instances, such as /var/cache/farcall, is allowed",
     "prefix": "letters, digits and ! _ . * ' ( ) / - are allowed",
     "instance_type": "an instance type such as p4d.24xlarge is allowed",
     "share_identifier": "up to 255 letters and digits are allowed",

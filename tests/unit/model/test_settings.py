@@ -40,7 +40,6 @@ OWN = {
     "packages": None,
     "extra_packages": [],
     "exclude_packages": [],
-    "packages_host_folder": "",
     "sources": "auto",
     "exclude_sources": [],
     "s3_encryption": "",
@@ -299,9 +298,7 @@ def test_tags_that_aws_accepts_are_kept():
     assert Settings(tags=tags).tags == tags
 
 
-@pytest.mark.parametrize(
-    "option", ["cache_dir", "credentials", "packages", "packages_host_folder"]
-)
+@pytest.mark.parametrize("option", ["cache_dir", "credentials", "packages"])
 def test_path_object_is_kept_as_text(option):
     assert getattr(Settings(**{option: PurePosixPath("/a/requirements.txt")}), option) == (
         "/a/requirements.txt"
@@ -443,7 +440,7 @@ def test_type_checkers_know_every_option():
     more = dict.fromkeys(("memory", "shm_size"), str)
     durations = ("time_limit", "poll_freq", "linger_s", "stuck_timeout_s", "ttl")
     more |= dict.fromkeys(durations, str | timedelta)
-    paths = ("credentials", "cache_dir", "packages", "packages_host_folder", "kubeconfig")
+    paths = ("credentials", "cache_dir", "packages", "kubeconfig")
     more |= dict.fromkeys(paths, str | os.PathLike[str])
     for name, field in Settings.model_fields.items():
         assert known[name] == (field.annotation | more.get(name, field.annotation)), name

@@ -16,7 +16,7 @@ from farcall.aws.endpoints import DOMAINS
 from farcall.aws.findings import FAILED, OK, WARNING, Finding, told
 from farcall.backends.batch import placement
 from farcall.backends.batch.client import Batch
-from farcall.backends.batch.documents import host_folder, resource_requirements
+from farcall.backends.batch.documents import resource_requirements
 from farcall.backends.batch.preflight import (
     DEFAULT_DEFINITION,
     find_image,
@@ -149,15 +149,8 @@ async def resources(settings: Settings) -> list[Finding]:
             "that may pull the image and write the log",
             option="batch_execution_role_name",
         )
-    found = [
-        Finding("resources", OK, f"{text} on {'Fargate' if _wants_fargate(settings) else 'EC2'}")
-    ]
-    if folder := host_folder(settings):
-        text = (
-            f"{folder} of the instances; the user of the jobs' image has to be able to write to it"
-        )
-        found.append(Finding("packages_host_folder", OK, text))
-    return found
+    platform = "Fargate" if _wants_fargate(settings) else "EC2"
+    return [Finding("resources", OK, f"{text} on {platform}")]
 
 
 async def role(access: Aws, settings: Settings, option: str) -> list[Finding]:

@@ -21,9 +21,7 @@ from farcall.backends.merging import merge
 from farcall.model.errors import SettingsError, TaskTooLargeError
 from farcall.model.settings import Settings
 from farcall_runtime.contract import (
-    ENV_PACKAGES_FOLDER,
     FINAL_EXIT_CODES,
-    PACKAGES_MOUNT,
     RETRY_ON_FAILURE,
 )
 
@@ -45,7 +43,6 @@ DEFINITION_BYTES = 24 * 1024
 OWN_PREFIX = "farcall-command-"
 """Names of definitions that have a command in them, which hardly any other job shares."""
 
-_HOST_FOLDER = "farcall-packages"
 
 _LABELS = ("name", "type", "containerPath")
 """What tells the members of lists in a definition apart."""
@@ -141,8 +138,7 @@ def definition(
         }
     is_own = _is_own(job)
     started = _bootstrapped(job.runtime) if job.runtime else {}
-    mounted = _mounted(job)
-    containers = [{"image": image, **common, **_merged(started, mounted)}]
+    containers = [{"image": image, **common, **started}]
     if job.groups:
         containers = [
             {
@@ -160,43 +156,6 @@ def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
     return {
         **_told(bootstrap.command(runtime), STOCK_ENVIRONMENT),
         "user": STOCK_USER,
-    }
-
-
-def host_folder(settings: Settings) -> str:
-    """Return the folder of its instance that a task with packages finds some in; empty for none.
-
-    Raises:
-        SettingsError: It is to run where there is no instance.
-    """
-    has_packages = settings.packages is not None or settings.extra_packages
-    if not has_packages or not settings.packages_host_folder:
-        return ""
-    if _is_fargate(settings):
-        raise SettingsError(
-            f"packages_host_folder is {settings.packages_host_folder!r}: on Fargate jobs have no "
-            "host whose folders they share; leave it empty, or run on EC2 "
-            "(platformCapabilities in job_definition_extra)",
-            option="packages_host_folder",
-        )
-    return settings.packages_host_folder
-
-
-def _mounted(job: JobSpec) -> dict[str, Any]:
-    """Return what a container has that finds archives of packages on its host.
-
-    Raises:
-        SettingsError: It has no host.
-    """
-    folder = "" if job.groups else host_folder(job.settings)
-    if not folder:
-        return {}
-    return {
-        "volumes": [{"name": _HOST_FOLDER, "host": {"sourcePath": folder}}],
-        "mountPoints": [
-            {"sourceVolume": _HOST_FOLDER, "containerPath": PACKAGES_MOUNT, "readOnly": False}
-        ],
-        **_told((), {ENV_PACKAGES_FOLDER: PACKAGES_MOUNT}),
     }
 
 

@@ -228,7 +228,7 @@ _STARTS: tuple[Blocked, ...] = (
         Heals.SOMETIMES,
         _image(
             "a volume of the pod could not be mounted",
-            "check mounts, packages_host_folder and the volumes in pod_overlay: a claim has to be "
+            "check mounts and the volumes in pod_overlay: a claim has to be "
             "bound and free, and a path has to be there on the node",
         ),
     ),
@@ -337,7 +337,7 @@ _CREATIONS: tuple[Blocked, ...] = (
         Heals.SOMETIMES,
         _stuck(
             f"{_MAKING}: the security rules of its namespace forbid it",
-            "leave out mounts of type bind and device, packages_host_folder and what else the "
+            "leave out mounts of type bind and device, and what else the "
             "words name, or take a namespace with other rules",
         ),
     ),

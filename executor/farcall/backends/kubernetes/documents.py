@@ -70,7 +70,7 @@ and SIGKILL, which comes most often from the kernel."""
 
 _RETRIED = (
     *("vcpu", "memory", "num_gpus", "nodes", "instance_type", "architecture", "time_limit"),
-    *("retry_attempts", "retry_on", "packages_host_folder", "service_account", "queue"),
+    *("retry_attempts", "retry_on", "service_account", "queue"),
     *("scheduler", "priority_class", "image_pull_secrets", "node_selector", "tolerations"),
     *("mounts", "shm_size", "s3_secret", "max_parallel", "ttl", "pod_overlay", "tags"),
 )
@@ -293,8 +293,6 @@ def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
 def _variables(spec: JobSpec, given: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Write the variables of a container: those of its pod, those given, and the job's own."""
     own = {**spec.environment, contract.ENV_OWN_JOB_ID: object_name(spec.name)}
-    if pods.host_folder(spec):
-        own[contract.ENV_PACKAGES_FOLDER] = contract.PACKAGES_MOUNT
     settings, said = spec.settings, []
     if spec.size > 1:
         said.append(_annotated(contract.ENV_OWN_INDEX, INDEX_LABEL))

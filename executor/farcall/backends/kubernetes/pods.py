@@ -15,7 +15,6 @@ from typing import Any
 from farcall.backends.base import JobSpec
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
-from farcall_runtime.contract import PACKAGES_MOUNT
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  # a place in the container
 _ARCHITECTURE, _INSTANCE_TYPE = "kubernetes.io/arch", "node.kubernetes.io/instance-type"
@@ -77,14 +76,6 @@ def security(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def host_folder(job: JobSpec) -> str:
-    """Return the folder of its node that a task with packages finds some in; empty for none."""
-    settings = job.settings
-    has_packages = settings.packages is not None or settings.extra_packages
-    is_task = has_packages and not job.is_command
-    return settings.packages_host_folder if is_task else ""
-
-
 def volumes(
     job: JobSpec, settings: Settings, given: Iterable[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -101,9 +92,6 @@ def volumes(
     found = [(f"volume-{n}", *_mount(each)) for n, each in enumerate(settings.mounts)]
     if settings.shm_size is not None:
         found.append(("shared-memory", *_shared_memory(settings)))
-    if folder := host_folder(job):
-        path = {"hostPath": {"path": folder, "type": "DirectoryOrCreate"}}
-        found.append(("packages", path, {"mountPath": PACKAGES_MOUNT}))
     places = [mounted["mountPath"].rstrip("/") for _, _, mounted in found]
     twice = next((place for place in places if places.count(place) > 1), "")
     if twice:

@@ -18,7 +18,7 @@ from farcall.backends.batch.documents import (
     retry_strategy,
 )
 from farcall.model.errors import SettingsError, TaskTooLargeError
-from farcall_runtime.contract import ENV_PACKAGES_FOLDER, PACKAGES_MOUNT, ExitCode
+from farcall_runtime.contract import ExitCode
 
 FARGATE = {"platformCapabilities": ["FARGATE"]}
 MATRIX = {
@@ -64,43 +64,8 @@ def resources(**options):
 # --- the definition ---------------------------------------------------------------------------
 
 
-FOLDER = {"packages": "local", "packages_host_folder": "/var/cache/farcall"}
-
-
 def container(**options):
     return made(**options).document["containerProperties"]
-
-
-def test_a_host_folder_is_mounted_where_packages_travel():
-    found = container(**FOLDER)
-    volume = {"name": "farcall-packages", "host": {"sourcePath": "/var/cache/farcall"}}
-    assert found["volumes"] == [volume]
-    point = {"containerPath": PACKAGES_MOUNT, "sourceVolume": "farcall-packages"}
-    assert found["mountPoints"] == [{**point, "readOnly": False}]
-    assert found["environment"] == [{"name": ENV_PACKAGES_FOLDER, "value": PACKAGES_MOUNT}]
-    plain = made(packages_host_folder="/var/cache/farcall")
-    assert plain == made()
-    assert made(packages="local") == made()
-    other = {**FOLDER, "packages_host_folder": "/srv/farcall"}
-    assert len({made().name, made(**FOLDER).name, made(**other).name}) == 3
-
-
-def test_mounts_of_the_options_stand_beside_the_host_folder():
-    data = {"sourceVolume": "data", "containerPath": "/data"}
-    volume = {"name": "data", "host": {"sourcePath": "/srv/data"}}
-    found = container(
-        **FOLDER,
-        job_definition_extra={"containerProperties": {"volumes": [volume], "mountPoints": [data]}},
-    )
-    assert [each["name"] for each in found["volumes"]] == ["farcall-packages", "data"]
-    assert [each["containerPath"] for each in found["mountPoints"]] == [PACKAGES_MOUNT, "/data"]
-
-
-def test_on_fargate_there_is_no_host_folder():
-    with pytest.raises(SettingsError, match="on Fargate jobs have no host") as caught:
-        made(**FOLDER, job_definition_extra=FARGATE)
-    assert caught.value.option == "packages_host_folder"
-    made(packages_host_folder="/var/cache/farcall", job_definition_extra=FARGATE)
 
 
 def test_equal_content_has_an_equal_name_in_every_order():

@@ -275,8 +275,6 @@ def test_mounts_shared_memory_and_the_folder_of_packages():
             {"type": "device", "src": "/dev/null", "dst": "/dev/nothing", "perm": "r"},
         ],
         shm_size="1.5GiB",
-        packages="local",
-        packages_host_folder="/var/cache/farcall",
     )
     check({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": found}, RELEASES)
     volumes = {each.pop("name"): each for each in found["volumes"]}
@@ -286,7 +284,6 @@ def test_mounts_shared_memory_and_the_folder_of_packages():
         "volume-2": {"hostPath": {"path": "/dev/fuse"}},
         "volume-3": {"hostPath": {"path": "/dev/null"}},
         "shared-memory": {"emptyDir": {"medium": "Memory", "sizeLimit": "1536Mi"}},
-        "packages": {"hostPath": {"path": "/var/cache/farcall", "type": "DirectoryOrCreate"}},
     }
     assert found["containers"][0]["volumeMounts"] == [
         {"name": "volume-0", "mountPath": "/data", "readOnly": True},
@@ -294,11 +291,8 @@ def test_mounts_shared_memory_and_the_folder_of_packages():
         {"name": "volume-2", "mountPath": "/dev/fuse"},
         {"name": "volume-3", "mountPath": "/dev/nothing", "readOnly": True},
         {"name": "shared-memory", "mountPath": "/dev/shm"},
-        {"name": "packages", "mountPath": "/mnt/farcall-packages"},
     ]
     assert found["containers"][0]["securityContext"] == {"privileged": True}
-    names = [each["name"] for each in found["containers"][0]["env"]]
-    assert "FARCALL_PACKAGES_FOLDER" in names
 
 
 def test_a_device_in_the_stock_image_needs_a_privileged_container_which_the_api_takes():
