@@ -1,8 +1,8 @@
 """``python -m farcall_runtime.replay FOLDER``: a call again, where somebody looks on.
 
-The folder has what `Order` says in `ORDER`, and a folder in the bucket's place: with the bundle,
-of which the parts suffice that the task needs, the shared values of the task, and its packages.
-They are checked as in a container. Nothing is stored.
+The folder has what `Order` says in `ORDER`, and a folder in the bucket's place: with the parts of
+the bundle that the task needs, its shared values, and the manifest of its packages. They are
+checked as in a container. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from types import CoroutineType, TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
 from farcall_runtime import (
-    activation,
     bundle,
     envelope,
     environment,
@@ -48,8 +47,6 @@ class Order(NamedTuple):
         environment: Variables that the job has on Batch.
         call: Number of the call in the task, from 0.
         debug: Whether the debugger stops where the function fails.
-        packages: Whether the task's packages are there, and imported; otherwise their manifest
-            is, and it is told in what this Python differs.
     """
 
     bundle: str
@@ -58,7 +55,6 @@ class Order(NamedTuple):
     environment: dict[str, str]
     call: int
     debug: bool
-    packages: bool = False
 
 
 def main(folder: Path) -> int:
@@ -89,7 +85,7 @@ def _read(order: Order, folder: Path) -> tuple[Any, Sequence[Any]]:
     with tempfile.TemporaryFile() as payload:
         fetched = bundle.fetch(job, storage, payload)
         if fetched.packages is not None:
-            _have_packages(fetched.packages, where, storage, brought=order.packages)
+            _compare(environment.fetch_manifest(where, storage, fetched.packages))
         import cloudpickle  # the task's own, where it has one
 
         theirs = str(fetched.meta.get("cloudpickle", ""))
@@ -97,16 +93,9 @@ def _read(order: Order, folder: Path) -> tuple[Any, Sequence[Any]]:
         return _unpickled(fetched, payload)
 
 
-def _have_packages(
-    wanted: envelope.Reference, where: Location, storage: Storage, *, brought: bool
-) -> None:
-    """Import from the task's packages; or say in what those differ that are here."""
-    if brought:
-        prefix = environment.prepare(where, storage, wanted, is_stopped=lambda: False)
-        atexit.register(environment.remove, prefix)
-        activation.enter(str(prefix))
-        return
-    differences = environment.fetch_manifest(where, storage, wanted).differences()
+def _compare(packages: environment.Manifest) -> None:
+    """Say in what the task's packages differ from those that are here."""
+    differences = packages.differences()
     if differences:
         more = len(differences) - _MOST_DIFFERENCES
         told = ", ".join(differences[:_MOST_DIFFERENCES])

@@ -9,29 +9,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from farcall.model.errors import FarcallError
 from farcall.model.terminal import in_a_line
-
-_END_S = 1.0
-
-
-def find(what: str) -> str:
-    """Return the path of docker's command.
-
-    Args:
-        what: What needs it, for the error.
-
-    Raises:
-        FarcallError: There is none.
-    """
-    found = shutil.which("docker")
-    if found is None:
-        raise FarcallError(f"{what} needs docker, and there is no such program on the PATH")
-    return found
 
 
 def find_engine(what: str) -> str:
@@ -40,7 +23,9 @@ def find_engine(what: str) -> str:
     Raises:
         FarcallError: There is no such program, or no engine answers.
     """
-    docker = find(what)
+    docker = shutil.which("docker")
+    if docker is None:
+        raise FarcallError(f"{what} needs docker, and there is no such program on the PATH")
     done = _ask(docker, "version", "--format", "{{.Server.Version}}")
     if done.returncode:
         raise FarcallError(
@@ -111,22 +96,12 @@ def signed_in(registry: str, token: str) -> Iterator[dict[str, str]]:
         yield variables
 
 
-def remove(docker: str, container: str) -> None:
-    """End a container, and remove it; nothing where there is none."""
-    _ask(docker, "rm", "--force", container)
-
-
-def run(
-    command: Sequence[str],
-    variables: Mapping[str, str] | None = None,
-    end: Callable[[], None] = lambda: None,
-) -> int:
+def run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
     """Run a program on this terminal, and return its exit code; Ctrl-C is its own.
 
     Args:
         command: The program and its arguments.
         variables: Of the environment, beside this process's.
-        end: What has to be done besides to end it, where a signal's handler raises SystemExit.
     """
     sys.stdout.flush()
     environment = {**os.environ, **(variables or {})}
@@ -135,15 +110,8 @@ def run(
             while process.poll() is None:
                 with contextlib.suppress(KeyboardInterrupt):
                     process.wait()
-        except SystemExit:
-            # docker passes a signal on, which a container's first process may not take; and it
-            # may be about to make the container.
-            while process.poll() is None:
-                process.terminate()
-                end()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_END_S)
-            end()
+        except SystemExit:  # of a signal's handler
+            process.terminate()
             raise
     return process.returncode
 

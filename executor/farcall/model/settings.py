@@ -830,8 +830,9 @@ def refuse_here(options: Collection[str], path: Path = WORKING_FILE) -> None:
 
 
 def _is_own(path: Path) -> bool:
-    found = path.stat()
-    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o002
+    """Tell whether a file is this user's or root's; root may use anybody's, as in a container."""
+    found, user = path.stat(), os.geteuid()
+    return (not user or found.st_uid in (user, 0)) and not found.st_mode & 0o002
 
 
 def _refuse_unknown(options: Mapping[str, Any], where: str, prefix: str = "") -> None:

@@ -1,17 +1,14 @@
 """Replay: a call of a job, fetched to be run again elsewhere than on Batch.
 
 Nothing is unpickled here. What of the bundle the task needs goes into a folder, in which
-`farcall_runtime.replay` finds it, on this machine or in the job's image.
+`farcall_runtime.replay` finds it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import io
 import json
 import sys
-import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +27,7 @@ from farcall.storage.store import Store
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer, Index, Part
-from farcall_runtime.environment import read_manifest
 from farcall_runtime.replay import ORDER, Order
-
-RUNTIME = "_runtime"
-"""Folder with the task runner, for an image that does not hold it; no bucket is called so."""
 
 _FIRST_READ_BYTES = 64 * 1024
 
@@ -79,7 +72,7 @@ class Found:
         raise VersionMismatchError(
             f"job {self.entry.detail.job_id} was submitted by Python {self.python}, whose code "
             f"this Python, {here}, cannot run; call farcall from an environment of Python "
-            f"{self.python}, or add --image, which runs it in the job's image"
+            f"{self.python}"
         )
 
 
@@ -140,7 +133,6 @@ async def fetch(
     *,
     call: int | None = None,
     debug: bool = False,
-    image: bool = False,
 ) -> None:
     """Put into a folder what `farcall_runtime.replay` runs.
 
@@ -151,9 +143,6 @@ async def fetch(
         environment: Variables to be set for it.
         call: Number of the call in the task, from 0; by default the first that gave no value.
         debug: Whether the debugger is to stop where the function fails.
-        image: Whether it is to run in the job's image: the task's packages are there then, of
-            which there is otherwise the manifest, and where the image does not hold the task
-            runner, that in `RUNTIME`.
 
     Raises:
         FarcallError: The bundle is no longer there.
@@ -166,14 +155,14 @@ async def fetch(
         pieces = await _parts(store, submission, found.index)
         bucket = folder / submission.where.bucket
         objects = _shared(found, pieces)
-        objects |= await _packages(store, found, every=image)
+        manifest = found.bundle.packages()
+        if manifest is not None:
+            objects[submission.where.package_key(manifest.sha256.hex())] = manifest.size
         for key, size in objects.items():
             data = await store.get_part(key, 0, size, size)
             if data is None:
                 raise _missing(f"s3://{submission.where.bucket}/{key}")
             await _write(bucket / key, size, [(0, data)])
-        if image and found.entry.detail.runtime:
-            await _fetch_runtime(session, found.entry.detail.runtime, folder / RUNTIME)
     except envelope.IntegrityError as error:
         raise _changed(submission, error) from error
     order = Order(
@@ -183,7 +172,6 @@ async def fetch(
         environment=environment,
         call=found.call if call is None else call,
         debug=debug,
-        packages=image,
     )
 
     await _write(bucket / submission.where.bundle_key, found.bundle.end, pieces)
@@ -214,61 +202,6 @@ def _shared(found: Found, pieces: Sequence[_Piece]) -> dict[str, int]:
         where.shared(value.sha256.hex()).data_key(found.bundle.shared(value)): value.size
         for value in wanted
     }
-
-
-async def _packages(store: Store, found: Found, *, every: bool) -> dict[str, int]:
-    """Return the keys of a task's packages and of their manifest, or of that alone, and sizes.
-
-    Raises:
-        FarcallError: The manifest is no longer there.
-        IntegrityError: It is not what was submitted.
-    """
-    wanted = found.bundle.packages()
-    if wanted is None:
-        return {}
-    where = found.submission.where
-    key = where.package_key(wanted.sha256.hex())
-    keys = {key: wanted.size}
-    if every:
-        data = await store.get_part(key, 0, wanted.size, wanted.size)
-        if data is None:
-            raise _missing(f"s3://{where.bucket}/{key}")
-        if hashlib.sha256(data).digest() != wanted.sha256:
-            raise envelope.IntegrityError(f"{key} is not what its name says")
-        for each in read_manifest(bytes(data)).distributions:
-            keys[where.package_key(each.sha256)] = each.size
-    return keys
-
-
-async def _fetch_runtime(session: Session, where: str, folder: Path) -> None:
-    """Unpack the very task runner that a job's container fetches.
-
-    Args:
-        session: The event loop's session.
-        where: Its bucket and key, which ends with its SHA-256.
-        folder: Where to.
-
-    Raises:
-        FarcallError: It is no longer there.
-        IntegrityError: It is not what its name says.
-    """
-    bucket, _, key = where.partition("/")
-    store = session.stores.of(bucket)
-    found = await store.stored(key)
-    data = None if found is None else await store.get_part(key, 0, found[0], found[0])
-    if data is None:
-        raise FarcallError(
-            f"s3://{where} is no longer there, and farcall's part of the container with it; the "
-            "next job that is submitted stores it again, if that is by the same farcall"
-        )
-    await asyncio.to_thread(_unpack, key, data, folder)
-
-
-def _unpack(key: str, data: Buffer, folder: Path) -> None:
-    if hashlib.sha256(data).hexdigest() != key.rpartition("/")[2]:
-        raise envelope.IntegrityError(f"{key} is not what its name says")
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        archive.extractall(folder)
 
 
 async def _parts(store: Store, submission: Submission, number: int) -> list[_Piece]:

@@ -18,7 +18,7 @@ from farcall.backends.kubernetes import nodes, volcano
 from farcall.backends.kubernetes.client import MERGE_PATCH, Kube
 from farcall.backends.kubernetes.describe import MAIN_ENDED
 from farcall.backends.kubernetes.lookup import Found, Lookup
-from farcall.backends.kubernetes.names import ENDED_ANNOTATION, REASON_ANNOTATION
+from farcall.backends.kubernetes.names import ENDED_ANNOTATION, NODE_LABEL, REASON_ANNOTATION
 from farcall.backends.kubernetes.refusals import Call, KubeError
 from farcall.backends.kubernetes.submission import path_of
 from farcall.model.endings import OWN_REASON
@@ -76,7 +76,10 @@ class Ending:
             return {}
         try:
             if any(":" not in job_id for job_id in ids) or not job.is_array:
-                await asyncio.gather(*(self._end_object(each, reason) for each in job.objects))
+                # The main node's first: its end, with the reason, is that of the whole.
+                objects = sorted(job.objects, key=_is_of_later_group)
+                await self._end_object(objects[0], reason)
+                await asyncio.gather(*(self._end_object(each, reason) for each in objects[1:]))
             else:
                 await self._end_children(job, {int(i.partition(":")[2]) for i in ids}, reason)
         except ServiceError as error:
@@ -89,11 +92,14 @@ class Ending:
         Nothing in the cluster does it, so whichever client looks at the job does. Refusals are
         logged: the answer on the job itself does not depend on it.
         """
-        left = [each for each in nodes.Gang(job.objects).left if _uid(each) not in self._left]
+        left = nodes.Gang(job.objects).left
+        if job.is_deleted:  # with the main node's Job
+            left = [each for each in job.objects if _is_of_later_group(each)]
+        left = [each for each in left if _uid(each) not in self._left]
         self._left.update(map(_uid, left))
         ends = (self._end_object(each, MAIN_ENDED) for each in left)
         for each in await asyncio.gather(*ends, return_exceptions=True):
-            if isinstance(each, ServiceError):
+            if isinstance(each, ServiceError) and each.code != "NotFound":
                 _log.warning("nodes of %s run on until their time limit: %s", job.name, each)
 
     async def _end_object(self, document: Mapping[str, Any], reason: str) -> None:
@@ -150,6 +156,10 @@ class Ending:
         except KubeError as error:
             if not error.is_missing:
                 raise
+
+
+def _is_of_later_group(document: Mapping[str, Any]) -> bool:
+    return NODE_LABEL in (document["metadata"].get("labels") or {})
 
 
 def _uid(document: Mapping[str, Any]) -> str:
