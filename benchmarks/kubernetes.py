@@ -26,6 +26,10 @@ TITLE = "What a map costs on Kubernetes"
 
 _MORE = 1.1
 _API_REQUESTS = 0.02
+_SYNC_S = 1.0
+"""Least time between two changes of a Job's status, as of the real controller:
+https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/job_controller.go"""
+
 _HEADINGS = (
     *("backend", "tasks", "failed", "wall s", "client's CPU s", "CPU ms/task"),
     *("S3 requests/task", "API requests/task"),
@@ -35,13 +39,15 @@ _METHOD = """\
 Kubernetes, each in a fresh client process. Every task is a process with the real container side,
 as many at once as the machine has processors, so nearly all of the time is theirs, and the CPU
 time is that of a client that waits. S3 requests are those of the client. API requests are those
-that the emulated API server counted, the watches among them."""
+that the emulated API server counted, the watches among them. A Job's status changes at most once
+a second, as of the real controller."""
 
 
 def part(say: Callable[[str], object], count: int, *, options: str) -> report.Part:
     """Measure, and return the part of the page."""
     say(f"{count:,} tasks by map on the emulated Batch and Kubernetes (minutes) ...")
     with farcall.local.start(kubernetes=True) as aws:
+        aws.kubernetes.configure(sync_s=_SYNC_S)
         place = Stage("", {**environment(""), **aws.environment})
         batch = place.run("-m", "benchmarks.kubernetes", "batch", str(count))
         before = sum(aws.kubernetes.requests().values())

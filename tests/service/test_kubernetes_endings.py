@@ -30,6 +30,7 @@ from farcall import (
     JobTimeoutError,
     OutOfMemoryError,
 )
+from farcall.engine.session import session_for
 from tests.local.cluster import Cluster
 from tests.support.patience import PATIENCE_S, until_async
 
@@ -83,6 +84,12 @@ class World:
         )
 
 
+async def followed(executor: BatchExecutor, job: Job[Any]) -> None:
+    """Wait until the client follows the run's pods: one deleted before leaves no trace."""
+    session = await session_for(executor.settings)
+    await until_async(lambda: session.backend._lookup.watch.knows_failed(job.id))
+
+
 async def nothing(world: World) -> None:
     """It ends by itself."""
 
@@ -105,12 +112,14 @@ async def node_lost(world: World) -> None:
 async def pod_deleted(world: World) -> None:
     await world.running()
     [pod] = world.cluster.pods(world.job.id)
-    world.cluster.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    # In a thread: the client's event loop has to follow what comes of it.
+    words = ("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    await asyncio.to_thread(world.cluster.kubectl, *words)
 
 
 async def job_deleted(world: World) -> None:
     await world.running()
-    world.cluster.kubectl("delete", "job", world.job.id)
+    await asyncio.to_thread(world.cluster.kubectl, "delete", "job", world.job.id)
 
 
 async def cancelled(world: World) -> None:
@@ -211,6 +220,7 @@ async def test_an_ending_is_told_by_its_error_and_its_sentence(
     try:
         async with BatchExecutor(backend="kubernetes", **options) as executor:
             job = await executor.submit(case.task, str(begun), str(go))
+            await followed(executor, job)
             await case.befalls(World(kubernetes, cluster, job, begun))
             error = await asyncio.wait_for(job.exception(), PATIENCE_S)
     finally:
