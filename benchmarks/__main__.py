@@ -48,16 +48,14 @@ _LONG = {"kubernetes"}
 @click.option("--repeats", default=5, show_default=True, help="Turns of most measurements.")
 @click.option("--sweeps", default=3, show_default=True, help="Turns of the most tasks.")
 @click.option("--starts", default=20, show_default=True, help="Starts of the container side.")
-@click.option(
-    "--size", default=1024, show_default=True, help="MiB of the large values, and of the output."
-)
+@click.option("--size", default=1024, show_default=True, help="MiB of the large values.")
 @click.option("--containers", "count", default=10, show_default=True, help="Starts of real ones.")
 @click.option(
     "--kubernetes",
-    "real",
+    "emulated",
     default=2000,
     show_default=True,
-    help="Tasks of it (10 a second).",
+    help="Tasks of the part kubernetes, 20 a second.",
 )
 @click.option("--peer", is_flag=True, help="Install and measure the peer, too (140 MB, minutes).")
 @click.option("--long", is_flag=True, help="Have the peer run the longest lattice (minutes).")
@@ -74,7 +72,7 @@ def main(
     starts: int,
     size: int,
     count: int,
-    real: int,
+    emulated: int,
     peer: bool,
     long: bool,
     values: bool,
@@ -92,7 +90,7 @@ def main(
     parts: dict[str, Callable[[], report.Part]] = {
         "tasks": lambda: _tasks(say, plot, tasks, repeats, sweeps, starts, given, peer=peer),
         "large": lambda: _large(say, size, given),
-        "kubernetes": lambda: kubernetes.part(say, real, options=given),
+        "kubernetes": lambda: kubernetes.part(say, emulated, options=given),
         "containers": lambda: containers_report.part(
             containers.measure(say, count, peers=peer), options=given
         ),

@@ -15,7 +15,7 @@ import pickle
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import cloudpickle
@@ -27,7 +27,6 @@ from benchmarks.meter import Meter
 from farcall import BatchExecutor
 
 _FLOOR_CONCURRENCY = 16  # as many as farcall fetches at once
-CHUNK = 100
 _SETTLE_S = 0.05  # see farcall.aws.clients: obstore aborts a process that ends too fast
 
 Work = Callable[[BatchExecutor], Awaitable[Any]]
@@ -50,25 +49,6 @@ def sweep(count: int) -> Work:
     async def work(executor: BatchExecutor) -> None:
         values = await executor.task(double).map(range(count))
         if values != [2 * number for number in range(count)]:
-            raise AssertionError("wrong values")
-
-    return work
-
-
-def chunked(count: int) -> Work:
-    """Map the trivial task over a range of numbers, a hundred in each task."""
-    return _chunked(range(count))
-
-
-def generated(count: int) -> Work:
-    """Map it over as many that a generator gives, whose number nobody knows before."""
-    return _chunked(number for number in range(count))
-
-
-def _chunked(numbers: Iterable[int]) -> Work:
-    async def work(executor: BatchExecutor) -> None:
-        values = await executor.task(double).map(numbers, chunksize=CHUNK)
-        if any(value != 2 * number for number, value in enumerate(values)):
             raise AssertionError("wrong values")
 
     return work
@@ -104,8 +84,6 @@ def arrivals(count: int) -> Work:
 
 _WORKS = {
     "sweep": sweep,
-    "chunked": chunked,
-    "generated": generated,
     "singles": singles,
     "arrivals": arrivals,
 }

@@ -315,4 +315,4 @@ async def test_docker_and_its_engine_are_needed(docker, farcall_command, command
 
     done = await farcall_command("image", command, PATH=str(tmp_path))
     assert 1 == done.returncode
-    assert f"farcall image {command} needs docker, and there is no such program" in done.stderr
+    assert f"farcall image {command} needs docker, which is not on the PATH" in done.stderr

@@ -180,8 +180,8 @@ def test_strict_validation(cluster):
 
 
 def test_strict_validation_of_a_field_that_is_there_twice(cluster):
-    text = json.dumps(cluster.job("true")).replace('"spec": {', '"spec": {"suspend": true, ', 1)
-    text = text.replace('"suspend": true', '"suspend": true, "suspend": false', 1)
+    twice = '"spec": {"suspend": true, "suspend": false, '
+    text = json.dumps(cluster.job("true")).replace('"spec": {', twice, 1)
     refused = cluster.kubectl(
         "create",
         "--raw",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import subprocess
 import tempfile
-from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import farcall.local
@@ -19,16 +19,20 @@ PLACES = {
 
 
 def main():
-    """Print how many programs behave as they do here, by the place where their calls run."""
-    counts = {place: Counter() for place in PLACES}
+    """Print which programs behave as they do here, by the place where their calls run."""
+    found = {place: {} for place in PLACES}
     with farcall.local.start() as aws, tempfile.TemporaryDirectory() as top:
         runner = Runner(Path(top), aws.environment)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            for found in pool.map(lambda name: _ends(runner, name), PROGRAMS):
-                for place, end in found.items():
-                    counts[place][end] += 1
-    for place, ends in counts.items():
-        print(PLACES[place], dict(ends))
+            for name, ends in zip(
+                PROGRAMS, pool.map(partial(_ends, runner), PROGRAMS), strict=True
+            ):
+                for place, end in ends.items():
+                    found[place].setdefault(end, []).append(name)
+    for place, names in found.items():
+        print(PLACES[place])
+        for end, those in names.items():
+            print(f"  {end} {len(those)}" + f": {', '.join(those)}" * (end != "same"))
 
 
 def _ends(runner, name):

@@ -1,4 +1,4 @@
-"""The programs, and how one is run here and elsewhere."""
+"""Programs that make calls in several places, and the comparison of their outcomes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Runner:
 
     Args:
         top: An empty folder.
-        variables: What a program's environment has besides, such as where its jobs run.
+        variables: Environment variables of the programs, such as those of the cloud.
     """
 
     def __init__(self, top, variables):
@@ -73,13 +73,13 @@ class Runner:
         }
 
     def run_all(self, names):
-        """Return what came of each program's calls, here and in jobs; several run at once."""
+        """Run programs here and in jobs, three at a time; return the outcomes by name."""
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             found = pool.map(lambda name: self.run(name, ("here", "job")), names)
             return dict(zip(names, found, strict=True))
 
     def run(self, name, places):
-        """Return what came of a program's calls in each place; see `bed.run`."""
+        """Run a program in each of some places; return the outcomes of its calls by place."""
         program, _, mode = name.partition("-")
         options, files = PROGRAMS[program]
         root = self._top / name
@@ -128,7 +128,7 @@ _EXPLAINED = {
 
 
 def compare(here, job, name):
-    """See that a job's calls came to the same as the local ones."""
+    """Assert that a job's outcomes are the local ones."""
     assert len(here) == len(job)
     for local, remote in zip(here, job, strict=True):
         if "error" in local:

@@ -15,7 +15,7 @@ from tests.same.programs import NAMES, Runner, compare
     params=["embedded", pytest.param("embedded_kubernetes", marks=pytest.mark.slow)],
 )
 def outcomes(request, tmp_path_factory):
-    """What came of each program's calls, here and in jobs."""
+    """The outcomes of each program's calls, local and in jobs."""
     cloud = request.getfixturevalue(request.param)
     variables = dict(cloud.environment)
     if request.param == "embedded_kubernetes":

@@ -25,12 +25,11 @@ def place() -> Iterator[Stage]:
         yield started
 
 
-@pytest.mark.parametrize("work", ["singles", "chunked"])
+@pytest.mark.parametrize("work", ["singles", "sweep"])
 def test_the_played_containers_run_a_clients_tasks(place: Stage, work: str) -> None:
     """The client checks the values."""
     run = measure.client(place, work, TASKS)
-    tasks = TASKS if work in ("sweep", "singles") else 1
-    assert run.requests["s3 GetObject"] == tasks
+    assert run.requests["s3 GetObject"] == TASKS
     assert run.requests["batch SubmitJob"] == 1
     assert run.requests["s3 PutObject"] == 1
     assert run.cpu_s > 0

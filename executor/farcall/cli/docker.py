@@ -25,7 +25,7 @@ def find_engine(what: str) -> str:
     """
     docker = shutil.which("docker")
     if docker is None:
-        raise FarcallError(f"{what} needs docker, and there is no such program on the PATH")
+        raise FarcallError(f"{what} needs docker, which is not on the PATH; install it")
     done = _ask(docker, "version", "--format", "{{.Server.Version}}")
     if done.returncode:
         raise FarcallError(

@@ -19,8 +19,8 @@ from farcall.local.launch import LocalAWS, own_environment, start
 from farcall.local.signals import handling
 from farcall.model.settings import CONFIG_VARIABLE
 
-#: How often it is looked at whether the server is still there.
 _UNLIMITED = "jobs run as processes whose memory is not limited; --docker enforces the limit"
+#: Seconds between two looks at whether the server is still there.
 LOOK_S = 0.5
 
 

@@ -448,7 +448,9 @@ class Settings(BaseModel):
         file = place.file
         if section is None:
             given = {**environment, **options}
-            backend, section = _file(given)
+            backend, section = in_force(given)
+            if files()[:1] == [WORKING_FILE]:
+                refuse_here(section)
             file = str(files()[0]) if section else file
         else:
             environment.pop("backend", None)  # that file is of one platform
@@ -660,14 +662,6 @@ def chosen(given: Mapping[str, Any], sections: Collection[BackendName]) -> Backe
     return KUBERNETES if list(sections) == [KUBERNETES] else BATCH
 
 
-def _file(given: Mapping[str, Any]) -> tuple[BackendName, dict[str, Any]]:
-    """Return what `in_force` does, but refuse what a working directory must not say."""
-    backend, section = in_force(given)
-    if files()[:1] == [WORKING_FILE]:
-        refuse_here(section)
-    return backend, section
-
-
 def in_force(given: Mapping[str, Any] | None = None) -> tuple[BackendName, dict[str, Any]]:
     """Return the backend that is chosen, and the options that the file in force has for it.
 
@@ -830,7 +824,7 @@ def refuse_here(options: Collection[str], path: Path = WORKING_FILE) -> None:
 
 
 def _is_own(path: Path) -> bool:
-    """Tell whether a file is this user's or root's; root may use anybody's, as in a container."""
+    """Return whether a file is this user's or root's; root may use any, as in a container."""
     found, user = path.stat(), os.geteuid()
     return (not user or found.st_uid in (user, 0)) and not found.st_mode & 0o002
 

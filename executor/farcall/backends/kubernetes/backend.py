@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
@@ -174,8 +175,8 @@ class KubernetesBackend:
         others = {job_id: job for job_id, job in known.items() if not job.is_array}
         pods = await self._lookup.pods({job.name: job for job in others.values()}.values())
         found: dict[str, JobDetail | None] = {}
-        for job in {job.name: job for job in others.values()}.values():
-            await self._ending.end_left(job)
+        gangs = {job.name: job for job in others.values() if len(job.objects) > 1}
+        await asyncio.gather(*map(self._ending.end_left, gangs.values()))
         for job_id, job in others.items():
             found[job_id] = await self._plain(job, job_id, pods[job.name])
         for job_id, job in arrays.items():

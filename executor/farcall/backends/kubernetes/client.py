@@ -60,6 +60,7 @@ LAPSE_S = 60.0
 _OPENING_S = 3.0
 """For this long a refusal (401, 403) of what was allowed before, or of the very first request, is
 not believed: an API server that starts refuses until it has read the roles."""
+
 _AGENT = "farcall"
 
 
@@ -160,6 +161,8 @@ class Kube:
         """Make a request that may be repeated, and repeat it where the server fails for a while.
 
         So may each: a create that was carried out is refused the next time, for its name is taken.
+        A lack of rights is retried, too: for a minute where the same was allowed before, and for
+        three seconds where nothing has been allowed yet.
 
         Args:
             method: Of HTTP.
@@ -170,9 +173,6 @@ class Kube:
             ticket: With which the caller may take it back.
             patience_s: Seconds from the first failure, after which it is not tried again; by
                 default those of the timing.
-
-        A lack of rights is retried, too: for a minute where the same was allowed before, and for
-        some seconds where nothing has been allowed yet.
 
         Raises:
             KubeError: The server refused, or failed each time.

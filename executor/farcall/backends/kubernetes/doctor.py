@@ -79,7 +79,7 @@ def wanted(settings: Settings) -> list[Right]:
     """
     found = [
         Right("batch", "jobs", ("create", "get", "list", "patch")),
-        Right("batch", "jobs", ("watch",), "the status of jobs is asked for again and again"),
+        Right("batch", "jobs", ("watch",), "the status of jobs is polled"),
         Right("batch", "jobs", ("delete",), "jobs are deleted by their ttl alone"),
         Right("", "pods", ("list",)),
         Right("", "pods", ("watch",), "how a deleted pod ended is not known"),

@@ -14,11 +14,11 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from farcall.backends.kubernetes import nodes, volcano
+from farcall.backends.kubernetes import nodes, resources, volcano
 from farcall.backends.kubernetes.client import MERGE_PATCH, Kube
 from farcall.backends.kubernetes.describe import MAIN_ENDED
 from farcall.backends.kubernetes.lookup import Found, Lookup
-from farcall.backends.kubernetes.names import ENDED_ANNOTATION, NODE_LABEL, REASON_ANNOTATION
+from farcall.backends.kubernetes.names import ENDED_ANNOTATION, REASON_ANNOTATION
 from farcall.backends.kubernetes.refusals import Call, KubeError
 from farcall.backends.kubernetes.submission import path_of
 from farcall.model.endings import OWN_REASON
@@ -77,7 +77,7 @@ class Ending:
         try:
             if any(":" not in job_id for job_id in ids) or not job.is_array:
                 # The main node's first: its end, with the reason, is that of the whole.
-                objects = sorted(job.objects, key=_is_of_later_group)
+                objects = sorted(job.objects, key=_rank)
                 await self._end_object(objects[0], reason)
                 await asyncio.gather(*(self._end_object(each, reason) for each in objects[1:]))
             else:
@@ -87,14 +87,14 @@ class Ending:
         return {}
 
     async def end_left(self, job: Found) -> None:
-        """End the nodes of later groups that run on although the job has ended.
+        """End the nodes of later groups that still run although the job has ended.
 
         Nothing in the cluster does it, so whichever client looks at the job does. Refusals are
         logged: the answer on the job itself does not depend on it.
         """
         left = nodes.Gang(job.objects).left
         if job.is_deleted:  # with the main node's Job
-            left = [each for each in job.objects if _is_of_later_group(each)]
+            left = [each for each in job.objects if _rank(each)]
         left = [each for each in left if _uid(each) not in self._left]
         self._left.update(map(_uid, left))
         ends = (self._end_object(each, MAIN_ENDED) for each in left)
@@ -158,8 +158,9 @@ class Ending:
                 raise
 
 
-def _is_of_later_group(document: Mapping[str, Any]) -> bool:
-    return NODE_LABEL in (document["metadata"].get("labels") or {})
+def _rank(document: Mapping[str, Any]) -> int:
+    """Return the number of a later group's node, and 0 for the main node's Job."""
+    return resources.rank(document, 0)
 
 
 def _uid(document: Mapping[str, Any]) -> str:

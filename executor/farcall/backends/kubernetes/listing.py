@@ -6,14 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from farcall.backends.kubernetes import describe, volcano
+from farcall.backends.kubernetes import describe, resources, volcano
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.lookup import Found, Lookup
 from farcall.backends.kubernetes.names import (
     MANAGED_LABEL,
     MANAGER,
     NAME_ANNOTATION,
-    NODE_LABEL,
     QUEUE_LABEL,
     SUBMITTED_ANNOTATION,
     object_name,
@@ -186,7 +185,7 @@ def submitted_at(job: Mapping[str, Any]) -> tuple[datetime, str]:
 
 
 def _is_asked_for(job: Mapping[str, Any], named: str) -> bool:
-    is_part = NODE_LABEL in (job["metadata"].get("labels") or {})
+    is_part = resources.rank(job, 0) > 0
     return not is_part and wanted_name(job).startswith(named)
 
 

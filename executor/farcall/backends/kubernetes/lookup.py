@@ -35,13 +35,12 @@ _TOGETHER = 50
 _FIRST_LOOK_S = 0.5
 _LONGEST_LOOK_S = 15.0
 _MOST_LOOKS = 5000
-_SAMPLE = 100
-_PENDING = 20
+_MOST_EVENTS = 100
+_MOST_PENDING = 20
 """Pods that stand for all that wait: each is some kilobytes of JSON."""
 
 _BEHIND_S = 1.0
 _BEHIND_STEP_S = 0.02
-"""Of an array's pods that wait so many are looked at."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _OWN_JOB_NAME = "batch.kubernetes.io/job-name"
@@ -103,7 +102,7 @@ class Found:
     @property
     def has_failed(self) -> bool:
         """Whether it has failed, although some of it may still be stopping."""
-        return _has_failed(self.job)
+        return nodes.has_failed(self.job)
 
     @property
     def status(self) -> Mapping[str, Any]:
@@ -302,7 +301,7 @@ class Lookup:
         if found is None:
             params = {"labelSelector": _of_job(job), "fieldSelector": "status.phase=Pending"}
             path = self._kube.path("pods")
-            page = await self._kube.request("GET", path, params={**params, "limit": _PENDING})
+            page = await self._kube.request("GET", path, params={**params, "limit": _MOST_PENDING})
             found = [describe.pod(document) for document in items_of(page)]
             # They count the tasks that start; while some run nothing is blocked.
             self._keep(job, key, found, least_s=_LONGEST_LOOK_S if job.status.get("ready") else 0)
@@ -317,7 +316,7 @@ class Lookup:
         Raises:
             KubeError: The server refused.
         """
-        names = [name_of(job) for job in jobs if _has_failed(job)]
+        names = [name_of(job) for job in jobs if nodes.has_failed(job)]
         found: dict[str, list[Pod]] = {}
         for group in _groups(names, _TOGETHER):
             params = {
@@ -371,7 +370,9 @@ class Lookup:
         found = self._kept(job, key)
         if found is None:
             try:
-                page = await self._kube.request("GET", path, params={**params, "limit": _SAMPLE})
+                page = await self._kube.request(
+                    "GET", path, params={**params, "limit": _MOST_EVENTS}
+                )
             except KubeError as error:
                 if error.status not in (403, 404):
                     raise
@@ -458,13 +459,6 @@ def _whole(
     volcanos = [each for each in objects if volcano.is_one(each)]
     job = volcano.as_job(volcanos[0]) if volcanos else nodes.Gang(objects).job
     return {} if job is None else {name: Found(name, job, objects, is_deleted)}
-
-
-def _has_failed(job: Mapping[str, Any]) -> bool:
-    return any(
-        each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True"
-        for each in (job.get("status") or {}).get("conditions") or ()
-    )
 
 
 def _is_gang(job: Mapping[str, Any]) -> bool:

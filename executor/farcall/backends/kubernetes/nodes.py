@@ -19,13 +19,13 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from farcall.backends import groups
 from farcall.backends.base import JobSpec
-from farcall.backends.kubernetes import containers, documents, volcano
+from farcall.backends.kubernetes import containers, documents, resources, volcano
 from farcall.backends.kubernetes.names import (
     CONTAINER,
     INDEX_LABEL,
@@ -46,6 +46,8 @@ GANG_LABEL = "farcall/gang"
 
 _GANG = {GANG_LABEL: "yes"}
 _MOST_NODES = 1000
+_FAILURES = ("Failed", "FailureTarget")
+_ENDS = ("Complete", "SuccessCriteriaMet", *_FAILURES)
 _OWN_EXIT = " failed with exit code "
 """Of the Job controller's message on a rule about exit codes:
 https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/pod_failure_policy.go"""
@@ -290,7 +292,7 @@ class Gang:
 
     def __init__(self, jobs: Sequence[dict[str, Any]]) -> None:
         self._jobs = jobs
-        self._main = next((each for each in jobs if _node(each) is None), None)
+        self._main = next((each for each in jobs if not resources.rank(each, 0)), None)
 
     @property
     def job(self) -> dict[str, Any] | None:
@@ -318,26 +320,22 @@ class Gang:
         return [each for each in self._jobs if _end(each) is None]
 
 
-def _node(job: dict[str, Any]) -> str | None:
-    labels = job["metadata"].get("labels") or {}
-    found: str | None = labels.get(NODE_LABEL)
-    return found
+def has_failed(job: Mapping[str, Any]) -> bool:
+    """Return whether a Job has failed, although some of its pods may still be stopping."""
+    condition = _end(job)
+    return condition is not None and condition["type"] in _FAILURES
 
 
-def _end(job: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the condition with which a Job has come to its end, or comes to it."""
+def _end(job: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the condition with which a Job ended, or is about to."""
     for condition in (job.get("status") or {}).get("conditions") or ():
-        kind, status = condition.get("type"), condition.get("status")
-        if (
-            kind in ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
-            and status == "True"
-        ):
+        if condition.get("type") in _ENDS and condition.get("status") == "True":
             found: dict[str, Any] = condition
             return found
     return None
 
 
 def _is_loss(condition: dict[str, Any]) -> bool:
-    """Tell whether a Job failed otherwise than by its container's exit code."""
-    has_failed = condition["type"] in ("Failed", "FailureTarget")
-    return has_failed and _OWN_EXIT not in str(condition.get("message") or "")
+    """Return whether a Job failed for another reason than its container's exit code."""
+    message = str(condition.get("message") or "")
+    return condition["type"] in _FAILURES and _OWN_EXIT not in message

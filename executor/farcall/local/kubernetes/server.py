@@ -96,7 +96,7 @@ class ApiServer:
             return _refusal(error)
         except asyncio.CancelledError:
             raise
-        except ConnectionError:  # the client has gone: nobody reads an answer
+        except ConnectionError:  # the client has disconnected
             return web.Response()
         except Exception:
             _log.exception("The embedded Kubernetes has failed")
