@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_TIMEOUT_S = 300
 _GUARD = (
     '\nif __name__ == "__main__":\n    import bed\n    bed.run(calls, globals().get("check"))\n'
 )
@@ -59,9 +58,11 @@ class Runner:
     Args:
         top: An empty folder.
         variables: Environment variables of the programs, such as those of the cloud.
+        timeout_s: Seconds that a program may take in one place.
     """
 
-    def __init__(self, top, variables):
+    def __init__(self, top, variables, timeout_s=300):
+        self._timeout_s = timeout_s
         self._top = top
         self._installed = top / "site-packages"
         self._installed.mkdir()
@@ -97,23 +98,22 @@ class Runner:
         if "path" in options:
             path += f":{root / options['path']}"
         variables = {**self._environment, "PYTHONPATH": path}
-        return [_run(root, script, place, variables) for place in places]
+        return [self._run_in(place, root, script, variables) for place in places]
 
-
-def _run(root, script, place, environment):
-    out = root.with_name(f"{root.name}.{place}")
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=root,
-        env={**environment, "SAME_OUT": str(out), "SAME_WHERE": place, "SAME_ROOT": str(root)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_TIMEOUT_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in out.read_text().splitlines()]
+    def _run_in(self, place, root, script, environment):
+        out = root.with_name(f"{root.name}.{place}")
+        done = subprocess.run(
+            [sys.executable, script],
+            cwd=root,
+            env={**environment, "SAME_OUT": str(out), "SAME_WHERE": place, "SAME_ROOT": str(root)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=self._timeout_s,
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in out.read_text().splitlines()]
 
 
 def without_addresses(said):
