@@ -34,7 +34,7 @@ help:
 	@echo "make docs            the documentation as pages, in build/site; fails on dead links"
 	@echo "make bench           the benchmarks; writes benchmarks/RESULTS.md (20 minutes;"
 	@echo "                     BENCH='--only tasks --peer' for a part; BENCH=--help)"
-	@echo "make pictures        those of the page and of a terminal, in docs; needs Chromium or Chrome"
+	@echo "make pictures        the pictures of the web UI in docs; needs Chromium or Chrome"
 	@echo "make bootstrap       what jobs in the stock image begin with, of its source"
 	@echo "make constraints     resolve the dependencies again, into constraints.txt"
 	@echo "make image           build the image of the jobs (needs docker):"
@@ -49,7 +49,7 @@ demo-page: $(VENV)/demo-page
 
 # uv, where .ci/venv had to fetch it, serves the jobs' own installations too.
 demo-covalent: $(VENV)/demo-covalent
-	@PATH="$(CURDIR)/.uv/bin:$$PATH" $(BIN)/farcall covalent demo $(if $(KEEP),--keep)
+	@PATH="$(CURDIR)/.uv/bin:$$PATH" $(BIN)/python examples/covalent_demo/run.py $(if $(KEEP),--keep)
 
 test: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
@@ -92,13 +92,12 @@ check: $(VENV)/lint
 # Not with --quiet: --strict would let dead links pass. The variable silences an advertisement.
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	$(BIN)/python docs/site/links.py build/site
 
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
 pictures: $(VENV)/test
-	@PYTHONPATH=docs $(BIN)/python -m pictures $(PICTURES)
+	@$(BIN)/python docs/pictures.py
 
 # What a job's command holds of the bootstrap.
 bootstrap: $(VENV)/test

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor
 
 
@@ -49,7 +49,7 @@ async def _measure(count: int) -> list[tuple[float, float]]:
 
 
 def _main(count: int) -> dict[str, Any]:
-    with farcall.local.start() as aws:
+    with farcall_local.start() as aws:
         os.environ.update(aws.environment)
         found = asyncio.run(_measure(count))
     return {

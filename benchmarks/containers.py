@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import farcall.local
+import farcall_local
 from benchmarks import container_probe, peer
 from benchmarks.images import Image, Images, built, docker
 from benchmarks.stage import Stage, environment
@@ -75,7 +75,7 @@ def measure(say: Callable[[str], object], starts: int, *, peers: bool) -> Contai
     say("images ...")
     with (
         built(peer=peers) as images,
-        farcall.local.start(docker=True) as aws,
+        farcall_local.start(docker=True) as aws,
         Watch(images.label) as watch,
         _peer(peers) as python,
     ):

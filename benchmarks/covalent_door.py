@@ -24,7 +24,7 @@ from benchmarks import peer
 from benchmarks.batch import REGION
 from benchmarks.processes import descendants, memory_bytes, restart_peak
 from benchmarks.stage import BUCKET, Stage, stage
-from farcall.cli.demos.covalent_server import CovalentServer
+from tests.support.covalent_server import CovalentServer
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import farcall.local
+import farcall_local
 from benchmarks import report
 from benchmarks.client import double
 from benchmarks.meter import Meter
@@ -46,7 +46,7 @@ a second, as of the real controller."""
 def part(say: Callable[[str], object], count: int, *, options: str) -> report.Part:
     """Measure, and return the part of the page."""
     say(f"{count:,} tasks by map on the emulated Batch and Kubernetes (minutes) ...")
-    with farcall.local.start(kubernetes=True) as aws:
+    with farcall_local.start(kubernetes=True) as aws:
         aws.kubernetes.configure(sync_s=_SYNC_S)
         place = Stage("", {**environment(""), **aws.environment})
         batch = place.run("-m", "benchmarks.kubernetes", "batch", str(count))

@@ -15,7 +15,7 @@ import boto3
 import cloudpickle
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor
 from farcall.testing import Timing, use_timing
 from tests.support.commands import Commands
@@ -100,16 +100,16 @@ def commands() -> Iterator[Commands]:
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[farcall.local.LocalAWS]:
-    with farcall.local.start() as aws:
+def embedded() -> Iterator[farcall_local.LocalAWS]:
+    with farcall_local.start() as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
 
 
 @pytest.fixture(scope="module")
-def own_embedded() -> Iterator[farcall.local.LocalAWS]:
+def own_embedded() -> Iterator[farcall_local.LocalAWS]:
     """One of a module's own, for what it makes there: queues that others would be told of."""
-    with farcall.local.start() as aws:
+    with farcall_local.start() as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
 
@@ -125,8 +125,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 @pytest.fixture
 def aws(
-    embedded: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[farcall.local.LocalAWS]:
+    embedded: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[farcall_local.LocalAWS]:
     """The local AWS emulator, with the environment set to it; ends the jobs that a test leaves.
 
     Otherwise two jobs that sleep would occupy both processors of a small machine, and the next
@@ -140,16 +140,16 @@ def aws(
 
 
 @pytest.fixture(scope="session")
-def embedded_kubernetes() -> Iterator[farcall.local.LocalAWS]:
-    with farcall.local.start(kubernetes=True) as aws:
+def embedded_kubernetes() -> Iterator[farcall_local.LocalAWS]:
+    with farcall_local.start(kubernetes=True) as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
 
 
 @pytest.fixture
 def kubernetes(
-    embedded_kubernetes: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch
-) -> farcall.local.LocalAWS:
+    embedded_kubernetes: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch
+) -> farcall_local.LocalAWS:
     """An embedded AWS with a Kubernetes, and the environment set to both."""
     for name, value in embedded_kubernetes.environment.items():
         monkeypatch.setenv(name, value)
@@ -157,7 +157,7 @@ def kubernetes(
 
 
 @pytest.fixture
-def options(aws: farcall.local.LocalAWS) -> dict[str, Any]:
+def options(aws: farcall_local.LocalAWS) -> dict[str, Any]:
     """Small jobs that are tried once and gathered quickly."""
     return {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
 

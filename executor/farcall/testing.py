@@ -16,7 +16,7 @@ The embedded AWS is the same by its own protocols, and `use_timing` shortens wai
 
     @pytest.fixture(autouse=True, scope="session")
     def _fast():
-        with farcall.local.start() as aws, use_timing(Timing.fast()):
+        with farcall_local.start() as aws, use_timing(Timing.fast()):
             os.environ.update(aws.environment)
             yield aws
 """

@@ -13,7 +13,7 @@ from random import Random
 import psutil
 from kubernetes import client, config
 
-from farcall.local.runners.process import FOLDER
+from farcall_local.runners.process import FOLDER
 from tests.chaos.events import Storm
 from tests.chaos.truth import Truth, ask_bucket
 

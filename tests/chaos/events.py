@@ -10,7 +10,7 @@ from random import Random
 
 import psutil
 
-from farcall.local.runners.process import FOLDER
+from farcall_local.runners.process import FOLDER
 from tests.chaos.work import read
 
 NO_START = "CannotPullContainerError: pull image manifest has been retried 5 time(s): i/o timeout"

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import farcall.local
+import farcall_local
 from tests.chaos import cluster, truth
 from tests.chaos import plan as plans
 from tests.chaos.events import Storm, left_behind
@@ -94,7 +94,7 @@ def run(seed, tasks, minutes, folder, clients=plans.CLIENTS, *, kubernetes=False
     token = secrets.token_hex(8)
     os.environ["CHAOS_TOKEN"] = token  # whoever is started from here on bears it
     try:
-        with farcall.local.start(cpus=_CPUS, kubernetes=kubernetes) as aws:
+        with farcall_local.start(cpus=_CPUS, kubernetes=kubernetes) as aws:
             aws.configure(stop_grace_s=5.0)
             if kubernetes:
                 aws.kubernetes.configure(retry_s=0.2)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from farcall.engine.session import Session, session_for
-from farcall.local import LocalAWS
 from farcall.model.settings import Settings
+from farcall_local import LocalAWS
 from tests.support.commands import FARCALL, Commands
 
 

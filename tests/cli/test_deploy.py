@@ -16,7 +16,7 @@ import boto3
 import pytest
 import tomlkit
 
-import farcall.local
+import farcall_local
 from farcall.deploy import stack
 from farcall.model.settings import read
 from tests.support.commands import FARCALL
@@ -65,7 +65,7 @@ class Account:
 
 @pytest.fixture(scope="module")
 def whole():
-    with farcall.local.start(empty=True) as aws:
+    with farcall_local.start(empty=True) as aws:
         yield Account(aws)
 
 

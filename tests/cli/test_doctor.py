@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall.operations import doctor
 from farcall.operations.doctor import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from tests.support import iam
@@ -42,7 +42,7 @@ def bad(found: dict[str, Finding]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def embedded(own_embedded: farcall.local.LocalAWS) -> farcall.local.LocalAWS:
+def embedded(own_embedded: farcall_local.LocalAWS) -> farcall_local.LocalAWS:
     return own_embedded
 
 
@@ -246,7 +246,7 @@ async def test_what_the_client_may_not_look_at_is_named(client) -> None:
 
 @pytest.fixture(scope="module")
 def enforced() -> Iterator[iam.Enforced]:
-    with farcall.local.start(enforce_iam=True) as aws:
+    with farcall_local.start(enforce_iam=True) as aws:
         yield iam.Enforced(aws)
 
 

@@ -15,7 +15,7 @@ import boto3
 import pytest
 import tomlkit
 
-import farcall.local
+import farcall_local
 from farcall.deploy.build_context import build_context
 from farcall.model.errors import FarcallError
 from farcall.model.settings import read
@@ -146,7 +146,7 @@ class Account:
 
 @pytest.fixture(scope="module")
 def whole():
-    with farcall.local.start(empty=True, enforce_iam=True) as aws:
+    with farcall_local.start(empty=True, enforce_iam=True) as aws:
         yield Account(aws)
 
 

@@ -105,7 +105,7 @@ def test_modules_import_without_docstrings():
     [
         ("farcall.awsbatch", "covalent", "covalent"),
         ("farcall.joblib", "joblib", "joblib"),
-        ("farcall.local.launch", "moto", "local"),
+        ("farcall_local.launch", "moto", "local"),
         ("farcall.torchx", "torchx", "torchx"),
         ("farcall.ui", "uvicorn", "ui"),
     ],

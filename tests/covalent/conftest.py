@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, Protocol
 import cloudpickle
 import pytest
 
-import farcall.local
-from farcall.cli.demos.covalent_server import CovalentServer
+import farcall_local
 from tests.support.absent import Absent
 from tests.support.browser import BROWSER, LACKING
+from tests.support.covalent_server import CovalentServer
 from tests.support.patience import PATIENCE_S
 from tests.support.timing import STREAM_S
 
@@ -119,15 +119,15 @@ def _covalent_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[farcall.local.LocalAWS]:
+def embedded() -> Iterator[farcall_local.LocalAWS]:
     """The embedded AWS whose key the server has, with room for several jobs at a time."""
-    with farcall.local.start(cpus=8) as aws:
+    with farcall_local.start(cpus=8) as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
 
 
 @pytest.fixture(scope="session")
-def server(embedded: farcall.local.LocalAWS) -> Iterator[CovalentServer]:
+def server(embedded: farcall_local.LocalAWS) -> Iterator[CovalentServer]:
     """The server that Covalent in this process talks to, on the embedded AWS."""
     assert _COVALENT is not None
     # It has the port that the import has left in the configuration.

@@ -20,7 +20,7 @@ from pathlib import Path
 import covalent as ct
 import pytest
 
-from farcall.cli.demos.covalent_server import CovalentServer
+from tests.support.covalent_server import CovalentServer
 from tests.support.wheels import Index
 
 ENTRY_POINTS = "[console_scripts]\ntravelled-tool = travelled:main\n"

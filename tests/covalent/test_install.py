@@ -34,10 +34,10 @@ import sys
 import urllib.request
 from pathlib import Path
 
-import farcall.local
-from farcall.cli.demos.covalent_server import CovalentServer
+import farcall_local
+from tests.support.covalent_server import CovalentServer
 
-with farcall.local.start() as aws, CovalentServer(Path("covalent"), aws.environment) as server:
+with farcall_local.start() as aws, CovalentServer(Path("covalent"), aws.environment) as server:
     os.environ.update(aws.environment)
     os.environ.update(server.environment)
     import covalent as ct

@@ -23,12 +23,12 @@ from covalent.executor.utils.wrappers import wrapper_fn
 
 import farcall.awsbatch
 from farcall import JobLostError, SettingsError
-from farcall.cli.demos.covalent_server import CovalentServer
 from farcall.covalent.plugin import database
 from farcall.model.errors import FarcallError
 from farcall.model.platforms import BATCH
 from farcall.model.settings import options_of
 from farcall.model.workflows import Workflow
+from tests.support.covalent_server import CovalentServer
 from tests.support.proxy import Proxy
 
 if sys.version_info >= (3, 11):

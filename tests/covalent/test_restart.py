@@ -19,7 +19,7 @@ import boto3
 import covalent as ct
 import pytest
 
-import farcall.local
+import farcall_local
 from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S, until
 from tests.support.proxy import Proxy, lose_reasons
@@ -118,7 +118,7 @@ def under_way(client):
 @pytest.fixture(scope="module")
 def aws():
     """An embedded AWS with room for all jobs at once."""
-    with farcall.local.start(cpus=16) as running:
+    with farcall_local.start(cpus=16) as running:
         running.configure(stream_s=STREAM_S)
         yield running
 

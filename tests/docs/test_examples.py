@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from farcall.cli.demos.covalent_server import CovalentServer
 from tests.docs.pages import run_installed
+from tests.support.covalent_server import CovalentServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import farcall.local
+import farcall_local
 from tests.docs.pages import ROOT, Block, blocks, run_installed
 
 PAGE = ROOT / "docs" / "kubernetes.md"
@@ -31,7 +31,7 @@ def _script() -> Block:
     return next(each for each in blocks(PAGE) if each.script == "cluster.py")
 
 
-def _fill(folder: Path, aws: farcall.local.LocalAWS) -> None:
+def _fill(folder: Path, aws: farcall_local.LocalAWS) -> None:
     """Put context, bucket, endpoint and keys into the files, as their comments ask."""
     context = json.loads(run_installed("kubectl", "config", "view", "-o", "json").stdout)
     values = {
@@ -49,7 +49,7 @@ def _fill(folder: Path, aws: farcall.local.LocalAWS) -> None:
 
 
 def test_complete_example_runs(
-    kubernetes: farcall.local.LocalAWS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kubernetes: farcall_local.LocalAWS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(ROOT / "docs" / "kubernetes", tmp_path / "docs" / "kubernetes")
     _fill(tmp_path / "docs" / "kubernetes", kubernetes)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from farcall.cli.demos.covalent_server import CovalentServer
 from tests.docs.pages import PAGES, ROOT, blocks, run_installed
+from tests.support.covalent_server import CovalentServer
 
 BLOCKS = [
     block

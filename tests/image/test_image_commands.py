@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor
-from farcall.local import names
 from farcall.model.settings import read
+from farcall_local import names
 from tests.image.conftest import Docker
 from tests.support.own_wheel import ENVIRONMENT, build_own
 from tests.support.patience import until
@@ -113,7 +113,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(
-    aws: farcall.local.LocalAWS, installed: Path, registry: str, monkeypatch: pytest.MonkeyPatch
+    aws: farcall_local.LocalAWS, installed: Path, registry: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Farcall]:
     """Runs the installed farcall, where ECR's password is that of the registry."""
     monkeypatch.delenv("FARCALL_CONTAINER_IMAGE_URI")

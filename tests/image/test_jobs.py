@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import (
     BatchExecutor,
     JobCancelledError,
@@ -32,7 +32,7 @@ Make = Callable[..., BatchExecutor]
 
 @pytest.mark.path
 async def test_value_streams_logs_and_usage_come_back(
-    executor: BatchExecutor, batch: Account, aws: farcall.local.LocalAWS
+    executor: BatchExecutor, batch: Account, aws: farcall_local.LocalAWS
 ) -> None:
     def work(size: int) -> int:
         held = b"x" * size
@@ -143,7 +143,7 @@ async def test_a_terminated_function_cleans_up_and_exits_with_143(
 
 
 async def test_credentials_that_expire_are_renewed(
-    make_executor: Make, aws: farcall.local.LocalAWS, proxy: Proxy
+    make_executor: Make, aws: farcall_local.LocalAWS, proxy: Proxy
 ) -> None:
     """Output goes to S3 with keys of different ages; none of it is refused."""
     aws.configure(credential_lifetime_s=2)

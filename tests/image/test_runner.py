@@ -16,9 +16,9 @@ from pathlib import Path
 import boto3
 import pytest
 
-import farcall.local
-from farcall.local.leftovers import identity
-from farcall.local.runners.docker import SERVER_LABEL
+import farcall_local
+from farcall.model.leftovers import identity
+from farcall_local.runners.docker import SERVER_LABEL
 from tests.local.account import Account
 
 
@@ -188,7 +188,7 @@ def folders(server):
 def test_nothing_outlives_the_embedded_aws(docker, base_image):
     """Neither a server that is stopped nor one that is killed leaves a container for ever."""
     for killed in (False, True):
-        with farcall.local.start(cpus=2, docker=True) as aws:
+        with farcall_local.start(cpus=2, docker=True) as aws:
             account = Account(aws, base_image)
             account.start("trap '' TERM; sleep 1000")
             pid = aws._process.pid
@@ -202,7 +202,7 @@ def test_nothing_outlives_the_embedded_aws(docker, base_image):
             assert folders(server) == []
     assert len(containers(docker, server)) == 1
     assert len(folders(server)) == 1
-    with farcall.local.start(cpus=2, docker=True) as aws:
+    with farcall_local.start(cpus=2, docker=True) as aws:
         account = Account(aws, base_image)
         account.run("true")
         account.close()

@@ -13,13 +13,13 @@ import pytest
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, AppState, BindMount, DeviceMount, Resource, Role
 
-import farcall.local
+import farcall_local
 
 SMALL = Resource(cpu=1, gpu=0, memMB=128)
 
 
 @pytest.fixture
-def runner(aws: farcall.local.LocalAWS) -> Iterator[Runner]:
+def runner(aws: farcall_local.LocalAWS) -> Iterator[Runner]:
     """TorchX's Runner as its users have it: it finds the scheduler by itself."""
     with get_runner() as opened:
         yield opened

@@ -15,7 +15,7 @@ import contextlib
 
 import pytest
 
-from farcall.local import start
+from farcall_local import start
 from tests.local.account import Account
 from tests.local.cluster import Cluster
 

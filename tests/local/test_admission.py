@@ -18,7 +18,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-import farcall.local
+import farcall_local
 from tests.support.foreign import INTRUDER
 from tests.support.patience import PATIENCE_S, until
 from tests.support.signing import session, signed
@@ -68,7 +68,7 @@ FOREIGN = {
 
 @pytest.fixture(scope="module", params=[False, True], ids=["", "enforced"])
 def aws(request):
-    with farcall.local.start(cpus=1, enforce_iam=request.param) as started:
+    with farcall_local.start(cpus=1, enforce_iam=request.param) as started:
         yield started
 
 
@@ -230,7 +230,7 @@ def test_the_keys_of_a_role_need_their_own_secret_and_token(aws):
 
 
 def test_each_start_has_a_key_of_its_own(aws):
-    with farcall.local.start(cpus=1) as other:
+    with farcall_local.start(cpus=1) as other:
         assert is_refused(call(other, "sts", aws.environment))
         assert is_refused(call(aws, "sts", other.environment))
         assert call(other, "sts", other.environment)[0] == 200
@@ -311,7 +311,7 @@ BROKEN = {
 
 
 def test_strangers_write_nothing_on_the_users_terminal(capfd):
-    with farcall.local.start(cpus=1) as aws:
+    with farcall_local.start(cpus=1) as aws:
         address = urlsplit(aws.endpoint_url)
         for sent in BROKEN.values():
             with socket.create_connection((address.hostname, address.port)) as connection:

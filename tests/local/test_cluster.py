@@ -9,21 +9,21 @@ import contextlib
 
 import pytest
 
-from farcall.local.iam.signatures import AccessKey
-from farcall.local.kubernetes import pod_template
-from farcall.local.kubernetes.cluster import Cluster
-from farcall.local.kubernetes.kinds import (
+from farcall_local.iam.signatures import AccessKey
+from farcall_local.kubernetes import pod_template
+from farcall_local.kubernetes.cluster import Cluster
+from farcall_local.kubernetes.kinds import (
     CONFIG_MAP,
     EVENT,
     JOB,
     NODE,
     POD,
 )
-from farcall.local.kubernetes.store import Store
-from farcall.local.kubernetes.timing import Timing
-from farcall.local.runners.credentials import RoleCredentials
-from farcall.local.runners.process import ProcessRunner
-from farcall.local.runners.runner import Exit
+from farcall_local.kubernetes.store import Store
+from farcall_local.kubernetes.timing import Timing
+from farcall_local.runners.credentials import RoleCredentials
+from farcall_local.runners.process import ProcessRunner
+from farcall_local.runners.runner import Exit
 from tests.support.patience import PATIENCE_S
 
 LONG = 2**31 - 1

@@ -5,11 +5,11 @@ Starts nothing.
 
 import pytest
 
-from farcall.local.kubernetes import indexes, quantities
-from farcall.local.kubernetes.kinds import SECRET
-from farcall.local.kubernetes.pod_environment import expanded
-from farcall.local.kubernetes.pod_volumes import MountError, Volumes
-from farcall.local.kubernetes.store import Store
+from farcall_local.kubernetes import indexes, quantities
+from farcall_local.kubernetes.kinds import SECRET
+from farcall_local.kubernetes.pod_environment import expanded
+from farcall_local.kubernetes.pod_volumes import MountError, Volumes
+from farcall_local.kubernetes.store import Store
 
 GIB = 2**30
 

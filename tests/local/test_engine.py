@@ -12,17 +12,17 @@ import os
 
 import pytest
 
-from farcall.local import names
-from farcall.local.batch import submissions
-from farcall.local.batch.definitions import Definitions
-from farcall.local.batch.engine import Engine
-from farcall.local.batch.jobs import Status
-from farcall.local.batch.queues import Queues
-from farcall.local.iam.signatures import AccessKey
-from farcall.local.runners.credentials import RoleCredentials
-from farcall.local.runners.execution import Durations, World
-from farcall.local.runners.logs import CloudWatchLogs
-from farcall.local.runners.process import ProcessRunner
+from farcall_local import names
+from farcall_local.batch import submissions
+from farcall_local.batch.definitions import Definitions
+from farcall_local.batch.engine import Engine
+from farcall_local.batch.jobs import Status
+from farcall_local.batch.queues import Queues
+from farcall_local.iam.signatures import AccessKey
+from farcall_local.runners.credentials import RoleCredentials
+from farcall_local.runners.execution import Durations, World
+from farcall_local.runners.logs import CloudWatchLogs
+from farcall_local.runners.process import ProcessRunner
 from tests.support.patience import until_async
 
 SLEEP = ["sleep", "600"]  # until the test ends it

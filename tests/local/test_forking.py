@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from farcall import JobError
-from farcall.local import start
+from farcall_local import start
 from tests.support.patience import until, until_async
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import farcall.local
+import farcall_local
 from tests.support.patience import until
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
@@ -59,7 +59,7 @@ def secret(name):
 
 @pytest.fixture(scope="module")
 def aws():
-    with farcall.local.start(kubernetes=True) as running:
+    with farcall_local.start(kubernetes=True) as running:
         yield running
 
 
@@ -73,7 +73,7 @@ def names(api):
 
 
 def test_its_files_are_the_users_and_go_with_it():
-    with farcall.local.start(kubernetes=True) as aws:
+    with farcall_local.start(kubernetes=True) as aws:
         file = Path(aws.environment["KUBECONFIG"])
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -81,14 +81,14 @@ def test_its_files_are_the_users_and_go_with_it():
 
 
 def test_without_being_asked_for_there_is_none():
-    with farcall.local.start() as aws:
+    with farcall_local.start() as aws:
         assert "KUBECONFIG" not in aws.environment
         with pytest.raises(ValueError, match="There is no Kubernetes"):
             aws.kubernetes.compact()
 
 
 def test_it_serves_in_this_process_too():
-    with farcall.local.LocalServer(kubernetes=True) as server:
+    with farcall_local.LocalServer(kubernetes=True) as server:
         assert Api(server.environment["KUBECONFIG"]).ask("GET", "/version")[0] == 200
         server.kubernetes.throttle(1)
 
@@ -202,8 +202,8 @@ def test_importing_the_embedded_aws_does_not_import_kubernetes():
     import sys
 
     source = (
-        "import sys, farcall.local; found = [name for name in sys.modules if "
-        "name.startswith(('farcall.local.kubernetes.', 'cryptography', 'yaml'))]; print(found)"
+        "import sys, farcall_local; found = [name for name in sys.modules if "
+        "name.startswith(('farcall_local.kubernetes.', 'cryptography', 'yaml'))]; print(found)"
     )
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
@@ -213,4 +213,4 @@ def test_importing_the_embedded_aws_does_not_import_kubernetes():
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "['farcall.local.kubernetes.controls']"
+    assert done.stdout.strip() == "['farcall_local.kubernetes.controls']"

@@ -17,16 +17,16 @@ import textwrap
 
 import pytest
 
-import farcall.local
-from farcall.local import run_command, start
-from farcall.local.iam.signatures import AccessKey
-from farcall.local.names import REGION, client_environment
+import farcall_local
+from farcall_local import run_command, start
+from farcall_local.iam.signatures import AccessKey
+from farcall_local.names import REGION, client_environment
 from tests.local.account import Account
 from tests.local.test_forking import running_with_others
 from tests.local.test_server import gone
 from tests.support.patience import PATIENCE_S, until
 
-RUN = "import sys; from farcall.local import run_command; sys.exit(run_command(sys.argv[1:]))"
+RUN = "import sys; from farcall_local import run_command; sys.exit(run_command(sys.argv[1:]))"
 #: A command that says it is there, counts its SIGINTs for a while and exits with 40 and more.
 COUNTING = textwrap.dedent("""
     import signal, sys, time
@@ -93,7 +93,7 @@ def test_server_and_jobs_end_with_a_killed_parent(spawn, tmp_path):
         """
         import sys, time
         from tests.local.account import Account
-        from farcall.local import start
+        from farcall_local import start
         aws = start(cpus=1)
         account = Account(aws)
         script = f"sleep 100 & echo $! $$ > {sys.argv[1]}; wait"
@@ -177,7 +177,7 @@ def test_a_command_that_outlives_its_aws(monkeypatch, capfd):
         aws._process.kill()
         return aws
 
-    monkeypatch.setattr("farcall.local.command.start", doomed)
+    monkeypatch.setattr("farcall_local.command.start", doomed)
     assert run_command(["sh", "-c", "sleep 2; exit 7"]) == 7
     assert capfd.readouterr().err.count("the embedded AWS has ended") == 1
 
@@ -215,7 +215,7 @@ def test_ctrl_c_reaches_the_command_once(spawn):
 
 def test_serve_prints_exports_until_ctrl_c(spawn):
     """`serve` prints what a shell can evaluate, and ends quietly on SIGINT."""
-    process = spawn("import farcall.local; farcall.local.serve()", stderr=subprocess.PIPE)
+    process = spawn("import farcall_local; farcall_local.serve()", stderr=subprocess.PIPE)
     lines = [
         process.stdout.readline() for _ in client_environment("127.0.0.1", 1, AccessKey.new())
     ]
@@ -231,7 +231,7 @@ def test_serve_prints_exports_until_ctrl_c(spawn):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
 def test_serve_ends_quietly_with_a_running_job(spawn, tmp_path):
-    process = spawn("import farcall.local; farcall.local.serve()", stderr=subprocess.PIPE)
+    process = spawn("import farcall_local; farcall_local.serve()", stderr=subprocess.PIPE)
     environment = {}
     for _ in client_environment("127.0.0.1", 1, AccessKey.new()):
         name, _, value = process.stdout.readline().removeprefix("export ").partition("=")
@@ -246,7 +246,7 @@ def test_serve_notices_that_its_server_is_gone(spawn):
     """`serve` does not wait for a server that has ended."""
     process = spawn(
         """
-        import farcall.local.command as command
+        import farcall_local.command as command
         start = command.start
         def doomed(**options):
             aws = start(**options)
@@ -262,7 +262,7 @@ def test_serve_notices_that_its_server_is_gone(spawn):
     assert "The embedded AWS has ended" in err
 
 
-@pytest.mark.parametrize("use", [start, lambda: farcall.local.LocalServer])
+@pytest.mark.parametrize("use", [start, lambda: farcall_local.LocalServer])
 def test_without_the_extra(monkeypatch, use):
     """Without moto the error says what to install."""
     find = importlib.util.find_spec
@@ -270,7 +270,7 @@ def test_without_the_extra(monkeypatch, use):
         importlib.util, "find_spec", lambda name, *rest: name != "moto" and find(name, *rest)
     )
     monkeypatch.setattr(
-        "farcall.local.launch.importlib.util.find_spec",
+        "farcall_local.launch.importlib.util.find_spec",
         lambda name, *rest: None if name == "moto" else find(name, *rest),
     )
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'farcall\[local\]'"):
@@ -281,8 +281,8 @@ def test_what_starts_it_is_imported_without_the_extra():
     script = """
         import sys
         sys.modules.update(dict.fromkeys(("moto", "flask", "werkzeug")))  # not to be had
-        import farcall.local.runners.process
-        farcall.local.start()
+        import farcall_local.runners.process
+        farcall_local.start()
     """
     code = textwrap.dedent(script)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

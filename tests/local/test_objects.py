@@ -21,8 +21,8 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-import farcall.local
-from farcall.local.leftovers import identity
+import farcall_local
+from farcall.model.leftovers import identity
 from tests.support.signing import signed
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ DATA = random.Random(7).randbytes(2 * PART + 3_000_001)
 
 @pytest.fixture(scope="module")
 def aws():
-    with farcall.local.start(cpus=1) as started:
+    with farcall_local.start(cpus=1) as started:
         yield started
 
 
@@ -166,7 +166,7 @@ def test_an_upload_by_hand(s3):
 
 def test_files_are_the_users_alone_and_go_with_the_server_even_a_killed_one():
     def stored():
-        started = farcall.local.start(cpus=1)
+        started = farcall_local.start(cpus=1)
         path = f"/{BUCKET}/large"
         headers = signed("s3", "PUT", f"{started.endpoint_url}{path}", started.environment, DATA)
         connection = http.client.HTTPConnection(urlsplit(started.endpoint_url).netloc)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farcall.local.batch import retries
-from farcall.local.batch.limits import Bucket
-from farcall.local.runners import logs
-from farcall.local.runners.processors import Processors
+from farcall_local.batch import retries
+from farcall_local.batch.limits import Bucket
+from farcall_local.runners import logs
+from farcall_local.runners.processors import Processors
 
 
 @given(st.lists(st.sampled_from([0.25, 0.5, 1, 2, 3, 4, 9]), max_size=30), st.data())

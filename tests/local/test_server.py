@@ -22,10 +22,10 @@ from botocore.config import Config
 from moto.s3.models import S3Backend
 from obstore.store import S3Store
 
-from farcall.local import LocalServer
-from farcall.local.runners import process
-from farcall.local.runners.runner import Exit, StartError
-from farcall.local.services.front import Handler
+from farcall_local import LocalServer
+from farcall_local.runners import process
+from farcall_local.runners.runner import Exit, StartError
+from farcall_local.services.front import Handler
 from tests.local.account import Account
 from tests.support.leaks import Held
 from tests.support.patience import PATIENCE_S, until

@@ -8,7 +8,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-import farcall.local
+import farcall_local
 from tests.same.programs import PROGRAMS, Runner, without_addresses
 
 PLACES = {
@@ -21,7 +21,7 @@ PLACES = {
 def main():
     """Print which programs behave as they do here, by the place where their calls run."""
     found = {place: {} for place in PLACES}
-    with farcall.local.start() as aws, tempfile.TemporaryDirectory() as top:
+    with farcall_local.start() as aws, tempfile.TemporaryDirectory() as top:
         runner = Runner(Path(top), aws.environment, timeout_s=40)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for name, ends in zip(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import boto3
 
-import farcall.local
+import farcall_local
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 
@@ -39,7 +39,7 @@ class Attacker:
         marker: The file that the attacker's code creates wherever it runs.
     """
 
-    def __init__(self, aws: farcall.local.LocalAWS, marker: Path) -> None:
+    def __init__(self, aws: farcall_local.LocalAWS, marker: Path) -> None:
         self.marker = marker
         self._s3 = boto3.client("s3")
         self._bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]

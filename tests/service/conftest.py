@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor
 from tests.service.attempt import LATE, Attempt
 from tests.service.operations import Meeting
@@ -17,13 +17,13 @@ from tests.support.proxy import Proxy
 
 
 @pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
+def proxy(aws: farcall_local.LocalAWS) -> Iterator[Proxy]:
     with Proxy(aws.endpoint_url) as running:
         yield running
 
 
 @pytest.fixture
-def attempt(aws: farcall.local.LocalAWS, proxy: Proxy) -> Iterator[Callable[..., Attempt]]:
+def attempt(aws: farcall_local.LocalAWS, proxy: Proxy) -> Iterator[Callable[..., Attempt]]:
     """Put a task into the bucket, as `Attempt` does; what runs it ends with the test."""
     with contextlib.ExitStack() as stack:
 
@@ -59,6 +59,6 @@ def late(attempt: Callable[..., Attempt], tmp_path: Path) -> Late:
 
 @pytest.fixture
 def meeting(
-    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
+    aws: farcall_local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
 ) -> Meeting:
     return Meeting(aws, make_executor, tmp_path)

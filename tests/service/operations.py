@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor, JobCancelledError
 from tests.support.patience import PATIENCE_S
 from tests.support.proxy import Fault, Proxy
@@ -133,7 +133,7 @@ class Meeting:
 
     def __init__(
         self,
-        aws: farcall.local.LocalAWS,
+        aws: farcall_local.LocalAWS,
         make_executor: Callable[..., BatchExecutor],
         folder: Path,
     ) -> None:

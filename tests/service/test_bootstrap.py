@@ -20,7 +20,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-import farcall.local
+import farcall_local
 from farcall.backends import bootstrap
 from farcall.backends.base import Runtime
 from farcall.packages.target import Target
@@ -98,7 +98,7 @@ def serving(handler, **what):
 
 @pytest.fixture(scope="module")
 def account():
-    with farcall.local.start(enforce_iam=True) as aws:
+    with farcall_local.start(enforce_iam=True) as aws:
         yield Enforced(aws)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-import farcall.local
+import farcall
 from farcall import BatchExecutor, CallResult, ChildKilledError, JobCancelledError
 from tests.support.patience import until
 

@@ -17,7 +17,7 @@ from typing import Any
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import (
     BatchExecutor,
     CommandError,
@@ -118,7 +118,7 @@ async def test_a_program_that_is_not_there_is_told(executor: BatchExecutor) -> N
 
 
 async def test_a_time_limit_ends_all_nodes(
-    executor: BatchExecutor, aws: farcall.local.LocalAWS
+    executor: BatchExecutor, aws: farcall_local.LocalAWS
 ) -> None:
     aws.configure(timeout_scale=0.01)
     try:

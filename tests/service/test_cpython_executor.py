@@ -27,7 +27,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchFuture, BatchPoolExecutor
 from farcall.client.loop_thread import LoopThread
 from tests.support import cpython
@@ -77,14 +77,14 @@ def _of_cpython(name: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def many_processors() -> Iterator[farcall.local.LocalAWS]:
+def many_processors() -> Iterator[farcall_local.LocalAWS]:
     """An embedded AWS on which calls that sleep do so beside each other."""
-    with farcall.local.start(cpus=8) as aws:
+    with farcall_local.start(cpus=8) as aws:
         yield aws
 
 
 @pytest.fixture(autouse=True)
-def _on_it(many_processors: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> None:
+def _on_it(many_processors: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have pools find it and their options, also those of the tests' own scripts."""
     options = {"VCPU": "1", "MEMORY": "1", "RETRY_ATTEMPTS": "1", "LINGER_S": "0.02"}
     for name, value in many_processors.environment.items():

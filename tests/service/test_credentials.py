@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor, ServiceError
 from farcall.engine.session import session_for
 from tests.support import signing
@@ -30,7 +30,7 @@ def linger(go: str) -> int:
 class Login:
     """A profile with the keys of a role's session, as a login writes them into a file."""
 
-    def __init__(self, aws: farcall.local.LocalAWS, proxy: Proxy, file: Path) -> None:
+    def __init__(self, aws: farcall_local.LocalAWS, proxy: Proxy, file: Path) -> None:
         self._aws = aws
         self._proxy = proxy
         self._file = file
@@ -53,7 +53,7 @@ class Login:
 
 @pytest.fixture
 def login(
-    aws: farcall.local.LocalAWS, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aws: farcall_local.LocalAWS, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Login:
     file = tmp_path / "keys"
     login = Login(aws, proxy, file)

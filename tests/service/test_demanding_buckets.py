@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor, Settings
 from farcall.engine.session import session_for
 from tests.support.faults import Fault, Request
@@ -32,12 +32,12 @@ CHECKSUM = "x-amz-checksum-sha256"
 
 
 @pytest.fixture(scope="module")
-def embedded(own_embedded: farcall.local.LocalAWS) -> farcall.local.LocalAWS:
+def embedded(own_embedded: farcall_local.LocalAWS) -> farcall_local.LocalAWS:
     return own_embedded
 
 
 @pytest.fixture
-def s3(aws: farcall.local.LocalAWS) -> Iterator[Any]:
+def s3(aws: farcall_local.LocalAWS) -> Iterator[Any]:
     client = boto3.client("s3", region_name="us-east-1", endpoint_url=aws.endpoint_url)
     yield client
     client.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import (
     BatchExecutor,
     HostLostError,
@@ -69,7 +69,7 @@ async def until_told(caplog: pytest.LogCaptureFixture, count: int = 1) -> list[s
 
 @POLICIES
 async def test_a_job_whose_instance_is_reclaimed_runs_again(
-    retry_on: str, aws: farcall.local.LocalAWS, executor: BatchExecutor
+    retry_on: str, aws: farcall_local.LocalAWS, executor: BatchExecutor
 ) -> None:
     again = executor.with_options(retry_attempts=3, retry_on=retry_on)
     job = await again.submit(run_on_from, 2)
@@ -132,7 +132,7 @@ async def test_a_failed_attempt_is_told_of_while_the_next_one_runs(
 
 
 async def test_the_error_of_the_last_attempt_tells_of_those_before(
-    aws: farcall.local.LocalAWS, executor: BatchExecutor, caplog: pytest.LogCaptureFixture
+    aws: farcall_local.LocalAWS, executor: BatchExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
     def work() -> None:
         number = int(os.environ["AWS_BATCH_JOB_ATTEMPT"])

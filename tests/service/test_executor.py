@@ -16,7 +16,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor, FarcallError, JobCancelledError, JobLostError, JobStatus
 from farcall.engine.session import session_for
 from tests.support.foreign import submit
@@ -32,7 +32,7 @@ def wait_for_ever() -> None:
     time.sleep(600)  # until the test, or what it tests, ends it
 
 
-def objects(aws: farcall.local.LocalAWS) -> list[str]:
+def objects(aws: farcall_local.LocalAWS) -> list[str]:
     s3 = boto3.client("s3")
     bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
@@ -66,7 +66,7 @@ async def test_tasks_submitted_together_are_one_array_job(executor: BatchExecuto
 
 
 async def test_delivered_objects_are_deleted_and_those_of_failures_stay(
-    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor]
+    aws: farcall_local.LocalAWS, make_executor: Callable[..., BatchExecutor]
 ) -> None:
     before = set(objects(aws))
     async with make_executor() as executor:
@@ -82,7 +82,7 @@ async def test_delivered_objects_are_deleted_and_those_of_failures_stay(
 
 
 async def test_another_process_joins_a_job(
-    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
+    aws: farcall_local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
 ) -> None:
     async with make_executor(keep_artifacts=True) as executor:
         job = await executor.submit(work, 41)

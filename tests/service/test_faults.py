@@ -18,7 +18,7 @@ from typing import Any
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor
 from farcall_runtime.contract import ExitCode
 from tests.service.attempt import Attempt, value_of
@@ -31,7 +31,7 @@ SUBMIT, LIST = "batch submitjob", "batch listjobs"
 class Ledger:
     """A function with a name of its own, which writes down each of its runs."""
 
-    def __init__(self, aws: farcall.local.LocalAWS, folder: Path) -> None:
+    def __init__(self, aws: farcall_local.LocalAWS, folder: Path) -> None:
         self._aws = aws
         self._path = folder / "ledger"
         self._path.touch()
@@ -71,7 +71,7 @@ class Ledger:
 
 
 @pytest.fixture
-def ledger(aws: farcall.local.LocalAWS, tmp_path: Path) -> Ledger:
+def ledger(aws: farcall_local.LocalAWS, tmp_path: Path) -> Ledger:
     return Ledger(aws, tmp_path)
 
 

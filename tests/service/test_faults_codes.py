@@ -17,7 +17,7 @@ import boto3
 import psutil
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor, ServiceError
 from tests.support.patience import until_async
 from tests.support.proxy import Fault, Proxy, Request
@@ -69,7 +69,7 @@ def prefix() -> str:
     return f"codes-{uuid.uuid4().hex}"
 
 
-def uploads(aws: farcall.local.LocalAWS, prefix: str) -> list[str]:
+def uploads(aws: farcall_local.LocalAWS, prefix: str) -> list[str]:
     """Return the keys of uploads below a prefix that nobody has finished."""
     name = aws.environment["FARCALL_S3_BUCKET_NAME"]
     with contextlib.closing(boto3.client("s3", endpoint_url=aws.endpoint_url)) as s3:
@@ -89,7 +89,7 @@ def connected() -> set[int]:
 async def test_a_large_argument_arrives_whatever_passes(
     what: str,
     kind: str,
-    aws: farcall.local.LocalAWS,
+    aws: farcall_local.LocalAWS,
     proxy: Proxy,
     prefix: str,
     make_executor: Callable[..., BatchExecutor],
@@ -112,7 +112,7 @@ async def test_an_upload_that_is_refused_for_good_is_taken_back(
     method: str,
     operation: str,
     kind: str,
-    aws: farcall.local.LocalAWS,
+    aws: farcall_local.LocalAWS,
     proxy: Proxy,
     prefix: str,
     make_executor: Callable[..., BatchExecutor],
@@ -132,7 +132,7 @@ async def test_an_upload_that_is_refused_for_good_is_taken_back(
 @pytest.mark.parametrize("kind", ["bundles"])
 async def test_an_upload_that_is_cancelled_is_taken_back(
     kind: str,
-    aws: farcall.local.LocalAWS,
+    aws: farcall_local.LocalAWS,
     proxy: Proxy,
     prefix: str,
     make_executor: Callable[..., BatchExecutor],

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from botocore.utils import ContainerMetadataFetcher
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor
 from farcall.testing import Timing, use_timing
 from tests.service.lasting import IMPATIENT, answering_within, check
@@ -27,7 +27,7 @@ pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
 @pytest.mark.parametrize("kind", ["error", "denied", "hang"])
 @pytest.mark.parametrize("way", [call, ask])
 async def test_credentials_that_cannot_be_had_are_told(
-    aws: farcall.local.LocalAWS,
+    aws: farcall_local.LocalAWS,
     make_executor: Callable[..., BatchExecutor],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

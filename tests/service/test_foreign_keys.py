@@ -12,7 +12,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor
 from farcall_runtime.contract import Location
 from tests.service.places import place
@@ -26,7 +26,7 @@ ODD += ["0/", "0//", "x/", "\u0663"]
 class Vandal:
     """Who may write the bucket, and puts odd keys everywhere."""
 
-    def __init__(self, aws: farcall.local.LocalAWS) -> None:
+    def __init__(self, aws: farcall_local.LocalAWS) -> None:
         self._bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
         self._endpoint = aws.endpoint_url
         self._s3 = boto3.client("s3", endpoint_url=aws.endpoint_url)
@@ -46,7 +46,7 @@ class Vandal:
 
 
 @pytest.fixture
-def vandal(aws: farcall.local.LocalAWS) -> Vandal:
+def vandal(aws: farcall_local.LocalAWS) -> Vandal:
     return Vandal(aws)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import (
     BatchExecutor,
     IntegrityError,
@@ -39,7 +39,7 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture
-def attacker(aws: farcall.local.LocalAWS, tmp_path: Path) -> Iterator[Attacker]:
+def attacker(aws: farcall_local.LocalAWS, tmp_path: Path) -> Iterator[Attacker]:
     """The attacker, whose code has run nowhere at the end of a test."""
     made = Attacker(aws, tmp_path / "attacked")
     yield made

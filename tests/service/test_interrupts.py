@@ -15,7 +15,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from tests.support.patience import PATIENCE_S, until
 from tests.support.proxy import Proxy
 
@@ -47,7 +47,7 @@ WAYS = {
 
 
 @pytest.fixture
-def batch(aws: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+def batch(aws: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """The way to Batch of the clients."""
     with Proxy(aws.endpoint_url) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", proxy.url)
@@ -83,7 +83,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
         process.communicate()
 
 
-def jobs(aws: farcall.local.LocalAWS) -> dict[str, str]:
+def jobs(aws: farcall_local.LocalAWS) -> dict[str, str]:
     """Return the status of each job there is, arrays as a whole."""
     listed = boto3.client("batch", endpoint_url=aws.endpoint_url).list_jobs(
         jobQueue=aws.environment["FARCALL_BATCH_QUEUE"],
@@ -101,7 +101,7 @@ def jobs(aws: farcall.local.LocalAWS) -> dict[str, str]:
     ],
 )
 def test_ctrl_c_ends_every_job_and_says_how_many(
-    aws: farcall.local.LocalAWS,
+    aws: farcall_local.LocalAWS,
     batch: Proxy,
     followed: set[str],
     start: Callable[[str], subprocess.Popen[bytes]],
@@ -127,7 +127,7 @@ def test_ctrl_c_ends_every_job_and_says_how_many(
 
 @pytest.mark.parametrize("way", ["sweep", "jobs"])
 def test_a_second_ctrl_c_leaves_at_once_and_says_what_it_left(
-    aws: farcall.local.LocalAWS,
+    aws: farcall_local.LocalAWS,
     batch: Proxy,
     followed: set[str],
     start: Callable[[str], subprocess.Popen[bytes]],
@@ -182,7 +182,7 @@ go.set()
 
 
 def test_ctrl_c_ends_a_program_that_is_reading_a_value(
-    aws: farcall.local.LocalAWS, tmp_path: Path
+    aws: farcall_local.LocalAWS, tmp_path: Path
 ) -> None:
     script = tmp_path / "client.py"
     script.write_text(SLOW_VALUE)

@@ -5,12 +5,12 @@ Starts the local Kubernetes emulator, because nodes learn their index from their
 
 from __future__ import annotations
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor
 
 
 async def test_the_nodes_of_a_command_say_who_they_are(
-    kubernetes: farcall.local.LocalAWS,
+    kubernetes: farcall_local.LocalAWS,
 ) -> None:
     """Even where they end within the second in which they began."""
     told = "echo $FARCALL_NODE_INDEX of $FARCALL_NODE_COUNT"

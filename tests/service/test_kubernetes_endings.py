@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import (
     BatchExecutor,
     ChildKilledError,
@@ -65,7 +65,7 @@ def die(begun: str, go: str) -> None:
 class World:
     """The cluster, one job on it, and how to wait for it."""
 
-    aws: farcall.local.LocalAWS
+    aws: farcall_local.LocalAWS
     cluster: Cluster
     job: Job[Any]
     begun: Path
@@ -194,8 +194,8 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def kubernetes() -> Iterator[farcall.local.LocalAWS]:
-    with farcall.local.start(kubernetes=True, cpus=4) as aws:
+def kubernetes() -> Iterator[farcall_local.LocalAWS]:
+    with farcall_local.start(kubernetes=True, cpus=4) as aws:
         aws.kubernetes.configure(
             retry_s=0.05, refused_s=0.05, pull_s=0.05, lost_s=0.05, deadline_scale=0.02
         )
@@ -203,7 +203,7 @@ def kubernetes() -> Iterator[farcall.local.LocalAWS]:
 
 
 @pytest.fixture
-def cluster(kubernetes: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Any:
+def cluster(kubernetes: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, value in kubernetes.environment.items():
         monkeypatch.setenv(name, value)
     return Cluster(kubernetes.environment["KUBECONFIG"], kubernetes)
@@ -211,7 +211,7 @@ def cluster(kubernetes: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("name", CASES)
 async def test_an_ending_is_told_by_its_error_and_its_sentence(
-    name: str, kubernetes: farcall.local.LocalAWS, cluster: Cluster, tmp_path: Path
+    name: str, kubernetes: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
     case = CASES[name]
     begun, go = tmp_path / "begun", tmp_path / "go"
@@ -245,7 +245,7 @@ SURVIVED = {
 
 @pytest.mark.parametrize("name", SURVIVED)
 async def test_what_is_the_clusters_affair_is_tried_again(
-    name: str, kubernetes: farcall.local.LocalAWS, cluster: Cluster, tmp_path: Path
+    name: str, kubernetes: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
     begun, go = tmp_path / "begun", tmp_path / "go"
     options = {"vcpu": 1, "memory": 1, "retry_attempts": 3, "linger_s": 0.02}
@@ -259,7 +259,7 @@ async def test_what_is_the_clusters_affair_is_tried_again(
 
 
 async def test_one_task_of_an_array_is_cancelled_and_the_others_go_on(
-    kubernetes: farcall.local.LocalAWS, cluster: Cluster, tmp_path: Path
+    kubernetes: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     options = {"vcpu": 1, "memory": 1, "retry_attempts": 3, "linger_s": 0.5}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor, Job, JobCancelledError
 from tests.docs.pages import run_installed
 from tests.local.cluster import Cluster
@@ -35,13 +35,13 @@ def _documents() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[farcall.local.LocalAWS]:
-    with farcall.local.start(kubernetes=True, cpus=4) as aws:
+def own() -> Iterator[farcall_local.LocalAWS]:
+    with farcall_local.start(kubernetes=True, cpus=4) as aws:
         yield aws
 
 
 @pytest.fixture
-def cluster(own: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def cluster(own: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     for name, value in own.environment.items():
         monkeypatch.setenv(name, value)
     return Cluster(own.environment["KUBECONFIG"], own)
@@ -131,7 +131,7 @@ def commands(folder: Path) -> list[str]:
 
 
 async def test_documented_role_grants_what_a_session_asks(
-    own: farcall.local.LocalAWS, cluster: Cluster, tmp_path: Path
+    own: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
     grant(cluster)
     before = own.kubernetes.requests()
@@ -147,7 +147,7 @@ async def test_documented_role_grants_what_a_session_asks(
 
 
 async def test_api_server_that_restarts_loses_no_call(
-    own: farcall.local.LocalAWS, cluster: Cluster, tmp_path: Path
+    own: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
     """It answers 403 until it has read its roles, to watches and requests alike."""
     grant(cluster)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor, Job, JobCancelledError
 from tests.support.patience import PATIENCE_S, until_async
 from tests.support.proxy import Proxy
@@ -21,7 +21,7 @@ WAITING = 300
 
 
 @pytest.fixture
-def batch(aws: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+def batch(aws: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """What counts the requests to Batch; the limit on SubmitJob is as it was afterwards."""
     with Proxy(aws.endpoint_url) as counting:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", counting.url)
@@ -46,7 +46,7 @@ async def drop(tasks: list[asyncio.Task[Any]]) -> None:
 
 
 async def test_a_job_is_ended_while_hundreds_of_submissions_are_refused(
-    aws: farcall.local.LocalAWS, batch: Proxy, executor: BatchExecutor
+    aws: farcall_local.LocalAWS, batch: Proxy, executor: BatchExecutor
 ) -> None:
     job = await executor.submit(sleep)
     aws.configure(submit_rate=0.001)  # one, and no more

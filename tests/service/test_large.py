@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from farcall import BatchExecutor
-from farcall.local import LocalAWS
 from farcall.payload import spill
+from farcall_local import LocalAWS
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor, FarcallError, JobCancelledError
 from farcall.engine.session import _sessions, session_for
 from tests.support.leaks import Held
@@ -163,7 +163,7 @@ async def test_a_fork_says_why_it_cannot_go_on_and_its_parent_goes_on(
 
 
 def test_a_process_that_was_forked_before_anything_was_opened_works(
-    aws: farcall.local.LocalAWS, tmp_path: Path
+    aws: farcall_local.LocalAWS, tmp_path: Path
 ) -> None:
     """The usual pool of workers: `multiprocessing` forks, and each process has its own client."""
     script = tmp_path / "script.py"

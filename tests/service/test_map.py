@@ -20,7 +20,8 @@ from typing import Any
 import boto3
 import pytest
 
-import farcall.local
+import farcall
+import farcall_local
 from farcall import (
     BatchExecutor,
     JobStatus,
@@ -212,7 +213,7 @@ asyncio.run(MAIN())
     [("break", 0, "main"), ("raise SystemExit(7)", 7, "block"), ("pass", -signal.SIGINT, "block")],
 )
 def test_a_program_that_ends_leaves_no_jobs(
-    aws: farcall.local.LocalAWS,
+    aws: farcall_local.LocalAWS,
     make_executor: Callable[..., BatchExecutor],
     body: str,
     status: int,

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-import farcall.local
+import farcall_local
 
 PROGRAM = """
 import asyncio, sys
@@ -48,7 +48,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak")
-def test_a_loop_over_much_more_than_the_memory_should_hold(aws: farcall.local.LocalAWS) -> None:
+def test_a_loop_over_much_more_than_the_memory_should_hold(aws: farcall_local.LocalAWS) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=500
     )

@@ -15,7 +15,7 @@ from typing import Any
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 import farcall_runtime
 from farcall import (
     BatchExecutor,
@@ -41,7 +41,7 @@ async def gang(make_executor: Callable[..., BatchExecutor]) -> AsyncIterator[Bat
 class Bucket:
     """What lies in the bucket of one job."""
 
-    def __init__(self, aws: farcall.local.LocalAWS, job: Job[Any]) -> None:
+    def __init__(self, aws: farcall_local.LocalAWS, job: Job[Any]) -> None:
         self._s3 = boto3.client("s3")
         self._bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
         self._job = job
@@ -87,7 +87,7 @@ def who(x: int) -> tuple[int, int, int]:
 
 
 async def test_the_value_is_the_list_of_the_nodes_values(
-    gang: BatchExecutor, aws: farcall.local.LocalAWS
+    gang: BatchExecutor, aws: farcall_local.LocalAWS
 ) -> None:
     job = await gang.submit(who, 7)
     assert await job.result() == [(0, 3, 7), (1, 3, 7), (2, 3, 7)]
@@ -130,7 +130,7 @@ def large(size: int) -> bytes:
 
 
 async def test_large_values_come_from_each_node_and_nothing_is_left(
-    make_executor: Callable[..., BatchExecutor], aws: farcall.local.LocalAWS
+    make_executor: Callable[..., BatchExecutor], aws: farcall_local.LocalAWS
 ) -> None:
     size = 3_000_000
     async with make_executor(nodes=3) as gang:
@@ -214,7 +214,7 @@ def fail_at_first(folder: str) -> tuple[int, str]:
 
 
 async def test_all_nodes_are_tried_again_and_give_their_last_values(
-    make_executor: Callable[..., BatchExecutor], aws: farcall.local.LocalAWS, tmp_path: Path
+    make_executor: Callable[..., BatchExecutor], aws: farcall_local.LocalAWS, tmp_path: Path
 ) -> None:
     async with make_executor(nodes=3, retry_attempts=2, retry_on="failure") as gang:
         job = await gang.submit(fail_at_first, str(tmp_path))
@@ -244,7 +244,7 @@ def wait_on_main(path: str) -> int:
 
 
 async def test_one_node_s_outcome_does_not_pass_for_another_s(
-    gang: BatchExecutor, aws: farcall.local.LocalAWS, tmp_path: Path
+    gang: BatchExecutor, aws: farcall_local.LocalAWS, tmp_path: Path
 ) -> None:
     job = await gang.submit(wait_on_main, str(tmp_path / "go"))
     bucket = Bucket(aws, job)

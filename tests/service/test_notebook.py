@@ -15,7 +15,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
-import farcall.local
+import farcall_local
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,7 @@ class Notebook:
 
 
 @pytest.fixture(scope="module")
-def notebook(embedded: farcall.local.LocalAWS) -> Iterator[Notebook]:
+def notebook(embedded: farcall_local.LocalAWS) -> Iterator[Notebook]:
     environment = {**os.environ, **embedded.environment}
     manager, client = start_new_kernel(startup_timeout=PATIENCE_S, env=environment)
     try:

@@ -11,8 +11,7 @@ from typing import Any
 import boto3
 import pytest
 
-import farcall.aws.clients
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor, OutcomeMissingError, ServiceError
 from farcall.operations import doctor
 from farcall.operations.doctor import FAILED, OK, Finding
@@ -21,7 +20,7 @@ from tests.support.proxy import Proxy
 
 
 @pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
+def proxy(aws: farcall_local.LocalAWS) -> Iterator[Proxy]:
     with Proxy(aws.endpoint_url) as proxy:
         proxy.keys = aws.environment
         yield proxy
@@ -51,7 +50,7 @@ def from_a_container_too(proxy: Proxy) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def far_bucket(embedded: farcall.local.LocalAWS) -> str:
+def far_bucket(embedded: farcall_local.LocalAWS) -> str:
     """A bucket of another region than the jobs'."""
     keys = embedded.environment
     client = boto3.client(

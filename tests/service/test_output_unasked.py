@@ -14,7 +14,7 @@ from collections.abc import Callable
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor
 from tests.support.patience import until_async
 from tests.support.proxy import Proxy
@@ -26,7 +26,7 @@ MUCH = 20 * MIB
 
 
 @pytest.fixture
-def left(aws: farcall.local.LocalAWS) -> Callable[[str], list[str]]:
+def left(aws: farcall_local.LocalAWS) -> Callable[[str], list[str]]:
     """Return the keys of output that lie below a prefix."""
     s3 = boto3.client("s3", endpoint_url=aws.endpoint_url)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor, JobCancelledError
 from tests.support.iam import (
     JOB_ROLE,
@@ -30,7 +30,7 @@ LARGE_BYTES = 70 * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def account():
-    with farcall.local.start(enforce_iam=True) as aws:
+    with farcall_local.start(enforce_iam=True) as aws:
         yield Enforced(aws)
 
 

@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor
 from tests.support.iam import Enforced, policy
 
 
 @pytest.fixture(scope="module")
 def account():
-    with farcall.local.start(enforce_iam=True, cpus=1) as aws:
+    with farcall_local.start(enforce_iam=True, cpus=1) as aws:
         yield Enforced(aws)
 
 

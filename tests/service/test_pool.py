@@ -17,7 +17,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from tests.support.patience import PATIENCE_S, until
 
 _BEGIN = """
@@ -50,7 +50,7 @@ def gate(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def script(
-    aws: farcall.local.LocalAWS, gate: Path
+    aws: farcall_local.LocalAWS, gate: Path
 ) -> Callable[[str], contextmanager[subprocess.Popen[str]]]:
     """Runs a script that has a pool, and can wait in a call for the gate."""
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor, ServiceError, SettingsError
 from tests.support.proxy import Proxy
 
 
 @pytest.fixture(scope="module")
-def embedded(own_embedded: farcall.local.LocalAWS) -> farcall.local.LocalAWS:
+def embedded(own_embedded: farcall_local.LocalAWS) -> farcall_local.LocalAWS:
     return own_embedded
 
 
@@ -113,7 +113,7 @@ async def test_emulator_has_limits_of_compute_environment(make_executor, aws, op
 
 async def test_what_no_compute_environment_could_run_is_refused_as_things_are(
     make_executor: Callable[..., BatchExecutor],
-    aws: farcall.local.LocalAWS,
+    aws: farcall_local.LocalAWS,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batch = boto3.client("batch")

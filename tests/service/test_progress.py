@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-import farcall.local
+import farcall_local
 from tests.support.patience import PATIENCE_S
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -85,7 +85,7 @@ def plain(shown: str) -> str:
     return re.sub(r"\x1b\[[\d;]*m", "", shown)
 
 
-def test_a_terminal_shows_two_sweeps_until_they_have_ended(aws: farcall.local.LocalAWS) -> None:
+def test_a_terminal_shows_two_sweeps_until_they_have_ended(aws: farcall_local.LocalAWS) -> None:
     status, shown = run(PROGRAM.replace("BODY", "pass"))
 
     assert status == 0, shown
@@ -98,7 +98,7 @@ def test_a_terminal_shows_two_sweeps_until_they_have_ended(aws: farcall.local.Lo
 
 @pytest.mark.parametrize("body", ["break", "pass"])
 def test_a_sweep_that_is_left_leaves_the_terminal_as_it_was(
-    aws: farcall.local.LocalAWS, body: str
+    aws: farcall_local.LocalAWS, body: str
 ) -> None:
     """By a break, and by Ctrl-C."""
     _, shown = run(PROGRAM.replace("BODY", body), interrupt=body == "pass")

@@ -23,7 +23,7 @@ from typing import Any
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import (
     BatchExecutor,
     Job,
@@ -79,20 +79,20 @@ class Watcher:
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[farcall.local.LocalAWS]:
+def embedded() -> Iterator[farcall_local.LocalAWS]:
     """One whose whole log is quickly read."""
-    with farcall.local.start() as aws:
+    with farcall_local.start() as aws:
         yield aws
 
 
 @pytest.fixture
-def attacker(aws: farcall.local.LocalAWS, tmp_path: Path) -> Attacker:
+def attacker(aws: farcall_local.LocalAWS, tmp_path: Path) -> Attacker:
     return Attacker(aws, tmp_path / "attacked")
 
 
 @pytest.fixture
 def watcher(
-    aws: farcall.local.LocalAWS,
+    aws: farcall_local.LocalAWS,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
@@ -125,7 +125,7 @@ def is_ours(record: logging.LogRecord) -> bool:
     return record.name.startswith("farcall")
 
 
-def lines(aws: farcall.local.LocalAWS, logs: Any) -> list[str]:
+def lines(aws: farcall_local.LocalAWS, logs: Any) -> list[str]:
     """Return what the jobs' containers have written to CloudWatch, the oldest first."""
     group = aws.environment["FARCALL_BATCH_JOB_LOG_GROUP_NAME"]
     pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group)
@@ -222,7 +222,7 @@ async def test_nothing_secret_shows_where_tasks_succeed_and_fail(
 
 
 async def test_nothing_secret_shows_where_submissions_fail(
-    watcher: Watcher, aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor]
+    watcher: Watcher, aws: farcall_local.LocalAWS, make_executor: Callable[..., BatchExecutor]
 ) -> None:
     argument = Sealed(watcher.secret("argument"))
     async with make_executor() as executor:
@@ -297,7 +297,7 @@ async def test_a_refusal_that_repeats_the_session_token_is_not_repeated(
 
 
 def test_a_container_does_not_repeat_it_either(
-    watcher: Watcher, aws: farcall.local.LocalAWS, echoes: Echoes
+    watcher: Watcher, aws: farcall_local.LocalAWS, echoes: Echoes
 ) -> None:
     attempt = Attempt(aws, echoes, give, "x")
     environment = {"AWS_SESSION_TOKEN": watcher.secrets["session token"]}

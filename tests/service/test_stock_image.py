@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import (
     BatchExecutor,
     IntegrityError,
@@ -38,7 +38,7 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def account():
-    with farcall.local.start(enforce_iam=True, cpus=4) as aws:
+    with farcall_local.start(enforce_iam=True, cpus=4) as aws:
         aws.configure(stream_s=0.1)
         yield Enforced(aws)
 

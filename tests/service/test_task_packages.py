@@ -16,7 +16,7 @@ from typing import Any
 import boto3
 import pytest
 
-import farcall.local
+import farcall_local
 from farcall import (
     IntegrityError,
     PackagesMissingError,
@@ -39,15 +39,15 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def own_aws() -> Iterator[farcall.local.LocalAWS]:
-    with farcall.local.start() as aws:
+def own_aws() -> Iterator[farcall_local.LocalAWS]:
+    with farcall_local.start() as aws:
         yield aws
 
 
 @pytest.fixture
 def aws(
-    own_aws: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch, request: Any
-) -> farcall.local.LocalAWS:
+    own_aws: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch, request: Any
+) -> farcall_local.LocalAWS:
     """One of this module's own; each test has a prefix of its own in the bucket."""
     for name, value in own_aws.environment.items():
         monkeypatch.setenv(name, value)

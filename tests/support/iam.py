@@ -8,7 +8,7 @@ from typing import Any
 
 import boto3
 
-import farcall.local
+import farcall_local
 
 FOLDER = Path(__file__).parents[2] / "docs" / "iam"
 USER = "researcher"
@@ -74,7 +74,7 @@ def _elsewhere(statement: dict[str, Any], folder: str) -> dict[str, Any]:
 class Enforced:
     """An embedded AWS with one user and the two roles, whose policies can be changed."""
 
-    def __init__(self, aws: farcall.local.LocalAWS) -> None:
+    def __init__(self, aws: farcall_local.LocalAWS) -> None:
         self.aws = aws
         self.iam = self.root("iam")
         self.iam.create_user(UserName=USER)

@@ -8,7 +8,7 @@ from typing import Any
 
 import boto3
 
-import farcall.local
+import farcall_local
 
 
 def find(name: str) -> list[dict[str, Any]]:
@@ -27,7 +27,7 @@ def states(name: str) -> set[str]:
     return {job["status"] for job in find(name)}
 
 
-def terminate_all(aws: farcall.local.LocalAWS, since: float) -> None:
+def terminate_all(aws: farcall_local.LocalAWS, since: float) -> None:
     """Terminate unfinished jobs of an emulator's own queue; do not wait for their end.
 
     Args:

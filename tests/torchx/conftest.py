@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torchx.runner import Runner, get_runner
 
-import farcall.local
+import farcall_local
 from farcall.client.loop_thread import close_shared
 from tests.support.commands import TORCHX, Commands
 from tests.torchx.apps import QUEUE
@@ -24,7 +24,7 @@ def torchx_commands() -> Iterator[Commands]:
 
 @pytest.fixture
 def torchx(
-    torchx_commands: Commands, aws: farcall.local.LocalAWS
+    torchx_commands: Commands, aws: farcall_local.LocalAWS
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs ``torchx`` with some arguments."""
     return torchx_commands.run
@@ -52,6 +52,6 @@ def _own_sessions() -> Iterator[None]:
 
 
 @pytest.fixture
-def runner(aws: farcall.local.LocalAWS) -> Iterator[Runner]:
+def runner(aws: farcall_local.LocalAWS) -> Iterator[Runner]:
     with get_runner() as made:
         yield made

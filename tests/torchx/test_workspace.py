@@ -17,9 +17,9 @@ from torchx.runner import Runner
 from torchx.specs import AppDef, Resource, Role, Workspace
 
 from farcall import SettingsError
-from farcall.local.names import QUEUE
 from farcall.model.start_script import unwrap
 from farcall.torchx.batch.scheduler import BatchScheduler
+from farcall_local.names import QUEUE
 from tests.support.patience import until
 from tests.support.proxy import Proxy
 

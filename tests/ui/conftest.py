@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-import farcall.local
+import farcall_local
 from farcall import BatchExecutor
 from tests.support.absent import Absent
 from tests.support.browser import BROWSER, LACKING
@@ -47,15 +47,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[farcall.local.LocalAWS]:
-    with farcall.local.start(cpus=8) as aws:
+def embedded() -> Iterator[farcall_local.LocalAWS]:
+    with farcall_local.start(cpus=8) as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
 
 
 @pytest.fixture(scope="module")
 def served(
-    embedded: farcall.local.LocalAWS, tmp_path_factory: pytest.TempPathFactory
+    embedded: farcall_local.LocalAWS, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[serving.Page]:
     """The installed command, serving the page."""
     home = {"HOME": str(tmp_path_factory.mktemp("home"))}
@@ -70,7 +70,7 @@ class NewExecutor(Protocol):
 
 
 @pytest.fixture
-def executor(aws: farcall.local.LocalAWS) -> NewExecutor:
+def executor(aws: farcall_local.LocalAWS) -> NewExecutor:
     small = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
     return lambda **options: BatchExecutor(**{**small, **options})
 

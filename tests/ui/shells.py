@@ -10,11 +10,11 @@ from typing import Any
 
 import boto3
 
-import farcall.local
+import farcall_local
 
 
 @contextmanager
-def submitting(aws: farcall.local.LocalAWS, client: str) -> Iterator[Callable[..., str]]:
+def submitting(aws: farcall_local.LocalAWS, client: str) -> Iterator[Callable[..., str]]:
     """Lend a function that submits a script, as farcall would; at the end the jobs end.
 
     Args:

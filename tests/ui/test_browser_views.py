@@ -13,7 +13,6 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from farcall import BatchExecutor
-from farcall.cli.demos import common
 from tests.ui import tasks
 from tests.ui.looking import SCROLLS_SIDEWAYS, row
 
@@ -64,7 +63,9 @@ _CONTRAST = """element => {
 async def views(embedded, tmp_path_factory):
     """The addresses of each view, with something on it."""
     gate = tmp_path_factory.mktemp("views") / "gate"  # stays closed
-    with common.environment(embedded.environment):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in embedded.environment.items():
+            patch.setenv(name, value)
         on = BatchExecutor(workflow="views", vcpu=1, memory=1, retry_attempts=1, linger_s=0)
         running = await on.submit(tasks.hold, str(gate))
         failed = await on.submit(tasks.diverge, 17)

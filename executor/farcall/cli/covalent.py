@@ -1,4 +1,4 @@
-"""For Covalent: ``farcall covalent resume``, ``farcall covalent demo``."""
+"""``farcall covalent resume``."""
 
 from __future__ import annotations
 
@@ -32,12 +32,3 @@ def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None
             say(f"  nodes {nodes} ran on other executors, which do not bring them back")
     if not count:
         say("no dispatch is running there")
-
-
-@covalent.command("demo")
-@click.option("--keep", is_flag=True, help="Serve Covalent's page until Ctrl-C.")
-def run_covalent_demo(*, keep: bool) -> None:
-    """Run the SVM experiment on a real Covalent server of its own, without an AWS account."""
-    from farcall.cli.demos import covalent as covalent_demo
-
-    covalent_demo.run(keep=keep)

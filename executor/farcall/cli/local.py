@@ -1,15 +1,13 @@
-"""Without an AWS account: ``farcall local``, ``farcall demo``."""
+"""``farcall local``: commands on the local AWS emulator."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Any
 
 import click
 
-from farcall import local
-from farcall.cli.demos import plain
+import farcall_local
 from farcall.model.errors import FarcallError
 
 
@@ -46,41 +44,7 @@ def run_local(
     try:
         options: dict[str, Any] = {"docker": docker, "empty": empty, "kubernetes": kubernetes}
         if command:
-            sys.exit(local.run_command(command, cpus=cpus, port=port, **options))
-        local.serve(cpus=cpus, port=port, **options)
+            sys.exit(farcall_local.run_command(command, cpus=cpus, port=port, **options))
+        farcall_local.serve(cpus=cpus, port=port, **options)
     except RuntimeError as error:
         raise FarcallError(str(error)) from error
-
-
-@click.command("demo")
-@click.option(
-    "--tasks",
-    type=click.IntRange(2, 10_000),
-    default=200,
-    show_default=True,
-    help="Size of the sweep.",
-)
-@click.option("--page", is_flag=True, help="Serve the page, with workflows to look at, instead.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8750,
-    show_default=True,
-    help="Of the page; 0 takes a free one.",
-)
-def run_demo(tasks: int, port: int, *, page: bool) -> None:
-    """Train a model and run a sweep, without an AWS account.
-
-    With --page, two workflows run for some minutes instead, and the page shows them until Ctrl-C.
-    """
-    if not page:
-        asyncio.run(plain.run(tasks))
-        return
-    try:
-        local.launch.require_extra()
-        from farcall.cli.demos import page as demo_page
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"the demo's page needs {error.name}: pip install 'farcall[local,ui]'", name=error.name
-        ) from error
-    asyncio.run(demo_page.run(port))

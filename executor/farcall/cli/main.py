@@ -67,7 +67,7 @@ COMMANDS = {
     ),
     "covalent": Lazy("covalent:covalent", "For workflows on a Covalent server."),
     "local": Lazy("local:run_local", "Run a command against an embedded AWS, or serve one."),
-    "demo": Lazy("local:run_demo", "Train a model and run a sweep, without an AWS account."),
+    "demo": Lazy("demo:run_demo", "Train a model and run a sweep, without an AWS account."),
     "ui": Lazy(
         "ui:serve_page", "Serve a page on which jobs are seen and cancelled, until Ctrl-C."
     ),

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from farcall.engine.worker_threads import WorkerThreads
-from farcall.local import leftovers
+from farcall.model import leftovers
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.wording import counted

@@ -19,13 +19,13 @@ from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
 from farcall.engine.session import Session
 from farcall.engine.submitter import job_of
-from farcall.local import LocalAWS
 from farcall.model.commands import ENV_RUN, Nodes
 from farcall.model.endings import STUCK
 from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall.testing import FakeCloud, HostLost, ImageFailed, fake_cloud
+from farcall_local import LocalAWS
 from tests.support.patience import until_async
 
 PLACES = os.cpu_count() or 1

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from farcall.aws.paced_client import Limiter, PacedClient, Tries
-from farcall.local.batch.limits import Bucket
 from farcall.model.errors import ServiceError
+from farcall_local.batch.limits import Bucket
 from tests.unit.fakes import TIMING, Client, refusal
 
 THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")

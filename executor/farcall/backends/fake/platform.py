@@ -36,19 +36,19 @@ from farcall.backends.fake.script import (
     Happening,
     Script,
 )
-from farcall.local import names
-from farcall.local.batch import retries
-from farcall.local.batch.resources import Resources
-from farcall.local.batch.retries import RetryStrategy
-from farcall.local.iam.signatures import AccessKey
-from farcall.local.runners.credentials import RoleCredentials
-from farcall.local.runners.process import ProcessRunner
-from farcall.local.runners.runner import AttemptSpec, Running, StartError
 from farcall.model.commands import ENV_RUN
 from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ServiceError, SubmissionError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.model.start_script import unwrap
+from farcall_local import names
+from farcall_local.batch import retries
+from farcall_local.batch.resources import Resources
+from farcall_local.batch.retries import RetryStrategy
+from farcall_local.iam.signatures import AccessKey
+from farcall_local.runners.credentials import RoleCredentials
+from farcall_local.runners.process import ProcessRunner
+from farcall_local.runners.runner import AttemptSpec, Running, StartError
 from farcall_runtime import contract
 
 _STOP_GRACE_S = 30.0

@@ -20,7 +20,6 @@ from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
 from farcall.backends.fake.bucket import StoreOperations
 from farcall.engine.session import session_for
-from farcall.local.runners import process
 from farcall.model.submission import Submission
 from farcall.testing import (
     Cancelled,
@@ -34,6 +33,7 @@ from farcall.testing import (
     TimedOut,
     fake_cloud,
 )
+from farcall_local.runners import process
 from tests.support.patience import PATIENCE_S, until, until_async
 
 pytestmark = pytest.mark.usefixtures("module_travels")

@@ -7,10 +7,10 @@ import pytest
 from farcall import Settings
 from farcall.backends.base import JobSpec
 from farcall.backends.kubernetes import nodes
-from farcall.local.kubernetes import volcano_schema
-from farcall.local.kubernetes.kinds import VOLCANO_JOB
 from farcall.model.commands import ENV_RUN, Nodes
 from farcall.model.errors import SettingsError, TaskTooLargeError
+from farcall_local.kubernetes import volcano_schema
+from farcall_local.kubernetes.kinds import VOLCANO_JOB
 from tests.support.kubernetes_schemas import RELEASES, check
 
 RUN = "ann-20261123T210000Z-a1b2c3"

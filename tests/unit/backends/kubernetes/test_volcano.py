@@ -7,9 +7,9 @@ import pytest
 from farcall import Settings
 from farcall.backends.base import JobSpec
 from farcall.backends.kubernetes import nodes, volcano
-from farcall.local.kubernetes import volcano_schema
-from farcall.local.kubernetes.kinds import VOLCANO_COMMAND
 from farcall.model.commands import ENV_RUN, Nodes
+from farcall_local.kubernetes import volcano_schema
+from farcall_local.kubernetes.kinds import VOLCANO_COMMAND
 
 
 def policies(*, is_command=True, **options):

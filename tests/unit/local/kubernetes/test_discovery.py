@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.local.kubernetes import discovery
-from farcall.local.kubernetes.kinds import KINDS
+from farcall_local.kubernetes import discovery
+from farcall_local.kubernetes.kinds import KINDS
 
 
 def test_every_kind_is_found_from_the_root():

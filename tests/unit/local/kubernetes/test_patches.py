@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.local.kubernetes import patches
+from farcall_local.kubernetes import patches
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.local.kubernetes import selectors
-from farcall.local.kubernetes.errors import BadRequestError
-from farcall.local.kubernetes.kinds import EVENT, JOB, NODE, POD
+from farcall_local.kubernetes import selectors
+from farcall_local.kubernetes.errors import BadRequestError
+from farcall_local.kubernetes.kinds import EVENT, JOB, NODE, POD
 
 
 @pytest.mark.parametrize(

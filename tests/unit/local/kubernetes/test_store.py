@@ -7,15 +7,15 @@ from contextlib import aclosing
 
 import pytest
 
-from farcall.local.kubernetes import store as store_module
-from farcall.local.kubernetes.errors import (
+from farcall_local.kubernetes import store as store_module
+from farcall_local.kubernetes.errors import (
     AlreadyExistsError,
     ConflictError,
     ExpiredError,
     NotFoundError,
 )
-from farcall.local.kubernetes.kinds import JOB, POD, SECRET
-from farcall.local.kubernetes.store import Store
+from farcall_local.kubernetes.kinds import JOB, POD, SECRET
+from farcall_local.kubernetes.store import Store
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from farcall.local.kubernetes import kinds
-from farcall.local.kubernetes.tables import duration, table
+from farcall_local.kubernetes import kinds
+from farcall_local.kubernetes.tables import duration, table
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 

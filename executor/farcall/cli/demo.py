@@ -1,0 +1,404 @@
+"""``farcall demo``: jobs to look at on the local AWS emulator, without an AWS account.
+
+Nothing in it is special to the demo: the same functions run on a real account when the options
+name one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import shlex
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import click
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+import farcall_local
+from farcall.client.console import Console
+from farcall.client.executor import BatchExecutor
+from farcall.client.job import Job
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.settings import Settings
+
+_EXPERIMENT = """\
+@executor.task
+def train_svm(data, C, gamma): ...        # runs as an AWS Batch job
+
+data = load_data()
+clf = await train_svm(data, C=1.0, gamma=0.7)
+print(score_svm(data, clf))"""
+
+_NEXT = (
+    ("farcall demo --page", "the page in a browser, with workflows to look at"),
+    ("farcall local -- python workflow.py", "your own script, on an embedded AWS like this one"),
+    ("farcall doctor", "on your AWS account: are bucket, queue, roles and image there?"),
+    ("farcall --help", "what else there is"),
+)
+
+
+_ON_PAGE = (
+    ("farcall list", "the jobs, at a terminal"),
+    ("farcall logs -f JOB", "what one prints"),
+    ("farcall cancel JOB", "end one: the training with learning rate 3 diverges"),
+)
+
+
+CPUS = 8
+"""Processors of the embedded AWS that they are laid out for."""
+
+MONTHS = 24
+SECONDS = 5 * 60
+"""How long the longest task runs."""
+
+
+@click.command("demo")
+@click.option(
+    "--tasks",
+    type=click.IntRange(2, 10_000),
+    default=200,
+    show_default=True,
+    help="Size of the sweep.",
+)
+@click.option("--page", is_flag=True, help="Serve the page, with workflows to look at, instead.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8750,
+    show_default=True,
+    help="Of the page; 0 takes a free one.",
+)
+def run_demo(tasks: int, port: int, *, page: bool) -> None:
+    """Train a model and run a sweep, without an AWS account.
+
+    With --page, two workflows run for some minutes instead, and the page shows them until Ctrl-C.
+    """
+    if not page:
+        asyncio.run(_run(tasks))
+        return
+    try:
+        farcall_local.launch.require_extra()
+        from farcall import ui  # noqa: F401 - what the page needs
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"the demo's page needs {error.name}: pip install 'farcall[local,ui]'", name=error.name
+        ) from error
+    asyncio.run(serve_page(port))
+
+
+# --- a model and a sweep ----------------------------------------------------------------------
+
+
+async def _run(tasks: int) -> None:
+    """Run the demo.
+
+    Args:
+        tasks: Size of the sweep.
+
+    Raises:
+        ModuleNotFoundError: The ``demo`` extra is not installed.
+    """
+    for module in ("sklearn", "numpy"):
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(
+                f"the demo needs {module}: pip install 'farcall[demo]'", name=module
+            )
+    console = Console(markup=True, highlight=True)
+    began = time.monotonic()
+    with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):
+        aws = farcall_local.start()
+    with aws, _environment({**os.environ, **aws.environment}):
+        console.print(f"An embedded AWS runs on [cyan]{aws.endpoint_url}[/]\n")
+        executor = BatchExecutor(vcpu=1, memory=2, time_limit=300)
+        async with executor:
+            rows = [
+                await _train(executor, console),
+                await _sweep(executor, console, tasks),
+            ]
+        console.print(_table(rows))
+    console.print(f"All of it took {time.monotonic() - began:.1f} s.\n")
+    console.print(_next_steps(_NEXT))
+
+
+async def _train(executor: BatchExecutor, console: Console) -> JobDetail:
+    """The experiment: load iris, train a support vector machine on Batch, score it here."""
+
+    def load_data() -> Any:
+        from numpy.random import permutation
+        from sklearn import datasets
+
+        iris = datasets.load_iris()
+        order = permutation(iris.target.size)
+        return iris.data[order], iris.target[order]
+
+    @executor.task
+    def train_svm(data: Any, C: float, gamma: float) -> Any:  # noqa: N803  # sklearn's own name
+        import os
+
+        from sklearn import svm
+
+        features, labels = data
+        print(f"process {os.getpid()} trains on {len(labels[90:])} flowers")  # noqa: T201
+        model = svm.SVC(C=C, gamma=gamma)
+        model.fit(features[90:], labels[90:])
+        print(f"done: {model.support_vectors_.shape[0]} support vectors")  # noqa: T201
+        return model
+
+    def score_svm(data: Any, model: Any) -> float:
+        features, labels = data
+        return float(model.score(features[:90], labels[:90]))
+
+    console.print(Panel(_EXPERIMENT, title="A model, trained as a Batch job"))
+    data = load_data()
+    job = await train_svm.submit(data, C=1.0, gamma=0.7)
+    console.print(f"submitted as job [cyan]{job.id}[/] from process {os.getpid()}")
+    with console.status("waiting for the job"):
+        async for line in job.logs(follow=True):
+            console.print(Text.assemble(("  stdout | ", "dim"), line))
+        model = await job.result()
+        detail = await _ended(job)
+    console.print(
+        f"the model came back; its score is [bold green]{score_svm(data, model):.4f}[/]\n"
+    )
+    return detail
+
+
+async def _sweep(executor: BatchExecutor, console: Console, tasks: int) -> JobDetail:
+    """Estimate pi with many tasks."""
+
+    @executor.task(retry_attempts=1)
+    def sample(seed: int) -> float:
+        import random
+
+        draw = random.Random(seed).random  # noqa: S311  # a simulation, no secret
+        points = 5_000
+        inside = sum(draw() ** 2 + draw() ** 2 < 1 for _ in range(points))
+        return 4 * inside / points
+
+    title = f"{tasks} tasks, one array job, one upload"
+    console.print(Panel(f"async for seed, value in sample.map(range({tasks})): ...", title=title))
+    sweep = sample.map(range(tasks))
+    total = 0.0
+    columns = (
+        TextColumn("running on Batch"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("pi is about {task.fields[pi]:.4f}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("", total=tasks, pi=0.0)
+        done = 0
+        async for _, estimate in sweep:
+            total += estimate
+            done += 1
+            progress.update(bar, completed=done, pi=total / done)
+    console.print()
+    return await _ended(executor.attach(sweep.job_ids[0]))
+
+
+async def _ended(job: Job[Any]) -> JobDetail:
+    """Ask Batch until it has noticed the end, which the result is a little ahead of."""
+    detail = await job.detail()
+    while not detail.status.is_final:
+        await asyncio.sleep(0.2)
+        detail = await job.detail()
+    return detail
+
+
+def _table(rows: list[JobDetail]) -> Table:
+    table = Table(title="The jobs, as Batch describes them", title_justify="left")
+    for name in ("job", "name", "tasks", "status"):
+        table.add_column(name, overflow="fold")
+    for name in ("waited", "ran"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.job_id[:8],
+            row.name.rpartition("-")[0],
+            str(row.array_size or 1),
+            f"[green]{row.status}[/]"
+            if row.status is JobStatus.SUCCEEDED
+            else f"[red]{row.status}[/]",
+            _seconds(row.created_at, row.started_at),
+            _seconds(row.started_at or row.created_at, row.stopped_at),
+        )
+    return table
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+
+async def serve_page(port: int) -> None:
+    """Serve the page until Ctrl-C, and say how it is reached.
+
+    Args:
+        port: Of the page, on loopback; 0 for a free one.
+
+    Raises:
+        ModuleNotFoundError: The ``local`` extra is not installed.
+        FarcallError: The port is taken.
+    """
+    from farcall import ui
+
+    console = Console(markup=True, highlight=True)
+    # The page tells of the attempts that fail.
+    logging.getLogger("farcall").setLevel(logging.ERROR)
+    with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):
+        aws = farcall_local.start(cpus=CPUS)
+    with aws, _environment({**os.environ, **aws.environment}):
+        site = ui.Site(Settings(), ui.Options(port=port))
+        work = asyncio.create_task(run_workflows(aws))
+        serving = asyncio.ensure_future(
+            ui.serve(site, lambda served: _tell(console, served.link, aws))
+        )
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, serving.cancel)
+        await asyncio.wait([serving])
+        work.cancel()
+        await asyncio.wait([work])
+        if not serving.cancelled():
+            serving.result()
+
+
+def _tell(console: Console, link: str, aws: farcall_local.LocalAWS) -> None:
+    console.print("Two workflows run for some minutes. In another terminal:\n")
+    for name, value in aws.environment.items():
+        console.out(f"export {name}={shlex.quote(value)}", highlight=False)
+    console.print()
+    console.print(_next_steps(_ON_PAGE))
+    console.print("\nThe page, until Ctrl-C:\n")
+    console.out(f"  {link}", highlight=False)
+
+
+async def run_workflows(aws: farcall_local.LocalAWS) -> None:
+    """Run both to their end; what fails or is cancelled on the way belongs to them.
+
+    Args:
+        aws: The embedded AWS whose environment is set.
+    """
+    # One after the other: a job that needs many processors stops those behind it in the queue.
+    training = await _train_jobs(aws)
+    await asyncio.gather(*(job.result() for job in training), _ocean(), return_exceptions=True)
+
+
+async def _train_jobs(aws: farcall_local.LocalAWS) -> list[Job[Any]]:
+    """Submit the jobs of ``train-model``."""
+    executor = BatchExecutor(workflow="train-model", vcpu=1, memory=2, retry_attempts=2)
+
+    @executor.task(time_limit=2 * SECONDS)
+    def train(learning_rate: float, seconds: float) -> float:
+        import math
+        import sys
+        import time
+
+        epochs = 100
+        loss = 2.3
+        print(f"learning rate {learning_rate}", flush=True)  # noqa: T201
+        for epoch in range(1, epochs + 1):
+            time.sleep(seconds / epochs)
+            loss *= 1.25 if learning_rate > 1 else 0.97 + learning_rate / 10
+            print(f"epoch {epoch:3}  loss {loss:9.4f}", flush=True)  # noqa: T201
+            if loss > 5:
+                print(f"loss {loss:.1f} and growing", file=sys.stderr, flush=True)  # noqa: T201
+        return math.exp(-loss)
+
+    @executor.task(retry_attempts=1)
+    def decode_images(folder: str) -> int:
+        import os
+        import signal
+
+        print(f"decoding {folder} with a library written in C", flush=True)  # noqa: T201
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return 0
+
+    await decode_images.submit("holiday-photos")
+    slow = await train.submit(0.01, SECONDS)
+    diverging = await train.submit(3.0, SECONDS)
+    await _running(slow)
+    aws.reclaim(slow.id)
+    return [slow, diverging]
+
+
+async def _ocean() -> None:
+    """Run ``ocean-currents``: a task, an array of tasks, and one that needs the whole machine."""
+    executor = BatchExecutor(workflow="ocean-currents", vcpu=1, memory=2, retry_attempts=1)
+
+    @executor.task
+    def prepare_grid(degrees: float) -> int:
+        cells = round(360 / degrees) * round(180 / degrees)
+        print(f"a grid of {cells} cells")  # noqa: T201
+        return cells
+
+    @executor.task
+    def simulate(month: int) -> float:
+        import sys
+        import time
+
+        energy = 1.0
+        for step in range(1, 21):
+            time.sleep(0.4 + month % 5 * 0.2)
+            energy *= 3.7 if month % 9 == 6 else 1.01
+            print(f"month {month:2}  step {step:2}/20  energy {energy:.4g}", flush=True)  # noqa: T201
+            if energy > 1e3:
+                print(f"step {step}: the time step is too long", file=sys.stderr, flush=True)  # noqa: T201
+            if energy > 1e6:
+                raise ArithmeticError(f"diverged at step {step}: energy {energy:.3g}")
+        return energy
+
+    @executor.task(vcpu=CPUS, memory=16)
+    def render(energies: int) -> str:
+        return f"a film of {energies} months"
+
+    await prepare_grid(0.5)
+    months = asyncio.ensure_future(simulate.map(range(MONTHS), return_exceptions=True))
+    await asyncio.sleep(1)  # so that it stands behind the months in the queue
+    await asyncio.gather(months, render(MONTHS), return_exceptions=True)
+
+
+async def _running(job: Job[Any]) -> None:
+    """Wait until it runs, or more."""
+    status = await job.status()
+    while status not in (JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.FAILED):
+        await asyncio.sleep(0.2)
+        status = await job.status()
+
+
+# --- both -------------------------------------------------------------------------------------
+
+
+def _seconds(start: datetime | None, end: datetime | None) -> str:
+    """Return how long something took; a dash where it has not begun or not ended."""
+    return f"{(end - start).total_seconds():.1f} s" if start and end else "-"
+
+
+def _next_steps(commands: Iterable[tuple[str, str]]) -> Panel:
+    """Return a panel of commands to be tried next, each with what it is for."""
+    following = Table.grid(padding=(0, 3))
+    for command, purpose in commands:
+        following.add_row(f"[bold]{command}[/]", purpose)
+    return Panel(following, title="What to type next", border_style="green")
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have these environment variables and no others for as long as the block lasts."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

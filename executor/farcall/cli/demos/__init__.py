@@ -1,1 +1,0 @@
-"""The demos of ``farcall demo``, ``farcall covalent demo`` and ``farcall ui --demo``."""

@@ -1,0 +1,55 @@
+"""What a container is run with: a definition's properties with a submission's overrides.
+
+Source:
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerOverrides.html
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from farcall_local.batch import resources
+from farcall_local.batch.resources import Resources
+
+#: Overrides that take the place of what the definition says; the rest is merged.
+_REPLACING = ("command", "instanceType")
+
+
+class Container(NamedTuple):
+    """A container as it is to be run.
+
+    Attributes:
+        properties: containerProperties with the overrides in their place.
+        overrides: The overrides alone, whose size ECS limits.
+        resources: What each attempt occupies.
+    """
+
+    properties: dict[str, Any]
+    overrides: dict[str, Any]
+    resources: Resources
+
+
+def cleaned(properties: dict[str, Any]) -> dict[str, Any]:
+    """Return containerProperties without empty environment variables, which Batch drops."""
+    variables = properties.get("environment", ())
+    return {**properties, "environment": [item for item in variables if item.get("value")]}
+
+
+def overridden(
+    properties: dict[str, Any], overrides: dict[str, Any], *, fargate: bool = False
+) -> Container:
+    """Merge cleaned containerProperties with containerOverrides.
+
+    Raises:
+        ClientError: What is overridden asks for resources that Batch does not take.
+    """
+    variables = {item["name"]: item.get("value", "") for item in properties["environment"]}
+    for item in overrides.get("environment") or []:
+        variables[item["name"]] = item.get("value", "")
+    merged = {**properties, **{key: overrides[key] for key in _REPLACING if overrides.get(key)}}
+    merged["environment"] = [{"name": key, "value": value} for key, value in variables.items()]
+    merged["resourceRequirements"] = resources.merge(
+        properties["resourceRequirements"], overrides.get("resourceRequirements")
+    )
+    needed = resources.parse(merged["resourceRequirements"], fargate=fargate)
+    return Container(merged, overrides, needed)

@@ -1,0 +1,168 @@
+"""Job definitions: names, revisions, ACTIVE and INACTIVE.
+
+Sources:
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_DescribeJobDefinitions.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from farcall_local import names
+from farcall_local.batch import containers, nodes, paging, retries, validate
+from farcall_local.batch.errors import ClientError
+
+MAX_DESCRIBED = 100
+
+#: What DescribeJobDefinitions gives back as it was registered.
+_KEPT = ("type", "parameters", "timeout", "schedulingPriority", "propagateTags")
+
+
+@dataclass
+class Definition:
+    """One revision of a job definition.
+
+    Attributes:
+        name: Its name; the ARN adds the revision.
+        revision: From 1, one more at each registration, even of equal content.
+        document: The registration as the caller sent it.
+        retry: Its checked retry strategy.
+        properties: containerProperties, or nodeProperties if it is `multi_node`, as Batch keeps
+            them.
+        tags: Changed by TagResource.
+        active: False once deregistered.
+    """
+
+    name: str
+    revision: int
+    document: dict[str, Any]
+    retry: retries.RetryStrategy
+    properties: dict[str, Any]
+    tags: dict[str, str]
+    active: bool = True
+
+    @property
+    def arn(self) -> str:
+        """ARN with the revision."""
+        return names.batch_arn(f"job-definition/{self.name}:{self.revision}")
+
+    @property
+    def platforms(self) -> list[str]:
+        """``["EC2"]`` or ``["FARGATE"]``."""
+        return list(self.document.get("platformCapabilities") or ["EC2"])
+
+    @property
+    def fargate(self) -> bool:
+        """Whether jobs of the definition run on Fargate."""
+        return self.platforms == ["FARGATE"]
+
+    @property
+    def multi_node(self) -> bool:
+        """Whether jobs of the definition are multi-node parallel ones."""
+        return bool(self.document["type"] == "multinode")
+
+    def describe(self) -> dict[str, Any]:
+        """Return the revision as DescribeJobDefinitions shows it."""
+        kept = {name: self.document[name] for name in _KEPT if name in self.document}
+        if "retryStrategy" in self.document:
+            kept["retryStrategy"] = self.retry.describe()
+        kept[validate.PROPERTIES[self.document["type"]]] = self.properties
+        return {
+            **kept,
+            "jobDefinitionName": self.name,
+            "jobDefinitionArn": self.arn,
+            "revision": self.revision,
+            "status": "ACTIVE" if self.active else "INACTIVE",
+            "platformCapabilities": self.platforms,
+            "containerOrchestrationType": "ECS",
+            "tags": self.tags,
+        }
+
+
+class Definitions:
+    """All revisions of all job definitions."""
+
+    def __init__(self) -> None:
+        self._revisions: dict[str, list[Definition]] = {}
+
+    def register(self, document: dict[str, Any], size_bytes: int) -> dict[str, Any]:
+        """Answer RegisterJobDefinition."""
+        if size_bytes > validate.MAX_DEFINITION_BYTES:
+            raise ClientError("Job definition size must be at most 24 KiB.")
+        validate.definition(document)
+        if document["type"] == "multinode":
+            nodes.check(document["nodeProperties"])
+            properties = nodes.cleaned(document["nodeProperties"])
+        else:
+            properties = containers.cleaned(document["containerProperties"])
+        retry = retries.parse(document.get("retryStrategy"))
+        revisions = self._revisions.setdefault(document["jobDefinitionName"], [])
+        definition = Definition(
+            name=document["jobDefinitionName"],
+            revision=len(revisions) + 1,
+            document=document,
+            retry=retry,
+            properties=properties,
+            tags=dict(document.get("tags") or {}),
+        )
+        revisions.append(definition)
+        return {
+            "jobDefinitionName": definition.name,
+            "jobDefinitionArn": definition.arn,
+            "revision": definition.revision,
+        }
+
+    def deregister(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Answer DeregisterJobDefinition; the revision stays describable as INACTIVE."""
+        validate.require(document, "jobDefinition")
+        found = self.find(document["jobDefinition"])
+        if found is None:
+            raise ClientError(f"Job definition {document['jobDefinition']} does not exist.")
+        found.active = False
+        return {}
+
+    def describe(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Answer DescribeJobDefinitions."""
+        wanted = document.get("jobDefinitions")
+        name, status = document.get("jobDefinitionName"), document.get("status")
+        if wanted and (name or status):
+            raise ClientError("jobDefinitions can't be used with other parameters.")
+        if wanted and len(wanted) > MAX_DESCRIBED:
+            raise ClientError(f"At most {MAX_DESCRIBED} job definitions can be described.")
+        if wanted:
+            found = [one for reference in wanted if (one := self.find(reference))]
+            return {"jobDefinitions": [one.describe() for one in found]}
+        families = [self._revisions.get(name, [])] if name else list(self._revisions.values())
+        views = [one.describe() for family in families for one in reversed(family)]
+        views = [view for view in views if status in (None, view["status"])]
+        rows, more = paging.page(views, document, MAX_DESCRIBED)
+        return {"jobDefinitions": rows, **more}
+
+    def inventory(self) -> list[str]:
+        """Return the names of all ACTIVE revisions."""
+        revisions = (one for family in self._revisions.values() for one in family)
+        return [f"{one.name}:{one.revision}" for one in revisions if one.active]
+
+    def find(self, reference: str) -> Definition | None:
+        """Return the revision a ``name:revision`` or ARN with revision stands for."""
+        name, _, revision = reference.rpartition("/")[2].partition(":")
+        revisions = self._revisions.get(name, [])
+        if revision.isdecimal() and 1 <= int(revision) <= len(revisions):
+            return revisions[int(revision) - 1]
+        return None
+
+    def active(self, reference: str) -> Definition:
+        """Return the revision to run: as given, or the latest ACTIVE one of a bare name.
+
+        Raises:
+            ClientError: There is none.
+        """
+        name, _, revision = reference.rpartition("/")[2].partition(":")
+        revisions = self._revisions.get(name, [])
+        candidates = [self.find(reference)] if revision else list(reversed(revisions))
+        for found in candidates:
+            if found is not None and found.active:
+                return found
+        raise ClientError(f"Job definition {reference} does not exist or is not ACTIVE.")

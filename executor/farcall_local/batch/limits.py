@@ -1,0 +1,121 @@
+"""How often the embedded Batch may be called, and the faults a test may order.
+
+Batch allows 50 calls a second per account and region, SubmitJob included, and answers HTTP 429
+above that; the limit is fixed. Here every operation has a bucket of its own that holds one
+second's worth of calls, because it is not documented whether the operations share one.
+
+Sources:
+    https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
+    https://repost.aws/knowledge-center/aws-batch-requests-error
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from farcall_local.batch.errors import ApiError, ClientError, DropConnectionError, ThrottledError
+
+#: Calls a second and operation.
+DEFAULT_RATE = 50.0
+
+FAULTS = ("throttle", "error", "lost")
+
+
+class Bucket:
+    """A token bucket that holds one second's worth of calls.
+
+    Args:
+        rate: Calls a second.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._tokens = max(rate, 1.0)
+        self._at = clock()
+
+    def take(self) -> bool:
+        """Take a token if there is one."""
+        now = self._clock()
+        full = max(self._rate, 1.0)
+        self._tokens = min(full, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class Limits:
+    """Rates of the operations and the faults still to happen.
+
+    Args:
+        submit_rate: SubmitJob calls a second; None for no limit.
+        api_rate: Calls a second of each other operation; None for no limit.
+    """
+
+    def __init__(
+        self, *, submit_rate: float | None = DEFAULT_RATE, api_rate: float | None = DEFAULT_RATE
+    ) -> None:
+        self._rates = {"SubmitJob": submit_rate}
+        self._api_rate = api_rate
+        self._buckets: dict[str, Bucket] = {}
+        self._faults: list[str] = []
+
+    def set_rates(self, rates: dict[str, float | None]) -> None:
+        """Change `submit_rate` or `api_rate`; buckets start full again."""
+        if "submit_rate" in rates:
+            self._rates["SubmitJob"] = rates["submit_rate"]
+        if "api_rate" in rates:
+            self._api_rate = rates["api_rate"]
+        self._buckets.clear()
+
+    def add_fault(self, operation: str, kind: str, count: int) -> None:
+        """Let the next `count` calls of an operation go wrong.
+
+        Args:
+            operation: Such as ``SubmitJob``.
+            kind: ``throttle`` answers 429 and ``error`` 500, both without doing anything;
+                ``lost`` does the work and closes the connection without an answer.
+            count: Calls.
+        """
+        if kind not in FAULTS:
+            raise ClientError(f"A fault is one of {', '.join(FAULTS)}, not {kind!r}.")
+        self._faults += [f"{operation}:{kind}"] * count
+
+    def enter(self, operation: str) -> None:
+        """Count a call.
+
+        Raises:
+            ThrottledError: Too many calls, or a fault says so.
+            ApiError: A fault says so.
+        """
+        if self._fault(operation, "throttle"):
+            raise ThrottledError
+        if self._fault(operation, "error"):
+            raise ApiError("A fault was ordered for this call.")
+        rate = self._rates.get(operation, self._api_rate)
+        if rate is None:
+            return
+        if operation not in self._buckets:
+            self._buckets[operation] = Bucket(rate)
+        if not self._buckets[operation].take():
+            raise ThrottledError
+
+    def leave(self, operation: str) -> None:
+        """Note that a call has done its work.
+
+        Raises:
+            DropConnectionError: A fault makes the answer get lost.
+        """
+        if self._fault(operation, "lost"):
+            raise DropConnectionError
+
+    def _fault(self, operation: str, kind: str) -> bool:
+        name = f"{operation}:{kind}"
+        if name not in self._faults:
+            return False
+        self._faults.remove(name)
+        return True

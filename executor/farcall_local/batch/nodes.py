@@ -1,0 +1,195 @@
+"""Multi-node parallel jobs: which nodes there are, and what each is run with.
+
+Where the words of a refusal are AWS's own, the constant's comment says whence they are known.
+
+Sources:
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeProperties.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeRangeProperty.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeOverrides.html
+    https://docs.aws.amazon.com/batch/latest/userguide/mnp-node-groups.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from farcall_local.batch import containers, validate
+from farcall_local.batch.containers import Container
+from farcall_local.batch.errors import ClientError
+
+MAX_NODES, MAX_GROUPS = 1000, 5
+
+#: https://github.com/aws/aws-cdk/issues/29415
+NO_OPEN_RANGE = (
+    "NumNodes override can only be applied if the job definition has at least 1 target node "
+    "without a range_end i.e (:) or (range_start:)."
+)
+#: https://github.com/aws/aws-parallelcluster/pull/964
+OTHER_TARGETS = "NodeOverride targets should match job definition. Non matching targets - "
+
+_TARGET_NODES = re.compile(r"([0-9]{0,9}):([0-9]{0,9})|([0-9]{1,9})")
+
+
+class Target(NamedTuple):
+    """A range of nodes.
+
+    Attributes:
+        start: Index of the first.
+        end: Index of the last; None where the range ends with the job's last node.
+    """
+
+    start: int
+    end: int | None
+
+
+def target(text: str) -> Target:
+    """Read targetNodes: ``0:3``, ``:3``, ``4:``, ``:``, or a single index.
+
+    Raises:
+        ClientError: It is none of these.
+    """
+    match = _TARGET_NODES.fullmatch(text)
+    if match is None:
+        raise ClientError(f"Target nodes {text!r} are not a range such as 0:3 or 4:.")
+    start, end, single = match.groups()
+    if single:
+        return Target(int(single), int(single))
+    return Target(int(start or 0), int(end) if end else None)
+
+
+def check(properties: dict[str, Any]) -> None:
+    """Check nodeProperties as they are registered.
+
+    Raises:
+        ClientError: They break a rule.
+    """
+    groups = properties["nodeRangeProperties"]
+    if not 1 <= len(groups) <= MAX_GROUPS:
+        raise ClientError(f"There must be between 1 and {MAX_GROUPS} node range properties.")
+    for group in groups:
+        for unsupported in ("ecsProperties", "eksProperties"):
+            if group.get(unsupported):
+                raise ClientError(f"farcall's embedded Batch does not support {unsupported}.")
+        validate.require(group, "container")
+        validate.container(group["container"], fargate=False)
+    _check_cover(properties)
+    _check_instance_types(groups)
+
+
+def cleaned(properties: dict[str, Any]) -> dict[str, Any]:
+    """Return checked nodeProperties as Batch keeps them."""
+    groups = [
+        {**group, "container": containers.cleaned(group["container"])}
+        for group in properties["nodeRangeProperties"]
+    ]
+    return {**properties, "nodeRangeProperties": groups}
+
+
+def overridden(
+    properties: dict[str, Any], overrides: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[Container, ...]]:
+    """Merge cleaned nodeProperties with nodeOverrides.
+
+    Returns:
+        The nodeProperties of the job, and what each of its nodes is run with.
+
+    Raises:
+        ClientError: The overrides break a rule, or do not fit the definition.
+    """
+    given = properties["nodeRangeProperties"]
+    wanted = _by_target(overrides.get("nodePropertyOverrides") or [])
+    unknown = set(wanted) - {target(group["targetNodes"]) for group in given}
+    if unknown:
+        texts = [one["targetNodes"] for key, one in wanted.items() if key in unknown]
+        raise ClientError(OTHER_TARGETS + ",".join(texts))
+    merged = [_group(group, wanted.get(target(group["targetNodes"]), {})) for group in given]
+    groups = [group for group, _ in merged]
+    result = {**properties, "nodeRangeProperties": groups}
+    if overrides.get("numNodes") is not None:
+        if all(target(group["targetNodes"]).end is not None for group in given):
+            raise ClientError(NO_OPEN_RANGE)
+        result["numNodes"] = overrides["numNodes"]
+        _check_cover(result)
+    _check_instance_types(groups)
+    assigned = _assigned(result)
+    return result, tuple(merged[assigned[index]][1] for index in range(result["numNodes"]))
+
+
+def _by_target(overrides: list[dict[str, Any]]) -> dict[Target, dict[str, Any]]:
+    found: dict[Target, dict[str, Any]] = {}
+    for one in overrides:
+        for unsupported in ("ecsPropertiesOverride", "eksPropertiesOverride"):
+            if one.get(unsupported):
+                raise ClientError(f"farcall's embedded Batch does not support {unsupported}.")
+        validate.container_overrides(one.get("containerOverrides"))
+        key = target(one["targetNodes"])
+        if key in found:
+            raise ClientError(f"There are two overrides for the nodes {one['targetNodes']}.")
+        found[key] = one
+    return found
+
+
+def _group(group: dict[str, Any], override: dict[str, Any]) -> tuple[dict[str, Any], Container]:
+    container = containers.overridden(group["container"], override.get("containerOverrides") or {})
+    shown = {**group, "container": container.properties}
+    if override.get("instanceTypes"):
+        shown["instanceTypes"] = override["instanceTypes"]
+    return shown, container
+
+
+def _check_cover(properties: dict[str, Any]) -> None:
+    """Check that each node, the main one too, has a group."""
+    count, main = properties["numNodes"], properties["mainNode"]
+    if not 1 <= count <= MAX_NODES:
+        raise ClientError(f"The number of nodes must be between 1 and {MAX_NODES}.")
+    if not 0 <= main < count:
+        raise ClientError(f"The main node {main} is not one of the {count} nodes.")
+    taken: list[set[int]] = []
+    for group in properties["nodeRangeProperties"]:
+        nodes = set(_nodes(group, count))
+        if not nodes or max(nodes) >= count:
+            raise ClientError(
+                f"Target nodes {group['targetNodes']} are not within the {count} nodes."
+            )
+        for other in taken:
+            if nodes == other or not (nodes <= other or other <= nodes or nodes.isdisjoint(other)):
+                raise ClientError(
+                    f"Target nodes {group['targetNodes']} overlap another range. A range may "
+                    "only lie within another one."
+                )
+        taken.append(nodes)
+    missing = set(range(count)) - set(_assigned(properties))
+    if missing:
+        raise ClientError(
+            f"Node ranges must account for all nodes. Node {min(missing)} is in none."
+        )
+
+
+def _nodes(group: dict[str, Any], count: int) -> range:
+    """Return the indexes of a group's nodes, of so many in all."""
+    start, end = target(group["targetNodes"])
+    return range(start, count if end is None else end + 1)
+
+
+def _assigned(properties: dict[str, Any]) -> dict[int, int]:
+    """Return for each node the place of its group: of those it is in, the smallest."""
+    nodes = [_nodes(group, properties["numNodes"]) for group in properties["nodeRangeProperties"]]
+    largest_first = sorted(range(len(nodes)), key=lambda place: -len(nodes[place]))
+    return {index: place for place in largest_first for index in nodes[place]}
+
+
+def _check_instance_types(groups: Iterable[dict[str, Any]]) -> None:
+    kinds: set[str] = set()
+    for group in groups:
+        given = group.get("instanceTypes") or []
+        if len(given) > 1:
+            raise ClientError("instanceTypes can have one element at most.")
+        one = group["container"].get("instanceType")
+        kinds.update(given or ([one] if one else []))
+    if len(kinds) > 1:
+        raise ClientError(
+            "All node groups of a multi-node parallel job must use the same instance type, not "
+            f"{', '.join(sorted(kinds))}."
+        )

@@ -1,0 +1,99 @@
+"""Processors and memory a job asks for, and the values Batch takes.
+
+Source:
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from farcall_local.batch.errors import ClientError
+
+MIN_MEMORY_MIB = 4
+
+#: Memory in MiB for each number of vCPUs on Fargate.
+FARGATE_MEMORY_MIB = {
+    0.25: (512, 1024, 2048),
+    0.5: tuple(range(1024, 4096 + 1, 1024)),
+    1.0: tuple(range(2048, 8192 + 1, 1024)),
+    2.0: tuple(range(4096, 16384 + 1, 1024)),
+    4.0: tuple(range(8192, 30720 + 1, 1024)),
+    8.0: tuple(range(16384, 61440 + 1, 4096)),
+    16.0: tuple(range(32768, 122880 + 1, 8192)),
+    32.0: (61440, 122880, 249856),
+}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one attempt of a job occupies.
+
+    Attributes:
+        vcpus: At least 1, or a Fargate value from 0.25.
+        memory_mib: Hard limit of a container; not enforced for processes.
+        gpus: 0 for none.
+    """
+
+    vcpus: float
+    memory_mib: int
+    gpus: int = 0
+
+
+def merge(
+    base: list[dict[str, str]], override: list[dict[str, str]] | None
+) -> list[dict[str, str]]:
+    """Return the definition's requirements with the submission's in their place, by type."""
+    values = {item["type"]: item["value"] for item in base}
+    values.update({item["type"]: item["value"] for item in override or []})
+    return [{"type": kind, "value": value} for kind, value in values.items()]
+
+
+def parse(requirements: list[dict[str, Any]], *, fargate: bool) -> Resources:
+    """Check resourceRequirements.
+
+    Args:
+        requirements: Items with ``type`` and ``value``; values are decimal strings.
+        fargate: Whether the job is for Fargate, whose vCPU and memory come in fixed pairs.
+
+    Raises:
+        ClientError: A type or value Batch does not take, or VCPU or MEMORY missing.
+    """
+    values: dict[str, str] = {}
+    for item in requirements:
+        kind = item.get("type")
+        if kind not in ("VCPU", "MEMORY", "GPU"):
+            raise ClientError(f"Resource requirement type {kind} is not VCPU, MEMORY or GPU.")
+        if kind in values:
+            raise ClientError(f"Resource requirement {kind} is given twice.")
+        values[kind] = str(item.get("value", ""))
+    for kind in ("VCPU", "MEMORY"):
+        if kind not in values:
+            raise ClientError(f"Container resource requirement {kind} must be specified.")
+    memory = _whole(values, "MEMORY", MIN_MEMORY_MIB)
+    if fargate:
+        return Resources(_fargate_vcpus(values, memory), memory)
+    gpus = _whole(values, "GPU", 1) if "GPU" in values else 0
+    return Resources(float(_whole(values, "VCPU", 1)), memory, gpus)
+
+
+def _whole(values: dict[str, str], kind: str, least: int) -> int:
+    text = values[kind]
+    if not text.isdecimal() or int(text) < least:
+        raise ClientError(f"{kind} must be an integer of at least {least}, not {text!r}.")
+    return int(text)
+
+
+def _fargate_vcpus(values: dict[str, str], memory: int) -> float:
+    if "GPU" in values:
+        raise ClientError("GPU is not supported on Fargate.")
+    try:
+        vcpus = float(values["VCPU"])
+    except ValueError:
+        raise ClientError(f"VCPU must be a number, not {values['VCPU']!r}.") from None
+    if memory not in FARGATE_MEMORY_MIB.get(vcpus, ()):
+        raise ClientError(
+            f"Fargate resource requirements for {vcpus:g} vCPU and {memory} MiB are not valid."
+        )
+    return vcpus

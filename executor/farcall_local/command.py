@@ -1,0 +1,187 @@
+"""The command line's two uses of the embedded AWS: for one command, and until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from farcall.model.settings import CONFIG_VARIABLE
+from farcall_local import names
+from farcall_local.launch import LocalAWS, own_environment, start
+from farcall_local.signals import handling
+
+_UNLIMITED = "jobs run as processes whose memory is not limited; --docker enforces the limit"
+#: Seconds between two looks at whether the server is still there.
+LOOK_S = 0.5
+
+
+def run_command(
+    argv: Sequence[str],
+    *,
+    cpus: int | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    docker: bool = False,
+    empty: bool = False,
+    kubernetes: bool = False,
+) -> int:
+    """Run a command against a fresh embedded AWS, and end both.
+
+    SIGTERM and SIGHUP are passed on to the command. So is SIGINT, unless a terminal has sent it:
+    then the command has it already. To be called from the main thread.
+
+    Args:
+        argv: The command and its arguments.
+        cpus: See `start`.
+        host: See `start`.
+        port: See `start`.
+        docker: See `start`.
+        empty: See `start`. The command has a file of options of its own, so that what it deploys
+            is not written into the user's. What it leaves in the account is told at the end.
+        kubernetes: See `start`.
+
+    Returns:
+        The command's exit code, ``128 + N`` if signal N killed it, 127 if there is no such
+        command and 126 if it cannot be run.
+    """
+    options: dict[str, Any] = {"docker": docker, "empty": empty, "kubernetes": kubernetes}
+    with contextlib.ExitStack() as stack:
+        aws = stack.enter_context(start(cpus=cpus, host=host, port=port, **options))
+        inherited = own_environment()
+        if empty:  # what an option of the user's names is in another account
+            for name in names.RESOURCES:
+                inherited.pop(name, None)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="farcall-"))
+            file = Path(folder, "farcall.toml")
+            file.touch()
+            inherited[CONFIG_VARIABLE] = str(file)
+        if not docker and sys.stderr.isatty():
+            sys.stderr.write(f"farcall local: {_UNLIMITED}\n")
+        try:
+            process = subprocess.Popen(argv, env={**inherited, **aws.environment})  # noqa: S603
+        except OSError as error:
+            sys.stderr.write(f"farcall local: {_unrunnable(argv, error)}\n")
+            return 127 if isinstance(error, FileNotFoundError) else 126
+        with _forwarding(process):
+            code = _wait(process, aws)
+        if empty and aws.running:
+            sys.stderr.write(f"farcall local: {_told(aws.resources())}\n")
+    return 128 - code if code < 0 else code
+
+
+def _told(resources: dict[str, list[str]]) -> str:
+    """Say what is in an account."""
+    if not resources:
+        return "nothing is left in the account"
+    listed = "; ".join(f"{kind}: {', '.join(found)}" for kind, found in resources.items())
+    return f"left in the account: {listed}"
+
+
+def _unrunnable(argv: Sequence[str], error: OSError) -> str:
+    """Say why there is no such command, and what was probably meant."""
+    told = f"{argv[0]!r} cannot be run: {error.strerror}"
+    if argv[0].endswith(".py") and Path(argv[0]).is_file():
+        return f"{told}; a script is run by its Python: farcall local -- python {shlex.join(argv)}"
+    if isinstance(error, FileNotFoundError):
+        return f"{told}; behind -- stands a command, such as `python my_workflow.py`"
+    return told
+
+
+def _wait(process: subprocess.Popen[bytes], aws: LocalAWS) -> int:
+    """Wait for the command; say so once if it has outlived its AWS."""
+    told = False
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(LOOK_S)
+        if not told and not aws.running:
+            told = True
+            sys.stderr.write("farcall local: the embedded AWS has ended, its jobs with it\n")
+
+
+def serve(
+    *,
+    cpus: int | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    docker: bool = False,
+    empty: bool = False,
+    kubernetes: bool = False,
+    out: TextIO | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; print the shell's ``export`` lines first.
+
+    On a terminal standard error says what they are for, and that it serves.
+
+    To be called from the main thread.
+
+    Args:
+        cpus: See `start`.
+        host: See `start`.
+        port: See `start`.
+        docker: See `start`.
+        empty: See `start`.
+        kubernetes: See `start`.
+        out: Where the lines go, standard output by default.
+
+    Raises:
+        RuntimeError: The server ended by itself.
+    """
+    out = out or sys.stdout
+    # Not an Event: its set() would deadlock if the signal arrives while wait() holds the lock.
+    # put() is reentrant: https://docs.python.org/3/library/queue.html#queue.SimpleQueue.put
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    options: dict[str, Any] = {"docker": docker, "empty": empty, "kubernetes": kubernetes}
+    with (
+        start(cpus=cpus, host=host, port=port, **options) as aws,
+        handling(signals.put),
+    ):
+        for name, value in aws.environment.items():
+            out.write(f"export {name}={shlex.quote(value)}\n")
+        out.flush()
+        if out.isatty():
+            sys.stderr.write(
+                f"\nAn embedded AWS serves on {aws.endpoint_url}, until Ctrl-C here.\nPaste these "
+                "lines into another terminal: what is started there runs on it. `farcall local -- "
+                "COMMAND`\nruns one command on a new one, without them.\n"
+            )
+            if not docker:
+                sys.stderr.write(f"{_UNLIMITED}\n")
+        while True:
+            with contextlib.suppress(queue.Empty):
+                signals.get(timeout=LOOK_S)
+                return
+            if not aws.running:
+                raise RuntimeError("The embedded AWS has ended; its standard error says why.")
+
+
+@contextlib.contextmanager
+def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def forward(number: int) -> None:
+        if number != signal.SIGINT or not _in_foreground():
+            process.send_signal(number)
+
+    with handling(forward):
+        yield
+
+
+def _in_foreground() -> bool:
+    """Say whether a terminal sends its Ctrl-C to this process and its children alike."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

@@ -1,0 +1,126 @@
+"""Who may ask the embedded AWS for anything: AWS clients that have a key, and no web page.
+
+A job is a command that runs as the user who started the server, and every program of the machine
+and every page in a browser there can send it requests. So nothing is answered but what is signed
+with a key that it knows: the one that it makes at its start and tells nobody else, those of the
+users in its IAM, and those of roles that were assumed.
+
+A browser can be made to send what another site has written, so what comes from a page is refused
+before anything else of it is looked at: this server has no pages. A website may also let its own
+name lead here (DNS rebinding), so requests for any other host than the address they came to are
+refused.
+
+Sources:
+    https://fetch.spec.whatwg.org/#origin-header
+    https://www.w3.org/TR/fetch-metadata/
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from email.message import Message
+from typing import Any, NamedTuple
+
+from moto.iam.access_control import CreateAccessKeyFailure, create_access_key
+from moto.iam.models import get_account_id_from
+
+from farcall_local.iam import signatures
+from farcall_local.iam.refusals import Reason, RefusedError
+from farcall_local.iam.signatures import AccessKey, Request, Signature
+
+_SHOWN = 100
+
+
+class Caller(NamedTuple):
+    """Who a request says has sent it.
+
+    Attributes:
+        signature: The request's.
+        secret: With which it was made, if that is true.
+        identity: moto's access key, which knows whose it is; None for the account itself.
+    """
+
+    signature: Signature
+    secret: str
+    identity: Any
+
+
+class Admission:
+    """Lets requests in. Safe to use from several threads.
+
+    Args:
+        key: The account's own, made at the start.
+        host: The address the server listens on.
+        locks: Held, in this order, while moto's IAM and STS are read.
+    """
+
+    def __init__(self, key: AccessKey, host: str, *locks: AbstractContextManager[Any]) -> None:
+        self._key = key
+        self._host = host
+        self._iam, self._sts = locks
+
+    def turn_away(self, headers: Message, address: str) -> None:
+        """Refuse what a web page may have sent.
+
+        The port is not looked at: a tunnel has another one, and a browser none to choose.
+
+        Args:
+            headers: The request's.
+            address: At which its connection has come in.
+
+        Raises:
+            RefusedError: It may come from a page, or asks for another server.
+        """
+        hosts = headers.get_all("Host") or []
+        if len(hosts) != 1 or _name(hosts[0]) not in (self._host, address):
+            found = ", ".join(hosts)[:_SHOWN] or "none"
+            text = f"The request is for another host ({found}); this one is {self._host}."
+            raise RefusedError(Reason.DENIED, text)
+        origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+        if origin is not None or site not in (None, "none"):
+            found = f"Origin: {origin}" if origin is not None else f"Sec-Fetch-Site: {site}"
+            text = f"The embedded AWS answers no web pages ({found[:_SHOWN]})."
+            raise RefusedError(Reason.DENIED, text)
+
+    def find(self, request: Request) -> Caller:
+        """Return who says to have sent a request; `signatures.verify` checks that.
+
+        Raises:
+            RefusedError: It has no signature, or one of an unknown key.
+        """
+        signature = signatures.read(request)
+        if signature is None:
+            text = (
+                "The request carries no signature. The embedded AWS answers whoever signs with "
+                "the access key that it made at its start, which farcall local hands on."
+            )
+            raise RefusedError(Reason.UNSIGNED, text)
+        if signature.key_id == self._key.key_id:
+            if signature.token is not None:
+                raise _bad_token()
+            return Caller(signature, self._key.secret, None)
+        given = {} if signature.token is None else {"X-Amz-Security-Token": signature.token}
+        with self._iam, self._sts:
+            try:
+                account = get_account_id_from(signature.key_id)
+                found = create_access_key(account, "aws", signature.key_id, given)
+            except CreateAccessKeyFailure as error:
+                raise _unknown_key() if error.reason == "InvalidId" else _bad_token() from None
+        return Caller(signature, found.create_credentials().secret_key, found)
+
+
+def _name(host: str) -> str:
+    """Return a Host header without its port."""
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+def _unknown_key() -> RefusedError:
+    text = (
+        "The security token included in the request is invalid. The embedded AWS makes another "
+        "access key at each start: take the one that farcall local prints now."
+    )
+    return RefusedError(Reason.UNKNOWN_KEY, text)
+
+
+def _bad_token() -> RefusedError:
+    return RefusedError(Reason.BAD_TOKEN, "The session token is not the one of the access key.")

@@ -1,0 +1,118 @@
+"""Whether the policies of IAM let the sender of a request do what it asks for.
+
+The users, roles and policies are moto's. Who a sender is, `farcall_local.iam.admission` has found
+out. To the account itself, its root user, no policy applies.
+
+What is not looked at: permissions boundaries, session policies, policies of resources, and who
+may assume a role by STS.
+
+Source:
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from moto.iam.models import iam_backends
+
+from farcall_local import names
+from farcall_local.iam import actions
+from farcall_local.iam.actions import Call
+from farcall_local.iam.policies import Need, UnknownElementError, Verdict, evaluate
+from farcall_local.iam.refusals import Reason, RefusedError
+
+
+class _Caller(NamedTuple):
+    arn: str
+    policies: list[dict[str, Any]]
+
+
+class Guard:
+    """Checks each request. Safe to use from several threads.
+
+    Args:
+        locks: Held, in this order, while moto's IAM and STS are read.
+    """
+
+    def __init__(self, *locks: AbstractContextManager[Any]) -> None:
+        self._iam, self._sts = locks
+
+    def admit(self, call: Call, identity: Any) -> RefusedError | None:
+        """Let a request pass.
+
+        Args:
+            call: The request.
+            identity: moto's access key it was signed with.
+
+        Returns:
+            What to answer instead of 404, where the caller must not learn that an object is not
+            there.
+
+        Raises:
+            RefusedError: A permission is missing.
+        """
+        with self._iam, self._sts:
+            caller = _Caller(identity.arn, _documents(identity.collect_policies()))
+        for need in actions.needs(call):
+            if need.resource == actions.BATCH_ROLE and self._has_batch_role():
+                continue  # it is made once in an account
+            text = _objection(caller, need)
+            if text is not None:
+                raise RefusedError(Reason.DENIED, text)
+        listing = actions.listing(call)
+        text = _objection(caller, listing) if listing is not None else None
+        return RefusedError(Reason.DENIED, text) if text else None
+
+    def _has_batch_role(self) -> bool:
+        with self._iam:
+            roles = list(iam_backends[names.ACCOUNT_ID]["aws"].roles.values())
+        return any(role.arn == actions.BATCH_ROLE for role in roles)
+
+    def objection(self, role_arn: str, session: str, need: Need) -> str | None:
+        """Return what AWS says where a role lacks a permission; None where it has it.
+
+        Args:
+            role_arn: The role.
+            session: Name of the session in which it is assumed.
+            need: The permission.
+        """
+        role = role_arn.rpartition("/")[2]
+        backend = iam_backends[names.ACCOUNT_ID]["aws"]
+        with self._iam:
+            own = [backend.get_role_policy(role, n)[1] for n in backend.list_role_policies(role)]
+            policies = _documents([*own, *backend.list_attached_role_policies(role)[0]])
+        arn = f"arn:aws:sts::{names.ACCOUNT_ID}:assumed-role/{role}/{session}"
+        return _objection(_Caller(arn, policies), need)
+
+
+def _documents(policies: Iterable[Any]) -> list[dict[str, Any]]:
+    """Read policies as moto keeps them: a role's own, a user's own, and managed ones."""
+    texts = []
+    for policy in policies:
+        if isinstance(policy, str):
+            texts.append(policy)
+        elif isinstance(policy, Mapping):
+            texts.append(policy["policy_document"])
+        else:
+            texts.append(next(v.document for v in policy.versions if v.is_default))
+    return [json.loads(text) for text in texts]
+
+
+def _objection(caller: _Caller, need: Need) -> str | None:
+    """Return AWS's sentence where a permission is missing."""
+    try:
+        verdict = evaluate(caller.policies, need)
+    except UnknownElementError as error:
+        return f"farcall's embedded AWS does not evaluate {error}, which stands in a policy."
+    if verdict is Verdict.ALLOWED:
+        return None
+    text = f"User: {caller.arn} is not authorized to perform: {need.action}"
+    if need.resource != "*":
+        text += f" on resource: {need.resource}"
+    if verdict is Verdict.DENIED:
+        return f"{text} with an explicit deny in an identity-based policy"
+    return f"{text} because no identity-based policy allows the {need.action} action"

@@ -1,0 +1,432 @@
+"""Signature Version 4: what a service checks of a request that an AWS client has signed.
+
+The canonical request is built from what came over the wire, so whatever was changed on the way
+does not match. A request is signed in its header or, presigned, in its query; a body as a whole,
+by chunks, or not at all where S3 allows it. No I/O and nothing of moto.
+
+Sources:
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
+    https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
+    https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
+    https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html
+    https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming-trailers.html
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import posixpath
+import re
+import secrets
+import string
+import time
+from calendar import timegm
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from email.message import Message
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote
+
+from farcall_local.iam.refusals import Reason, RefusedError
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+#: How far a client's clock may be off, in seconds.
+MAX_SKEW_S = 15 * 60
+#: The longest that a presigned URL may be good for, in seconds.
+MAX_PRESIGNED_S = 7 * 24 * 3600
+
+UNSIGNED = "UNSIGNED-PAYLOAD"
+UNSIGNED_CHUNKS = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+SIGNED_CHUNKS_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
+_CHUNKS = (UNSIGNED_CHUNKS, SIGNED_CHUNKS, SIGNED_CHUNKS_TRAILER)
+
+_HEADER = re.compile(
+    rf"{ALGORITHM} +Credential=([^/,\s]+)/(\d{{8}})/([^/,\s]+)/([^/,\s]+)/aws4_request, *"
+    r"SignedHeaders=([a-z0-9;_.-]+), *Signature=([0-9a-f]{64})"
+)
+_CREDENTIAL = re.compile(r"([^/,\s]+)/(\d{8})/([^/,\s]+)/([^/,\s]+)/aws4_request")
+_MOMENT = re.compile(r"\d{8}T\d{6}Z")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()
+_LINE_BYTES = 4096
+_READ_BYTES = 1 << 20
+_MOST_TRAILERS = 20
+
+
+class AccessKey(NamedTuple):
+    """An access key: what a request is signed with.
+
+    Attributes:
+        key_id: Its public part.
+        secret: What nobody else knows.
+        token: Of a session; None for a user's key and the account's own.
+    """
+
+    key_id: str
+    secret: str
+    token: str | None = None
+
+    @classmethod
+    def new(cls) -> AccessKey:
+        """Make one up that nobody can guess, in the form of AWS's."""
+        letters = string.ascii_uppercase + string.digits
+        key_id = "AKIA" + "".join(secrets.choice(letters) for _ in range(16))
+        return cls(key_id, secrets.token_urlsafe(30))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables in which AWS clients look for it."""
+        return {"AWS_ACCESS_KEY_ID": self.key_id, "AWS_SECRET_ACCESS_KEY": self.secret}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it came.
+
+    Attributes:
+        method: GET, PUT and so on.
+        target: Path and query, as they stand in the request line.
+        headers: All of them.
+    """
+
+    method: str
+    target: str
+    headers: Message
+
+    @functools.cached_property
+    def fields(self) -> dict[str, list[str]]:
+        """The values of each header, by its name in lower case."""
+        found: dict[str, list[str]] = {}
+        for name, value in self.headers.items():
+            found.setdefault(name.lower(), []).append(value)
+        return found
+
+    @functools.cached_property
+    def query(self) -> list[tuple[str, str]]:
+        """The parameters of the query, decoded."""
+        query = self.target.partition("?")[2]
+        return parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a request says of its signature. Nothing of it is known to be true.
+
+    Attributes:
+        key_id: The access key.
+        date: Of the credential scope, as YYYYMMDD.
+        region: Of the credential scope.
+        service: Of the credential scope, such as ``s3``.
+        signed_headers: Their names, in order.
+        value: The signature, in hexadecimal.
+        moment: When it was made, as YYYYMMDDTHHMMSSZ.
+        token: The session token; None for none.
+        lifetime_s: How long a presigned URL is good for; None if the signature is in the header.
+        payload: What it says of the body: its digest, or one of the words for other forms. Empty
+            if it says nothing.
+    """
+
+    key_id: str
+    date: str
+    region: str
+    service: str
+    signed_headers: tuple[str, ...]
+    value: str
+    moment: str
+    token: str | None
+    lifetime_s: int | None
+    payload: str
+
+    @property
+    def scope(self) -> str:
+        """The credential scope."""
+        return f"{self.date}/{self.region}/{self.service}/aws4_request"
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether the body is aws-chunked."""
+        return self.payload in _CHUNKS
+
+
+def read(request: Request) -> Signature | None:
+    """Return what a request says of its signature; None if it has none.
+
+    Raises:
+        RefusedError: It cannot be read.
+    """
+    authorization = _only(request, "authorization")
+    if authorization is not None:
+        found = _HEADER.fullmatch(authorization.strip())
+        if found is None:
+            raise _incomplete("The Authorization header is no Signature Version 4.")
+        key_id, date, region, service, names, value = found.groups()
+        moment, token = _only(request, "x-amz-date"), _only(request, "x-amz-security-token")
+        payload = _only(request, "x-amz-content-sha256")
+        lifetime_s = None
+    else:
+        query = dict(request.query)
+        if "AWSAccessKeyId" in query:
+            raise _incomplete(
+                "The URL is presigned with Signature Version 2, which is not known here. boto3 "
+                "makes those of version 4 with Config(signature_version='s3v4')."
+            )
+        if query.get("X-Amz-Algorithm") != ALGORITHM:
+            return None
+        found = _CREDENTIAL.fullmatch(query.get("X-Amz-Credential", ""))
+        seconds = query.get("X-Amz-Expires", "")
+        value = query.get("X-Amz-Signature", "")
+        if found is None or not _DIGEST.fullmatch(value) or not re.fullmatch(r"\d{1,6}", seconds):
+            raise _incomplete("The query's signature is no Signature Version 4.")
+        key_id, date, region, service = found.groups()
+        names = query.get("X-Amz-SignedHeaders", "")
+        moment, token = query.get("X-Amz-Date"), query.get("X-Amz-Security-Token")
+        payload = query.get("X-Amz-Content-Sha256", UNSIGNED)
+        lifetime_s = min(int(seconds), MAX_PRESIGNED_S)
+    if moment is None or not _MOMENT.fullmatch(moment) or not moment.startswith(date):
+        raise _incomplete("X-Amz-Date is missing, or is not the credential's date.")
+    return Signature(
+        key_id=key_id,
+        date=date,
+        region=region,
+        service=service,
+        signed_headers=tuple(names.split(";")),
+        value=value,
+        moment=moment,
+        token=token,
+        lifetime_s=lifetime_s,
+        payload=payload or "",
+    )
+
+
+def verify(request: Request, signature: Signature, secret: str, digest: str | None = None) -> None:
+    """Check that a signature was made with a secret, for this request, not long ago.
+
+    Args:
+        request: As it came.
+        signature: What it says.
+        secret: Of the access key it names.
+        digest: SHA-256 of the body in hexadecimal; None for S3, where the request says it, and
+            where `check_digest` and `Chunks` hold the body to it.
+
+    Raises:
+        RefusedError: It was not.
+    """
+    signed = signature.signed_headers
+    unsigned = [
+        name
+        for name in request.fields
+        if (name.startswith("x-amz-") or name == "host") and name not in signed
+    ]
+    if unsigned:
+        raise RefusedError(Reason.DENIED, f"The header {unsigned[0]} has to be signed.")
+    missing = [name for name in signed if name not in request.fields]
+    if missing:
+        raise RefusedError(
+            Reason.BAD_SIGNATURE, f"The header {missing[0]} is signed, and missing."
+        )
+    text = "\n".join(
+        (
+            request.method,
+            _canonical_path(request.target.partition("?")[0], signature.service),
+            _canonical_query(request.query),
+            *(f"{name}:{_value(request.fields[name])}" for name in signed),
+            "",
+            ";".join(signed),
+            signature.payload if digest is None else digest,
+        )
+    )
+    summary = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+    wanted = _sign(signature, secret, ALGORITHM, summary)
+    if not hmac.compare_digest(wanted, signature.value):
+        text = "The request signature we calculated does not match the signature you provided."
+        raise RefusedError(Reason.BAD_SIGNATURE, text)
+    _check_time(signature)
+
+
+def check_digest(signature: Signature, digest: str) -> None:
+    """Check that a body is the one that was signed, unless the request leaves it unsigned.
+
+    Args:
+        signature: Verified.
+        digest: SHA-256 of the body, in hexadecimal.
+
+    Raises:
+        RefusedError: It is another one, or what the request says of it is not known here.
+    """
+    if signature.payload == UNSIGNED:
+        return
+    if not _DIGEST.fullmatch(signature.payload):
+        text = (
+            f"x-amz-content-sha256 must be the body's SHA-256, {UNSIGNED} or one of "
+            f"{', '.join(_CHUNKS)}."
+        )
+        raise RefusedError(Reason.BAD_DIGEST, text)
+    if not hmac.compare_digest(signature.payload, digest):
+        text = "The provided x-amz-content-sha256 header does not match what was computed."
+        raise RefusedError(Reason.BAD_DIGEST, text)
+
+
+class Chunks:
+    """Takes the chunks of an aws-chunked body apart, and checks the signature of each.
+
+    Args:
+        read_line: Reads a line of at most so many bytes.
+        read: Reads at most so many bytes; fewer than that at the end.
+        signature: The request's, verified.
+        secret: With which the chunks are signed.
+
+    Attributes:
+        trailers: Headers after the last chunk, by name in lower case; complete once all chunks
+            are read.
+    """
+
+    def __init__(
+        self,
+        read_line: Callable[[int], bytes],
+        read: Callable[[int], bytes],
+        signature: Signature,
+        secret: str,
+    ) -> None:
+        self.trailers: dict[str, str] = {}
+        self._read_line = read_line
+        self._read = read
+        self._signature = signature
+        self._secret = secret
+        self._previous = signature.value
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the data, of which nothing may be used before the last of it has come.
+
+        Raises:
+            RefusedError: A chunk is not signed as it has to be, or is none.
+        """
+        signed = self._signature.payload != UNSIGNED_CHUNKS
+        size = -1
+        while size:
+            words, _, extension = self._line().partition(";")
+            size = _size(words)
+            digest = hashlib.sha256()
+            left = size
+            while left:
+                data = self._read(min(left, _READ_BYTES))
+                if not data:
+                    raise _incomplete("The body ends within a chunk.")
+                left -= len(data)
+                if signed:
+                    digest.update(data)
+                yield data
+            if signed:
+                given = extension.partition("chunk-signature=")[2]
+                self._check("PAYLOAD", given, _EMPTY_DIGEST, digest.hexdigest())
+            if size and self._line():
+                raise _incomplete("A chunk is longer than it says.")
+        self._read_trailers()
+
+    def _read_trailers(self) -> None:
+        """Read what follows the last chunk, up to an empty line."""
+        given, text = "", ""
+        for _ in range(_MOST_TRAILERS):
+            name, _, value = (word.strip() for word in self._line().partition(":"))
+            if not name:
+                break
+            if name.lower() == "x-amz-trailer-signature":
+                given = value
+            else:
+                self.trailers[name.lower()] = value
+                text += f"{name.lower()}:{value}\n"
+        if self._signature.payload == SIGNED_CHUNKS_TRAILER:
+            self._check("TRAILER", given, hashlib.sha256(text.encode()).hexdigest())
+
+    def _check(self, kind: str, given: str, *lines: str) -> None:
+        head = f"{ALGORITHM}-{kind}"
+        self._previous = _sign(self._signature, self._secret, head, self._previous, *lines)
+        if not hmac.compare_digest(self._previous.encode(), given.encode()):
+            raise RefusedError(Reason.BAD_SIGNATURE, "The signature of a chunk does not match.")
+
+    def _line(self) -> str:
+        line = self._read_line(_LINE_BYTES)
+        if line and not line.endswith(b"\n"):
+            raise _incomplete("A line between the chunks does not end.")
+        return line.decode("latin-1").strip()
+
+
+def _size(words: str) -> int:
+    if not re.fullmatch(r"[0-9a-fA-F]{1,16}", words):
+        raise _incomplete("The body is not aws-chunked.")
+    return int(words, 16)
+
+
+def _sign(signature: Signature, secret: str, head: str, *lines: str) -> str:
+    """Sign a text, to which the moment and the scope of a signature belong."""
+    key = _signing_key(secret, signature.date, signature.region, signature.service)
+    text = "\n".join((head, signature.moment, signature.scope, *lines))
+    return hmac.new(key, text.encode(errors="surrogateescape"), "sha256").hexdigest()
+
+
+@functools.lru_cache(maxsize=256)
+def _signing_key(secret: str, date: str, region: str, service: str) -> bytes:
+    key = f"AWS4{secret}".encode()
+    for part in (date, region, service, "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key
+
+
+def _canonical_path(path: str, service: str) -> str:
+    """Return the path as the client has written it into the text it signed.
+
+    S3's is what stands in the request line. All others are made plain and encoded once more.
+    """
+    if service == "s3":
+        return path
+    plain = posixpath.normpath(path).replace("//", "/") if path else "/"
+    if path.endswith("/") and plain != "/":
+        plain += "/"
+    return quote(plain, safe="/-_.~", errors="surrogateescape")
+
+
+def _canonical_query(query: list[tuple[str, str]]) -> str:
+    """Return the query in its one order and encoding.
+
+    Clients differ in what they encode on the way and agree in what they sign.
+    """
+    encode = functools.partial(quote, safe="-_.~", errors="surrogateescape")
+    pairs = sorted((encode(name), encode(value)) for name, value in query)
+    return "&".join(f"{name}={value}" for name, value in pairs if name != "X-Amz-Signature")
+
+
+def _value(values: list[str]) -> str:
+    """Return a header's value, of several all, with single blanks in between."""
+    return ",".join(" ".join(value.split()) for value in values)
+
+
+def _only(request: Request, name: str) -> str | None:
+    """Return a header that must not stand there twice."""
+    values = request.fields.get(name, [])
+    if len(values) > 1:
+        raise _incomplete(f"The header {name} stands there {len(values)} times.")
+    return values[0] if values else None
+
+
+def _check_time(signature: Signature) -> None:
+    age_s = time.time() - _seconds(signature.moment)
+    if signature.lifetime_s is not None:
+        if not -MAX_SKEW_S <= age_s <= signature.lifetime_s:
+            raise RefusedError(Reason.DENIED, "Request has expired")
+    elif abs(age_s) > MAX_SKEW_S:
+        text = f"The request was signed at {signature.moment}, by a clock that is not this one's."
+        raise RefusedError(Reason.SKEWED, text)
+
+
+@functools.lru_cache(maxsize=256)  # each client's requests of a second have the same
+def _seconds(moment: str) -> int:
+    try:
+        return timegm(time.strptime(moment, "%Y%m%dT%H%M%SZ"))
+    except ValueError:
+        raise _incomplete(f"{moment} is no time.") from None
+
+
+def _incomplete(text: str) -> RefusedError:
+    return RefusedError(Reason.INCOMPLETE, text)

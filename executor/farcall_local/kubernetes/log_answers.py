@@ -1,0 +1,193 @@
+"""Logs of pods, as the API answers them: all, the end, from a time on, or followed.
+
+Source: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any, NamedTuple, Protocol
+
+from aiohttp import web
+
+from farcall_local.kubernetes.errors import BadRequestError
+
+_NS = 1_000_000_000
+
+
+class Log(Protocol):
+    """What one container has written.
+
+    Attributes:
+        dropped: Lines that are not kept any more.
+        lines: The others: nanoseconds since 1970, and the text without its end.
+        closed: Whether no more come.
+    """
+
+    dropped: int
+    closed: bool
+
+    @property
+    def lines(self) -> Any:
+        """The lines that are kept."""
+
+    async def changed(self, known: int) -> None:
+        """Wait until more lines have come than so many, or no more do."""
+
+
+class Logs(Protocol):
+    """What all pods have written."""
+
+    def of(self, uid: str) -> Log | None:
+        """Return the log of a Pod's container, None where none has started."""
+
+
+class _Asked(NamedTuple):
+    follow: bool
+    timestamps: bool
+    since_ns: int
+    tail: int | None
+    limit: int | None
+
+
+async def send_log(
+    logs: Logs, request: web.BaseRequest, pod: Mapping[str, Any]
+) -> web.StreamResponse:
+    """Answer a request for a Pod's log.
+
+    Raises:
+        BadRequestError: There is none: its container has not started, or there is no such one.
+    """
+    query = request.query
+    container = _container(pod, query.get("container", ""))
+    _check(pod, container, query)
+    asked = _Asked(
+        follow=_flag(query, "follow"),
+        timestamps=_flag(query, "timestamps"),
+        since_ns=_since(query),
+        tail=_count(query, "tailLines"),
+        limit=_count(query, "limitBytes"),
+    )
+    log = logs.of(pod["metadata"]["uid"])
+    if log is None:
+        raise _waiting(pod, container)
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    await response.prepare(request)
+    await _write(response, log, asked)
+    await response.write_eof()
+    return response
+
+
+async def _write(response: web.StreamResponse, log: Log, asked: _Asked) -> None:
+    fresh = [line for line in log.lines if line[0] >= asked.since_ns]
+    if asked.tail is not None:
+        fresh = fresh[max(0, len(fresh) - asked.tail) :]
+    known, left = log.dropped + len(log.lines), asked.limit
+    while True:
+        text = b"".join(_text(line, asked) for line in fresh)
+        if left is not None:
+            text, left = text[:left], max(0, left - len(text))
+        if text:
+            await response.write(text)
+        if left == 0 or not asked.follow or (log.closed and known == _total(log)):
+            return
+        await log.changed(known)
+        fresh = list(log.lines)[max(0, known - log.dropped) :]
+        known = _total(log)
+
+
+def _total(log: Log) -> int:
+    return log.dropped + len(log.lines)
+
+
+def _text(line: tuple[int, bytes], asked: _Asked) -> bytes:
+    if not asked.timestamps:
+        return line[1] + b"\n"
+    seconds, rest = divmod(line[0], _NS)
+    moment = datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{moment}.{rest:09d}Z ".encode() + line[1] + b"\n"
+
+
+def _container(pod: Mapping[str, Any], wanted: str) -> str:
+    name = pod["metadata"]["name"]
+    known = [each["name"] for each in pod["spec"].get("containers", ())]
+    if not wanted:
+        if len(known) > 1:
+            raise BadRequestError(
+                f"a container name must be specified for pod {name}, choose one of: "
+                f"[{' '.join(known)}]"
+            )
+        return str(known[0])
+    if wanted not in known:
+        raise BadRequestError(f"container {wanted} is not valid for pod {name}")
+    return wanted
+
+
+def _check(pod: Mapping[str, Any], container: str, query: Mapping[str, str]) -> None:
+    if _flag(query, "previous"):
+        raise BadRequestError(
+            f'previous terminated container "{container}" in pod "{pod["metadata"]["name"]}" not '
+            "found"
+        )
+    if "sinceTime" in query and "sinceSeconds" in query:
+        raise BadRequestError("at most one of `sinceTime` or `sinceSeconds` may be specified")
+
+
+def _waiting(pod: Mapping[str, Any], container: str) -> BadRequestError:
+    status = pod.get("status") or {}
+    for each in status.get("containerStatuses") or ():
+        reason = each.get("state", {}).get("waiting", {}).get("reason")
+        if each["name"] == container and reason:
+            break
+    else:
+        if not pod["spec"].get("nodeName"):
+            return BadRequestError(f"pod {pod['metadata']['name']} does not have a host assigned")
+        reason = "ContainerCreating"
+    shown = {
+        "ErrImagePull": "image can't be pulled",
+        "ImagePullBackOff": "trying and failing to pull image",
+    }
+    return BadRequestError(
+        f'container "{container}" in pod "{pod["metadata"]["name"]}" is waiting to start: '
+        f"{shown.get(reason, reason)}"
+    )
+
+
+def _flag(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name, "").lower() in ("true", "1")
+
+
+def _count(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not text.isdigit():
+        raise BadRequestError(
+            f'{name}: Invalid value: "{text}": must be greater than or equal to 0'
+        )
+    return int(text)
+
+
+def _since(query: Mapping[str, str]) -> int:
+    """Return the time from which on lines are wanted, in nanoseconds since 1970."""
+    if text := query.get("sinceTime"):
+        try:
+            moment = datetime.fromisoformat(_readable(text))
+        except ValueError:
+            raise BadRequestError(f'sinceTime: Invalid value: "{text}": it is no time') from None
+        return int(moment.timestamp() * _NS)
+    seconds = _count(query, "sinceSeconds")
+    if seconds is None:
+        return 0
+    return int((datetime.now(timezone.utc).timestamp() - seconds) * _NS)
+
+
+def _readable(text: str) -> str:
+    """Return a time as Python 3.10 reads it: with six digits behind the second at most."""
+    text = text.upper().replace("Z", "+00:00")
+    head, dot, rest = text.partition(".")
+    if not dot:
+        return text
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    return f"{head}.{digits[:6]:0<6}{rest[len(digits) :]}"

@@ -1,0 +1,146 @@
+"""Status of a pod as a kubelet writes it: phase, conditions and the state of its container.
+
+Sources:
+    https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
+    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#PodStatus
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from farcall_local import names
+from farcall_local.kubernetes import conditions
+from farcall_local.kubernetes.store import timestamp
+
+CREATING = "ContainerCreating"
+DISRUPTED = "DisruptionTarget"
+
+
+def waiting(pod: dict[str, Any], reason: str = CREATING, message: str = "") -> dict[str, Any]:
+    """Return the status of a pod whose container does not run yet.
+
+    Args:
+        pod: The pod.
+        reason: Why it does not.
+        message: A sentence, perhaps.
+    """
+    state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
+    found = _begun(pod, "Pending")
+    found["conditions"] = _conditions(found["conditions"], ready=False)
+    return {**found, "containerStatuses": [_container(pod, state)]}
+
+
+def running(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of a pod whose container has started."""
+    found = _begun(pod, "Running")
+    found["conditions"] = _conditions(found["conditions"], ready=True)
+    container = _container(pod, {"running": {"startedAt": timestamp()}})
+    return {**found, "containerStatuses": [container]}
+
+
+def ended(pod: dict[str, Any], code: int, reason: str, message: str = "") -> dict[str, Any]:
+    """Return the status of a pod whose container has ended.
+
+    Args:
+        pod: The pod.
+        code: The exit code.
+        reason: ``Completed``, ``Error``, ``OOMKilled``, ``StartError``.
+        message: A sentence, perhaps.
+    """
+    phase = "Failed" if code else "Succeeded"
+    found = _begun(pod, phase)
+    found["conditions"] = _over(found["conditions"], phase)
+    state = _state(pod)
+    began = state.get("running", {}).get("startedAt")
+    over: dict[str, Any] = {"exitCode": code, "reason": reason}
+    if message:
+        over["message"] = message
+    # A container that could not be started began at the epoch, as the runtime has it.
+    over["startedAt"] = began or (
+        "1970-01-01T00:00:00Z" if reason == "StartError" else timestamp()
+    )
+    over["finishedAt"] = timestamp()
+    return {**found, "containerStatuses": [_container(pod, {"terminated": over})]}
+
+
+def failed(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:
+    """Return the status of a pod that has failed as a whole; its container's stays as it is."""
+    found = _begun(pod, "Failed")
+    found["conditions"] = _over(found["conditions"], "Failed")
+    said = {key: value for key, value in (("reason", reason), ("message", message)) if value}
+    return {**found, **said}
+
+
+def disrupted(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:
+    """Return a pod's status with the condition that it is taken away by the cluster.
+
+    Source:
+        https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+    """
+    status = dict(pod.get("status") or {})
+    before = status.get("conditions") or []
+    status["conditions"] = conditions.put(before, DISRUPTED, "True", reason, message)
+    return status
+
+
+def _begun(pod: dict[str, Any], phase: str) -> dict[str, Any]:
+    address = names.NODE_ADDRESS
+    before = dict(pod.get("status") or {})
+    begun = {
+        "hostIP": address,
+        "hostIPs": [{"ip": address}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "startTime": timestamp(),
+        "conditions": [],
+    }
+    return {**begun, **before, "phase": phase}
+
+
+def _conditions(found: list[dict[str, Any]], *, ready: bool) -> list[dict[str, Any]]:
+    found = conditions.put(found, "PodReadyToStartContainers", "True")
+    found = conditions.put(found, "Initialized", "True")
+    for kind in ("Ready", "ContainersReady"):
+        if ready:
+            found = conditions.put(found, kind, "True")
+        else:
+            text = "containers with unready status"
+            found = conditions.put(found, kind, "False", "ContainersNotReady", text)
+    return conditions.put(found, "PodScheduled", "True")
+
+
+def _over(found: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
+    reason = "PodFailed" if phase == "Failed" else "PodCompleted"
+    found = conditions.put(found, "PodReadyToStartContainers", "False")
+    for kind in ("Ready", "ContainersReady"):
+        found = conditions.put(found, kind, "False", reason)
+    return found
+
+
+def _state(pod: dict[str, Any]) -> dict[str, Any]:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
+    state: dict[str, Any] = statuses[0].get("state", {})
+    return state
+
+
+def _container(pod: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    document = pod["spec"]["containers"][0]
+    digest = hashlib.sha256(pod["metadata"]["uid"].encode()).hexdigest()
+    found = {
+        "name": document["name"],
+        "image": document.get("image", ""),
+        "imageID": "",
+        "ready": "running" in state,
+        "started": "running" in state,
+        "restartCount": 0,
+        "state": state,
+        "lastState": {},
+    }
+    if "waiting" not in state:
+        found["containerID"] = f"containerd://{digest}"
+        found["imageID"] = document.get("image", "")
+        if "terminated" in state:
+            state["terminated"]["containerID"] = found["containerID"]
+    return found

@@ -1,0 +1,441 @@
+"""Objects of the embedded Kubernetes, in memory: versions, finalizers, and a history to watch.
+
+Everything here is synchronous and belongs on one event loop. A document that the store has or
+hands out is never changed: whoever wants another makes a new one of its parts and gives that to
+`Store.update`. So ten thousand pods share the parts that are alike, and nothing is copied.
+
+The store knows no rules of single kinds but one: a Pod that runs is given time to end. Defaults,
+validation and rights are the API's (`farcall_local.kubernetes.api`), collecting what has lost its
+owner is a controller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+import uuid
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from farcall_local.kubernetes import selectors
+from farcall_local.kubernetes.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ExpiredError,
+    NotFoundError,
+)
+from farcall_local.kubernetes.kinds import POD, Kind
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Document = dict[str, Any]
+
+#: Changes of one kind that are remembered at least; at most twice as many are.
+HISTORY = 20_000
+
+#: What the random end of a generated name is made of: nothing that could be read as a word.
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+_FINALIZERS = {"Foreground": FOREGROUND, "Orphan": ORPHAN, "Background": None}
+
+
+class Change(NamedTuple):
+    """One change of one object.
+
+    Attributes:
+        version: The resourceVersion it has made.
+        type: ``ADDED``, ``MODIFIED`` or ``DELETED``.
+        document: The object after it; of a deleted one what it was last.
+        before: The object before it, None if it was not there.
+    """
+
+    version: int
+    type: str
+    document: Document
+    before: Document | None
+
+
+Changes = list[Change]
+
+#: Is told of each change at once; it may make notes, and must not change the store.
+Subscriber = Callable[[str, Kind, Document, "Document | None"], None]
+
+
+class Store:
+    """All objects, by kind, namespace and name.
+
+    Attributes:
+        version: The resourceVersion of the last change of anything.
+        compacted: The one before which nothing is remembered.
+    """
+
+    def __init__(self) -> None:
+        self.version = 1
+        self._objects: dict[Kind, dict[tuple[str, str], Document]] = {}
+        self._history: dict[Kind, list[Change]] = {}
+        self._forgotten: dict[Kind, int] = {}
+        self.compacted = 0
+        self._watches: dict[Kind, set[Watch]] = {}
+        self._subscribers: list[Subscriber] = []
+
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
+        """Have somebody told of each change from now on; the returned function ends that."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Document | None:
+        """Return an object, None if it is not there. The namespace of the cluster's is empty."""
+        return self._of(kind).get((namespace, name))
+
+    def list(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> list[Document]:
+        """Return the objects of a kind, ordered by namespace and name.
+
+        Args:
+            kind: The kind.
+            namespace: None or empty for all.
+            labels: Labels they must have, with these values.
+        """
+        selects = selectors.matching(labels) if labels else None
+        return [
+            document
+            for (place, _), document in sorted(self._of(kind).items(), key=_by_key)
+            if (not namespace or place == namespace) and (selects is None or selects(document))
+        ]
+
+    def create(self, kind: Kind, document: Document) -> Document:
+        """Add an object.
+
+        It gets a uid if it has none, creationTimestamp, resourceVersion and, where its kind counts
+        it, generation;
+        a name too, where ``generateName`` begins one.
+
+        Raises:
+            AlreadyExistsError: There is one of that name.
+        """
+        metadata = dict(document.get("metadata") or {})
+        prefix = metadata.get("generateName")
+        if not metadata.get("name") and prefix:
+            metadata["name"] = generated_name(prefix)
+        if not kind.namespaced:
+            metadata.pop("namespace", None)
+        key = (metadata.get("namespace") or "", metadata["name"])
+        if key in self._of(kind):
+            raise AlreadyExistsError.of(kind, key[1])
+        metadata.update(
+            uid=metadata.get("uid") or str(uuid.uuid4()), creationTimestamp=timestamp()
+        )
+        if kind.has_generation:
+            metadata["generation"] = 1
+        return self._put("ADDED", kind, document, metadata)
+
+    def update(self, kind: Kind, document: Document) -> Document:
+        """Replace an object by a newer one of the same name.
+
+        What the server alone sets stays as it is: uid, creationTimestamp, deletionTimestamp. An
+        object that is being deleted goes with its last finalizer.
+
+        Args:
+            kind: The kind.
+            document: All of it, status too. With a resourceVersion it has to be the one that is
+                there; without one it is replaced whatever has happened since.
+
+        Returns:
+            The object as it is now. If nothing is different it is the one that was there, with
+            its resourceVersion, as with the real server.
+
+        Raises:
+            NotFoundError: It is not there.
+            ConflictError: It has changed since, or is another one of the same name.
+        """
+        metadata = dict(document["metadata"])
+        if not kind.namespaced:
+            metadata.pop("namespace", None)
+        there = self._found(kind, metadata.get("namespace") or "", metadata["name"])
+        old = there["metadata"]
+        _check_same(kind, metadata, old)
+        for name in ("uid", "creationTimestamp", "generation", "resourceVersion"):
+            _carry(name, old, metadata)
+        for name in ("deletionTimestamp", "deletionGracePeriodSeconds"):
+            _carry(name, old, metadata)
+        if metadata == old and _alike(document, there):
+            return there
+        if kind.has_generation and not _alike(document, there, but="status"):
+            metadata["generation"] = old.get("generation", 0) + 1
+        ending = "deletionTimestamp" in metadata
+        if ending and not (metadata.get("finalizers") or metadata["deletionGracePeriodSeconds"]):
+            return self._remove(kind, {**document, "metadata": metadata}, there)
+        return self._put("MODIFIED", kind, document, metadata, there)
+
+    def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        propagation: str = "Background",
+        grace_s: int | None = None,
+    ) -> Document:
+        """Delete an object, or begin to.
+
+        It is gone at once unless it has finalizers, or is a Pod that was given time: such a Pod
+        is deleted again, with no time, by who has ended it.
+
+        Args:
+            kind: The kind.
+            namespace: Its namespace.
+            name: Its name.
+            propagation: ``Foreground`` and ``Orphan`` leave a finalizer for the collector of
+                garbage; with ``Background`` it goes before what it owns.
+            grace_s: Seconds for a Pod to end in; by itself what its spec says. A second delete
+                can shorten them. Other kinds need none.
+
+        Returns:
+            The object: as it is now if it is still there, else as it was last.
+
+        Raises:
+            NotFoundError: It is not there.
+        """
+        there = self._found(kind, namespace, name)
+        metadata = dict(there["metadata"])
+        finalizers = [each for each in metadata.get("finalizers", ()) if each not in _OURS]
+        if wanted := _FINALIZERS[propagation]:
+            finalizers.append(wanted)
+        metadata.pop("finalizers", None)
+        if finalizers:
+            metadata["finalizers"] = finalizers
+        grace = _grace(there, grace_s) if kind == POD else 0
+        if "deletionTimestamp" in metadata:
+            grace = min(grace, metadata.get("deletionGracePeriodSeconds") or 0)
+        if not grace and not finalizers:
+            return self._remove(kind, {**there, "metadata": metadata}, there)
+        begun = metadata.get("deletionTimestamp")
+        if not begun or grace != metadata.get("deletionGracePeriodSeconds"):
+            metadata["deletionTimestamp"] = timestamp(time.time() + grace)
+            metadata["deletionGracePeriodSeconds"] = grace
+        if kind.has_generation and not begun:
+            metadata["generation"] = metadata.get("generation", 0) + 1
+        if metadata == there["metadata"]:
+            return there
+        return self._put("MODIFIED", kind, there, metadata, there)
+
+    async def events(
+        self, kind: Kind, namespace: str | None = None, since: int | str | None = None
+    ) -> AsyncIterator[tuple[str, Document]]:
+        """Watch a kind, without end: each change's type and the object after it.
+
+        Args:
+            kind: The kind.
+            namespace: None or empty for all.
+            since: The resourceVersion after which it begins, now by default.
+
+        Raises:
+            ExpiredError: What came after that version is no longer remembered.
+        """
+        with self.watch(kind, since) as watch:
+            while True:
+                for change in await watch.changes():
+                    if not namespace or change.document["metadata"].get("namespace") == namespace:
+                        yield change.type, change.document
+
+    def watch(self, kind: Kind, since: int | str | None = None) -> Watch:
+        """Open a watch of a kind, a context manager.
+
+        Args:
+            kind: The kind.
+            since: The resourceVersion after which it begins, now by default.
+        """
+        at = self.version if since is None else int(since)
+        return Watch(self, kind, at, self._watches.setdefault(kind, set()))
+
+    def since(self, kind: Kind, version: int) -> Changes:
+        """Return the changes of a kind after a version.
+
+        Raises:
+            ExpiredError: They are no longer remembered.
+        """
+        oldest = max(self._forgotten.get(kind, 0), self.compacted)
+        if version < oldest:
+            raise ExpiredError(f"too old resource version: {version} ({oldest})")
+        history = self._history.get(kind, [])
+        return history[bisect_right(history, version, key=_version) :]
+
+    def compact(self) -> None:
+        """Forget all changes: watches and lists from an older version are refused from now on.
+
+        It leaves a version behind that no object has, so that whoever has listed everything just
+        now has to list again, too. Watches that are open and have told everything go on.
+        """
+        self.version += 1
+        self.compacted = self.version
+        told = {kind: changes[-1].version for kind, changes in self._history.items() if changes}
+        for kind, watches in self._watches.items():
+            for watch in watches:
+                if watch.at >= told.get(kind, 0):
+                    watch.at = self.version
+        self._history.clear()
+
+    def _of(self, kind: Kind) -> dict[tuple[str, str], Document]:
+        return self._objects.setdefault(kind, {})
+
+    def _found(self, kind: Kind, namespace: str, name: str) -> Document:
+        there = self.get(kind, namespace if kind.namespaced else "", name)
+        if there is None:
+            raise NotFoundError.of(kind, name)
+        return there
+
+    def _put(
+        self,
+        type_: str,
+        kind: Kind,
+        document: Document,
+        metadata: Document,
+        before: Document | None = None,
+    ) -> Document:
+        self.version += 1
+        metadata["resourceVersion"] = str(self.version)
+        whole = {
+            **document,
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": metadata,
+        }
+        self._of(kind)[metadata.get("namespace") or "", metadata["name"]] = whole
+        self._tell(type_, kind, whole, before)
+        return whole
+
+    def _remove(self, kind: Kind, last: Document, before: Document) -> Document:
+        self.version += 1
+        metadata = {**last["metadata"], "resourceVersion": str(self.version)}
+        last = {**last, "metadata": metadata}
+        del self._of(kind)[metadata.get("namespace") or "", metadata["name"]]
+        self._tell("DELETED", kind, last, before)
+        return last
+
+    def _tell(self, type_: str, kind: Kind, document: Document, before: Document | None) -> None:
+        history = self._history.setdefault(kind, [])
+        history.append(Change(self.version, type_, document, before))
+        if len(history) > 2 * HISTORY:
+            self._forgotten[kind] = history[-HISTORY - 1].version
+            del history[:-HISTORY]
+        for watch in self._watches.get(kind, ()):
+            watch.news.set()
+        for subscriber in list(self._subscribers):
+            subscriber(type_, kind, document, before)
+
+
+class Watch:
+    """What happens to the objects of one kind, for one who asks again and again.
+
+    Attributes:
+        at: The version up to which everything was told.
+        news: Set when there is more.
+    """
+
+    def __init__(self, store: Store, kind: Kind, at: int, all_: set[Watch]) -> None:
+        self.at = at
+        self.news = asyncio.Event()
+        self._store = store
+        self._kind = kind
+        self._all = all_
+
+    def __enter__(self) -> Self:
+        self._all.add(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._all.discard(self)
+
+    async def changes(self, timeout_s: float | None = None) -> Changes:
+        """Return what has happened since the last call, once there is something.
+
+        Args:
+            timeout_s: Seconds after which nothing is returned.
+
+        Raises:
+            ExpiredError: It is no longer remembered.
+        """
+        found = self._store.since(self._kind, self.at)
+        if not found:
+            self.news.clear()
+            try:
+                await asyncio.wait_for(self.news.wait(), timeout_s)
+            except asyncio.TimeoutError:
+                return []
+            found = self._store.since(self._kind, self.at)
+        if found:
+            self.at = found[-1].version
+        return found
+
+
+_OURS = (FOREGROUND, ORPHAN)
+
+
+def timestamp(at: float | None = None) -> str:
+    """Return a time as documents have it, to the second; now by default.
+
+    Args:
+        at: Seconds since 1970.
+    """
+    moment = datetime.fromtimestamp(time.time() if at is None else at, timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp() -> str:
+    """Return the time as events and leases have it, to the microsecond."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def generated_name(prefix: str) -> str:
+    """Return a new name; what begins it is cut so that all of it has 63 characters at most."""
+    return prefix[:58] + "".join(secrets.choice(_LETTERS) for _ in range(5))
+
+
+def _version(change: Change) -> int:
+    return change.version
+
+
+def _by_key(item: tuple[tuple[str, str], Document]) -> tuple[str, str]:
+    return item[0]
+
+
+def _check_same(kind: Kind, metadata: Document, old: Document) -> None:
+    """Refuse an update of what has changed since it was read."""
+    uid, version = metadata.get("uid"), metadata.get("resourceVersion")
+    if uid and uid != old["uid"]:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['uid']}"
+        raise ConflictError.of(kind, old["name"], why)
+    if version and version != old["resourceVersion"]:
+        raise ConflictError.of(kind, old["name"])
+
+
+def _carry(name: str, old: Document, new: Document) -> None:
+    """Have what the server sets, and nothing else, in a new document's metadata."""
+    new.pop(name, None)
+    if name in old:
+        new[name] = old[name]
+
+
+def _alike(one: Document, other: Document, *, but: str = "") -> bool:
+    """Compare two documents, but for their metadata."""
+    names = (one.keys() | other.keys()) - {"metadata", "kind", "apiVersion", but}
+    return all(one.get(name) == other.get(name) for name in names)
+
+
+def _grace(pod: Document, asked: int | None) -> int:
+    """Return the seconds that a Pod has to end in."""
+    spec = pod.get("spec", {})
+    over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    if over or not spec.get("nodeName"):
+        return 0
+    return int(spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked)

@@ -1,0 +1,140 @@
+"""Volcano's kinds, field by field: what a strict API server refuses of a document of theirs.
+
+The structure is that of Volcano's own CustomResourceDefinitions, without descriptions and bounds,
+in ``volcano_schema.json``. There an object is a table of its fields, ``!`` names those it must
+have, ``*`` is what all values of a map are; a list holds what its items are; ``=a|b`` is one of
+these texts.
+
+Source:
+    https://github.com/volcano-sh/volcano/tree/ed72c7c815a9fd547a787134676f73d42e9d049c/config/crd/volcano/bases
+    (Apache License 2.0)
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any, NamedTuple
+
+from farcall_local.kubernetes.kinds import Kind
+
+_REQUIRED, _ANY_NAME = "!", "*"
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "int-or-string": (int, str),
+}
+_NAMES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer"}
+
+
+class Fault(NamedTuple):
+    """Something that is wrong with a document.
+
+    Attributes:
+        path: Of the field, such as ``spec.tasks[0].replicas``.
+        message: What is wrong with its value; empty where there is no such field.
+    """
+
+    path: str
+    message: str = ""
+
+
+@functools.cache
+def _schemas() -> dict[str, Any]:
+    text = resources.files(__package__).joinpath("volcano_schema.json").read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)["kinds"]
+    return found
+
+
+def has(kind: Kind) -> bool:
+    """Tell whether a kind is one of Volcano's."""
+    return f"{kind.api_version} {kind.kind}" in _schemas()
+
+
+def faults(kind: Kind, document: dict[str, Any]) -> list[Fault]:
+    """Return what is wrong with a document, in its order; unknown fields are some of it.
+
+    Args:
+        kind: One of Volcano's.
+        document: The document.
+    """
+    schema = _schemas()[f"{kind.api_version} {kind.kind}"]
+    # What metadata may have is every kind's own.
+    rest = {name: value for name, value in document.items() if name != "metadata"}
+    return list(_look(schema, rest, ""))
+
+
+def pruned(kind: Kind, document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without the fields that its kind does not have, as servers keep it."""
+    schema = _schemas()[f"{kind.api_version} {kind.kind}"]
+    found: dict[str, Any] = _prune(schema, {**document, "metadata": {}})
+    return {**found, "metadata": document.get("metadata", {})}
+
+
+def _look(schema: Any, value: Any, path: str) -> Iterator[Fault]:
+    if schema == "any" or value is None:
+        return
+    if isinstance(schema, dict):
+        yield from _look_at_object(schema, value, path)
+    elif isinstance(schema, list):
+        if not isinstance(value, list):
+            yield _wrong(path, value, "array")
+            return
+        for number, item in enumerate(value):
+            yield from _look(schema[0], item, f"{path}[{number}]")
+    else:
+        yield from _look_at_leaf(schema, value, path)
+
+
+def _look_at_object(schema: dict[str, Any], value: Any, path: str) -> Iterator[Fault]:
+    if not isinstance(value, dict):
+        yield _wrong(path, value, "object")
+        return
+    for name in schema.get(_REQUIRED, ()):
+        if name not in value:
+            yield Fault(_below(path, name), "Required value")
+    for name, item in value.items():
+        each = schema.get(_ANY_NAME, schema.get(name))
+        if each is None:
+            yield Fault(_below(path, name))
+        else:
+            yield from _look(each, item, _below(path, name))
+
+
+def _look_at_leaf(schema: str, value: Any, path: str) -> Iterator[Fault]:
+    if schema.startswith("="):
+        allowed = schema[1:].split("|")
+        if value not in allowed:
+            said = ", ".join(f'"{each}"' for each in allowed)
+            yield Fault(path, f'Unsupported value: "{value}": supported values: {said}')
+        return
+    types = _TYPES[schema]
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        yield _wrong(path, value, schema)
+
+
+def _wrong(path: str, value: Any, wanted: str) -> Fault:
+    found = _NAMES.get(type(value), "number")
+    said = f'Invalid value: "{found}": {path} in body must be of type {wanted}: "{found}"'
+    return Fault(path, said)
+
+
+def _prune(schema: Any, value: Any) -> Any:
+    if isinstance(schema, list) and isinstance(value, list):
+        return [_prune(schema[0], item) for item in value]
+    if not isinstance(schema, dict) or not isinstance(value, dict):
+        return value
+    return {
+        name: _prune(schema.get(_ANY_NAME, schema.get(name)), item)
+        for name, item in value.items()
+        if _ANY_NAME in schema or name in schema
+    }
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,227 @@
+"""Start the embedded AWS in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from farcall_local.controls import Controls
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Seconds in which a server that was asked to stop has killed its jobs and is gone.
+STOP_TIMEOUT_S = 10.0
+
+#: ``python -P -m farcall_local``, for Python 3.10 too: the working directory may hold any module.
+_BOOT = """
+import sys
+sys.path[:] = filter(None, sys.path)
+import json
+from farcall_local.__main__ import main
+main(**json.loads(sys.argv[1]))
+"""
+
+#: The user's variables that would keep a client from the emulator, with the endpoints of services.
+_MISLEADING = (
+    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"),
+    *("AWS_CREDENTIAL_EXPIRATION", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_CA_BUNDLE"),
+    *("AWS_USE_FIPS_ENDPOINT", "AWS_USE_DUALSTACK_ENDPOINT", "FARCALL_CREDENTIALS"),
+)
+
+
+class LocalAWS(Controls):
+    """A running embedded AWS; a context manager that stops it.
+
+    It runs in a child process that ends when this process does, however that happens, and takes
+    its jobs with it. Nothing of it outlives it. Its state is in memory, large objects are in a
+    temporary folder.
+
+    Attributes:
+        endpoint_url: URL of every service.
+        environment: Variables that point AWS clients, farcall and their children at it:
+            endpoint, region, the access key of this start, and farcall's bucket, queue, roles,
+            log group and image. Nothing sets them here; put them where they are needed. Whoever
+            has the key runs commands as this user.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], environment: dict[str, str]) -> None:
+        self._process = process
+        self.environment = environment
+        self.endpoint_url = environment["AWS_ENDPOINT_URL"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """Kill its jobs and end it. May be called twice."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _call(self, name: str, document: dict[str, Any]) -> Any:
+        # Not where the module begins: most embedded AWSs are never told anything.
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.credentials import Credentials
+
+        url, body = f"{self.endpoint_url}/_farcall/{name}", json.dumps(document).encode()
+        signed = AWSRequest("POST", url, data=body)
+        key = Credentials(
+            self.environment["AWS_ACCESS_KEY_ID"], self.environment["AWS_SECRET_ACCESS_KEY"]
+        )
+        SigV4Auth(key, "farcall", self.environment["AWS_REGION"]).add_auth(signed)
+        request = urllib.request.Request(url, body, dict(signed.headers))  # noqa: S310 - our own
+        # The user's proxy does not know this machine's loopback.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request) as reply:
+                return json.load(reply)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ValueError(json.load(error)["message"]) from None
+
+
+def start(
+    *,
+    cpus: int | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    docker: bool = False,
+    enforce_iam: bool = False,
+    empty: bool = False,
+    kubernetes: bool = False,
+) -> LocalAWS:
+    """Start an embedded AWS.
+
+    Its port is open on return; its first answer takes about a second more.
+
+    Each starts with nothing but one bucket, one job queue, two roles and two log groups, whose
+    names are in `LocalAWS.environment`.
+
+    Example::
+
+        with farcall_local.start() as aws:
+            os.environ.update(aws.environment)
+            ...
+
+    Args:
+        cpus: Processors the jobs share, None for the machine's. A job occupies as many as its
+            VCPU requirement says, but never more than there are.
+        host: Address to listen on. It speaks HTTP: on a network others read along.
+        port: Port to listen on, 0 for a free one.
+        docker: Whether jobs run as containers of their definition's image, with a docker engine
+            of this machine, and not as processes. Then no image is set in the environment.
+        enforce_iam: Whether permissions are checked. The key in the environment is the root
+            user's, who may do everything.
+        empty: Whether not even those are there: an account in which nobody has made anything.
+            The environment then names no resources.
+        kubernetes: Whether there is a Kubernetes beside it, on a port of its own with TLS, which
+            runs the same jobs as pods. The environment then has a kubeconfig file, and farcall
+            use it: ``FARCALL_BACKEND=kubernetes``.
+
+    Raises:
+        ModuleNotFoundError: The ``local`` extra is not installed.
+        RuntimeError: The server did not start; the message or its standard error says why.
+    """
+    require_extra(docker=docker, kubernetes=kubernetes)
+    options = json.dumps(
+        {
+            "cpus": cpus,
+            "host": host,
+            "port": port,
+            "docker": docker,
+            "enforce_iam": enforce_iam,
+            "empty": empty,
+            "kubernetes": kubernetes,
+        }
+    )
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", _BOOT, options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**own_environment(), "PYTHONPATH": os.pathsep.join(_source_roots())},
+        # A Ctrl-C is for the user's program, which may still have jobs to terminate.
+        start_new_session=True,
+    )
+    assert process.stdout is not None  # noqa: S101 - says so to the type checker
+    try:
+        line = process.stdout.readline()
+    except BaseException:  # a signal; without its reader the child would complain
+        process.kill()  # it has no jobs yet
+        process.wait()
+        raise
+    finally:
+        process.stdout.close()
+    if not line:
+        process.communicate()
+        raise RuntimeError(
+            f"The embedded AWS did not start (exit code {process.returncode}); "
+            "its standard error says why."
+        )
+    told = json.loads(line)
+    if "error" in told:
+        process.communicate()
+        raise RuntimeError(f"The embedded AWS did not start: {told['error']}.")
+    return LocalAWS(process, told)
+
+
+def own_environment() -> dict[str, str]:
+    """Return this process's environment without what would lead an AWS client astray."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _MISLEADING and not name.startswith("AWS_ENDPOINT_URL")
+    }
+
+
+def require_extra(*, docker: bool = False, kubernetes: bool = False) -> None:
+    """Check that the ``local`` extra is installed.
+
+    Args:
+        docker: Whether jobs are to be containers.
+        kubernetes: Whether there is to be a Kubernetes.
+
+    Raises:
+        ModuleNotFoundError: It is not; the message says what to install.
+    """
+    wanted = ["moto", "flask", "flask_cors"]
+    wanted += ["aiodocker"] if docker else []
+    wanted += ["cryptography", "yaml"] if kubernetes else []
+    for module in wanted:
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(
+                f"The embedded AWS needs {module}: pip install 'farcall[local]'", name=module
+            )
+
+
+def _source_roots() -> list[str]:
+    """Return the PYTHONPATH with which the server finds farcall where this process does."""
+    found = map(importlib.util.find_spec, ("farcall_local", "farcall_runtime"))
+    roots = {str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin}
+    return [*roots, *filter(None, [os.environ.get("PYTHONPATH")])]

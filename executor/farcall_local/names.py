@@ -1,0 +1,121 @@
+"""Account, region, names and ARNs of the embedded AWS."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import secrets
+import socket
+import time
+
+from farcall_local.iam.signatures import AccessKey
+
+#: The account moto answers for.
+ACCOUNT_ID = "123456789012"
+REGION = "us-east-1"
+
+#: What Batch's answers call the server, by which `farcall doctor` knows it.
+SERVER = "farcall-local"
+BUCKET = "farcall-local"
+QUEUE = "farcall-local"
+COMPUTE_ENVIRONMENT = "farcall-local"
+CLUSTER = "farcall-local"
+JOB_ROLE = "farcall-local-job"
+EXECUTION_ROLE = "farcall-local-execution"
+LOG_GROUP = "farcall-local"
+#: Where Batch writes when a definition names no log group.
+DEFAULT_LOG_GROUP = "/aws/batch/job"
+#: Where jobs are processes of this machine no image is pulled.
+IMAGE = "farcall-local-process"
+
+#: Of each node of a multi-node parallel job: whether process or container, all share this
+#: machine's network.
+NODE_ADDRESS = "127.0.0.1"
+
+#: The variables that name what is there from the start.
+RESOURCES = {
+    "FARCALL_REGION": REGION,  # of the others
+    "FARCALL_S3_BUCKET_NAME": BUCKET,
+    "FARCALL_BATCH_QUEUE": QUEUE,
+    "FARCALL_BATCH_JOB_ROLE_NAME": JOB_ROLE,
+    "FARCALL_BATCH_EXECUTION_ROLE_NAME": EXECUTION_ROLE,
+    "FARCALL_BATCH_JOB_LOG_GROUP_NAME": LOG_GROUP,
+}
+
+
+class NoPortError(Exception):
+    """The server's port cannot be had; the message is for the user."""
+
+
+def batch_arn(resource: str) -> str:
+    """Return the ARN of a Batch resource such as ``job/<id>`` or ``job-queue/<name>``."""
+    return f"arn:aws:batch:{REGION}:{ACCOUNT_ID}:{resource}"
+
+
+def ecs_arn(kind: str) -> str:
+    """Return a fresh ARN of an ECS ``task`` or ``container-instance`` of the cluster."""
+    return f"arn:aws:ecs:{REGION}:{ACCOUNT_ID}:{kind}/{CLUSTER}/{secrets.token_hex(16)}"
+
+
+def now_ms() -> int:
+    """Return the time as Batch writes it: milliseconds since 1970, UTC."""
+    return time.time_ns() // 1_000_000
+
+
+def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
+    """Open the port, 0 for a free one. Connections wait in it until they are accepted.
+
+    Raises:
+        NoPortError: It cannot be had.
+    """
+    try:
+        return socket.create_server((host, port), backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise NoPortError(
+                f"port {port} of {host} is taken by another program (`lsof -i :{port}` or "
+                "`ss -ltnp` shows which); take another, or `--port 0` for a free one"
+            ) from error
+        number = error.errno or 0  # negative where a name has no address
+        reason = os.strerror(number) if number > 0 else error.strerror
+        raise NoPortError(
+            f"{host}:{port} cannot be listened on: {reason}; take another port, or "
+            "`--port 0` for a free one, of an address that this machine has"
+        ) from error
+
+
+def _with_host(hosts: str, host: str) -> str:
+    """Add a host to a list of those that are reached without a proxy."""
+    return ",".join(filter(None, (hosts, host)))
+
+
+_ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
+"""What AWS calls this machine's processor, by what its system does."""
+
+
+_IMAGE_VARIABLES = ("FARCALL_CONTAINER_IMAGE_URI", "FARCALL_IMAGE")
+"""That of tasks, on Batch and on Kubernetes."""
+
+
+def client_environment(
+    host: str, port: int, key: AccessKey, *, docker: bool = False, empty: bool = False
+) -> dict[str, str]:
+    """Return the variables that point AWS clients and farcall at the embedded AWS.
+
+    Where jobs are containers, their image is for the user to name. An empty account has nothing
+    that farcall could be told of.
+    """
+    image = {} if docker else dict.fromkeys(_IMAGE_VARIABLES, IMAGE)
+    return {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        **key.environment,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        **{name: _with_host(os.environ.get(name, ""), host) for name in ("NO_PROXY", "no_proxy")},
+        "FARCALL_PROFILE": "default",  # one in farcall.toml may not exist here
+        "FARCALL_ENDPOINT_URL": "",  # and one in farcall.toml is another account's
+        "FARCALL_ARCHITECTURE": _ARCHITECTURES.get(platform.machine().lower(), "x86_64"),
+        **({} if empty else {**RESOURCES, **image}),
+    }

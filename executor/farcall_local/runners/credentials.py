@@ -1,0 +1,136 @@
+"""Credentials of the job role, as ECS hands them to a container.
+
+A container gets no keys but the address of an endpoint, which every AWS SDK asks by itself: for
+the first keys, and for new ones before these expire.
+
+Sources:
+    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-iam-roles.html
+    https://docs.aws.amazon.com/sdkref/latest/guide/feature-container-credentials.html
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from farcall_local.iam.signatures import AccessKey
+
+#: No bucket's name has only two letters, so this is no path of S3.
+PATH = "/v2/credentials/"
+
+#: How long the keys that ECS hands out are good for, in seconds.
+DEFAULT_LIFETIME_S = 6 * 3600.0
+
+
+@dataclass
+class _Grant:
+    """What one attempt may ask for.
+
+    Attributes:
+        role_arn: The job role.
+        session: Names the attempt in the role's session.
+        answer: The latest keys as the endpoint answers them; None before the first.
+        renewed_at: When half of their lifetime will be over.
+    """
+
+    role_arn: str
+    session: str
+    answer: dict[str, str] | None = None
+    renewed_at: float = 0.0
+
+
+class RoleCredentials:
+    """Assumes job roles for the attempts that run, and knows which keys have expired.
+
+    Safe to use from several threads.
+
+    Args:
+        assume: Assumes a role of moto's STS, given ARN, session name and seconds; returns moto's
+            ``AssumedRole``.
+        key: The account's own key.
+        enforced: Whether permissions are, so that a job must not have the account's own key.
+
+    Attributes:
+        token: What a request to the endpoint must carry in ``Authorization``.
+        lifetime_s: Of the keys handed out from now on.
+    """
+
+    def __init__(
+        self, assume: Callable[[str, str, int], Any], key: AccessKey, *, enforced: bool = False
+    ) -> None:
+        self._key = key
+        self._enforced = enforced
+        self.token = secrets.token_urlsafe()
+        self.lifetime_s = DEFAULT_LIFETIME_S
+        self._assume = assume
+        self._grants: dict[str, _Grant] = {}
+        self._expires: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def keys(self, role_arn: str | None, session: str) -> dict[str, str]:
+        """Return keys as environment variables, for a process, which has no endpoint.
+
+        Without permissions enforced it is the account's own key; else the job role's, good for as
+        long as the process can live, and none where there is no role.
+        """
+        if not self._enforced:
+            return self._key.environment
+        if role_arn is None:
+            return {}
+        role = self._assume(role_arn, session, int(DEFAULT_LIFETIME_S))
+        return {
+            "AWS_ACCESS_KEY_ID": role.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": role.secret_access_key,
+            "AWS_SESSION_TOKEN": role.session_token,
+        }
+
+    def grant(self, role_arn: str, session: str) -> str:
+        """Let an attempt ask for keys of its role; return the path to ask at."""
+        path = f"{PATH}{secrets.token_urlsafe()}"
+        with self._lock:
+            self._grants[path] = _Grant(role_arn, session)
+        return path
+
+    def revoke(self, path: str) -> None:
+        """End what `grant` began; keys handed out already live on until they expire."""
+        with self._lock:
+            self._grants.pop(path, None)
+
+    def answer(self, method: str, path: str, token: str) -> tuple[int, dict[str, str]]:
+        """Return status and document for a request to the endpoint."""
+        if method != "GET":
+            return 405, {"code": "MethodNotAllowed", "message": "Only GET is answered."}
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            return 401, {"code": "AuthorizationFailed", "message": "The token is not valid."}
+        with self._lock:
+            grant = self._grants.get(path)
+            if grant is None:
+                return 400, {"code": "InvalidIdInRequest", "message": "No task has this ID."}
+            if grant.answer is None or time.monotonic() >= grant.renewed_at:
+                self._renew(grant)
+            assert grant.answer is not None  # noqa: S101 - says so to the type checker
+            return 200, grant.answer
+
+    def expired(self, key_id: str) -> bool:
+        """Say whether a key is one that was handed out here and is good no more."""
+        return time.time() >= self._expires.get(key_id, float("inf"))
+
+    def _renew(self, grant: _Grant) -> None:
+        lifetime_s = self.lifetime_s
+        role = self._assume(grant.role_arn, grant.session, int(lifetime_s))
+        expires = time.time() + lifetime_s
+        self._expires[role.access_key_id] = expires
+        grant.renewed_at = time.monotonic() + lifetime_s / 2
+        moment = dt.datetime.fromtimestamp(expires, dt.timezone.utc)
+        grant.answer = {
+            "RoleArn": grant.role_arn,
+            "AccessKeyId": role.access_key_id,
+            "SecretAccessKey": role.secret_access_key,
+            "Token": role.session_token,
+            "Expiration": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }

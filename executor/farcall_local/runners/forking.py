@@ -1,0 +1,195 @@
+"""Fork server: has imported farcall's runtime, and forks a job whenever it is told to.
+
+Runs as a script, in a process of its own, and imports nothing of the embedded AWS: a job has the
+modules that ``python -m farcall_runtime`` would have had at its end.
+`farcall_local.runners.process` starts it and talks with it over a socket: requests are a length
+(four bytes) and JSON, a job's with the descriptor its output goes to; answers are a JSON document
+a line.
+
+It has no thread and no client at any time, so forking it is safe. Where the other side of the
+socket is gone, it kills its jobs and ends.
+
+It adopts what its jobs leave behind. A running job adopts its own orphans, so what comes here is
+of a job that has ended, and is killed: whatever session a program has moved itself into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from select import select
+from typing import Any, NoReturn
+
+# What a job imports that starts from nothing.
+import cloudpickle  # noqa: F401
+import obstore.store  # noqa: F401
+
+import farcall_runtime.runner
+import farcall_runtime.task  # noqa: F401
+from farcall_runtime import __main__ as runtime
+from farcall_runtime import child
+from farcall_runtime.contract import ExitCode
+
+_LENGTH_BYTES = 4
+
+
+class ForkServer:
+    """Forks jobs, and reaps them.
+
+    Args:
+        control: The socket to the embedded AWS.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._jobs: dict[int, int] = {}  # process ID -> the job's number
+        self._wake, self._waker = socket.socketpair()
+        for end in (self._wake, self._waker):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # its mere arrival wakes the loop
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        child.adopt_orphans()
+
+    def serve(self) -> None:
+        """Do what is asked until the other side is gone."""
+        while True:
+            ready, _, _ = select([self._control, self._wake], [], [])
+            if self._wake in ready:
+                self._wake.recv(4096)
+                self._reap()
+            if self._control in ready:
+                request, descriptors = _receive(self._control)
+                if request is None:
+                    break
+                self._obey(request, descriptors)
+        self._end()
+
+    def _obey(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        number = request["job"]
+        if "signal" in request:
+            for pid in [pid for pid, job in self._jobs.items() if job == number]:
+                if request["signal"] == signal.SIGKILL:
+                    _kill_group(pid)
+                else:
+                    os.kill(pid, request["signal"])
+            return
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(job=number, error=error.strerror)
+        else:
+            if pid == 0:
+                _become(request, descriptors[0])
+            self._jobs[pid] = number
+            self._tell(job=number, pid=pid)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _reap(self) -> None:
+        """Collect the dead, report the jobs among them, and kill what they left behind.
+
+        What a dead process had started is a child of this one already. The end of each that is
+        killed here wakes the loop again, and what that one had started is found then.
+        """
+        with contextlib.suppress(ChildProcessError):  # there are no more
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                pid = ended.si_pid
+                if pid in self._jobs:
+                    # Before it is reaped its number cannot belong to another group.
+                    _kill_group(pid)
+                _, status = os.waitpid(pid, 0)
+                self._kill_orphans()
+                if pid in self._jobs:
+                    self._tell(job=self._jobs.pop(pid), code=os.waitstatus_to_exitcode(status))
+
+    def _kill_orphans(self) -> None:
+        for pid in child.children():
+            if pid not in self._jobs:
+                _kill(pid)
+
+    def _end(self) -> None:
+        """Kill all jobs, and wait until nothing is left of them."""
+        for pid in self._jobs:
+            _kill_group(pid)
+        self._jobs.clear()
+        with contextlib.suppress(ChildProcessError):  # there are no more
+            while True:
+                self._kill_orphans()
+                os.waitpid(-1, 0)
+
+    def _tell(self, **answer: Any) -> None:
+        with contextlib.suppress(OSError):  # the other side is gone, which the loop will see
+            self._control.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """Return a request and the descriptors that came with it; None at the end."""
+    data, descriptors, size = b"", [], _LENGTH_BYTES
+    while len(data) < size:
+        try:
+            # Never more than one request's bytes: the next one's descriptor comes with its first.
+            part, sent, _, _ = socket.recv_fds(control, size - len(data), 1)
+        except ConnectionError:
+            part, sent = b"", []
+        descriptors += sent
+        if not part:
+            return None, descriptors
+        data += part
+        if len(data) == _LENGTH_BYTES == size:
+            size += int.from_bytes(data, "big")
+    return json.loads(data[_LENGTH_BYTES:]), descriptors
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    _kill(pid)  # it may not have come to lead its group yet
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # a program of root's
+        os.kill(pid, signal.SIGKILL)
+
+
+def _become(job: dict[str, Any], output: int) -> NoReturn:
+    """Be a job's first process, as an interpreter would be that was started for it."""
+    code = int(ExitCode.SUPERVISOR_FAILED)
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.chdir(job["directory"])
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for descriptor, number in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(descriptor, number)
+        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are numbers
+            if int(name) > 2:
+                with contextlib.suppress(OSError):  # the one that listed them
+                    os.close(int(name))
+        os.environ.clear()
+        os.environ.update(job["environment"])
+        time.tzset()
+        code = runtime.main()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    runtime.leave(code)
+
+
+def main() -> None:
+    """Serve at the socket that is standard input."""
+    sys.modules["__main__"] = runtime  # as python -m farcall_runtime has it
+    sys.argv = [runtime.__file__]
+    # What there is now stays, and its pages are shared with every job.
+    gc.collect()
+    gc.freeze()
+    ForkServer(socket.socket(fileno=0)).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Where the output of jobs goes: CloudWatch Logs, as docker's awslogs driver writes it.
+
+Standard output and standard error are one stream with no mark between them. Each line becomes an
+event; empty lines are dropped, because CloudWatch takes no empty events.
+
+Sources:
+    https://docs.aws.amazon.com/batch/latest/userguide/using_awslogs.html
+    https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/cloudwatch_limits_cwl.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from farcall_local import names
+from farcall_local.iam.actions import log_arn
+from farcall_local.iam.permissions import Guard
+from farcall_local.iam.policies import Need
+from farcall_local.runners.runner import StartError
+
+#: 256 KiB less the 26 bytes CloudWatch counts for each event.
+MAX_EVENT_BYTES = 256 * 1024 - 26
+#: A stream is named after the first so many characters of the definition's name.
+MAX_STREAM_PREFIX = 200
+
+
+class LogStream:
+    """Cuts bytes into events and writes them while the job runs.
+
+    A write holds what was read from a pipe at once and the rest of an unfinished line, hence
+    stays below the 1 MB and 10,000 events of a PutLogEvents call or nearly so.
+
+    Attributes:
+        name: The stream's name.
+    """
+
+    def __init__(self, name: str, put: Callable[[list[dict[str, Any]]], None]) -> None:
+        self.name = name
+        self._put = put
+        self._rest = b""
+
+    def write(self, data: bytes) -> None:
+        """Write the finished lines, and keep the last one until it is finished."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        while len(self._rest) > MAX_EVENT_BYTES:
+            lines.append(self._rest[:MAX_EVENT_BYTES])
+            self._rest = self._rest[MAX_EVENT_BYTES:]
+        self._write(lines)
+
+    def close(self) -> None:
+        """Write a last line that has no end."""
+        self._write([self._rest])
+        self._rest = b""
+
+    def _write(self, lines: list[bytes]) -> None:
+        now = names.now_ms()
+        events = [
+            {"timestamp": now, "message": line[at : at + MAX_EVENT_BYTES].decode(errors="replace")}
+            for line in lines
+            for at in range(0, len(line), MAX_EVENT_BYTES)
+        ]
+        if events:
+            self._put(events)
+
+
+class CloudWatchLogs:
+    """moto's log groups, reached without HTTP.
+
+    Args:
+        backend: moto's backend of the service in one region.
+        lock: Held for each call: moto's backends are not safe to use from several threads.
+        guard: Knows what an execution role may do; None if every role may do everything.
+    """
+
+    def __init__(
+        self, backend: Any, lock: AbstractContextManager[Any], guard: Guard | None = None
+    ) -> None:
+        self._backend = backend
+        self._lock = lock
+        self._guard = guard
+
+    def open(
+        self,
+        configuration: dict[str, Any] | None,
+        definition: str,
+        task_id: str,
+        role_arn: str | None = None,
+    ) -> LogStream | None:
+        """Make the stream of an attempt.
+
+        Args:
+            configuration: The definition's logConfiguration.
+            definition: The definition's name, which the stream is named after unless
+                ``awslogs-stream-prefix`` says otherwise.
+            task_id: Last part of the stream's name.
+            role_arn: The execution role. Without one it is the instance that writes.
+
+        Returns:
+            The stream, or None when the log driver is not awslogs.
+
+        Raises:
+            StartError: The group does not exist and the options do not ask to create it, or the
+                role may not write there.
+        """
+        configuration = configuration or {}
+        if configuration.get("logDriver", "awslogs") != "awslogs":
+            return None
+        options = configuration.get("options") or {}
+        group = options.get("awslogs-group", names.DEFAULT_LOG_GROUP)
+        prefix = options.get("awslogs-stream-prefix", definition[:MAX_STREAM_PREFIX])
+        stream = f"{prefix}/default/{task_id}"
+        creating = options.get("awslogs-create-group") == "true"
+        for action in ("CreateLogGroup", "CreateLogStream") if creating else ("CreateLogStream",):
+            objection = self._objection(role_arn, task_id, action, group)
+            if objection:
+                raise _no_stream(f"AccessDeniedException: {objection}")
+        with self._lock:
+            if creating or group == names.DEFAULT_LOG_GROUP:  # which Batch makes by itself
+                self._backend.ensure_log_group(group)
+            if group not in self._backend.groups:
+                raise _no_stream(
+                    "ResourceNotFoundException: The specified log group does not exist."
+                )
+            self._backend.create_log_stream(group, stream)
+        if self._objection(role_arn, task_id, "PutLogEvents", group, stream):
+            return LogStream(stream, lambda _: None)  # as docker does, which notes it elsewhere
+        return LogStream(stream, lambda events: self._store(group, stream, events))
+
+    def _objection(
+        self, role_arn: str | None, task_id: str, action: str, group: str, stream: str = ""
+    ) -> str | None:
+        if self._guard is None or role_arn is None:
+            return None
+        return self._guard.objection(
+            role_arn, task_id, Need(f"logs:{action}", log_arn(group, stream))
+        )
+
+    def _store(self, group: str, stream: str, events: list[dict[str, Any]]) -> None:
+        with self._lock:
+            # Somebody may delete the group while the job runs; its output is then lost.
+            if stream in getattr(self._backend.groups.get(group), "streams", ()):
+                self._backend.put_log_events(group, stream, events)
+
+
+def _no_stream(why: str) -> StartError:
+    return StartError(
+        "ResourceInitializationError: failed to validate logger args: create stream has been "
+        f"retried 1 times: failed to create Cloudwatch log stream: {why}"
+    )

@@ -1,0 +1,126 @@
+"""Docker's official image of Python, played by an interpreter of this machine without packages.
+
+Its tag says which minor version: ``public.ecr.aws/docker/library/python:3.11-slim-trixie`` is
+played by ``python3.11``, in a virtual environment that holds nothing. As in a container on ECS, a
+job's credentials come from an endpoint, and none where it has no role. Its temporary folder and
+its own are one, for all that it leaves goes with that.
+
+Source:
+    https://hub.docker.com/_/python
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from farcall.model import leftovers
+from farcall_local.runners.credentials import RoleCredentials
+from farcall_local.runners.runner import AttemptSpec, StartError
+
+#: Begins the name of a server's folder of interpreters.
+_FOLDER = "farcall-python-"
+_OFFICIAL = re.compile(r"(?:.*/)?python:(3\.\d+)(?:[.-].*)?")
+_MAKING_S = 60
+_TOKEN_FILE = "authorization-token"  # noqa: S105 - a name
+
+
+def minor_of(image: str) -> str | None:
+    """Return the minor version that an official image of Python has; None for other images."""
+    found = _OFFICIAL.fullmatch(image)
+    return found[1] if found else None
+
+
+class StockPythons:
+    """The interpreters that play the official images, made when the first job asks for one.
+
+    Args:
+        endpoint_url: Of the embedded AWS, which hands out credentials.
+        credentials: Gives each job the credentials of its role.
+    """
+
+    def __init__(self, endpoint_url: str, credentials: RoleCredentials) -> None:
+        self._endpoint_url = endpoint_url
+        self._credentials = credentials
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._making = asyncio.Lock()
+
+    async def prepare(self, minor: str) -> None:
+        """See that there is an interpreter.
+
+        Raises:
+            StartError: This machine has no such Python.
+        """
+        async with self._making:
+            folder = self._home(minor)
+            if (folder / "pyvenv.cfg").exists():
+                return
+            python = _find(minor)
+            if python is None:
+                raise StartError(
+                    f"CannotPullContainerError: no python{minor} on this machine, which would "
+                    "play the image; jobs as processes need it"
+                )
+            command = (python, "-I", "-m", "venv", "--without-pip", str(folder))
+            try:
+                await asyncio.to_thread(
+                    subprocess.run,
+                    command,
+                    check=True,
+                    capture_output=True,
+                    timeout=_MAKING_S,
+                )
+            except (OSError, subprocess.SubprocessError) as error:
+                raise StartError(f"CannotPullContainerError: {error}") from error
+
+    def environment(self, spec: AttemptSpec, minor: str) -> dict[str, str]:
+        """Return the variables by which a job finds interpreter and credentials."""
+        path = os.pathsep.join([str(self._home(minor) / "bin"), os.defpath])
+        found = {"PATH": path}
+        if spec.role_arn:
+            where = self._credentials.grant(spec.role_arn, spec.task_id)
+            found["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = f"{self._endpoint_url}{where}"
+            found["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"] = str(self._token_file())
+        return found
+
+    def revoke(self, environment: dict[str, str]) -> None:
+        """Take back the credentials that `environment` gave."""
+        url = environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
+        self._credentials.revoke(url.removeprefix(self._endpoint_url))
+
+    def close(self) -> None:
+        """Remove the interpreters."""
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _home(self, minor: str) -> Path:
+        return self._root() / minor
+
+    def _root(self) -> Path:
+        if self._folder is None:
+            leftovers.remove_folders(_FOLDER)
+            prefix = f"{_FOLDER}{leftovers.identity(os.getpid())}-"
+            self._folder = tempfile.TemporaryDirectory(prefix=prefix)
+        return Path(self._folder.name)
+
+    def _token_file(self) -> Path:
+        path = self._root() / _TOKEN_FILE
+        if not path.exists():
+            path.write_text(self._credentials.token)
+        return path
+
+
+def _find(minor: str) -> str | None:
+    """Return an interpreter of a minor version that is in no virtual environment."""
+    name = f"python{minor}"
+    if minor == f"{sys.version_info.major}.{sys.version_info.minor}":
+        own = Path(sys.base_prefix, "bin", name)
+        if own.exists():
+            return str(own)
+    return shutil.which(name)

@@ -1,0 +1,204 @@
+"""The bodies of requests: read once, as they were signed.
+
+A body is a short document, or what becomes an object of S3, which is stored as it comes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from farcall_local.iam import signatures
+from farcall_local.iam.admission import Caller
+from farcall_local.iam.refusals import Reason, RefusedError
+from farcall_local.services import objects
+
+#: The longest document. The largest that AWS takes, of Lambda's, is 70 MB.
+MOST_BYTES = 100 * 2**20
+#: Under which a request's environment has what becomes an object.
+CONTENT = "farcall.content"
+
+#: As much of a refused body is read.
+_DRAINED_BYTES = 256 * 2**20
+#: What the query of a request says whose body becomes an object, or a part of one.
+_UPLOAD = {"partNumber", "uploadId", "x-id"}
+_CHECKSUM = "HTTP_X_AMZ_CHECKSUM_"
+_ALGORITHMS = ("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256")
+
+
+class BrokenBodyError(Exception):
+    """A body does not come as its sender has said: nothing after it can be read."""
+
+
+class Body:
+    """A request's body, of which it is known how much is still to come.
+
+    Reading raises `BrokenBodyError` where the rest of it cannot come any more.
+
+    Attributes:
+        left: So many bytes; None for a body in HTTP's chunks, whose source knows its end.
+        at_end: Whether it has been read.
+    """
+
+    def __init__(self, environ: dict[str, Any]) -> None:
+        self._source = environ["wsgi.input"]
+        self.left: int | None = None
+        if not environ.get("wsgi.input_terminated"):
+            length = environ.get("CONTENT_LENGTH") or "0"
+            self.left = int(length) if length.isascii() and length.isdecimal() else 0
+        self.at_end = self.left == 0
+
+    def read(self, size: int) -> bytes:
+        """Read so many bytes, fewer at the end."""
+        return self._take(self._source.read, size)
+
+    def readline(self, size: int) -> bytes:
+        """Read a line, or so many bytes of it."""
+        return self._take(self._source.readline, size)
+
+    def _take(self, read: Callable[[int], bytes], size: int) -> bytes:
+        if self.left is None:
+            data = _taken(read, size)
+            self.at_end = not data
+            return data
+        size = min(size, self.left)
+        data = _taken(read, size) if size else b""
+        self.left -= len(data)
+        self.at_end = self.left == 0
+        return data
+
+    def drain(self) -> None:
+        """Read the rest, unless it is very long, so that its sender comes to read the answer."""
+        left = _DRAINED_BYTES
+        while left > 0 and not self.at_end:
+            data = self.read(objects.PIECE_BYTES)
+            if not data:
+                break
+            left -= len(data)
+
+
+def _taken(read: Callable[[int], bytes], size: int) -> bytes:
+    try:
+        return read(size)
+    except OSError as error:  # no chunks of HTTP's, nothing for too long, or nobody is there
+        raise BrokenBodyError from error
+
+
+def read(environ: dict[str, Any]) -> bytes:
+    """Read a request's body, and leave it to be read again.
+
+    Raises:
+        RefusedError: It is longer than it may be.
+    """
+    body = _joined(_pieces(environ["wsgi.input"]))
+    _replace_body(environ, body)
+    return body
+
+
+def receive(environ: dict[str, Any], request: signatures.Request, caller: Caller) -> None:
+    """Read the body of a request of S3's, as it was signed.
+
+    What is to become an object is stored as it comes, under `CONTENT`; all else is left to be
+    read again.
+
+    Raises:
+        RefusedError: It is not what was signed, or is longer than it may be.
+    """
+    stream, digest = environ["wsgi.input"], hashlib.sha256()
+    size: int | None = stream.left
+    chunks = None
+    pieces: Iterable[bytes] = _digested(_pieces(stream), digest)
+    if caller.signature.in_chunks:
+        size = None
+        pieces = chunks = signatures.Chunks(
+            stream.readline, stream.read, caller.signature, caller.secret
+        )
+    names = {name: value for name, value in request.query if not name.startswith("X-Amz-")}
+    if _is_upload(environ, names):
+        content = objects.receive(pieces)
+        body, length = b"", len(content)
+        environ[CONTENT] = content
+    else:
+        body = _joined(pieces)
+        length = len(body)
+    if size is not None and length != size:
+        raise RefusedError(Reason.CUT_OFF, f"{length} bytes of {size} have come.")
+    if chunks is None:
+        signatures.check_digest(caller.signature, digest.hexdigest())
+        _check_checksum(environ, digest.digest())
+    else:
+        _unwrap(environ, chunks.trailers)
+    # moto keeps a checksum, and counts it for Object Lock, where AWS's own clients name it.
+    environ.setdefault("HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM", _named_checksum(environ))
+    _replace_body(environ, body)
+
+
+def _is_upload(environ: dict[str, Any], query: dict[str, str]) -> bool:
+    """Say whether a body is an object's or a part's."""
+    _, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
+    algorithm = environ.get("HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM", "")
+    # moto computes a checksum that was not sent along, of the body.
+    is_computed = algorithm and not (
+        f"HTTP_X_AMZ_CHECKSUM_{algorithm.upper()}" in environ or "HTTP_X_AMZ_TRAILER" in environ
+    )
+    return bool(
+        environ["REQUEST_METHOD"] == "PUT"
+        and key
+        and query.keys() <= _UPLOAD
+        and "HTTP_X_AMZ_COPY_SOURCE" not in environ
+        and not is_computed
+    )
+
+
+def _check_checksum(environ: dict[str, Any], digest: bytes) -> None:
+    said = environ.get(f"{_CHECKSUM}SHA256")
+    if said is not None and said != base64.b64encode(digest).decode():
+        text = "The SHA256 you specified did not match the calculated checksum."
+        raise RefusedError(Reason.BAD_CHECKSUM, text)
+
+
+def _named_checksum(environ: dict[str, Any]) -> str:
+    """Return the algorithm of the checksum that a request has; empty where it has none."""
+    found = (environ.keys() & {f"{_CHECKSUM}{each}" for each in _ALGORITHMS}) or {""}
+    return min(found).removeprefix(_CHECKSUM)
+
+
+def _unwrap(environ: dict[str, Any], trailers: dict[str, str]) -> None:
+    """Have a request look as if its body had come in one piece."""
+    environ["HTTP_X_AMZ_CONTENT_SHA256"] = signatures.UNSIGNED
+    encodings = environ.pop("HTTP_CONTENT_ENCODING", "").split(",")
+    left = [each.strip() for each in encodings if each.strip() not in ("", "aws-chunked")]
+    if left:
+        environ["HTTP_CONTENT_ENCODING"] = ",".join(left)
+    for name, value in trailers.items():
+        if name.startswith("x-amz-checksum-"):
+            environ[f"HTTP_{name.upper().replace('-', '_')}"] = value
+
+
+def _replace_body(environ: dict[str, Any], body: bytes) -> None:
+    environ["wsgi.input"] = io.BytesIO(body)
+    environ["CONTENT_LENGTH"] = str(len(body))
+
+
+def _pieces(stream: Body) -> Iterator[bytes]:
+    while data := stream.read(objects.PIECE_BYTES):
+        yield data
+
+
+def _digested(pieces: Iterable[bytes], digest: Any) -> Iterator[bytes]:
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+
+
+def _joined(pieces: Iterable[bytes]) -> bytes:
+    """Return the pieces of a short body as one."""
+    body = bytearray()
+    for piece in pieces:
+        body += piece
+        if len(body) > MOST_BYTES:
+            raise RefusedError(Reason.TOO_LARGE, f"The body is longer than {MOST_BYTES} bytes.")
+    return bytes(body)

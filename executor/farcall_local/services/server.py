@@ -1,0 +1,412 @@
+"""The embedded AWS as an object: threads, backends and first resources.
+
+Threads: one accepts connections, one for each connection reads and answers, and one runs the
+event loop on which Batch lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+from moto.backends import get_backend
+from werkzeug.serving import make_server
+from werkzeug.test import Client
+
+from farcall_local import names
+from farcall_local.batch.api import BatchApi, Request, Response
+from farcall_local.batch.engine import Engine
+from farcall_local.batch.limits import Limits
+from farcall_local.batch.queues import Queues
+from farcall_local.control import Control
+from farcall_local.controls import Controls
+from farcall_local.iam.actions import BATCH, BATCH_ROLE, ECS_TASKS
+from farcall_local.iam.permissions import Guard
+from farcall_local.iam.signatures import AccessKey
+from farcall_local.runners.breaking import BreakingRunner
+from farcall_local.runners.credentials import RoleCredentials
+from farcall_local.runners.execution import Durations, World
+from farcall_local.runners.logs import CloudWatchLogs
+from farcall_local.runners.process import ProcessRunner
+from farcall_local.runners.runner import Runner
+from farcall_local.services import inventory, objects, registry
+from farcall_local.services.front import RARE_SERVICES, SERVICES, Front, Handler
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from farcall_local.cloudformation.api import Stacks
+    from farcall_local.kubernetes.embedded import EmbeddedKubernetes
+    from farcall_local.kubernetes.place import Place
+
+T = TypeVar("T")
+
+_MAX_VCPUS = 256
+"""Maximum vCPUs of the compute environment, if this machine has no more processors."""
+
+_WITH_GPUS = "p4d.24xlarge"
+"""Instance type with eight GPUs; a job sees those of this machine."""
+
+_single = threading.Lock()
+
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "ecs-tasks.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
+}
+
+# As AWS sets it for new buckets, and as docs/iam.md has it for those that farcall uses.
+_NOT_PUBLIC = (
+    "<PublicAccessBlockConfiguration><BlockPublicAcls>true</BlockPublicAcls>"
+    "<IgnorePublicAcls>true</IgnorePublicAcls><BlockPublicPolicy>true</BlockPublicPolicy>"
+    "<RestrictPublicBuckets>true</RestrictPublicBuckets></PublicAccessBlockConfiguration>"
+)
+_LIFECYCLE = (
+    "<LifecycleConfiguration><Rule><ID>old</ID><Filter><Prefix></Prefix></Filter>"
+    "<Status>Enabled</Status><Expiration><Days>30</Days></Expiration></Rule>"
+    "</LifecycleConfiguration>"
+)
+
+
+class LocalServer(Controls):
+    """The embedded AWS in this process, all of its services on one port.
+
+    Use it as a context manager in tests that want to look inside; `farcall_local.start` runs the
+    same in a process of its own, where it does not share the interpreter lock with its clients.
+    Only one can be open at a time, because moto's state is the module's.
+
+    Args:
+        cpus: Processors the jobs share; None for the machine's.
+        listener: The socket to listen on; a free port of the loopback by default.
+        runner: Makes what runs the containers, given the endpoint's URL and what hands out the
+            credentials of job roles. Processes by default.
+        key: The account's own access key, in ``environment`` too; a new one by default.
+        enforce_iam: Whether permissions are checked. The account's own key is its root user's,
+            who may do everything; users, roles and policies are made by IAM's API.
+            `farcall_local.iam.permissions` says what is not looked at.
+        empty: Whether there is nothing in the account, not even what farcall needs.
+        kubernetes: Whether there is a Kubernetes, too, or where it is to listen. Its pods share
+            the runner with Batch's jobs; those variables have farcall use it then.
+
+    Attributes:
+        endpoint_url: URL of every service.
+        environment: Variables that point AWS clients and farcall here.
+    """
+
+    def __init__(
+        self,
+        *,
+        cpus: int | None = None,
+        listener: socket.socket | None = None,
+        runner: Callable[[str, RoleCredentials], Runner] = ProcessRunner,
+        key: AccessKey | None = None,
+        enforce_iam: bool = False,
+        empty: bool = False,
+        kubernetes: bool | Place = False,
+    ) -> None:
+        self._socket = listener or names.listen()
+        if not _single.acquire(blocking=False):
+            self._socket.close()
+            raise RuntimeError("moto keeps one state for all: one LocalServer in a process.")
+        host, port = self._socket.getsockname()[:2]
+        self._host = host
+        key = key or AccessKey.new()
+        self.environment = names.client_environment(host, port, key, empty=empty)
+        self.endpoint_url = self.environment["AWS_ENDPOINT_URL"]
+        self._credentials = RoleCredentials(self._assume, key, enforced=enforce_iam)
+        self._front = Front(
+            self._batch,
+            self._answer_stacks,
+            self._answer_control,
+            self._credentials,
+            key,
+            host,
+        )
+        self._stacks: Stacks | None = None
+        self._stacks_lock = threading.Lock()
+        _create_resources(self._front, empty=empty)
+        if enforce_iam:
+            self._front.guard = Guard(self._front.locks["iam"], self._front.locks["sts"])
+        self._loop = asyncio.new_event_loop()
+        self._threads = [threading.Thread(target=self._loop.run_forever, daemon=True)]
+        self._threads[0].start()
+        cpus = cpus or os.cpu_count() or 1
+        self._runner = self._on_loop(lambda: runner(self.endpoint_url, self._credentials))
+        self._engine, self._api, self._control = self._on_loop(
+            lambda: self._make_batch(cpus, empty=empty)
+        )
+        self._kubernetes: EmbeddedKubernetes | None = None
+        if kubernetes:
+            self._start_kubernetes(kubernetes, cpus, {} if empty else self._s3_secret(key))
+        self._http = make_server(
+            host,
+            port,
+            self._front,
+            threaded=True,
+            request_handler=Handler,
+            fd=self._socket.fileno(),
+        )
+        self._threads.append(
+            threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+        )
+        self._threads[1].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill the jobs, close the connections and forget everything. May be called twice."""
+        if self._loop.is_closed():
+            return
+        if self._stacks is not None:
+            self._stacks.close()
+        self._http.shutdown()
+        try:
+            asyncio.run_coroutine_threadsafe(self._end_jobs(), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            for connection in list(self._front.connections):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            for thread in self._threads:
+                thread.join()
+            self._socket.close()
+            self._loop.close()
+            objects.forget()
+            _single.release()
+
+    def _start_kubernetes(
+        self, kubernetes: bool | Place, cpus: int, secret: dict[str, str]
+    ) -> None:
+        from farcall_local.kubernetes.embedded import EmbeddedKubernetes
+        from farcall_local.kubernetes.place import Place
+
+        place = kubernetes if isinstance(kubernetes, Place) else Place(self._host)
+        self.environment.update(place.environment)
+        self._kubernetes = self._on_loop(
+            lambda: EmbeddedKubernetes(place, self._runner, cpus, secret)
+        )
+        asyncio.run_coroutine_threadsafe(self._kubernetes.start(), self._loop).result()
+
+    def _s3_secret(self, key: AccessKey) -> dict[str, str]:
+        """Return the variables that a container needs for S3, which it cannot know otherwise."""
+        region = {"AWS_REGION": names.REGION, "AWS_DEFAULT_REGION": names.REGION}
+        return {**key.environment, **region, "AWS_ENDPOINT_URL": self.endpoint_url}
+
+    async def _end_jobs(self) -> None:
+        if self._kubernetes is not None:
+            await self._kubernetes.close()
+        await self._engine.close()
+        await self._runner.close()
+        await self._loop.shutdown_default_executor()
+
+    def _make_batch(self, cpus: int, *, empty: bool) -> tuple[Engine, BatchApi, Control]:
+        queues, limits, durations = Queues(), Limits(), Durations()
+        if not empty:
+            _create_queue(queues, cpus)
+        runner = BreakingRunner(self._runner)
+        world = World(
+            runner=runner,
+            logs=CloudWatchLogs(
+                _backend("logs", names.REGION), self._front.locks["logs"], self._front.guard
+            ),
+            assumable=self._assumable,
+            environment_name=lambda job: queues.environment_name(job.submission.queue),
+            durations=durations,
+        )
+        engine = Engine(world, cpus)
+        control = Control(engine, limits, durations, self._credentials, runner)
+        return engine, BatchApi(engine, queues, limits), control
+
+    def _resources(self) -> dict[str, list[str]]:
+        found = inventory.of_moto(self._front.locks)
+        found.update(self._on_loop(lambda: self._api.inventory()))
+        if self._stacks is not None:
+            found["stacks"] = self._stacks.names()
+        return {kind: sorted(listed) for kind, listed in sorted(found.items()) if listed}
+
+    def _assumable(self, role_arn: str) -> bool:
+        return self._trusts(role_arn, "ecs-tasks.amazonaws.com")
+
+    def _trusts(self, role_arn: str, service: str) -> bool:
+        """Say whether moto's IAM has a role that trusts a service."""
+        with self._front.locks["iam"]:
+            roles = list(_backend("iam", "aws").roles.values())
+        return any(
+            role.arn == role_arn and service in str(role.assume_role_policy_document)
+            for role in roles
+        )
+
+    def _assume(self, role_arn: str, session: str, lifetime_s: int) -> Any:
+        """Assume a role in moto's STS."""
+        with self._front.locks["sts"]:
+            return _backend("sts", "aws").assume_role(
+                region_name=names.REGION,
+                role_session_name=session,
+                role_arn=role_arn,
+                policy=None,
+                duration=lifetime_s,
+                external_id=None,
+            )
+
+    def _batch(self, request: Request) -> Response:
+        response = self._on_loop(lambda: self._api.answer(request))
+        if request.path.endswith("/createcomputeenvironment") and not response.error:
+            self._make_batch_role(json.loads(request.body))
+        return response
+
+    def _make_batch_role(self, document: dict[str, Any]) -> None:
+        """Make Batch's own role, as it does with the first environment that names no other."""
+        with self._front.locks["iam"]:
+            iam = _backend("iam", "aws")
+            there = any(role.arn == BATCH_ROLE for role in iam.roles.values())
+            if document["type"] == "MANAGED" and not document.get("serviceRole") and not there:
+                iam.create_role(
+                    BATCH_ROLE.rpartition("/")[2],
+                    json.dumps(TRUST).replace(ECS_TASKS, BATCH),
+                    f"/aws-service-role/{BATCH}/",
+                    permissions_boundary=None,
+                    description="",
+                    tags=[],
+                    max_session_duration="3600",
+                    linked_service=BATCH,
+                )
+
+    def _answer_stacks(self, body: bytes, key: AccessKey) -> tuple[int, bytes]:
+        """Answer CloudFormation, which is loaded when it is first asked."""
+        with self._stacks_lock:
+            if self._stacks is None:
+                from farcall_local.cloudformation.api import Stacks
+
+                with self._front.locks["iam"]:
+                    inventory.add_managed_policies(_backend("iam", "aws"))
+                self._stacks = Stacks(self.endpoint_url, self._assume_for_stacks)
+        return self._stacks.answer(body, key)
+
+    def _assume_for_stacks(self, role_arn: str) -> AccessKey | None:
+        """Assume a role for CloudFormation; None where it does not trust it."""
+        if not self._trusts(role_arn, "cloudformation.amazonaws.com"):
+            return None
+        role = self._assume(role_arn, "AWSCloudFormation", 3600)
+        return AccessKey(role.access_key_id, role.secret_access_key, role.session_token)
+
+    def _answer_control(self, name: str, document: dict[str, Any]) -> Response:
+        if name == "resources":
+            return Response(200, self._resources())
+        if name == "kubernetes":
+            return self._control_kubernetes(document)
+        return self._on_loop(lambda: self._control.answer(name, document))
+
+    def _control_kubernetes(self, document: dict[str, Any]) -> Response:
+        if self._kubernetes is None:
+            message = "There is no Kubernetes: start(kubernetes=True)."
+            return Response(400, {"message": message}, "ClientException")
+        call = self._kubernetes.call(document["call"], document["arguments"])
+        try:
+            answer = asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        except ValueError as error:
+            return Response(400, {"message": str(error)}, "ClientException")
+        return Response(200, {"answer": answer})
+
+    def _call(self, name: str, document: dict[str, Any]) -> Any:
+        response = self._answer_control(name, document)
+        if response.error:
+            raise ValueError(response.document["message"])
+        return response.document
+
+    def _on_loop(self, function: Callable[[], T]) -> T:
+        """Run a function on Batch's event loop and wait for what it returns."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return future.result()
+
+
+def _backend(service: Any, region: str) -> Any:
+    return get_backend(service)[names.ACCOUNT_ID][region]
+
+
+def _create_queue(queues: Queues, cpus: int) -> None:
+    queues.create_environment(
+        {
+            "computeEnvironmentName": names.COMPUTE_ENVIRONMENT,
+            "type": "MANAGED",
+            # What a job may ask for, although all share this machine's processors and memory.
+            "computeResources": {
+                "type": "EC2",
+                "minvCpus": 0,
+                "desiredvCpus": cpus,
+                "maxvCpus": max(cpus, _MAX_VCPUS),
+                "instanceTypes": ["optimal", _WITH_GPUS],
+                "instanceRole": "ecsInstanceRole",
+                "subnets": ["subnet-local"],
+            },
+        }
+    )
+    order = [{"order": 1, "computeEnvironment": names.COMPUTE_ENVIRONMENT}]
+    queues.create_queue(
+        {"jobQueueName": names.QUEUE, "priority": 1, "computeEnvironmentOrder": order}
+    )
+
+
+def _create_resources(front: Front, *, empty: bool) -> None:
+    """Create bucket, roles and log groups by requests, which also warms moto up."""
+    loaded: list[Any] = [each for each in RARE_SERVICES if f"moto.{each}.models" in sys.modules]
+    for service in (*SERVICES, *loaded):
+        # moto keeps its state in the module; a second server in one process starts afresh.
+        get_backend(service).reset()
+    registry.serve("")
+    if empty:
+        return
+    client = Client(front)
+
+    def post(service: str, path: str, **request: Any) -> None:
+        scope = f"Credential=local/20000101/{names.REGION}/{service}/aws4_request"
+        headers = {"Authorization": f"AWS4-HMAC-SHA256 {scope}", **request.pop("headers", {})}
+        response = client.open(path, headers=headers, **request)
+        if response.status_code != 200:
+            raise RuntimeError(f"moto's {service} answered {response.status}: {response.text}")
+
+    post("s3", f"/{names.BUCKET}", method="PUT")
+    post("s3", f"/{names.BUCKET}?publicAccessBlock", method="PUT", data=_NOT_PUBLIC)
+    post("s3", f"/{names.BUCKET}?lifecycle", method="PUT", data=_LIFECYCLE)
+    for group in (names.LOG_GROUP, names.DEFAULT_LOG_GROUP):
+        target = {"X-Amz-Target": "Logs_20140328.CreateLogGroup"}
+        body = json.dumps({"logGroupName": group})
+        post("logs", "/", method="POST", headers=target, data=body)
+    form = "application/x-www-form-urlencoded"
+    for role in (names.JOB_ROLE, names.EXECUTION_ROLE):
+        action = {"Action": "CreateRole", "Version": "2010-05-08", "RoleName": role}
+        body = urlencode({**action, "AssumeRolePolicyDocument": json.dumps(TRUST)})
+        post("iam", "/", method="POST", data=body, content_type=form)
+    body = urlencode({"Action": "GetCallerIdentity", "Version": "2011-06-15"})
+    post("sts", "/", method="POST", data=body, content_type=form)

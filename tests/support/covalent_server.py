@@ -1,0 +1,364 @@
+"""A Covalent server of one's own: its own home, its own port, this machine only.
+
+Covalent is not imported here, only in the server's process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from farcall.covalent.api import Covalent, dispatcher_section
+from farcall.model.errors import FarcallError
+from farcall_local.signals import handling
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Seconds in which a server has to answer. It takes two, and some more the first time after an
+#: installation, when Python compiles some 2,000 modules.
+START_TIMEOUT_S = 90.0
+#: Seconds in which a server that was asked to stop has cancelled its dispatches and is gone.
+STOP_TIMEOUT_S = 10.0
+
+#: How often a server is looked at that starts or stops.
+_POLL_S = 0.05
+_LOG_TAIL_LINES = 30
+#: A killed process gives its port back a moment later.
+_FREE_S = 5.0
+
+_LOOPBACK = "127.0.0.1"
+#: Below the ports that Linux gives to outgoing connections: one of those could hold the port of
+#: a server that is to be started again.
+_PORTS = range(20_000, 32_768)
+
+#: What ``covalent start`` does, in one process: bring the database up to date, write the
+#: configuration, run Covalent's ``app.py`` as the main program.
+#:
+#: The process ends when its standard input does, as `farcall_local`'s does: the process that
+#: started it holds the other end. It ends the way ``covalent stop`` ends it, by SIGINT to the
+#: server and SIGKILL to the workers, and at once when that takes too long.
+_BOOT = """
+import importlib.util, json, os, runpy, signal, sys, threading, time
+
+def end_with(lifeline, timeout):
+    import multiprocessing
+    while os.read(lifeline, 1):
+        pass
+    children = multiprocessing.active_children()
+    os.kill(os.getpid(), signal.SIGINT)
+    for child in children:
+        child.kill()
+    time.sleep(timeout)
+    os.killpg(0, signal.SIGKILL)
+
+options = json.loads(sys.argv[1])
+lifeline = os.dup(0)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+sys.stdout.reconfigure(line_buffering=True)
+threading.Thread(target=end_with, args=(lifeline, options["timeout"]), daemon=True).start()
+
+package = importlib.util.find_spec("covalent_ui")
+if package is None:
+    sys.exit("Covalent is not installed: pip install covalent")
+directory = package.submodule_search_locations[0]
+# The server names its module "app" and its templates relatively.
+os.chdir(directory)
+sys.path[0] = directory
+# Whoever asks on import which program this is shall get the answer it will have.
+__file__ = os.path.join(directory, "app.py")
+sys.argv = [__file__, *options["arguments"]]
+
+from covalent._shared_files.config import set_config
+from covalent_dispatcher._db.datastore import workflow_db
+
+set_config(options["configuration"])
+if workflow_db.is_migration_pending:
+    workflow_db.run_migrations(logging_enabled=False)
+runpy.run_path(__file__, run_name="__main__")
+"""
+
+
+class CovalentServer:
+    """A Covalent server that shares nothing with the user's; a context manager that ends it.
+
+    It runs in a child process that ends when this process does, however that happens. What it
+    knows is in its home: another server on the same home, started later, has the same port and
+    the same dispatches. Whoever can reach its port can run code as this user; it is open to this
+    machine alone.
+
+    Example::
+
+        with CovalentServer(Path("covalent")) as server:
+            subprocess.run([sys.executable, "workflow.py"], env=os.environ | server.environment)
+
+    Args:
+        home: Directory for everything that Covalent writes; made where it is missing.
+        environment: Variables for the server besides this process's, such as those of an AWS
+            account. This process's own ``COVALENT_*`` are not passed on.
+        python: Interpreter of the environment in which Covalent is installed.
+        cluster: Whether to start a Dask cluster, which takes some seconds more. Without it, an
+            electron that names no executor runs on Covalent's ``local``.
+
+    Attributes:
+        home: As an absolute path.
+        port: Port of every service and of the page.
+        address: URL of it.
+        environment: Variables that make ``import covalent`` in another process find the server
+            and leave the user's configuration alone. To be set before the import; they name
+            directories and the address, and hold nothing of the server's own environment.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        python: str = sys.executable,
+        cluster: bool = False,
+    ) -> None:
+        self.home = home.absolute()
+        if urllib.parse.quote(str(self.home)) != str(self.home):
+            raise FarcallError(
+                f"home is {str(self.home)!r}; Covalent's client cannot read results below a path "
+                "with blanks or letters beyond ASCII: choose another one"
+            )
+        self.port = _configured_port(self.home) or _free_port()
+        self.address = f"http://{_LOOPBACK}:{self.port}"
+        self.environment = _client_environment(self.home, self.port, cluster=cluster)
+        self._given = dict(environment or {})
+        self._python = python
+        self._cluster = cluster
+        self._log = self.home / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and not _has_ended(self._process)
+
+    @property
+    def pid(self) -> int:
+        """ID of the server's process, which leads a group of its own.
+
+        Raises:
+            FarcallError: The server was not started, or was ended by `stop` or `kill`.
+        """
+        if self._process is None:
+            raise FarcallError(f"The Covalent server in {self.home} was not started.")
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """What all servers of this home have written so far."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def start(self) -> None:
+        """Start the server and wait until it answers. Does nothing while it runs.
+
+        Raises:
+            FarcallError: It has ended or does not answer, or its port is taken; the message
+                holds the end of the log.
+        """
+        if self.running:
+            return
+        self.kill()
+        patience = time.monotonic() + _FREE_S
+        while not _is_free(self.port) and time.monotonic() < patience:
+            time.sleep(_POLL_S)
+        if not _is_free(self.port):
+            raise FarcallError(
+                f"Port {self.port} of the Covalent server in {self.home} is in use. "
+                "End who uses it, or delete config/covalent.conf there to choose another."
+            )
+        try:
+            with _held_back():
+                self._process = self._launch()
+            self._await_answer(self._process)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """End the server as ``covalent stop`` does, which cancels what runs. May be repeated."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        # The server kills itself first where it can.
+        deadline = time.monotonic() + STOP_TIMEOUT_S + 1
+        while not _has_ended(self._process) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the server and its children, so that none of them can do anything any more."""
+        if self._process is None:
+            return
+        # Nobody has waited for the process yet: its ID is its own, even if it has ended. macOS
+        # answers EPERM for a group that holds nothing but such a process.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+        self._process = None
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        options = {
+            "arguments": ["--port", str(self.port), *([] if self._cluster else ["--no-cluster"])],
+            "configuration": {
+                "dispatcher.address": _LOOPBACK,
+                "dispatcher.port": self.port,
+                "user_interface.port": self.port,
+                "sdk.no_cluster": "false" if self._cluster else "true",
+            },
+            "timeout": STOP_TIMEOUT_S,
+        }
+        # What tasks were given and returned lies there.
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = self.home / "tmp"
+        temporary.mkdir(exist_ok=True)
+        environment = {
+            # Covalent looks for it even where it needs nothing in it.
+            "HOME": str(self.home),
+            **{k: v for k, v in os.environ.items() if not k.startswith("COVALENT_")},
+            **self.environment,
+            "TMPDIR": str(temporary),
+            **self._given,
+        }
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [self._python, "-c", _BOOT, json.dumps(options)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=temporary,
+                env=environment,
+                # A Ctrl-C is for the user's program, which decides when its server ends.
+                start_new_session=True,
+            )
+
+    def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if _has_ended(process):
+                raise FarcallError(f"The Covalent server ended while starting.\n{self._tail()}")
+            if time.monotonic() > deadline:
+                raise FarcallError(
+                    f"The Covalent server does not answer after {START_TIMEOUT_S:.0f} s.\n"
+                    f"{self._tail()}"
+                )
+            time.sleep(_POLL_S)
+
+    def _answers(self) -> bool:
+        """Say whether the server has its database and can read it."""
+        try:
+            Covalent(self.address).latest()
+        except FarcallError:
+            return False
+        return True
+
+    def _tail(self) -> str:
+        lines = self.log.splitlines()[-_LOG_TAIL_LINES:]
+        return "\n".join([f"The end of {self._log}:", *lines])
+
+
+def _client_environment(home: Path, port: int, *, cluster: bool) -> dict[str, str]:
+    """Return what leads Covalent into a home.
+
+    Covalent writes its configuration file from these when it is first imported, by the server or
+    by a client; from then on the file is what counts for all but ``COVALENT_DATA_DIR`` and
+    ``COVALENT_DISABLE_DASK``.
+    """
+    return {
+        "COVALENT_CONFIG_DIR": str(home / "config"),
+        "COVALENT_EXECUTOR_DIR": str(home / "config" / "executor_plugins"),
+        "COVALENT_DATA_DIR": str(home / "results"),
+        "COVALENT_DATABASE": str(_database(home)),
+        "COVALENT_CACHE_DIR": str(home / "cache"),
+        "COVALENT_LOGDIR": str(home / "cache"),
+        # What has no variable of Covalent's own, above all its executors' working directories.
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "XDG_DATA_HOME": str(home / "data"),
+        "COVALENT_DISPATCHER_ADDR": _LOOPBACK,
+        "COVALENT_SVC_PORT": str(port),
+        "COVALENT_DISABLE_DASK": "0" if cluster else "1",
+    }
+
+
+def _database(home: Path) -> Path:
+    return home / "data" / "dispatcher.sqlite"
+
+
+def _configured_port(home: Path) -> int | None:
+    """Return the port in a home's configuration, None where there is none yet."""
+    try:
+        return int(dispatcher_section(home / "config" / "covalent.conf")["port"])
+    except FileNotFoundError:
+        return None
+
+
+def _free_port() -> int:
+    for port in random.sample(_PORTS, 100):
+        if _is_free(port):
+            return port
+    raise FarcallError(f"No free port between {_PORTS.start} and {_PORTS.stop}.")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as candidate:
+        # As the server does: connections of a former server that linger are no obstacle.
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            candidate.bind((_LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Say whether a process has ended, without freeing its ID and with it its group's."""
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[None]:
+    """Let signals wait, so that a handler that raises does not come between two steps.
+
+    In other threads than the main one nothing is to be done: handlers run there alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    try:
+        with handling(held.append):
+            yield
+    finally:
+        for number in held:
+            signal.raise_signal(number)
