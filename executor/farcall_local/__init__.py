@@ -1,13 +1,11 @@
-"""The embedded AWS: S3, CloudWatch Logs, STS, IAM and Batch on one port of this machine.
+"""The local AWS emulator: S3, CloudWatch Logs, STS, IAM and Batch on one port of this machine.
 
-It is a development and test tool: it answers whoever signs with the access key that it makes at
-its start, checks no permissions unless told to (``enforce_iam``), keeps nothing after its end, and
-runs each job as a process of the user who started it, or as a container (``docker``). S3, Logs,
-STS, IAM and EC2's networks are moto's. CloudFormation is farcall's own, for stacks of what farcall
-needs: it makes what a template has by the API of the others. Batch is farcall's own and keeps the
-documented semantics of the operations it has: states and their order, attempts and evaluateOnExit,
-timeouts, arrays, multi-node parallel jobs and dependencies, cancel and terminate, limits and
-throttling.
+It is a development and test tool. It answers requests that are signed with the access key that it
+makes at its start, evaluates no policies, keeps nothing after its end, and runs each job as a
+process of the user who started it, or as a container (``docker``). S3, Logs, STS and IAM are
+moto's. Batch is farcall's own and keeps the documented semantics of the operations it has: states
+and their order, attempts and evaluateOnExit, timeouts, arrays, multi-node parallel jobs and
+dependencies, cancel and terminate, limits and throttling.
 
 `start` runs it in a child process, `serve` and `run_command` are the command line's two uses of
 that, and `LocalServer` is the same server inside this process. They need the ``local`` extra::

@@ -9,6 +9,7 @@ the port is open, or ``{"error": ...}`` with a sentence for the user.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ from typing import Any
 
 from farcall.model.terminal import Shown
 from farcall_local import names
-from farcall_local.iam.signatures import AccessKey
+from farcall_local.services.signatures import AccessKey
 
 #: So many files and connections may be open, where the system allows it, with jobs, too. By
 #: itself it would be 256 on macOS and 1024 on most Linuxes.
@@ -28,14 +29,13 @@ OPEN_FILES = 10_240
 
 
 def main(
-    cpus: int | None,
-    host: str,
-    port: int,
+    cpus: int | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
     *,
-    docker: bool,
-    enforce_iam: bool,
-    empty: bool,
-    kubernetes: bool,
+    docker: bool = False,
+    kubernetes: bool = False,
+    extension: dict[str, Any] | None = None,
 ) -> None:
     """Serve until nobody needs it any more."""
     log = logging.StreamHandler()
@@ -53,6 +53,8 @@ def main(
         raise SystemExit(1) from None
     key = AccessKey.new()
     address, port = listener.getsockname()[:2]
+    added = _load(extension)
+    empty = added is not None and added.is_empty
     environment = names.client_environment(address, port, key, docker=docker, empty=empty)
     place = None
     if kubernetes:
@@ -65,8 +67,7 @@ def main(
     # its first request waits in the open port.
     from farcall_local.services.server import LocalServer
 
-    options: dict[str, Any] = {"key": key, "enforce_iam": enforce_iam, "empty": empty}
-    options["kubernetes"] = place or False
+    options: dict[str, Any] = {"key": key, "extension": added, "kubernetes": place or False}
     if docker:
         from farcall_local.runners.docker import DockerRunner
 
@@ -75,6 +76,14 @@ def main(
     sys.setswitchinterval(0.001)
     with LocalServer(cpus=cpus, listener=listener, **options):
         threading.Event().wait()
+
+
+def _load(extension: dict[str, Any] | None) -> Any:
+    """Make what tests add: ``name`` is ``module:class``, ``options`` its arguments."""
+    if extension is None:
+        return None
+    module, _, name = extension["name"].partition(":")
+    return getattr(importlib.import_module(module), name)(**extension["options"])
 
 
 def _allow_files() -> None:

@@ -9,13 +9,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from farcall.model.settings import CONFIG_VARIABLE
-from farcall_local import names
 from farcall_local.launch import LocalAWS, own_environment, start
 from farcall_local.signals import handling
 
@@ -31,7 +28,6 @@ def run_command(
     host: str = "127.0.0.1",
     port: int = 0,
     docker: bool = False,
-    empty: bool = False,
     kubernetes: bool = False,
 ) -> int:
     """Run a command against a fresh embedded AWS, and end both.
@@ -45,45 +41,24 @@ def run_command(
         host: See `start`.
         port: See `start`.
         docker: See `start`.
-        empty: See `start`. The command has a file of options of its own, so that what it deploys
-            is not written into the user's. What it leaves in the account is told at the end.
         kubernetes: See `start`.
 
     Returns:
         The command's exit code, ``128 + N`` if signal N killed it, 127 if there is no such
         command and 126 if it cannot be run.
     """
-    options: dict[str, Any] = {"docker": docker, "empty": empty, "kubernetes": kubernetes}
-    with contextlib.ExitStack() as stack:
-        aws = stack.enter_context(start(cpus=cpus, host=host, port=port, **options))
-        inherited = own_environment()
-        if empty:  # what an option of the user's names is in another account
-            for name in names.RESOURCES:
-                inherited.pop(name, None)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="farcall-"))
-            file = Path(folder, "farcall.toml")
-            file.touch()
-            inherited[CONFIG_VARIABLE] = str(file)
+    options: dict[str, Any] = {"docker": docker, "kubernetes": kubernetes}
+    with start(cpus=cpus, host=host, port=port, **options) as aws:
         if not docker and sys.stderr.isatty():
             sys.stderr.write(f"farcall local: {_UNLIMITED}\n")
         try:
-            process = subprocess.Popen(argv, env={**inherited, **aws.environment})  # noqa: S603
+            process = subprocess.Popen(argv, env={**own_environment(), **aws.environment})  # noqa: S603
         except OSError as error:
             sys.stderr.write(f"farcall local: {_unrunnable(argv, error)}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
         with _forwarding(process):
             code = _wait(process, aws)
-        if empty and aws.running:
-            sys.stderr.write(f"farcall local: {_told(aws.resources())}\n")
     return 128 - code if code < 0 else code
-
-
-def _told(resources: dict[str, list[str]]) -> str:
-    """Say what is in an account."""
-    if not resources:
-        return "nothing is left in the account"
-    listed = "; ".join(f"{kind}: {', '.join(found)}" for kind, found in resources.items())
-    return f"left in the account: {listed}"
 
 
 def _unrunnable(argv: Sequence[str], error: OSError) -> str:
@@ -113,7 +88,6 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     docker: bool = False,
-    empty: bool = False,
     kubernetes: bool = False,
     out: TextIO | None = None,
 ) -> None:
@@ -128,7 +102,6 @@ def serve(
         host: See `start`.
         port: See `start`.
         docker: See `start`.
-        empty: See `start`.
         kubernetes: See `start`.
         out: Where the lines go, standard output by default.
 
@@ -139,7 +112,7 @@ def serve(
     # Not an Event: its set() would deadlock if the signal arrives while wait() holds the lock.
     # put() is reentrant: https://docs.python.org/3/library/queue.html#queue.SimpleQueue.put
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    options: dict[str, Any] = {"docker": docker, "empty": empty, "kubernetes": kubernetes}
+    options: dict[str, Any] = {"docker": docker, "kubernetes": kubernetes}
     with (
         start(cpus=cpus, host=host, port=port, **options) as aws,
         handling(signals.put),

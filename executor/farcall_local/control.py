@@ -13,7 +13,6 @@ from farcall_local.batch.limits import Limits
 from farcall_local.runners.breaking import BreakingRunner
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.execution import Durations
-from farcall_local.services import registry
 
 
 class Control:
@@ -63,8 +62,6 @@ class Control:
             "credential_lifetime_s", self._credentials.lifetime_s
         )
         self._durations.stream_s = document.get("stream_s", self._durations.stream_s)
-        if "registry" in document:
-            registry.serve(document["registry"])
         self._limits.set_rates(document)
 
     def _fault(self, document: dict[str, Any]) -> None:

@@ -34,7 +34,6 @@ class Controls(abc.ABC):
         stream_s: float | None = UNCHANGED,
         submit_rate: float | None = UNCHANGED,
         api_rate: float | None = UNCHANGED,
-        registry: str | None = None,
     ) -> None:
         """Stretch or shorten what takes time.
 
@@ -49,16 +48,12 @@ class Controls(abc.ABC):
                 be read along; None at first, as on AWS: after 2 s, and much output less often.
             submit_rate: SubmitJob calls a second, None for no limit; 50 at first, as on AWS.
             api_rate: Calls a second of each other operation, likewise.
-            registry: Host and port of the registry that ECR's password is for, such as
-                ``127.0.0.1:5000``: it speaks HTTP, and takes the user ``AWS`` with the password
-                ``123456789012-auth-token``. Empty for none, as at first.
         """
         document: dict[str, Any] = {
             "delays": delays,
             "stop_grace_s": stop_grace_s,
             "timeout_scale": timeout_scale,
             "credential_lifetime_s": credential_lifetime_s,
-            "registry": registry,
         }
         document = {name: value for name, value in document.items() if value is not None}
         others = {"stream_s": stream_s, "submit_rate": submit_rate, "api_rate": api_rate}
@@ -94,15 +89,6 @@ class Controls(abc.ABC):
                 those that were not used up; none at all lets every container start again.
         """
         self._call("break_starts", {"reasons": list(reasons)})
-
-    def resources(self) -> dict[str, list[str]]:
-        """Return what is in the account: names by kind, such as ``buckets``.
-
-        Kinds of which there is nothing are left out. So is what AWS puts into every account, such
-        as its network, and what is no more: a deleted stack, a deregistered definition.
-        """
-        found: dict[str, list[str]] = self._call("resources", {})
-        return found
 
     @abc.abstractmethod
     def _call(self, name: str, document: dict[str, Any]) -> Any:

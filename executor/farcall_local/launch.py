@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -113,16 +114,14 @@ def start(
     host: str = "127.0.0.1",
     port: int = 0,
     docker: bool = False,
-    enforce_iam: bool = False,
-    empty: bool = False,
     kubernetes: bool = False,
 ) -> LocalAWS:
-    """Start an embedded AWS.
+    """Start the local AWS emulator.
 
     Its port is open on return; its first answer takes about a second more.
 
-    Each starts with nothing but one bucket, one job queue, two roles and two log groups, whose
-    names are in `LocalAWS.environment`.
+    It starts with one bucket, one job queue, two roles and two log groups, whose names are in
+    `LocalAWS.environment`.
 
     Example::
 
@@ -137,10 +136,6 @@ def start(
         port: Port to listen on, 0 for a free one.
         docker: Whether jobs run as containers of their definition's image, with a docker engine
             of this machine, and not as processes. Then no image is set in the environment.
-        enforce_iam: Whether permissions are checked. The key in the environment is the root
-            user's, who may do everything.
-        empty: Whether not even those are there: an account in which nobody has made anything.
-            The environment then names no resources.
         kubernetes: Whether there is a Kubernetes beside it, on a port of its own with TLS, which
             runs the same jobs as pods. The environment then has a kubeconfig file, and farcall
             use it: ``FARCALL_BACKEND=kubernetes``.
@@ -149,23 +144,29 @@ def start(
         ModuleNotFoundError: The ``local`` extra is not installed.
         RuntimeError: The server did not start; the message or its standard error says why.
     """
-    require_extra(docker=docker, kubernetes=kubernetes)
-    options = json.dumps(
-        {
-            "cpus": cpus,
-            "host": host,
-            "port": port,
-            "docker": docker,
-            "enforce_iam": enforce_iam,
-            "empty": empty,
-            "kubernetes": kubernetes,
-        }
-    )
+    options = {"cpus": cpus, "host": host, "port": port}
+    return LocalAWS(*spawn({**options, "docker": docker, "kubernetes": kubernetes}))
+
+
+def spawn(
+    options: Mapping[str, Any], paths: Sequence[str] = ()
+) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+    """Start the server's process; return it with the environment of its clients.
+
+    Args:
+        options: Those of `farcall_local.__main__.main`.
+        paths: Folders of modules that it needs beside farcall's.
+
+    Raises:
+        ModuleNotFoundError: The ``local`` extra is not installed.
+        RuntimeError: The server did not start.
+    """
+    require_extra(docker=options.get("docker", False), kubernetes=options.get("kubernetes", False))
     process = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", _BOOT, options],
+        [sys.executable, "-c", _BOOT, json.dumps(options)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**own_environment(), "PYTHONPATH": os.pathsep.join(_source_roots())},
+        env={**own_environment(), "PYTHONPATH": os.pathsep.join([*paths, *_source_roots()])},
         # A Ctrl-C is for the user's program, which may still have jobs to terminate.
         start_new_session=True,
     )
@@ -188,7 +189,7 @@ def start(
     if "error" in told:
         process.communicate()
         raise RuntimeError(f"The embedded AWS did not start: {told['error']}.")
-    return LocalAWS(process, told)
+    return process, told
 
 
 def own_environment() -> dict[str, str]:

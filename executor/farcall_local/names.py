@@ -9,7 +9,7 @@ import secrets
 import socket
 import time
 
-from farcall_local.iam.signatures import AccessKey
+from farcall_local.services.signatures import AccessKey
 
 #: The account moto answers for.
 ACCOUNT_ID = "123456789012"

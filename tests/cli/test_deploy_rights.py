@@ -15,7 +15,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-import farcall_local
+from tests import emulators
 from tests.support.iam import FOLDER, VALUES, policy
 
 pytestmark = pytest.mark.slow
@@ -84,7 +84,7 @@ class Account:
 
 @pytest.fixture(scope="module")
 def whole():
-    with farcall_local.start(empty=True, enforce_iam=True) as aws:
+    with emulators.start(empty=True, enforce_iam=True) as aws:
         yield Account(aws)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import boto3
 import pytest
 
-import farcall_local
 from farcall.operations import doctor
 from farcall.operations.doctor import FAILED, NOT_CHECKED, OK, WARNING, Finding
+from tests import emulators
 from tests.support import iam
 from tests.support.proxy import Proxy
 
@@ -42,8 +42,9 @@ def bad(found: dict[str, Finding]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def embedded(own_embedded: farcall_local.LocalAWS) -> farcall_local.LocalAWS:
-    return own_embedded
+def embedded() -> Iterator[emulators.TestAWS]:
+    with emulators.start() as aws:
+        yield aws
 
 
 @pytest.fixture
@@ -246,7 +247,7 @@ async def test_what_the_client_may_not_look_at_is_named(client) -> None:
 
 @pytest.fixture(scope="module")
 def enforced() -> Iterator[iam.Enforced]:
-    with farcall_local.start(enforce_iam=True) as aws:
+    with emulators.start(enforce_iam=True) as aws:
         yield iam.Enforced(aws)
 
 

@@ -15,11 +15,11 @@ import boto3
 import pytest
 import tomlkit
 
-import farcall_local
 from farcall.deploy.build_context import build_context
 from farcall.model.errors import FarcallError
 from farcall.model.settings import read
 from farcall_runtime.contract import PROTOCOL_VERSION
+from tests import emulators
 from tests.support.iam import VALUES, policy
 
 REGISTRY = "127.0.0.1:5999"
@@ -146,7 +146,7 @@ class Account:
 
 @pytest.fixture(scope="module")
 def whole():
-    with farcall_local.start(empty=True, enforce_iam=True) as aws:
+    with emulators.start(empty=True, enforce_iam=True) as aws:
         yield Account(aws)
 
 
@@ -155,7 +155,7 @@ def account(whole, monkeypatch):
     """It has no repository; the user in force may push images, and nothing else."""
     for name, value in {**whole.aws.environment, **whole.keys}.items():
         monkeypatch.setenv(name, value)
-    whole.aws.configure(registry=REGISTRY)
+    whole.aws.set_registry(REGISTRY)
     whole.allow(policy("pusher"))
     yield whole
     ecr = whole.client("ecr")

@@ -12,8 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.commands import FARCALL, run_installed
 
 
@@ -41,27 +39,6 @@ def test_local_gives_the_commands_exit_code() -> None:
     assert (
         3 == run_installed("local", "--", sys.executable, "-c", "raise SystemExit(3)").returncode
     )
-
-
-def test_an_empty_account_has_nothing_and_it_is_told_what_is_left_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look = (
-        "import boto3, os\n"
-        "print(os.environ.get('FARCALL_BATCH_QUEUE'))\n"
-        "print(boto3.client('s3').list_buckets()['Buckets'])\n"
-        "print(boto3.client('iam').list_roles()['Roles'])\n"
-        "print(boto3.client('logs').describe_log_groups()['logGroups'])\n"
-        "print(boto3.client('batch').describe_job_queues()['jobQueues'])\n"
-        "boto3.client('s3').create_bucket(Bucket='kept')\n"
-    )
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("FARCALL_BATCH_QUEUE", "of-another-account")
-
-    done = run_installed("local", "--empty", "--", sys.executable, "-c", look)
-
-    assert done.stdout.splitlines() == ["None", *["[]"] * 4], done.stderr
-    assert done.stderr == "farcall local: left in the account: buckets: kept\n"
 
 
 def test_on_a_terminal_it_says_what_the_lines_are_for_until_ctrl_c() -> None:

@@ -7,43 +7,42 @@ from typing import Any
 
 import pytest
 
-import farcall_local
 from farcall import BatchExecutor
+from tests import emulators
+from tests.emulators import TestAWS
 from tests.local.account import Account
 from tests.local.conftest import DEFAULTS
 from tests.support.proxy import Proxy
 
 
 @pytest.fixture(scope="session")
-def embedded(image: str) -> Iterator[farcall_local.LocalAWS]:
-    with farcall_local.start(cpus=4, docker=True) as aws:
+def embedded(image: str) -> Iterator[TestAWS]:
+    with emulators.start(cpus=4, docker=True) as aws:
         yield aws
 
 
 @pytest.fixture
-def knobs(embedded: farcall_local.LocalAWS) -> Iterator[farcall_local.LocalAWS]:
+def knobs(embedded: TestAWS) -> Iterator[TestAWS]:
     """The embedded AWS's development calls; afterwards it is as it was."""
     yield embedded
     embedded.configure(**DEFAULTS, credential_lifetime_s=6 * 3600.0)
 
 
 @pytest.fixture(scope="session")
-def account(embedded: farcall_local.LocalAWS, base_image: str) -> Iterator[Account]:
+def account(embedded: TestAWS, base_image: str) -> Iterator[Account]:
     opened = Account(embedded, base_image)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def batch(account: Account, knobs: farcall_local.LocalAWS) -> Account:
+def batch(account: Account, knobs: TestAWS) -> Account:
     """boto3's view of it; jobs run in the base image, which has a shell."""
     return account
 
 
 @pytest.fixture
-def aws(
-    knobs: farcall_local.LocalAWS, image: str, monkeypatch: pytest.MonkeyPatch
-) -> farcall_local.LocalAWS:
+def aws(knobs: TestAWS, image: str, monkeypatch: pytest.MonkeyPatch) -> TestAWS:
     """The embedded AWS, with the environment set to it; jobs run in farcall's image."""
     for name, value in knobs.environment.items():
         monkeypatch.setenv(name, value)
@@ -52,7 +51,7 @@ def aws(
 
 
 @pytest.fixture
-def options(aws: farcall_local.LocalAWS) -> dict[str, Any]:
+def options(aws: TestAWS) -> dict[str, Any]:
     """Small jobs that are tried once and gathered quickly."""
     return {"vcpu": 1, "memory": 0.5, "retry_attempts": 1, "linger_s": 0.02}
 
@@ -70,7 +69,7 @@ def make_executor(options: dict[str, Any]) -> Callable[..., BatchExecutor]:
 
 
 @pytest.fixture
-def proxy(aws: farcall_local.LocalAWS) -> Iterator[Proxy]:
+def proxy(aws: TestAWS) -> Iterator[Proxy]:
     """Stands between the containers and S3; `through` points them at it."""
     with Proxy(aws.endpoint_url) as running:
         yield running

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
-import farcall_local
 from farcall import BatchExecutor
 from farcall.model.settings import read
 from farcall_local import names
+from tests.emulators import TestAWS
 from tests.image.conftest import Docker
 from tests.support.own_wheel import ENVIRONMENT, build_own
 from tests.support.patience import until
@@ -113,11 +113,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(
-    aws: farcall_local.LocalAWS, installed: Path, registry: str, monkeypatch: pytest.MonkeyPatch
+    aws: TestAWS, installed: Path, registry: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Farcall]:
     """Runs the installed farcall, where ECR's password is that of the registry."""
     monkeypatch.delenv("FARCALL_CONTAINER_IMAGE_URI")
-    aws.configure(registry=registry)
+    aws.set_registry(registry)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -129,7 +129,7 @@ def run(
         )
 
     yield run
-    aws.configure(registry="")
+    aws.set_registry("")
 
 
 async def test_an_image_is_built_and_pushed_and_jobs_run_in_it(

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-import farcall_local
 from farcall import BatchExecutor
+from tests import emulators
 from tests.support.iam import Enforced
 
 
 @pytest.fixture(scope="module")
 def enforced(image: str) -> Iterator[Enforced]:
-    with farcall_local.start(cpus=4, docker=True, enforce_iam=True) as aws:
+    with emulators.start(cpus=4, docker=True, enforce_iam=True) as aws:
         yield Enforced(aws)
 
 

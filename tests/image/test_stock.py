@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import farcall_local
 from farcall import BatchExecutor, IntegrityError
+from tests import emulators
 from tests.support.iam import VALUES, Enforced
 
 RUNTIMES = "farcall/v1/runtime/"
@@ -21,7 +21,7 @@ RUNTIMES = "farcall/v1/runtime/"
 
 @pytest.fixture(scope="module")
 def enforced(base_image: str) -> Iterator[Enforced]:
-    with farcall_local.start(cpus=4, docker=True, enforce_iam=True) as aws:
+    with emulators.start(cpus=4, docker=True, enforce_iam=True) as aws:
         aws.configure(stream_s=0.1)
         yield Enforced(aws)
 

@@ -19,6 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import farcall_local
+from tests import emulators
 from tests.support.foreign import INTRUDER
 from tests.support.patience import PATIENCE_S, until
 from tests.support.signing import session, signed
@@ -68,7 +69,7 @@ FOREIGN = {
 
 @pytest.fixture(scope="module", params=[False, True], ids=["", "enforced"])
 def aws(request):
-    with farcall_local.start(cpus=1, enforce_iam=request.param) as started:
+    with emulators.start(cpus=1, enforce_iam=request.param) as started:
         yield started
 
 

@@ -9,7 +9,6 @@ import contextlib
 
 import pytest
 
-from farcall_local.iam.signatures import AccessKey
 from farcall_local.kubernetes import pod_template
 from farcall_local.kubernetes.cluster import Cluster
 from farcall_local.kubernetes.kinds import (
@@ -24,6 +23,7 @@ from farcall_local.kubernetes.timing import Timing
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.process import ProcessRunner
 from farcall_local.runners.runner import Exit
+from farcall_local.services.signatures import AccessKey
 from tests.support.patience import PATIENCE_S
 
 LONG = 2**31 - 1

@@ -18,11 +18,11 @@ from farcall_local.batch.definitions import Definitions
 from farcall_local.batch.engine import Engine
 from farcall_local.batch.jobs import Status
 from farcall_local.batch.queues import Queues
-from farcall_local.iam.signatures import AccessKey
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.execution import Durations, World
 from farcall_local.runners.logs import CloudWatchLogs
 from farcall_local.runners.process import ProcessRunner
+from farcall_local.services.signatures import AccessKey
 from tests.support.patience import until_async
 
 SLEEP = ["sleep", "600"]  # until the test ends it

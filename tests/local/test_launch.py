@@ -19,8 +19,8 @@ import pytest
 
 import farcall_local
 from farcall_local import run_command, start
-from farcall_local.iam.signatures import AccessKey
 from farcall_local.names import REGION, client_environment
+from farcall_local.services.signatures import AccessKey
 from tests.local.account import Account
 from tests.local.test_forking import running_with_others
 from tests.local.test_server import gone

@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 from botocore.exceptions import ClientError
 
-import farcall_local
+from tests import emulators
 from tests.support.iam import JOB_ROLE, VALUES, Enforced, policy
 from tests.support.patience import until
 
@@ -28,7 +28,7 @@ CONTAINER = {
 
 @pytest.fixture(scope="module")
 def account():
-    with farcall_local.start(enforce_iam=True) as aws:
+    with emulators.start(enforce_iam=True) as aws:
         yield Enforced(aws)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from farcall_local.iam.policies import Need, UnknownElementError, Verdict, evaluate
+from tests.emulators.iam.policies import Need, UnknownElementError, Verdict, evaluate
 
 BUCKET = "arn:aws:s3:::bucket"
 

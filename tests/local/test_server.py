@@ -277,7 +277,7 @@ def test_a_connection_on_which_nothing_comes_is_closed(monkeypatch, capfd, caplo
             account.batch.describe_job_queues()
             s3.put_object(Bucket=bucket, Key=f"boto3 {number}", Body=b"x")
             store.put(f"obstore {number}", b"x")
-            until(lambda: not server._front.connections)
+            until(lambda: not server.front.connections)
         for client in (account, s3):
             client.close()
     assert ("", []) == (capfd.readouterr().err, caplog.messages)

@@ -12,8 +12,8 @@ from email.message import Message
 
 import pytest
 
-from farcall_local.iam import signatures
-from farcall_local.iam.refusals import RefusedError
+from farcall_local.services import signatures
+from farcall_local.services.refusals import RefusedError
 
 EXAMPLE_KEY = signatures.AccessKey(
     "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

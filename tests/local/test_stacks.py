@@ -14,7 +14,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-import farcall_local
+from tests import emulators
 from tests.support.patience import until
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ TEMPLATE = (Path(__file__).parent / "stack.yaml").read_text()
 class Account:
     """An account of the embedded AWS, by its API and with its own key."""
 
-    def __init__(self, aws: farcall_local.LocalAWS) -> None:
+    def __init__(self, aws: emulators.TestAWS) -> None:
         self.aws = aws
         self.cloudformation = self.client("cloudformation")
         ec2 = self.client("ec2")
@@ -92,7 +92,7 @@ class Account:
 
 @pytest.fixture(scope="module")
 def account():
-    with farcall_local.start(empty=True, cpus=4) as aws:
+    with emulators.start(empty=True, cpus=4) as aws:
         yield Account(aws)
 
 

@@ -20,10 +20,10 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-import farcall_local
 from farcall.backends import bootstrap
 from farcall.backends.base import Runtime
 from farcall.packages.target import Target
+from tests import emulators
 from tests.support.iam import JOB_ROLE, VALUES, Enforced
 from tests.support.proxy import Proxy
 
@@ -98,7 +98,7 @@ def serving(handler, **what):
 
 @pytest.fixture(scope="module")
 def account():
-    with farcall_local.start(enforce_iam=True) as aws:
+    with emulators.start(enforce_iam=True) as aws:
         yield Enforced(aws)
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-import farcall_local
 from farcall import BatchExecutor, JobCancelledError
+from tests import emulators
 from tests.support.iam import (
     JOB_ROLE,
     VALUES,
@@ -30,7 +30,7 @@ LARGE_BYTES = 70 * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def account():
-    with farcall_local.start(enforce_iam=True) as aws:
+    with emulators.start(enforce_iam=True) as aws:
         yield Enforced(aws)
 
 

@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-import farcall_local
 from farcall import BatchExecutor
+from tests import emulators
 from tests.support.iam import Enforced, policy
 
 
 @pytest.fixture(scope="module")
 def account():
-    with farcall_local.start(enforce_iam=True, cpus=1) as aws:
+    with emulators.start(enforce_iam=True, cpus=1) as aws:
         yield Enforced(aws)
 
 

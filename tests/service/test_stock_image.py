@@ -13,13 +13,13 @@ import sys
 
 import pytest
 
-import farcall_local
 from farcall import (
     BatchExecutor,
     IntegrityError,
     VersionMismatchError,
 )
 from farcall.engine import runtimes
+from tests import emulators
 from tests.support.iam import VALUES, Enforced
 from tests.support.proxy import Proxy
 
@@ -38,7 +38,7 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def account():
-    with farcall_local.start(enforce_iam=True, cpus=4) as aws:
+    with emulators.start(enforce_iam=True, cpus=4) as aws:
         aws.configure(stream_s=0.1)
         yield Enforced(aws)
 

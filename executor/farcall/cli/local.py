@@ -15,7 +15,6 @@ from farcall.model.errors import FarcallError
 @click.option("--cpus", type=click.IntRange(min=1), help="Processors the jobs share.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free one.")
 @click.option("--docker", is_flag=True, help="Run jobs as containers of their image.")
-@click.option("--empty", is_flag=True, help="Begin with an account that has nothing.")
 @click.option("--kubernetes", is_flag=True, help="Serve a Kubernetes too, and use that.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run_local(
@@ -23,7 +22,6 @@ def run_local(
     port: int,
     *,
     docker: bool,
-    empty: bool,
     kubernetes: bool,
     command: tuple[str, ...],
 ) -> None:
@@ -35,14 +33,13 @@ def run_local(
 
     With --docker a job runs in a container of the image that container_image_uri names, with a
     docker engine of this machine. Otherwise a job is a process of this machine, and its memory is
-    not limited. With --empty there is no bucket, queue, role or log group, as in a new AWS
-    account, and at the end it says what COMMAND has left there.
+    not limited.
 
     With --kubernetes there is a Kubernetes beside it, whose pods run as the jobs do: KUBECONFIG
     names its file, for kubectl too, and FARCALL_BACKEND has farcall use it.
     """  # noqa: D301  # click's mark for lines to be left as they are
     try:
-        options: dict[str, Any] = {"docker": docker, "empty": empty, "kubernetes": kubernetes}
+        options: dict[str, Any] = {"docker": docker, "kubernetes": kubernetes}
         if command:
             sys.exit(farcall_local.run_command(command, cpus=cpus, port=port, **options))
         farcall_local.serve(cpus=cpus, port=port, **options)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from farcall_local.iam.signatures import AccessKey
+from farcall_local.services.signatures import AccessKey
 
 #: No bucket's name has only two letters, so this is no path of S3.
 PATH = "/v2/credentials/"

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farcall_local import names
-from farcall_local.iam.actions import log_arn
-from farcall_local.iam.permissions import Guard
-from farcall_local.iam.policies import Need
 from farcall_local.runners.runner import StartError
+
+if TYPE_CHECKING:
+    from farcall_local.services.front import Extension
 
 #: 256 KiB less the 26 bytes CloudWatch counts for each event.
 MAX_EVENT_BYTES = 256 * 1024 - 26
@@ -71,15 +71,15 @@ class CloudWatchLogs:
     Args:
         backend: moto's backend of the service in one region.
         lock: Held for each call: moto's backends are not safe to use from several threads.
-        guard: Knows what an execution role may do; None if every role may do everything.
+        extension: Knows what an execution role may do; None where every role may do everything.
     """
 
     def __init__(
-        self, backend: Any, lock: AbstractContextManager[Any], guard: Guard | None = None
+        self, backend: Any, lock: AbstractContextManager[Any], extension: Extension | None = None
     ) -> None:
         self._backend = backend
         self._lock = lock
-        self._guard = guard
+        self._extension = extension
 
     def open(
         self,
@@ -131,11 +131,9 @@ class CloudWatchLogs:
     def _objection(
         self, role_arn: str | None, task_id: str, action: str, group: str, stream: str = ""
     ) -> str | None:
-        if self._guard is None or role_arn is None:
+        if self._extension is None or role_arn is None:
             return None
-        return self._guard.objection(
-            role_arn, task_id, Need(f"logs:{action}", log_arn(group, stream))
-        )
+        return self._extension.log_objection(role_arn, task_id, action, group, stream)
 
     def _store(self, group: str, stream: str, events: list[dict[str, Any]]) -> None:
         with self._lock:

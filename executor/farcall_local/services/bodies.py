@@ -11,10 +11,9 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from farcall_local.iam import signatures
-from farcall_local.iam.admission import Caller
-from farcall_local.iam.refusals import Reason, RefusedError
-from farcall_local.services import objects
+from farcall_local.services import objects, signatures
+from farcall_local.services.admission import Caller
+from farcall_local.services.refusals import Reason, RefusedError
 
 #: The longest document. The largest that AWS takes, of Lambda's, is 70 MB.
 MOST_BYTES = 100 * 2**20

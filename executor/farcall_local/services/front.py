@@ -1,8 +1,7 @@
 """One port for all services: the WSGI application and the HTTP handler under it.
 
-Batch and CloudFormation are answered here, everything else by moto, once
-`farcall_local.iam.admission` has let the sender in. The service is read from the credential scope
-of the signature, as moto does it.
+Batch is answered here, everything else by moto, once `farcall_local.services.admission` has let
+the sender in. The service is read from the credential scope of the signature, as moto does it.
 """
 
 from __future__ import annotations
@@ -14,37 +13,31 @@ import logging
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from email.message import Message
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from moto.iam.access_control import PermissionResult
 from moto.moto_server import werkzeug_app
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import create_backend_app
 from moto.s3.models import FakeBucket
 from werkzeug.serving import WSGIRequestHandler
 
 from farcall_local import names
 from farcall_local.batch.api import Request, Response
 from farcall_local.batch.errors import DropConnectionError
-from farcall_local.iam import refusals, signatures
-from farcall_local.iam.actions import Call, doomed_keys
-from farcall_local.iam.admission import Admission, Caller
-from farcall_local.iam.permissions import Guard
-from farcall_local.iam.refusals import Reason, RefusedError
-from farcall_local.iam.signatures import AccessKey
 from farcall_local.runners import credentials as role_credentials
 from farcall_local.runners.credentials import RoleCredentials
-from farcall_local.services import bodies, logs, objects, quotas, registry
+from farcall_local.services import bodies, logs, objects, refusals, signatures
+from farcall_local.services.admission import Admission, Caller
+from farcall_local.services.refusals import Reason, RefusedError
+from farcall_local.services.signatures import AccessKey
 
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
 CONTROL_PATH = "/_farcall/"
 
 #: What farcall and its jobs use of moto.
 SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts")
-
-#: What is only asked for by whoever sets up an account; loading it takes moto a second.
-RARE_SERVICES = ("ec2", "ecr", "servicequotas")
 
 #: Under which a request's environment has who has sent it.
 _CALLER = "farcall.caller"
@@ -54,14 +47,48 @@ CONTROL_SERVICE = "farcall"
 #: moto's own API, and what it puts in the place of an instance's metadata, keys included.
 _SHUT = ("/moto-api", "/favicon.ico", "/latest/meta-data", "/latest/api")
 
+if TYPE_CHECKING:
+    from farcall_local.services.server import LocalServer
+
 _log = logging.getLogger("farcall")
 
 StartResponse = Callable[..., Any]
 Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
+class Extension(Protocol):
+    """Services and permissions that farcall's own tests add.
+
+    Attributes:
+        enforces_permissions: Whether jobs have the keys of their roles, and not the account's.
+        is_empty: Whether the account begins without the resources that farcall needs.
+    """
+
+    enforces_permissions: bool
+    is_empty: bool
+
+    def attach(self, server: LocalServer) -> None:
+        """Take the server, before its first request."""
+
+    def answer(
+        self, caller: Caller, environ: dict[str, Any], start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """Answer a request, by `Front.answer` unless it is for another service."""
+
+    def control(self, name: str, document: dict[str, Any]) -> dict[str, Any] | None:
+        """Carry out a development call; None where it is none of this one's."""
+
+    def log_objection(
+        self, role_arn: str, session: str, action: str, group: str, stream: str
+    ) -> str | None:
+        """Return why an execution role may not write a log; None where it may."""
+
+    def close(self) -> None:
+        """End what it does beside requests."""
+
+
 class Front:
-    """Sends each request to Batch, to CloudFormation, to the development calls or to moto.
+    """Sends each request to Batch, to the development calls or to moto.
 
     moto's backends are plain dictionaries, and its S3 looks for an object and then stores it, so
     two conditional writes at once would both succeed. Hence one lock for each service; requests
@@ -70,43 +97,39 @@ class Front:
 
     Args:
         batch: Answers a Batch request; called from many threads.
-        stacks: Answers a CloudFormation request, given its form and the sender's keys.
         control: Answers a development call, given its name and document.
         credentials: The keys of the jobs' roles.
         key: The account's own.
         host: The address the server listens on.
+        extension: What tests add; None where every sender may do everything.
 
     Attributes:
-        guard: Checks permissions; None lets every sender do everything.
-        locks: A lock for each of `SERVICES`; ``""`` is for all others.
+        locks: A lock for each of `SERVICES`.
         connections: The sockets of the open connections.
     """
 
     def __init__(
         self,
         batch: Callable[[Request], Response],
-        stacks: Callable[[bytes, AccessKey], tuple[int, bytes]],
         control: Callable[[str, dict[str, Any]], Response],
         credentials: RoleCredentials,
         key: AccessKey,
         host: str,
+        extension: Extension | None,
     ) -> None:
-        self.guard: Guard | None = None
+        self.extension = extension
         self._batch = batch
-        self._stacks = stacks
         self._credentials = credentials
         self._control = control
-        # moto's dispatcher lists its own directory for each request, a third of a small PUT.
-        self._apps: dict[str, Application] = {name: _app(name) for name in SERVICES}
-        self._dispatcher: Application = DomainDispatcherApplication(_app)
-        self.locks = {name: threading.Lock() for name in (*SERVICES, "")}
+        self._apps: dict[str, Application] = {name: make_app(name) for name in SERVICES}
+        self.locks = {name: threading.Lock() for name in SERVICES}
         self.connections: set[socket.socket] = set()
         self._admission = Admission(key, host, self.locks["iam"], self.locks["sts"])
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request of the server's own. Those of others go to `receive`."""
         scope = environ["HTTP_AUTHORIZATION"].split("/")
-        return self._answer(scope[3], environ, start_response)
+        return self.answer(scope[3], environ, start_response)
 
     def receive(
         self, environ: dict[str, Any], headers: Message, start_response: StartResponse
@@ -131,9 +154,9 @@ class Front:
             is_motos = service not in self._apps and path.startswith(_SHUT)
             if is_motos or path.startswith(CONTROL_PATH):
                 return self._send_control(caller, environ, start_response)
-            if caller.identity is not None and self.guard is not None:
-                return self._guarded(self.guard, caller, environ, start_response)
-            return self._answer(service, environ, start_response)
+            if self.extension is not None:
+                return self.extension.answer(caller, environ, start_response)
+            return self.answer(service, environ, start_response)
         except RefusedError as error:
             return _refuse(service, error, start_response)
 
@@ -168,41 +191,20 @@ class Front:
         document = json.loads(environ["wsgi.input"].read() or b"{}")
         return _send(self._control(name, document), start_response)
 
-    def _guarded(
-        self,
-        guard: Guard,
-        caller: Caller,
-        environ: dict[str, Any],
-        start_response: StartResponse,
-    ) -> Iterable[bytes]:
-        """Answer a request if its sender has the permissions for it."""
-        service = caller.signature.service
-        call = _call(service, environ)
-        answered: list[Any] = []
-        try:
-            hidden = guard.admit(call, caller.identity)
-        except RefusedError as error:
-            return _refuse(service, error, start_response, doomed_keys(call))
-        body = self._answer(service, environ, lambda *given: answered.extend(given))
-        if hidden is not None and answered[0].startswith("404"):
-            return _refuse(service, hidden, start_response)
-        start_response(*answered)
-        return body
-
-    def _answer(
+    def answer(
         self, service: str, environ: dict[str, Any], start_response: StartResponse
     ) -> Iterable[bytes]:
+        """Answer a request whose sender is known."""
         if service == "batch":
             body = environ["wsgi.input"].read()
             method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
             request = Request(method, path, environ["QUERY_STRING"], body)
             return _send(self._batch(request), start_response)
-        if service == "cloudformation":
-            signature, secret, _ = environ[_CALLER]
-            key = AccessKey(signature.key_id, secret, signature.token)
-            return _send_xml(*self._stacks(environ["wsgi.input"].read(), key), start_response)
-        app = self._apps.get(service, self._dispatcher)
-        with self.locks.get(service, self.locks[""]), contextlib.ExitStack() as stack:
+        if service not in self._apps:
+            text = f"The local AWS emulator has no service {service!r}."
+            return _refuse(service, RefusedError(Reason.DENIED, text), start_response)
+        app = self._apps[service]
+        with self.locks[service], contextlib.ExitStack() as stack:
             if bodies.CONTENT in environ:
                 stack.enter_context(objects.taking(environ[bodies.CONTENT]))
             if service == "s3" and _sends_content(environ):
@@ -215,16 +217,13 @@ class Front:
 _server: Any = werkzeug_app
 _server.DISABLE_GLOBAL_CORS = True
 logs.install()
-quotas.install()
 # Policies of buckets are not looked at. moto would look at them without their conditions.
 _bucket: Any = FakeBucket
 _bucket.get_permission = lambda *_: PermissionResult.NEUTRAL
 
 
-def _app(service: Any) -> Any:
+def make_app(service: Any) -> Any:
     """Make moto's application of a service."""
-    if service == "ecr":
-        registry.install()
     app = create_backend_app(service)
     app.debug = False  # moto's choice, which looks for mistakes of Flask's users, at a price
     app.config["PROPAGATE_EXCEPTIONS"] = True
@@ -250,27 +249,8 @@ def _presumed_service(environ: dict[str, Any]) -> str:
     return "sts" if form and path == "/" else "s3"
 
 
-def _call(service: str, environ: dict[str, Any]) -> Call:
-    """Return a request as its signature covers it."""
-    headers = {
-        name.removeprefix("HTTP_").replace("_", "-").title(): value
-        for name, value in environ.items()
-        if name.startswith("HTTP_") or name in ("CONTENT_TYPE", "CONTENT_LENGTH")
-    }
-    method, body = environ["REQUEST_METHOD"], b""
-    if service != "s3" or method == "POST":
-        body = environ["wsgi.input"].read()
-        environ["wsgi.input"].seek(0)
-    return Call(service, method, environ["RAW_URI"], headers, body)
-
-
-def _refuse(
-    service: str,
-    error: RefusedError,
-    start_response: StartResponse,
-    doomed: Sequence[str] = (),
-) -> list[bytes]:
-    status, headers, body = refusals.answer(service, error, doomed)
+def _refuse(service: str, error: RefusedError, start_response: StartResponse) -> list[bytes]:
+    status, headers, body = refusals.answer(service, error)
     start_response(status, headers)
     return [body]
 
@@ -286,16 +266,6 @@ def _send(response: Response, start_response: StartResponse) -> list[bytes]:
     if response.error:
         headers.append(("x-amzn-ErrorType", response.error))
     start_response(f"{response.status} -", headers)
-    return [body]
-
-
-def _send_xml(status: int, body: bytes, start_response: StartResponse) -> list[bytes]:
-    headers = [
-        ("Content-Type", "text/xml"),
-        ("Content-Length", str(len(body))),
-        ("x-amzn-RequestId", str(uuid.uuid4())),
-    ]
-    start_response(f"{status} -", headers)
     return [body]
 
 

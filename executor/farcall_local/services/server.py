@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -30,22 +29,19 @@ from farcall_local.batch.limits import Limits
 from farcall_local.batch.queues import Queues
 from farcall_local.control import Control
 from farcall_local.controls import Controls
-from farcall_local.iam.actions import BATCH, BATCH_ROLE, ECS_TASKS
-from farcall_local.iam.permissions import Guard
-from farcall_local.iam.signatures import AccessKey
 from farcall_local.runners.breaking import BreakingRunner
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.execution import Durations, World
 from farcall_local.runners.logs import CloudWatchLogs
 from farcall_local.runners.process import ProcessRunner
 from farcall_local.runners.runner import Runner
-from farcall_local.services import inventory, objects, registry
-from farcall_local.services.front import RARE_SERVICES, SERVICES, Front, Handler
+from farcall_local.services import objects
+from farcall_local.services.front import SERVICES, Extension, Front, Handler
+from farcall_local.services.signatures import AccessKey
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from farcall_local.cloudformation.api import Stacks
     from farcall_local.kubernetes.embedded import EmbeddedKubernetes
     from farcall_local.kubernetes.place import Place
 
@@ -96,15 +92,13 @@ class LocalServer(Controls):
         runner: Makes what runs the containers, given the endpoint's URL and what hands out the
             credentials of job roles. Processes by default.
         key: The account's own access key, in ``environment`` too; a new one by default.
-        enforce_iam: Whether permissions are checked. The account's own key is its root user's,
-            who may do everything; users, roles and policies are made by IAM's API.
-            `farcall_local.iam.permissions` says what is not looked at.
-        empty: Whether there is nothing in the account, not even what farcall needs.
+        extension: What farcall's own tests add.
         kubernetes: Whether there is a Kubernetes, too, or where it is to listen. Its pods share
             the runner with Batch's jobs; those variables have farcall use it then.
 
     Attributes:
         endpoint_url: URL of every service.
+        front: What answers the requests.
         environment: Variables that point AWS clients and farcall here.
     """
 
@@ -115,8 +109,7 @@ class LocalServer(Controls):
         listener: socket.socket | None = None,
         runner: Callable[[str, RoleCredentials], Runner] = ProcessRunner,
         key: AccessKey | None = None,
-        enforce_iam: bool = False,
-        empty: bool = False,
+        extension: Extension | None = None,
         kubernetes: bool | Place = False,
     ) -> None:
         self._socket = listener or names.listen()
@@ -126,22 +119,18 @@ class LocalServer(Controls):
         host, port = self._socket.getsockname()[:2]
         self._host = host
         key = key or AccessKey.new()
+        empty = extension is not None and extension.is_empty
         self.environment = names.client_environment(host, port, key, empty=empty)
         self.endpoint_url = self.environment["AWS_ENDPOINT_URL"]
-        self._credentials = RoleCredentials(self._assume, key, enforced=enforce_iam)
-        self._front = Front(
-            self._batch,
-            self._answer_stacks,
-            self._answer_control,
-            self._credentials,
-            key,
-            host,
+        enforced = extension is not None and extension.enforces_permissions
+        self._credentials = RoleCredentials(self.assume, key, enforced=enforced)
+        self._extension = extension
+        self.front = Front(
+            self._batch, self._answer_control, self._credentials, key, host, extension
         )
-        self._stacks: Stacks | None = None
-        self._stacks_lock = threading.Lock()
-        _create_resources(self._front, empty=empty)
-        if enforce_iam:
-            self._front.guard = Guard(self._front.locks["iam"], self._front.locks["sts"])
+        if extension is not None:
+            extension.attach(self)
+        _create_resources(self.front, empty=empty)
         self._loop = asyncio.new_event_loop()
         self._threads = [threading.Thread(target=self._loop.run_forever, daemon=True)]
         self._threads[0].start()
@@ -156,7 +145,7 @@ class LocalServer(Controls):
         self._http = make_server(
             host,
             port,
-            self._front,
+            self.front,
             threaded=True,
             request_handler=Handler,
             fd=self._socket.fileno(),
@@ -181,14 +170,14 @@ class LocalServer(Controls):
         """Kill the jobs, close the connections and forget everything. May be called twice."""
         if self._loop.is_closed():
             return
-        if self._stacks is not None:
-            self._stacks.close()
+        if self._extension is not None:
+            self._extension.close()
         self._http.shutdown()
         try:
             asyncio.run_coroutine_threadsafe(self._end_jobs(), self._loop).result()
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            for connection in list(self._front.connections):
+            for connection in list(self.front.connections):
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
             for thread in self._threads:
@@ -231,7 +220,7 @@ class LocalServer(Controls):
         world = World(
             runner=runner,
             logs=CloudWatchLogs(
-                _backend("logs", names.REGION), self._front.locks["logs"], self._front.guard
+                _backend("logs", names.REGION), self.front.locks["logs"], self._extension
             ),
             assumable=self._assumable,
             environment_name=lambda job: queues.environment_name(job.submission.queue),
@@ -241,28 +230,25 @@ class LocalServer(Controls):
         control = Control(engine, limits, durations, self._credentials, runner)
         return engine, BatchApi(engine, queues, limits), control
 
-    def _resources(self) -> dict[str, list[str]]:
-        found = inventory.of_moto(self._front.locks)
-        found.update(self._on_loop(lambda: self._api.inventory()))
-        if self._stacks is not None:
-            found["stacks"] = self._stacks.names()
-        return {kind: sorted(listed) for kind, listed in sorted(found.items()) if listed}
+    def batch_inventory(self) -> dict[str, list[str]]:
+        """Return the names of what Batch has."""
+        return self._on_loop(lambda: self._api.inventory())
 
     def _assumable(self, role_arn: str) -> bool:
-        return self._trusts(role_arn, "ecs-tasks.amazonaws.com")
+        return self.trusts(role_arn, "ecs-tasks.amazonaws.com")
 
-    def _trusts(self, role_arn: str, service: str) -> bool:
+    def trusts(self, role_arn: str, service: str) -> bool:
         """Say whether moto's IAM has a role that trusts a service."""
-        with self._front.locks["iam"]:
+        with self.front.locks["iam"]:
             roles = list(_backend("iam", "aws").roles.values())
         return any(
             role.arn == role_arn and service in str(role.assume_role_policy_document)
             for role in roles
         )
 
-    def _assume(self, role_arn: str, session: str, lifetime_s: int) -> Any:
+    def assume(self, role_arn: str, session: str, lifetime_s: int) -> Any:
         """Assume a role in moto's STS."""
-        with self._front.locks["sts"]:
+        with self.front.locks["sts"]:
             return _backend("sts", "aws").assume_role(
                 region_name=names.REGION,
                 role_session_name=session,
@@ -273,49 +259,13 @@ class LocalServer(Controls):
             )
 
     def _batch(self, request: Request) -> Response:
-        response = self._on_loop(lambda: self._api.answer(request))
-        if request.path.endswith("/createcomputeenvironment") and not response.error:
-            self._make_batch_role(json.loads(request.body))
-        return response
-
-    def _make_batch_role(self, document: dict[str, Any]) -> None:
-        """Make Batch's own role, as it does with the first environment that names no other."""
-        with self._front.locks["iam"]:
-            iam = _backend("iam", "aws")
-            there = any(role.arn == BATCH_ROLE for role in iam.roles.values())
-            if document["type"] == "MANAGED" and not document.get("serviceRole") and not there:
-                iam.create_role(
-                    BATCH_ROLE.rpartition("/")[2],
-                    json.dumps(TRUST).replace(ECS_TASKS, BATCH),
-                    f"/aws-service-role/{BATCH}/",
-                    permissions_boundary=None,
-                    description="",
-                    tags=[],
-                    max_session_duration="3600",
-                    linked_service=BATCH,
-                )
-
-    def _answer_stacks(self, body: bytes, key: AccessKey) -> tuple[int, bytes]:
-        """Answer CloudFormation, which is loaded when it is first asked."""
-        with self._stacks_lock:
-            if self._stacks is None:
-                from farcall_local.cloudformation.api import Stacks
-
-                with self._front.locks["iam"]:
-                    inventory.add_managed_policies(_backend("iam", "aws"))
-                self._stacks = Stacks(self.endpoint_url, self._assume_for_stacks)
-        return self._stacks.answer(body, key)
-
-    def _assume_for_stacks(self, role_arn: str) -> AccessKey | None:
-        """Assume a role for CloudFormation; None where it does not trust it."""
-        if not self._trusts(role_arn, "cloudformation.amazonaws.com"):
-            return None
-        role = self._assume(role_arn, "AWSCloudFormation", 3600)
-        return AccessKey(role.access_key_id, role.secret_access_key, role.session_token)
+        return self._on_loop(lambda: self._api.answer(request))
 
     def _answer_control(self, name: str, document: dict[str, Any]) -> Response:
-        if name == "resources":
-            return Response(200, self._resources())
+        if self._extension is not None:
+            found = self._extension.control(name, document)
+            if found is not None:
+                return Response(200, found)
         if name == "kubernetes":
             return self._control_kubernetes(document)
         return self._on_loop(lambda: self._control.answer(name, document))
@@ -380,11 +330,9 @@ def _create_queue(queues: Queues, cpus: int) -> None:
 
 def _create_resources(front: Front, *, empty: bool) -> None:
     """Create bucket, roles and log groups by requests, which also warms moto up."""
-    loaded: list[Any] = [each for each in RARE_SERVICES if f"moto.{each}.models" in sys.modules]
-    for service in (*SERVICES, *loaded):
+    for service in SERVICES:
         # moto keeps its state in the module; a second server in one process starts afresh.
         get_backend(service).reset()
-    registry.serve("")
     if empty:
         return
     client = Client(front)

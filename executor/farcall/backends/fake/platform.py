@@ -45,10 +45,10 @@ from farcall_local import names
 from farcall_local.batch import retries
 from farcall_local.batch.resources import Resources
 from farcall_local.batch.retries import RetryStrategy
-from farcall_local.iam.signatures import AccessKey
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.process import ProcessRunner
 from farcall_local.runners.runner import AttemptSpec, Running, StartError
+from farcall_local.services.signatures import AccessKey
 from farcall_runtime import contract
 
 _STOP_GRACE_S = 30.0

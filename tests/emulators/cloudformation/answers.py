@@ -11,8 +11,8 @@ from xml.sax.saxutils import escape
 from botocore.model import OperationModel
 from moto.core.serialize import QuerySerializer
 
-from farcall_local.cloudformation.errors import StackError
-from farcall_local.cloudformation.stacks import Resource, Stack
+from tests.emulators.cloudformation.errors import StackError
+from tests.emulators.cloudformation.stacks import Resource, Stack
 
 CONTENT_TYPE = "text/xml"
 

@@ -1,7 +1,7 @@
 """Whether the policies of IAM let the sender of a request do what it asks for.
 
-The users, roles and policies are moto's. Who a sender is, `farcall_local.iam.admission` has found
-out. To the account itself, its root user, no policy applies.
+The users, roles and policies are moto's, and `farcall_local.services.admission` knows who the
+sender is. To the account itself, its root user, no policy applies.
 
 What is not looked at: permissions boundaries, session policies, policies of resources, and who
 may assume a role by STS.
@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 from moto.iam.models import iam_backends
 
 from farcall_local import names
-from farcall_local.iam import actions
-from farcall_local.iam.actions import Call
-from farcall_local.iam.policies import Need, UnknownElementError, Verdict, evaluate
-from farcall_local.iam.refusals import Reason, RefusedError
+from farcall_local.services.refusals import Reason, RefusedError
+from tests.emulators.iam import actions
+from tests.emulators.iam.actions import Call
+from tests.emulators.iam.policies import Need, UnknownElementError, Verdict, evaluate
 
 
 class _Caller(NamedTuple):

@@ -26,7 +26,7 @@ from botocore.model import ListShape, MapShape, Shape, StructureShape
 from botocore.session import Session
 
 from farcall_local import names
-from farcall_local.iam.signatures import AccessKey
+from farcall_local.services.signatures import AccessKey
 
 #: Seconds until a call counts as lost.
 TIMEOUT_S = 60
@@ -113,7 +113,7 @@ class Calls:
         headers = {"Content-Type": "application/json"}
         signed = AWSRequest("POST", url, data=body, headers=headers)
         SigV4Auth(self._credentials, "batch", names.REGION).add_auth(signed)
-        request = urllib.request.Request(url, body, dict(signed.headers))  # noqa: S310 - our own
+        request = urllib.request.Request(url, body, dict(signed.headers))
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as reply:
                 return json.load(reply)

@@ -29,7 +29,7 @@ from email.message import Message
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote
 
-from farcall_local.iam.refusals import Reason, RefusedError
+from farcall_local.services.refusals import Reason, RefusedError
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 #: How far a client's clock may be off, in seconds.

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 from moto.iam.access_control import CreateAccessKeyFailure, create_access_key
 from moto.iam.models import get_account_id_from
 
-from farcall_local.iam import signatures
-from farcall_local.iam.refusals import Reason, RefusedError
-from farcall_local.iam.signatures import AccessKey, Request, Signature
+from farcall_local.services import signatures
+from farcall_local.services.refusals import Reason, RefusedError
+from farcall_local.services.signatures import AccessKey, Request, Signature
 
 _SHOWN = 100
 

@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 from botocore.exceptions import ClientError
 
 from farcall_local import names
-from farcall_local.cloudformation.calls import Calls, RefusedPropertyError
-from farcall_local.cloudformation.stacks import Resource
+from tests.emulators.cloudformation.calls import Calls, RefusedPropertyError
+from tests.emulators.cloudformation.stacks import Resource
 
 #: Seconds between two looks at what takes its time.
 LOOK_S = 0.05

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
 from enum import Enum
 from xml.sax.saxutils import escape
 
@@ -84,19 +83,12 @@ class RefusedError(Exception):
         self.reason = reason
 
 
-def answer(
-    service: str, error: RefusedError, doomed: Sequence[str] = ()
-) -> tuple[str, list[tuple[str, str]], bytes]:
+def answer(service: str, error: RefusedError) -> tuple[str, list[tuple[str, str]], bytes]:
     """Return status line, headers and body of a service's answer.
 
     Args:
         service: As in the credential scope.
         error: Why the request is refused.
-        doomed: Keys of a DeleteObjects request. S3 answers it with 200 and deletes what may be
-            deleted; here one key that may not spares them all.
-
-    Source:
-        https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
     """
     s3_code, query_code, json_code = error.reason.value
     text, request_id = escape(str(error)), str(uuid.uuid4())
@@ -108,10 +100,6 @@ def answer(
         body = f"{_XML}<Error>{why}</Error>"
         if error.reason in _MALFORMED:
             status = 400
-        elif doomed and error.reason is Reason.DENIED:
-            status = 200
-            spared = (f"<Error><Key>{escape(key)}</Key>{why}</Error>" for key in doomed)
-            body = f"{_XML}<DeleteResult>{''.join(spared)}</DeleteResult>"
     elif service == _EC2:
         code = _EC2_CODES.get(error.reason, "AuthFailure")
         if error.reason is Reason.DENIED:

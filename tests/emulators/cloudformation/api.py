@@ -21,18 +21,18 @@ from botocore.exceptions import ClientError
 from moto.core.parse import QueryParser
 from moto.core.utils import get_service_model
 
-from farcall_local.cloudformation import answers
-from farcall_local.cloudformation.calls import Calls
-from farcall_local.cloudformation.errors import (
+from farcall_local.services.signatures import AccessKey
+from tests.emulators.cloudformation import answers
+from tests.emulators.cloudformation.calls import Calls
+from tests.emulators.cloudformation.errors import (
     AlreadyExistsError,
     CapabilitiesError,
     StackError,
 )
-from farcall_local.cloudformation.kinds import KINDS
-from farcall_local.cloudformation.stacks import Resource, Stack, new_id
-from farcall_local.cloudformation.template import Template
-from farcall_local.cloudformation.work import Work
-from farcall_local.iam.signatures import AccessKey
+from tests.emulators.cloudformation.kinds import KINDS
+from tests.emulators.cloudformation.stacks import Resource, Stack, new_id
+from tests.emulators.cloudformation.template import Template
+from tests.emulators.cloudformation.work import Work
 
 _NAME = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{0,127}")
 _UPDATABLE = {"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farcall_local import names
-from farcall_local.cloudformation.template import Template
+from tests.emulators.cloudformation.template import Template
 
 STACK = "AWS::CloudFormation::Stack"
 

@@ -21,11 +21,11 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from farcall_local.cloudformation.calls import Calls, RefusedPropertyError
-from farcall_local.cloudformation.errors import StackError
-from farcall_local.cloudformation.kinds import KINDS, Kind
-from farcall_local.cloudformation.stacks import Resource, Stack
-from farcall_local.cloudformation.template import Template
+from tests.emulators.cloudformation.calls import Calls, RefusedPropertyError
+from tests.emulators.cloudformation.errors import StackError
+from tests.emulators.cloudformation.kinds import KINDS, Kind
+from tests.emulators.cloudformation.stacks import Resource, Stack
+from tests.emulators.cloudformation.template import Template
 
 #: What a resource says that was begun when another one failed.
 CANCELLED = "Resource creation cancelled"

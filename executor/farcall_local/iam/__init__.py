@@ -1,1 +1,0 @@
-"""IAM policies as the embedded AWS enforces them."""

@@ -1,0 +1,182 @@
+"""What tests add to the local AWS emulator, in its process; see `tests.emulators.start`."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from moto.backends import get_backend
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+from farcall_local import names
+from farcall_local.services import refusals
+from farcall_local.services.admission import Caller
+from farcall_local.services.front import make_app
+from farcall_local.services.refusals import Reason, RefusedError
+from farcall_local.services.server import TRUST, LocalServer
+from farcall_local.services.signatures import AccessKey
+from tests.emulators import inventory, quotas, registry
+from tests.emulators.cloudformation.api import Stacks
+from tests.emulators.iam.actions import BATCH, BATCH_ROLE, ECS_TASKS, Call, doomed_keys, log_arn
+from tests.emulators.iam.permissions import Guard
+from tests.emulators.iam.policies import Need
+
+_CLOUDFORMATION = "cloudformation.amazonaws.com"
+
+StartResponse = Callable[..., Any]
+
+
+class Account:
+    """See `farcall_local.services.front.Extension`."""
+
+    def __init__(self, *, enforces_permissions: bool, is_empty: bool) -> None:
+        self.enforces_permissions = enforces_permissions
+        self.is_empty = is_empty
+        self._stacks: Stacks | None = None
+        self._lock = threading.Lock()
+        quotas.install()
+
+    def attach(self, server: LocalServer) -> None:
+        """Take the server whose requests this answers."""
+        self._server = server
+        self._front = server.front
+        self._guard = Guard(self._front.locks["iam"], self._front.locks["sts"])
+        self._others: Any = DomainDispatcherApplication(self._make_app)
+        self._others_lock = threading.Lock()
+
+    def close(self) -> None:
+        """End the work on stacks."""
+        if self._stacks is not None:
+            self._stacks.close()
+
+    def answer(
+        self, caller: Caller, environ: dict[str, Any], start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """Answer a signed request."""
+        service = caller.signature.service
+        if not self.enforces_permissions or caller.identity is None:
+            return self._answer(caller, environ, start_response)
+        call = _call(service, environ)
+        answered: list[Any] = []
+        try:
+            hidden = self._guard.admit(call, caller.identity)
+        except RefusedError as error:
+            return _refuse(service, error, start_response, doomed_keys(call))
+        body = self._answer(caller, environ, lambda *given: answered.extend(given))
+        if hidden is not None and answered[0].startswith("404"):
+            return _refuse(service, hidden, start_response)
+        start_response(*answered)
+        return body
+
+    def log_objection(
+        self, role_arn: str, session: str, action: str, group: str, stream: str
+    ) -> str | None:
+        """Return why an execution role may not write a log; None where it may."""
+        if not self.enforces_permissions:
+            return None
+        need = Need(f"logs:{action}", log_arn(group, stream))
+        return self._guard.objection(role_arn, session, need)
+
+    def control(self, name: str, document: dict[str, Any]) -> dict[str, Any] | None:
+        """Carry out a development call; None where it is none of these."""
+        if name == "registry":
+            registry.serve(document["host"])
+            return {}
+        if name != "resources":
+            return None
+        found = inventory.of_moto({**self._front.locks, "": self._others_lock})
+        found.update(self._server.batch_inventory())
+        if self._stacks is not None:
+            found["stacks"] = self._stacks.names()
+        return {kind: sorted(listed) for kind, listed in sorted(found.items()) if listed}
+
+    def _answer(
+        self, caller: Caller, environ: dict[str, Any], start_response: StartResponse
+    ) -> Iterable[bytes]:
+        service = caller.signature.service
+        if service == "cloudformation":
+            key = AccessKey(caller.signature.key_id, caller.secret, caller.signature.token)
+            status, body = self._answer_stacks(environ["wsgi.input"].read(), key)
+            start_response(f"{status} -", _xml_headers(body))
+            return [body]
+        if service in ("ec2", "ecr", "servicequotas"):
+            with self._others_lock:
+                return list(self._others(environ, start_response))
+        if environ["PATH_INFO"].endswith("/createcomputeenvironment"):
+            self._make_batch_role(json.loads(environ["wsgi.input"].read()))
+            environ["wsgi.input"].seek(0)
+        return self._front.answer(service, environ, start_response)
+
+    def _make_app(self, service: Any) -> Any:
+        if service == "ecr":
+            registry.install()
+        return make_app(service)
+
+    def _answer_stacks(self, body: bytes, key: AccessKey) -> tuple[int, bytes]:
+        with self._lock:
+            if self._stacks is None:
+                with self._front.locks["iam"]:
+                    inventory.add_managed_policies(get_backend("iam")[names.ACCOUNT_ID]["aws"])
+                self._stacks = Stacks(self._server.endpoint_url, self._assume_for_stacks)
+        return self._stacks.answer(body, key)
+
+    def _assume_for_stacks(self, role_arn: str) -> AccessKey | None:
+        """Assume a role for CloudFormation; None where it does not trust it."""
+        if not self._server.trusts(role_arn, _CLOUDFORMATION):
+            return None
+        role = self._server.assume(role_arn, "AWSCloudFormation", 3600)
+        return AccessKey(role.access_key_id, role.secret_access_key, role.session_token)
+
+    def _make_batch_role(self, document: dict[str, Any]) -> None:
+        """Make Batch's own role, as it does with the first environment that names no other."""
+        with self._front.locks["iam"]:
+            iam = get_backend("iam")[names.ACCOUNT_ID]["aws"]
+            exists = any(role.arn == BATCH_ROLE for role in iam.roles.values())
+            if document.get("type") != "MANAGED" or document.get("serviceRole") or exists:
+                return
+            iam.create_role(
+                BATCH_ROLE.rpartition("/")[2],
+                json.dumps(TRUST).replace(ECS_TASKS, BATCH),
+                f"/aws-service-role/{BATCH}/",
+                permissions_boundary=None,
+                description="",
+                tags=[],
+                max_session_duration="3600",
+                linked_service=BATCH,
+            )
+
+
+def _call(service: str, environ: dict[str, Any]) -> Call:
+    """Return a request as its signature covers it."""
+    headers = {
+        name.removeprefix("HTTP_").replace("_", "-").title(): value
+        for name, value in environ.items()
+        if name.startswith("HTTP_") or name in ("CONTENT_TYPE", "CONTENT_LENGTH")
+    }
+    method, body = environ["REQUEST_METHOD"], b""
+    if service != "s3" or method == "POST":
+        body = environ["wsgi.input"].read()
+        environ["wsgi.input"].seek(0)
+    return Call(service, method, environ["RAW_URI"], headers, body)
+
+
+def _refuse(
+    service: str, error: RefusedError, start_response: StartResponse, doomed: Sequence[str] = ()
+) -> list[bytes]:
+    if doomed and error.reason is Reason.DENIED:
+        status, headers, body = refusals.deletions(error, doomed)
+    else:
+        status, headers, body = refusals.answer(service, error)
+    start_response(status, headers)
+    return [body]
+
+
+def _xml_headers(body: bytes) -> list[tuple[str, str]]:
+    return [
+        ("Content-Type", "text/xml"),
+        ("Content-Length", str(len(body))),
+        ("x-amzn-RequestId", str(uuid.uuid4())),
+    ]
