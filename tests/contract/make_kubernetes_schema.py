@@ -2,7 +2,7 @@
 
 ``python -m tests.contract.make_kubernetes_schema`` writes it, and `test_kubernetes_schema.py`
 compares. The schemas are Kubernetes' own, by the distribution kubernetes-validate: 22 MB, of which
-this keeps the names, types and merge keys of the fields of what is served.
+this keeps the names and types of the fields of what is served.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ _SIMPLE = {
 
 
 def table() -> dict[str, dict[str, str]]:
-    """Return the fields of each definition, by name: ``[name]#Container`` is a list of them,
-    merged by their name; ``{}string`` a map.
-    """
+    """Return the fields of each definition: ``[]#Container`` is a list, ``{}string`` a map."""
     folder = f"kubernetes-json-schema/v{VERSION}-local/_definitions.json"
     text = importlib.resources.files("kubernetes_validate").joinpath(folder).read_text()
     definitions = json.loads(text)["$defs"]
@@ -48,7 +46,7 @@ def table() -> dict[str, dict[str, str]]:
 
 def _served(definition: dict[str, Any]) -> bool:
     named = definition.get("x-kubernetes-group-version-kind", [])
-    wanted = {(kind.group, kind.version, kind.kind) for kind in KINDS if not kind.crd}
+    wanted = {(kind.group, kind.version, kind.kind) for kind in KINDS}
     wanted |= {
         ("authorization.k8s.io", "v1", f"SelfSubject{what}Review") for what in ("Access", "Rules")
     }
@@ -69,9 +67,7 @@ def _type(field: dict[str, Any], todo: list[str]) -> str:
         return f"#{_short(name)}"
     kind = field["type"] if isinstance(field["type"], str) else field["type"][0]
     if kind == "array":
-        merge = "merge" in field.get("x-kubernetes-patch-strategy", "")
-        key = field.get("x-kubernetes-patch-merge-key", "=") if merge else ""
-        return f"[{key}]{_type(field['items'], todo)}"
+        return f"[]{_type(field['items'], todo)}"
     if kind == "object":
         inner = field.get("additionalProperties")
         return "{}" + (_type(inner, todo) if inner else "any")

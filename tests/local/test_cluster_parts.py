@@ -5,7 +5,7 @@ Starts nothing.
 
 import pytest
 
-from farcall_local.kubernetes import indexes, quantities
+from farcall_local.kubernetes import job_pods, nodes
 from farcall_local.kubernetes.kinds import SECRET
 from farcall_local.kubernetes.pod_environment import expanded
 from farcall_local.kubernetes.pod_volumes import MountError, Volumes
@@ -28,13 +28,13 @@ GIB = 2**30
     ],
 )
 def test_quantities_are_whole_numbers(resource, quantity, amount):
-    assert quantities.amount(resource, quantity) == amount
+    assert nodes.amount(resource, quantity) == amount
 
 
 @pytest.mark.parametrize("quantity", ["", "two", "2 Gi", "2GB"])
 def test_what_is_no_quantity_is_refused(quantity):
     with pytest.raises(ValueError, match="is no quantity"):
-        quantities.parse(quantity)
+        nodes.parse(quantity)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_what_is_no_quantity_is_refused(quantity):
     [((), ""), ((3,), "3"), ((2, 1), "1,2"), ((1, 3, 4, 5, 7), "1,3-5,7")],
 )
 def test_three_indexes_in_succession_are_a_range(found, text):
-    assert indexes.written(found) == text
-    assert indexes.read(text) == set(found)
+    assert job_pods.written(found) == text
+    assert job_pods.read(text) == set(found)
 
 
 @pytest.mark.parametrize(

@@ -85,21 +85,8 @@ def test_who_does_not_say_who_he_is(cluster):
     assert (response.status, body["reason"], body["code"]) == (401, "Unauthorized", 401)
 
 
-def _spec(**fields):
-    return lambda document: document["spec"].update(fields)
-
-
 def _pod(**fields):
     return lambda document: document["spec"]["template"]["spec"].update(fields)
-
-
-def _rule(**fields):
-    """A failure policy of one rule, and one try for each index."""
-    return _spec(podFailurePolicy={"rules": [fields]}, backoffLimitPerIndex=0)
-
-
-def _exit(operator, *values, action="FailIndex"):
-    return _rule(action=action, onExitCodes={"operator": operator, "values": list(values)})
 
 
 REFUSED = {
@@ -110,23 +97,6 @@ REFUSED = {
     "pods that are restarted": (
         _pod(restartPolicy="Always"),
         "spec.template.spec.restartPolicy",
-    ),
-    "FailIndex without a limit per index": (
-        lambda document: (
-            _exit("In", 3)(document),
-            document["spec"].pop("backoffLimitPerIndex"),
-        ),
-        "spec.podFailurePolicy.rules[0].action",
-    ),
-    "exit code 0 in In": (
-        _exit("In", 0, 3),
-        "spec.podFailurePolicy.rules[0].onExitCodes.values[0]",
-    ),
-    "a volume that is not declared": (
-        lambda document: document["spec"]["template"]["spec"]["containers"][0].update(
-            volumeMounts=[{"name": "data", "mountPath": "/data"}]
-        ),
-        "spec.template.spec.containers[0].volumeMounts[0].name",
     ),
     "no name": (
         lambda document: document["metadata"].pop("name"),

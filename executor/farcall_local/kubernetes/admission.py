@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from farcall_local.kubernetes import quantities
+from farcall_local.kubernetes import nodes
 from farcall_local.kubernetes.errors import ForbiddenError
 from farcall_local.kubernetes.kinds import POD, PRIORITY_CLASS, RESOURCE_QUOTA, SERVICE_ACCOUNT
 from farcall_local.kubernetes.store import Store
@@ -81,7 +81,7 @@ def _check_quota(
     pod: dict[str, Any], quota: dict[str, Any], wanted: dict[str, int], used: dict[str, int]
 ) -> None:
     name, hard = quota["metadata"]["name"], quota.get("spec", {}).get("hard") or {}
-    limits = {each: quantities.amount(_resource(each), value) for each, value in hard.items()}
+    limits = {each: nodes.amount(_resource(each), value) for each, value in hard.items()}
     unsaid = sorted(each for each in limits if _is_compute(each) and each not in wanted)
     if unsaid:
         said = "; ".join(f"{each} for: {_containers(pod)}" for each in unsaid)
@@ -114,11 +114,11 @@ def _used(store: Store, namespace: str) -> dict[str, int]:
 def _counted(pod: dict[str, Any]) -> dict[str, int]:
     """Return what a pod counts for, by a quota's names."""
     found: dict[str, int] = {"pods": 1, "count/pods": 1}
-    for name, value in quantities.requests(pod["spec"]).items():
+    for name, value in nodes.requests(pod["spec"]).items():
         if name != "pods":
             found[f"requests.{name}"] = found[name] = value
     for container in pod["spec"]["containers"]:
-        limits = quantities.amounts((container.get("resources") or {}).get("limits"))
+        limits = nodes.amounts((container.get("resources") or {}).get("limits"))
         for name, value in limits.items():
             found[f"limits.{name}"] = found.get(f"limits.{name}", 0) + value
     return found

@@ -12,23 +12,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from farcall_local.kubernetes import conditions, nodes, pod_status
+from farcall_local.kubernetes import nodes, pod_status
 from farcall_local.kubernetes.errors import AlreadyExistsError, NotFoundError
 from farcall_local.kubernetes.garbage import Garbage
-from farcall_local.kubernetes.images import Images
 from farcall_local.kubernetes.job_controller import JobController
 from farcall_local.kubernetes.kinds import JOB, NODE, POD, RESOURCE_QUOTA, Kind
 from farcall_local.kubernetes.kubelet import Kubelet
-from farcall_local.kubernetes.pod_logs import PodLogs
-from farcall_local.kubernetes.pod_run import World
+from farcall_local.kubernetes.log_answers import PodLogs
+from farcall_local.kubernetes.pod_run import Images, World
 from farcall_local.kubernetes.pod_template import index_of
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall_local.kubernetes.scheduler import Scheduler
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.timing import Timing
-from farcall_local.kubernetes.volcano_admission import SCHEDULER as VOLCANO
-from farcall_local.kubernetes.volcano_controller import VolcanoController
-from farcall_local.kubernetes.volcano_gangs import Gangs
 from farcall_local.runners.runner import Runner
 
 #: Memory of the node that is there from the start: of processes nobody limits it.
@@ -86,9 +82,6 @@ class Cluster:
         )
         self._jobs = JobController(store, self.timing)
         self._garbage = Garbage(store, self.timing)
-        self._volcano = VolcanoController(store, self.timing)
-        self._gangs = Gangs(store, self.scheduler.wake)
-        self.scheduler.others[VOLCANO] = self._gangs.may_start
         self._unsubscribe = store.subscribe(self._note)
 
     def start(self) -> None:
@@ -98,7 +91,7 @@ class Cluster:
     async def close(self) -> None:
         """Kill what runs, and do nothing any more."""
         self._unsubscribe()
-        for part in (self._jobs, self._volcano, self._gangs, self.scheduler, self._garbage):
+        for part in (self._jobs, self.scheduler, self._garbage):
             part.close()
         await self._kubelet.close()
         self._folder.cleanup()
@@ -106,8 +99,7 @@ class Cluster:
     def _note(
         self, change: str, kind: Kind, document: dict[str, Any], _: dict[str, Any] | None
     ) -> None:
-        # Gangs come before the scheduler, which asks them.
-        for part in (self._jobs, self._volcano, self._gangs, self.scheduler, self._garbage):
+        for part in (self._jobs, self.scheduler, self._garbage):
             part.note(change, kind, document)
         self._kubelet.note(change, kind, document)
 
@@ -178,7 +170,7 @@ class Cluster:
         document = self._node(name)
         status = dict(document["status"])
         text = "Kubelet stopped posting node status."
-        status["conditions"] = conditions.put(
+        status["conditions"] = pod_status.put(
             status["conditions"], "Ready", "Unknown", "NodeStatusUnknown", text
         )
         taint = {"key": UNREACHABLE, "effect": "NoExecute"}
@@ -189,7 +181,7 @@ class Cluster:
 
     def _give_up(self, node: str, *, removed: bool) -> None:
         there = self._store.get(NODE, "", node)
-        if there is None or conditions.holds(there, "Ready"):
+        if there is None or pod_status.holds(there, "Ready"):
             return
         for pod in self._pods_of(node):
             text = f"Node {node} which was running pod {pod['metadata']['name']} is unresponsive"

@@ -10,7 +10,6 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
-from farcall_local.kubernetes import volcano_admission
 from farcall_local.kubernetes.kinds import (
     JOB,
     NAMESPACE,
@@ -19,7 +18,6 @@ from farcall_local.kubernetes.kinds import (
     PRIORITY_CLASS,
     SECRET,
     SERVICE,
-    VOLCANO_JOB,
     Kind,
 )
 
@@ -261,5 +259,4 @@ _DEFAULTS: dict[Kind, Callable[[Document], Document]] = {
     PRIORITY_CLASS: _priority_class,
     SECRET: _secret,
     SERVICE: _service,
-    VOLCANO_JOB: volcano_admission.default,
 }

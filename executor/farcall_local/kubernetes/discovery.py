@@ -40,6 +40,8 @@ def answer(path: str) -> _Document | None:
         path: Of the request, such as ``/apis/batch/v1``.
     """
     parts = path.strip("/").split("/")
+    if parts[:2] == ["openapi", "v3"]:
+        return _openapi("/".join(parts[2:]))
     if parts == ["version"]:
         return _version()
     if parts == ["api"]:
@@ -52,6 +54,38 @@ def answer(path: str) -> _Document | None:
     if parts[0] == "apis" and len(parts) == 2 and parts[1] in _groups():
         return {"kind": "APIGroup", "apiVersion": "v1", **_group(parts[1])}
     return _resources(*parts[1:]) if parts[0] == "apis" and len(parts) == 3 else None
+
+
+def _openapi(place: str) -> _Document | None:
+    """Return as much of OpenAPI as kubectl needs to leave the checking of fields to the server."""
+    of_place: dict[str, _Document] = {}
+    for kind in KINDS:
+        where = f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
+        within = "namespaces/{namespace}/" if kind.namespaced else ""
+        named = {"group": kind.group, "version": kind.version, "kind": kind.kind}
+        patch = {
+            "x-kubernetes-action": "patch",
+            "x-kubernetes-group-version-kind": named,
+            "parameters": [
+                {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
+                for name in ("dryRun", "fieldValidation")
+            ],
+            "responses": {},
+        }
+        paths = of_place.setdefault(where, {})
+        paths[f"/{where}/{within}{kind.plural}/{{name}}"] = {"patch": patch}
+    if not place:
+        listed = {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in of_place}
+        return {"paths": listed}
+    if place not in of_place:
+        return None
+    info = {"title": "Kubernetes", "version": "v1"}
+    return {
+        "openapi": "3.0.0",
+        "info": info,
+        "paths": of_place[place],
+        "components": {"schemas": {}},
+    }
 
 
 def review(path: str) -> str | None:

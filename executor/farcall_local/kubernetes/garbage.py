@@ -15,7 +15,7 @@ from typing import Any
 
 from farcall_local.kubernetes import pod_status
 from farcall_local.kubernetes.errors import NotFoundError
-from farcall_local.kubernetes.job_status import has_finished
+from farcall_local.kubernetes.job_pods import has_finished
 from farcall_local.kubernetes.kinds import EVENT, JOB, KINDS, NODE, POD, Kind
 from farcall_local.kubernetes.store import FOREGROUND, ORPHAN, Store
 from farcall_local.kubernetes.timing import Timing

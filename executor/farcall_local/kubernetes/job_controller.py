@@ -12,13 +12,14 @@ Sources:
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-from farcall_local.kubernetes import indexes
+from farcall_local.kubernetes import job_pods
 from farcall_local.kubernetes.admission import admit_pod
 from farcall_local.kubernetes.errors import ForbiddenError
-from farcall_local.kubernetes.job_pods import JobPods, has_failed, replaces_failed_only
-from farcall_local.kubernetes.job_status import (
+from farcall_local.kubernetes.job_pods import (
     COMPLETE,
     FAILED_INDEXES,
     POLICY,
@@ -26,15 +27,17 @@ from farcall_local.kubernetes.job_status import (
     TOO_MANY_INDEXES,
     TOO_OFTEN,
     Finish,
+    JobPods,
     JobStatus,
+    has_failed,
     has_finished,
+    replaces_failed_only,
 )
 from farcall_local.kubernetes.kinds import JOB, POD, Kind
 from farcall_local.kubernetes.pod_template import FINALIZER, PodTemplate, is_indexed
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall_local.kubernetes.store import Store, timestamp
 from farcall_local.kubernetes.timing import Timing, doubled
-from farcall_local.kubernetes.work_queue import WorkQueue
 
 #: Pods that are made or deleted in one look at a Job.
 MAX_PODS_A_SYNC = 500
@@ -318,7 +321,7 @@ def _succeeds_early(job: dict[str, Any], pods: JobPods) -> Finish | None:
         found = pods.succeeded_indexes
         wanted = len(found) + 1
         if rule.get("succeededIndexes"):
-            named = indexes.read(rule["succeededIndexes"])
+            named = job_pods.read(rule["succeededIndexes"])
             found, wanted = found & named, len(named)
         if len(found) >= rule.get("succeededCount", wanted):
             return Finish(
@@ -345,3 +348,58 @@ def _owner(pod: dict[str, Any]) -> str | None:
         ):
             return str(owner["uid"])
     return None
+
+
+K = TypeVar("K")
+
+_log = logging.getLogger("farcall")
+
+
+class WorkQueue(Generic[K]):
+    """Has keys handled on the event loop, soon or after a pause.
+
+    Args:
+        handle: Looks at what a key names; what it raises is logged, and ends nothing.
+        pause_s: Least seconds between two looks at one key; asked each time.
+    """
+
+    def __init__(self, handle: Callable[[K], None], pause_s: Callable[[], float]) -> None:
+        self._handle = handle
+        self._pause_s = pause_s
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[K, asyncio.TimerHandle] = {}
+        self._looked_at: dict[K, float] = {}
+
+    def add(self, key: K, delay_s: float = 0.0) -> None:
+        """Have a key handled, at the latest after so many seconds."""
+        due = self._loop.time() + delay_s
+        last = self._looked_at.get(key)
+        if last is not None:
+            due = max(due, last + self._pause_s())
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            if waiting.when() <= due:
+                return
+            waiting.cancel()
+        self._waiting[key] = self._loop.call_at(due, self._look, key)
+
+    def forget(self, key: K) -> None:
+        """Drop a key that is no more."""
+        self._looked_at.pop(key, None)
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            waiting.cancel()
+
+    def close(self) -> None:
+        """Handle nothing any more."""
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        self._waiting.clear()
+
+    def _look(self, key: K) -> None:
+        del self._waiting[key]
+        self._looked_at[key] = self._loop.time()
+        try:
+            self._handle(key)
+        except Exception:
+            _log.exception("The embedded Kubernetes could not handle %s", key)

@@ -11,11 +11,13 @@ Source:
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from farcall_local.kubernetes import conditions, failure_policy
+from farcall_local.kubernetes import pod_status
 from farcall_local.kubernetes.pod_template import FINALIZER, failures_of, index_of, is_indexed
+from farcall_local.kubernetes.store import timestamp
 from farcall_local.kubernetes.timing import Timing, doubled
 
 #: Phases in which a pod stays.
@@ -88,7 +90,7 @@ class JobPods:
         if not ended and not gone:
             where = self.terminating if meta.get("deletionTimestamp") else self.active
             where[name] = pod
-            if conditions.holds(pod, "Ready"):
+            if pod_status.holds(pod, "Ready"):
                 self.ready.add(name)
         tracked = FINALIZER in (meta.get("finalizers") or ()) and not gone
         if tracked and (ended or meta.get("deletionTimestamp")):
@@ -124,8 +126,8 @@ class JobPods:
 
     def count_lost(self, job: dict[str, Any], pod: dict[str, Any]) -> None:
         """Count a pod that the Job's end takes along: it has failed, and its index has not."""
-        found = failure_policy.match(job["spec"].get("podFailurePolicy"), pod)
-        self.failed += found.action != failure_policy.IGNORE
+        found = match(job["spec"].get("podFailurePolicy"), pod)
+        self.failed += found.action != IGNORE
 
     def _count_success(self, index: int | None) -> None:
         self._failures = 0
@@ -145,10 +147,10 @@ class JobPods:
         now: float,
         timing: Timing,
     ) -> None:
-        found = failure_policy.match(job["spec"].get("podFailurePolicy"), pod)
-        if found.action == failure_policy.FAIL_JOB:
+        found = match(job["spec"].get("podFailurePolicy"), pod)
+        if found.action == FAIL_JOB:
             self.fail_message = self.fail_message or found.message
-        ignored = found.action == failure_policy.IGNORE
+        ignored = found.action == IGNORE
         if not ignored:
             self.failed += 1
             self._failures += 1
@@ -157,7 +159,7 @@ class JobPods:
         if index is None or limit is None or index in self.succeeded_indexes:
             return
         failures, ignored_before = failures_of(pod)
-        if found.action == failure_policy.FAIL_INDEX or (not ignored and failures >= limit):
+        if found.action == FAIL_INDEX or (not ignored and failures >= limit):
             self.failed_indexes.add(index)
             self._open.discard(index)
             self._retries.pop(index, None)
@@ -228,7 +230,7 @@ class JobPods:
 
 def _advance(pod: dict[str, Any]) -> tuple[bool, bool, bool]:
     running = (pod.get("status") or {}).get("phase") == "Running"
-    return bool(pod["spec"].get("nodeName")), running, conditions.holds(pod, "Ready")
+    return bool(pod["spec"].get("nodeName")), running, pod_status.holds(pod, "Ready")
 
 
 def replaces_failed_only(job: dict[str, Any]) -> bool:
@@ -247,3 +249,196 @@ def has_failed(job: dict[str, Any], pod: dict[str, Any]) -> bool:
     if phase == "Failed" or replaces_failed_only(job):
         return bool(phase == "Failed")
     return bool(pod["metadata"].get("deletionTimestamp")) and phase != "Succeeded"
+
+
+class Finish(NamedTuple):
+    """How a Job ends.
+
+    Attributes:
+        target: ``FailureTarget`` or ``SuccessCriteriaMet``, which it is told first.
+        reason: A word.
+        message: A sentence.
+    """
+
+    target: str
+    reason: str
+    message: str
+
+    @property
+    def condition(self) -> str:
+        """The condition that says that it has ended."""
+        return "Complete" if self.target == "SuccessCriteriaMet" else "Failed"
+
+
+POLICY, BACKOFF, DEADLINE = "PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded"
+
+TOO_OFTEN = Finish("FailureTarget", BACKOFF, "Job has reached the specified backoff limit")
+TOO_LONG = Finish("FailureTarget", DEADLINE, "Job was active longer than specified deadline")
+TOO_MANY_INDEXES = Finish(
+    "FailureTarget",
+    "MaxFailedIndexesExceeded",
+    "Job has exceeded the specified maximal number of failed indexes",
+)
+FAILED_INDEXES = Finish("FailureTarget", "FailedIndexes", "Job has failed indexes")
+COMPLETE = Finish(
+    "SuccessCriteriaMet", "CompletionsReached", "Reached expected number of succeeded pods"
+)
+
+
+def has_finished(job: dict[str, Any]) -> bool:
+    """Say whether a Job has ended."""
+    return pod_status.holds(job, "Complete") or pod_status.holds(job, "Failed")
+
+
+class JobStatus:
+    """A Job's status as it is to be.
+
+    Args:
+        job: The Job as it is.
+
+    Attributes:
+        conditions: Its conditions.
+        start: Its startTime, None where it was not started.
+        end: Its completionTime, None where it is not complete.
+    """
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self._job = job
+        before = job.get("status") or {}
+        self.conditions: list[dict[str, Any]] = before.get("conditions") or []
+        self.start: str | None = before.get("startTime")
+        self.end: str | None = before.get("completionTime")
+
+    @property
+    def finish(self) -> Finish | None:
+        """How the Job ends, where that was decided before."""
+        for each in self.conditions:
+            if each["type"] in ("FailureTarget", "SuccessCriteriaMet"):
+                return Finish(each["type"], each.get("reason", ""), each.get("message", ""))
+        return None
+
+    def put(self, kind: str, status: str, reason: str, message: str) -> bool:
+        """Set a condition; say whether that changes anything. None is made to be False."""
+        if status == "False" and all(each["type"] != kind for each in self.conditions):
+            return False
+        before = self.conditions
+        self.conditions = pod_status.put(before, kind, status, reason, message, probed=True)
+        return self.conditions is not before
+
+    def end_as(self, finish: Finish) -> None:
+        """Set the condition that says that the Job has ended."""
+        self.put(finish.condition, "True", finish.reason, finish.message)
+        if finish.condition == "Complete":
+            self.end = timestamp()
+
+    def document(self, pods: JobPods) -> dict[str, Any]:
+        """Return the status as it is to be written.
+
+        Counts that are 0 are left out, but for those that are pointers in Kubernetes's own type.
+        """
+        found: dict[str, Any] = {
+            "active": len(pods.active),
+            "succeeded": pods.succeeded,
+            "failed": pods.failed,
+            "conditions": self.conditions,
+            "startTime": self.start,
+            "completionTime": self.end,
+        }
+        if is_indexed(self._job):
+            found["completedIndexes"] = written(pods.succeeded_indexes)
+        found = {key: value for key, value in found.items() if value}
+        if "backoffLimitPerIndex" in self._job["spec"]:
+            found["failedIndexes"] = written(pods.failed_indexes)
+        found["ready"] = len(pods.ready)
+        found["terminating"] = len(pods.terminating)
+        found["uncountedTerminatedPods"] = {}
+        return found
+
+
+#: What a rule can say.
+FAIL_JOB, FAIL_INDEX, IGNORE, COUNT = "FailJob", "FailIndex", "Ignore", "Count"
+
+
+class Match(NamedTuple):
+    """What a policy says of a failed pod.
+
+    Attributes:
+        action: Of the rule that matched; ``Count`` where none did.
+        message: Why the Job fails, where it does.
+    """
+
+    action: str = COUNT
+    message: str = ""
+
+
+def match(policy: dict[str, Any] | None, pod: dict[str, Any]) -> Match:
+    """Return what a Job's policy says of a pod that has failed."""
+    for number, rule in enumerate((policy or {}).get("rules") or ()):
+        found = _matches(rule, pod)
+        if found:
+            message = f"{found} matching {rule['action']} rule at index {number}"
+            return Match(rule["action"], message)
+    return Match()
+
+
+def _matches(rule: dict[str, Any], pod: dict[str, Any]) -> str:
+    if rule.get("onExitCodes"):
+        return _on_exit_codes(rule["onExitCodes"], pod)
+    return _on_conditions(rule.get("onPodConditions") or (), pod)
+
+
+def _on_exit_codes(wanted: dict[str, Any], pod: dict[str, Any]) -> str:
+    status = pod.get("status", {})
+    statuses = (status.get("initContainerStatuses") or [], status.get("containerStatuses") or [])
+    for container in (each for part in statuses for each in part):
+        ended = container.get("state", {}).get("terminated")
+        name = wanted.get("containerName")
+        # An exit code of 0 matches nothing, NotIn neither.
+        if not ended or not ended["exitCode"] or name not in (None, container["name"]):
+            continue
+        if (ended["exitCode"] in wanted["values"]) == (wanted["operator"] == "In"):
+            return (
+                f"Container {container['name']} for pod {_name(pod)} failed with exit code "
+                f"{ended['exitCode']}"
+            )
+    return ""
+
+
+def _on_conditions(wanted: Any, pod: dict[str, Any]) -> str:
+    there = {
+        each["type"]: each["status"] for each in pod.get("status", {}).get("conditions") or ()
+    }
+    for pattern in wanted:
+        if there.get(pattern["type"]) == pattern.get("status", "True"):
+            return f"Pod {_name(pod)} has condition {pattern['type']}"
+    return ""
+
+
+def _name(pod: dict[str, Any]) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def written(indexes: Iterable[int]) -> str:
+    """Write indexes as numbers and ranges. Two in succession are no range: ``1,2``."""
+    parts: list[list[int]] = []
+    for index in sorted(indexes):
+        if parts and parts[-1][1] == index - 1:
+            parts[-1][1] = index
+        else:
+            parts.append([index, index])
+    return ",".join(_part(first, last) for first, last in parts)
+
+
+def _part(first: int, last: int) -> str:
+    if first == last:
+        return str(first)
+    return f"{first},{last}" if last == first + 1 else f"{first}-{last}"
+
+
+def read(text: str) -> set[int]:
+    """Return the indexes of a text that `written` made."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found

@@ -18,7 +18,6 @@ class Kind(NamedTuple):
         has_status: Whether it has the subresource ``status``.
         has_generation: Whether `metadata.generation` counts the changes of what is asked for.
         categories: Such as ``all``, for ``kubectl get all``.
-        crd: Whether a real cluster has it by a CustomResourceDefinition only.
     """
 
     group: str
@@ -30,7 +29,6 @@ class Kind(NamedTuple):
     has_status: bool = False
     has_generation: bool = False
     categories: tuple[str, ...] = ()
-    crd: bool = False
 
     @property
     def api_version(self) -> str:
@@ -49,7 +47,6 @@ class Kind(NamedTuple):
 
 
 _RBAC = "rbac.authorization.k8s.io"
-_VOLCANO = "scheduling.volcano.sh"
 
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces", False, ("ns",), has_status=True)
 NODE = Kind("", "v1", "Node", "nodes", False, ("no",), has_status=True)
@@ -71,26 +68,6 @@ LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 ROLE = Kind(_RBAC, "v1", "Role", "roles")
 ROLE_BINDING = Kind(_RBAC, "v1", "RoleBinding", "rolebindings")
 
-VOLCANO_JOB = Kind(
-    "batch.volcano.sh", "v1alpha1", "Job", "jobs", True, ("vcjob", "vj"), True, True, crd=True
-)
-VOLCANO_COMMAND = Kind(
-    "bus.volcano.sh", "v1alpha1", "Command", "commands", has_generation=True, crd=True
-)
-VOLCANO_QUEUE = Kind(
-    _VOLCANO, "v1beta1", "Queue", "queues", False, ("q", "queue-v1beta1"), True, True, crd=True
-)
-POD_GROUP = Kind(
-    _VOLCANO, "v1beta1", "PodGroup", "podgroups", True, ("pg", "podgroup-v1beta1"), True, True,
-    crd=True,
-)  # fmt: skip
-LOCAL_QUEUE = Kind(
-    "kueue.x-k8s.io", "v1beta1", "LocalQueue", "localqueues", True, (), True, True, crd=True
-)
-WORKLOAD = Kind(
-    "kueue.x-k8s.io", "v1beta1", "Workload", "workloads", True, ("wl",), True, True, crd=True
-)
-
 #: All kinds; those of one group and version follow one another.
 KINDS: tuple[Kind, ...] = (
     NAMESPACE,
@@ -108,12 +85,6 @@ KINDS: tuple[Kind, ...] = (
     LEASE,
     ROLE,
     ROLE_BINDING,
-    VOLCANO_JOB,
-    VOLCANO_COMMAND,
-    VOLCANO_QUEUE,
-    POD_GROUP,
-    LOCAL_QUEUE,
-    WORKLOAD,
 )
 
 

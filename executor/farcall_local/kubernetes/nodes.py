@@ -10,12 +10,15 @@ Sources:
 
 from __future__ import annotations
 
+import math
 import platform
+import re
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 from farcall_local import names
-from farcall_local.kubernetes import conditions, quantities
+from farcall_local.kubernetes import pod_status
 from farcall_local.kubernetes.store import timestamp
 
 #: What the kubelet of a node is called by default, and how many pods it takes.
@@ -53,7 +56,7 @@ def node(
     """
     has = {name: str(quantity) for name, quantity in resources.items()}
     has.setdefault("pods", str(MAX_PODS))
-    ready = conditions.put([], "Ready", "True", "KubeletReady", "kubelet is posting ready status")
+    ready = pod_status.put([], "Ready", "True", "KubeletReady", "kubelet is posting ready status")
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -106,7 +109,7 @@ def objections(
         return [f"node(s) had untolerated taint {said}"], False
     if not _matches(document, spec):
         return ["node(s) didn't match Pod's node affinity/selector"], False
-    wanted = quantities.requests(spec)
+    wanted = requests(spec)
     short = [name for name, value in wanted.items() if value and value > free.get(name, 0)]
     return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short], True
 
@@ -169,3 +172,49 @@ def _of_node(condition: Mapping[str, Any]) -> dict[str, Any]:
     """Return a condition as nodes have it: with a heartbeat, and without a probe."""
     kept = {key: value for key, value in condition.items() if key != "lastProbeTime"}
     return {**kept, "lastHeartbeatTime": timestamp()}
+
+
+_SUFFIXES = {
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", 1)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
+    **{suffix: Decimal(1000) ** -power for power, suffix in enumerate("mun", 1)},
+    "": Decimal(1),
+}
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([a-zA-Z]{0,2})")
+
+
+def parse(quantity: Any) -> Decimal:
+    """Return a quantity's value.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found = _QUANTITY.fullmatch(str(quantity))
+    if found is None or found[2] not in _SUFFIXES:
+        raise ValueError(f"{quantity!r} is no quantity such as 500m, 2 or 2Gi")
+    return Decimal(found[1]) * _SUFFIXES[found[2]]
+
+
+def amount(resource: str, quantity: Any) -> int:
+    """Return how much of a resource a quantity is: thousandths of cpu, else whole ones."""
+    value = parse(quantity)
+    return math.ceil(value * 1000 if resource == "cpu" else value)
+
+
+def amounts(quantities: dict[str, Any] | None) -> dict[str, int]:
+    """Return the amounts of a list of resources."""
+    return {name: amount(name, each) for name, each in (quantities or {}).items()}
+
+
+def requests(pod_spec: dict[str, Any]) -> dict[str, int]:
+    """Return what the scheduler counts of a pod: the requests of its containers, and one pod.
+
+    A container that has a limit and no request requests the limit, as the API server has it.
+    """
+    found = {"pods": 1}
+    for container in pod_spec["containers"]:
+        resources = container.get("resources") or {}
+        wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        for name, value in amounts(wanted).items():
+            found[name] = found.get(name, 0) + value
+    return found

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from farcall_local import names
-from farcall_local.kubernetes import quantities
+from farcall_local.kubernetes import nodes
 from farcall_local.kubernetes.kinds import CONFIG_MAP, SECRET, Kind
 from farcall_local.kubernetes.store import Store
 
@@ -162,5 +162,5 @@ def _resource(ref: dict[str, Any], container: dict[str, Any]) -> str:
     which, _, resource = ref["resource"].partition(".")
     resources = container.get("resources") or {}
     quantity = (resources.get(which) or resources.get("limits") or {}).get(resource, "0")
-    divisor = quantities.parse(ref.get("divisor") or "1") or quantities.parse("1")
-    return str(-(-quantities.parse(quantity) // divisor))
+    divisor = nodes.parse(ref.get("divisor") or "1") or nodes.parse("1")
+    return str(-(-nodes.parse(quantity) // divisor))

@@ -13,17 +13,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farcall_local.kubernetes import images, pod_status
+from farcall_local.kubernetes import pod_status
 from farcall_local.kubernetes.errors import NotFoundError
-from farcall_local.kubernetes.images import Images
 from farcall_local.kubernetes.kinds import POD
+from farcall_local.kubernetes.log_answers import PodLogs
 from farcall_local.kubernetes.pod_environment import ConfigError, Container
-from farcall_local.kubernetes.pod_logs import PodLogs
 from farcall_local.kubernetes.pod_template import failures_of
 from farcall_local.kubernetes.pod_volumes import MountError, Volumes
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
@@ -315,7 +316,7 @@ class PodRun:
             raise
 
     def _check_image(self, image: str) -> None:
-        if not images.is_name(image):
+        if not is_name(image):
             text = (
                 f'Failed to apply default image tag "{image}": couldn\'t parse image name '
                 f'"{image}": invalid reference format'
@@ -402,3 +403,38 @@ def _exec(error: StartError) -> str:
     reason = error.reason or error.status_reason
     _, found, text = reason.partition("exec: ")
     return f"{found}{text}: unknown" if found else reason.removeprefix(f"{_NOT_STARTED}: ")
+
+
+_HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::\d+)?/)?"
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_NAME = re.compile(
+    rf"{_HOST}{_PART}(?:/{_PART})*(?::[\w][\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
+)
+
+
+def is_name(image: str) -> bool:
+    """Say whether an image's name is well-formed."""
+    return bool(_NAME.fullmatch(image))
+
+
+class Images:
+    """Images that tests have made unavailable."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def withhold(self, image: str, heals_after: float | None) -> None:
+        """Let an image not be pulled, for so many seconds; for ever where it is None."""
+        self._until[image] = time.monotonic() + (
+            float("inf") if heals_after is None else heals_after
+        )
+
+    def objection(self, image: str) -> str:
+        """Return why an image cannot be pulled; nothing where it can."""
+        if time.monotonic() >= self._until.get(image, 0.0):
+            return ""
+        return (
+            f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": '
+            "pull access denied, repository does not exist or may require authorization: server "
+            "message: insufficient_scope: authorization failed"
+        )

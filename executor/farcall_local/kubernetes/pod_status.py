@@ -11,7 +11,6 @@ import hashlib
 from typing import Any
 
 from farcall_local import names
-from farcall_local.kubernetes import conditions
 from farcall_local.kubernetes.store import timestamp
 
 CREATING = "ContainerCreating"
@@ -81,7 +80,7 @@ def disrupted(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:
     """
     status = dict(pod.get("status") or {})
     before = status.get("conditions") or []
-    status["conditions"] = conditions.put(before, DISRUPTED, "True", reason, message)
+    status["conditions"] = put(before, DISRUPTED, "True", reason, message)
     return status
 
 
@@ -100,22 +99,22 @@ def _begun(pod: dict[str, Any], phase: str) -> dict[str, Any]:
 
 
 def _conditions(found: list[dict[str, Any]], *, ready: bool) -> list[dict[str, Any]]:
-    found = conditions.put(found, "PodReadyToStartContainers", "True")
-    found = conditions.put(found, "Initialized", "True")
+    found = put(found, "PodReadyToStartContainers", "True")
+    found = put(found, "Initialized", "True")
     for kind in ("Ready", "ContainersReady"):
         if ready:
-            found = conditions.put(found, kind, "True")
+            found = put(found, kind, "True")
         else:
             text = "containers with unready status"
-            found = conditions.put(found, kind, "False", "ContainersNotReady", text)
-    return conditions.put(found, "PodScheduled", "True")
+            found = put(found, kind, "False", "ContainersNotReady", text)
+    return put(found, "PodScheduled", "True")
 
 
 def _over(found: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
     reason = "PodFailed" if phase == "Failed" else "PodCompleted"
-    found = conditions.put(found, "PodReadyToStartContainers", "False")
+    found = put(found, "PodReadyToStartContainers", "False")
     for kind in ("Ready", "ContainersReady"):
-        found = conditions.put(found, kind, "False", reason)
+        found = put(found, kind, "False", reason)
     return found
 
 
@@ -144,3 +143,47 @@ def _container(pod: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
         if "terminated" in state:
             state["terminated"]["containerID"] = found["containerID"]
     return found
+
+
+def found(document: dict[str, Any], kind: str) -> dict[str, Any] | None:
+    """Return an object's condition of a type."""
+    conditions = (document.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each["type"] == kind), None)
+
+
+def holds(document: dict[str, Any], kind: str) -> bool:
+    """Say whether an object has a condition of a type that is True."""
+    condition = found(document, kind)
+    return condition is not None and condition["status"] == "True"
+
+
+def put(
+    conditions: list[dict[str, Any]],
+    kind: str,
+    status: str,
+    reason: str = "",
+    message: str = "",
+    *,
+    probed: bool = False,
+) -> list[dict[str, Any]]:
+    """Return conditions with one in the place of that of its type; the same ones if it is there.
+
+    The time of its transition is that of the last change of its status. Of a Job's, which are
+    ``probed``, lastProbeTime is set.
+    """
+    before = next((each for each in conditions if each["type"] == kind), None)
+    words = {"type": kind, "status": status}
+    words |= {key: value for key, value in (("reason", reason), ("message", message)) if value}
+    if before is not None and {key: before.get(key) for key in words} == words:
+        return conditions
+    moment = timestamp()
+    if before is not None and before["status"] == status:
+        moment = before["lastTransitionTime"]
+    made = {
+        **words,
+        "lastProbeTime": timestamp() if probed else None,
+        "lastTransitionTime": moment,
+    }
+    if before is None:
+        return [*conditions, made]
+    return [made if each is before else each for each in conditions]

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from farcall_local.kubernetes import quantities
+from farcall_local.kubernetes import nodes
 from farcall_local.kubernetes.kinds import CONFIG_MAP, SECRET
 from farcall_local.kubernetes.pod_environment import contents
 from farcall_local.kubernetes.store import Store
@@ -81,7 +81,7 @@ class Volumes:
         Args:
             cpus: Processors of the machine, the most docker takes as a limit.
         """
-        limits = quantities.amounts((self._container.get("resources") or {}).get("limits"))
+        limits = nodes.amounts((self._container.get("resources") or {}).get("limits"))
         security = self._container.get("securityContext") or {}
         config: dict[str, Any] = {
             "NetworkMode": "host",
@@ -115,7 +115,7 @@ class Volumes:
         if not _in_memory(volume):
             return
         limit = volume["emptyDir"].get("sizeLimit")
-        size = quantities.amount("memory", limit) if limit else None
+        size = nodes.amount("memory", limit) if limit else None
         if point["mountPath"] == SHARED_MEMORY:
             config["ShmSize"] = size or _SHARED_BYTES
         else:

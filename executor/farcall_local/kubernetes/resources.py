@@ -14,18 +14,7 @@ from typing import Any
 
 import yaml
 
-from farcall_local.kubernetes import (
-    causes,
-    defaults,
-    patches,
-    pod_status,
-    protobuf,
-    schema,
-    selectors,
-    validation,
-    volcano_admission,
-    volcano_schema,
-)
+from farcall_local.kubernetes import defaults, pod_status, schema, selectors, validation
 from farcall_local.kubernetes.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -38,7 +27,7 @@ from farcall_local.kubernetes.errors import (
     TooLargeVersionError,
     UnsupportedMediaTypeError,
 )
-from farcall_local.kubernetes.kinds import JOB, NAMESPACE, POD, VOLCANO_JOB, Kind
+from farcall_local.kubernetes.kinds import JOB, NAMESPACE, POD, Kind
 from farcall_local.kubernetes.paths import EVICTION, Target
 from farcall_local.kubernetes.store import Store, generated_name, timestamp
 
@@ -47,11 +36,7 @@ Document = dict[str, Any]
 #: Lists whose further pages are remembered; whoever asks later has to begin again.
 PAGES = 256
 
-_PATCHES = {
-    "application/merge-patch+json": "merge",
-    "application/json-patch+json": "json",
-    "application/strategic-merge-patch+json": "strategic",
-}
+_PATCH = "application/merge-patch+json"
 _SERVER_SET = (
     "uid",
     "creationTimestamp",
@@ -233,7 +218,7 @@ class Resources:
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = generated_name(metadata["generateName"])
         if not metadata.get("name"):
-            required = causes.required("metadata.name", "name or generateName is required")
+            required = validation.required("metadata.name", "name or generateName is required")
             _refuse(target.kind, {"metadata": metadata}, [required])
         metadata["uid"] = str(uuid.uuid4())
         if target.kind.has_status:
@@ -243,8 +228,6 @@ class Resources:
         _refuse(target.kind, document, validation.check(target.kind, document))
         if target.kind == POD:
             document = self._admit(self._store, document)
-        if target.kind == VOLCANO_JOB:
-            volcano_admission.check(self._store, document)
         if asked.is_dry:
             self._check_new(target, metadata["name"])
             return Answer(201, _dry(target.kind, document), warnings)
@@ -279,23 +262,16 @@ class Resources:
         return self._replace(asked, {**document, "metadata": metadata}, there, warnings)
 
     def _patch(self, asked: Asked) -> Answer:
-        how = _PATCHES.get(asked.content_type)
-        if how is None or (how == "strategic" and asked.target.kind.crd):
-            known = ", ".join(sorted(_PATCHES))
+        if asked.content_type != _PATCH:
             raise UnsupportedMediaTypeError(
                 "the body of the request was in an unknown format - accepted media types "
-                f"include: {known}"
+                f"include: {_PATCH}"
             )
         patch = parsed(asked.body, "application/json")
-        if how != "json" and not isinstance(patch, dict):
+        if not isinstance(patch, dict):
             raise BadRequestError("error decoding patch: it is not an object")
         there = self._found(asked.target)
-        if how == "json":
-            made = patches.json_patch(there, patch)
-        elif how == "merge":
-            made = patches.merge(there, patch)
-        else:
-            made = patches.strategic(there, patch, schema.definition(asked.target.kind))
+        made = _merged(there, patch)
         document, warnings = self._decoded(asked, made)
         return self._replace(asked, document, there, warnings)
 
@@ -417,15 +393,10 @@ class Resources:
                 f'fieldValidation: Unsupported value: "{level}": supported values: "Ignore", '
                 '"Strict", "Warn"'
             )
-        name = schema.definition(kind)
         decoder = schema.Decoder(kind.kind, kind.version)
-        if name is None:
-            metadata = decoder.decode("meta.v1.ObjectMeta", given.get("metadata") or {})
-            document, paths = _custom(kind, {**given, "metadata": metadata})
-        else:
-            document, paths = decoder.decode(name, given), decoder.unknown
-            document.setdefault("metadata", {})
-        unknown = [f'unknown field "{path}"' for path in sorted(paths)]
+        document = decoder.decode(schema.definition(kind), given)
+        document.setdefault("metadata", {})
+        unknown = [f'unknown field "{path}"' for path in sorted(decoder.unknown)]
         if unknown and level == "Strict":
             raise BadRequestError(
                 f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
@@ -434,34 +405,25 @@ class Resources:
         return document, unknown if level == "Warn" else []
 
 
-def _custom(kind: Kind, document: Document) -> tuple[Document, list[str]]:
-    """Return a custom resource without the fields its schema does not have, and their paths.
-
-    Of those of Kueue the schema is not here; all of their fields are taken.
-
-    Raises:
-        InvalidError: A value is not of its field's type.
-    """
-    if not volcano_schema.has(kind):
-        return document, []
-    faults = volcano_schema.faults(kind, document)
-    wrong = [
-        Cause("FieldValueTypeInvalid", fault.message, fault.path)
-        for fault in faults
-        if fault.message
-    ]
-    _refuse(kind, document, wrong)
-    return volcano_schema.pruned(kind, document), [fault.path for fault in faults]
+def _merged(document: Any, patch: Any) -> Any:
+    """Return a document changed by a JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    made = dict(document) if isinstance(document, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        else:
+            made[name] = _merged(made.get(name), value)
+    return made
 
 
 def listed(kind: Kind, documents: list[Document], metadata: Document) -> Document:
     """Return a list of objects, which says for all of them what they are."""
-    items = documents
-    if not kind.crd:
-        items = [
-            {name: value for name, value in each.items() if name not in ("kind", "apiVersion")}
-            for each in documents
-        ]
+    items = [
+        {name: value for name, value in each.items() if name not in ("kind", "apiVersion")}
+        for each in documents
+    ]
     return {
         "kind": f"{kind.kind}List",
         "apiVersion": kind.api_version,
@@ -522,17 +484,9 @@ def _delete_options(asked: Asked) -> Document:
         options.setdefault("gracePeriodSeconds", _number(asked.query, "gracePeriodSeconds"))
     if asked.is_dry:
         options["dryRun"] = ["All"]
-    policy = options.get("propagationPolicy")
-    if policy not in (None, "Background", "Foreground", "Orphan"):
-        raise InvalidError.of(
-            Kind("meta.k8s.io", "v1", "DeleteOptions", ""),
-            "",
-            [causes.unsupported("propagationPolicy", policy, _POLICIES)],
-        )
+    if options.get("propagationPolicy") not in (None, "Background", "Foreground", "Orphan"):
+        raise BadRequestError(f"propagationPolicy: {options['propagationPolicy']!r} is unknown")
     return options
-
-
-_POLICIES = ("Background", "Foreground", "Orphan")
 
 
 def _check_preconditions(kind: Kind, there: Document, wanted: Document) -> None:
@@ -555,8 +509,6 @@ def parsed(body: bytes, content_type: str) -> Any:
         UnsupportedMediaTypeError: It is of no type that is read here.
         BadRequestError: It is broken.
     """
-    if content_type == protobuf.CONTENT_TYPE:
-        return protobuf.parsed(body)
     if content_type not in ("", "application/json", "application/yaml"):
         raise UnsupportedMediaTypeError(
             "the body of the request was in an unknown format - accepted media types include: "

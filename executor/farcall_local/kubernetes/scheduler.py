@@ -15,10 +15,9 @@ import heapq
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
-from farcall_local.kubernetes import conditions, nodes, quantities
+from farcall_local.kubernetes import nodes, pod_status
 from farcall_local.kubernetes.kinds import NODE, PERSISTENT_VOLUME_CLAIM, POD, Kind
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall_local.kubernetes.store import Store
@@ -43,14 +42,9 @@ class Scheduler:
     Args:
         store: Holds both.
         timing: How long things take.
-
-    Attributes:
-        others: Says of a pod of another scheduler, by that one's name, whether it may have a node
-            now; who does is to call `wake` when the answer may have changed.
     """
 
     def __init__(self, store: Store, timing: Timing) -> None:
-        self.others: dict[str, Callable[[dict[str, Any]], bool]] = {}
         self._store = store
         self._timing = timing
         self._recorder = Recorder(store, NAME)
@@ -87,6 +81,8 @@ class Scheduler:
 
     def _note_pod(self, change: str, pod: dict[str, Any]) -> None:
         uid = pod["metadata"]["uid"]
+        if pod["spec"].get("schedulerName", NAME) != NAME:
+            return
         if change == "DELETED" or (pod.get("status") or {}).get("phase") in _FINAL:
             self._release(uid)
         elif pod["spec"].get("nodeName"):
@@ -113,7 +109,7 @@ class Scheduler:
         uid, name = pod["metadata"]["uid"], pod["spec"]["nodeName"]
         if uid not in self._bound:
             self._known.add(uid)
-            share = quantities.requests(pod["spec"])
+            share = nodes.requests(pod["spec"])
             self._bound[uid] = (name, share)
             self._used.setdefault(name, Counter()).update(share)
 
@@ -130,28 +126,17 @@ class Scheduler:
         free = self._free()
         heads = [(queue[0], shape) for shape, queue in self._waiting.items()]
         heapq.heapify(heads)
-        passed: list[tuple[Shape, tuple[int, int, Key]]] = []
         while heads:
             place, shape = heapq.heappop(heads)
             queue = self._waiting[shape]
             pod = self._still_waiting(place[2])
-            if pod is not None and not self._may_start(pod):
-                passed.append((shape, place))
-            elif pod is not None and not self._place(pod, shape, free):
+            if pod is not None and not self._place(pod, shape, free):
                 continue
             heapq.heappop(queue)
             if queue:
                 heapq.heappush(heads, (queue[0], shape))
             else:
                 del self._waiting[shape]
-        for shape, place in passed:
-            heapq.heappush(self._waiting.setdefault(shape, []), place)
-
-    def _may_start(self, pod: dict[str, Any]) -> bool:
-        name = pod["spec"].get("schedulerName", NAME)
-        if name == NAME:
-            return True
-        return name in self.others and self.others[name](pod)
 
     def _still_waiting(self, key: Key) -> dict[str, Any] | None:
         pod = self._store.get(POD, *key)
@@ -164,8 +149,8 @@ class Scheduler:
         found = {}
         for document in self._store.list(NODE):
             name = document["metadata"]["name"]
-            if conditions.holds(document, "Ready"):
-                free = Counter(quantities.amounts(document["status"]["allocatable"]))
+            if pod_status.holds(document, "Ready"):
+                free = Counter(nodes.amounts(document["status"]["allocatable"]))
                 free.subtract(self._used.get(name, {}))
                 found[name] = free
         return found
@@ -180,7 +165,7 @@ class Scheduler:
             assert document is not None  # noqa: S101 - says so to the type checker
             found, helps = nodes.objections(document, pod["spec"], left)
             if not found:
-                left.subtract(quantities.requests(pod["spec"]))
+                left.subtract(nodes.requests(pod["spec"]))
                 self._bind(pod, name)
                 return True
             why.update(found)
@@ -202,7 +187,7 @@ class Scheduler:
     def _bind(self, pod: dict[str, Any], name: str) -> None:
         self._unmarked.pop(_key(pod), None)
         status = pod.get("status") or {}
-        changed = conditions.put(status.get("conditions") or [], "PodScheduled", "True")
+        changed = pod_status.put(status.get("conditions") or [], "PodScheduled", "True")
         pod = self._store.update(
             POD,
             {
@@ -246,7 +231,7 @@ class Scheduler:
     def _put(self, pod: dict[str, Any], reason: str, message: str) -> bool:
         status = pod.get("status") or {}
         before = status.get("conditions") or []
-        changed = conditions.put(before, "PodScheduled", "False", reason, message)
+        changed = pod_status.put(before, "PodScheduled", "False", reason, message)
         if changed is before:
             return False
         self._store.update(POD, {**pod, "status": {**status, "conditions": changed}})
@@ -277,7 +262,7 @@ def _shape(pod: dict[str, Any]) -> Shape:
     ]
     said = [spec.get(part) for part in parts]
     namespace = pod["metadata"]["namespace"]
-    return json.dumps([quantities.requests(spec), said, namespace, claims], sort_keys=True)
+    return json.dumps([nodes.requests(spec), said, namespace, claims], sort_keys=True)
 
 
 def _key(pod: dict[str, Any]) -> Key:

@@ -2,8 +2,7 @@
 
 ``schema.json`` holds, for each definition of the official schema that is served here, the type of
 each field: ``int32``, ``string``, ``#core.v1.PodSpec``, ``{}string`` for a map, ``[]string`` for a
-list that is replaced as a whole, ``[name]#core.v1.Container`` for one whose items a strategic
-patch merges by their name, ``[=]string`` for one that it adds to.
+list.
 
 The server decodes into structures of Go, so an unknown field is dropped, and reported as far as
 ``fieldValidation`` asks for it, and a value of another type is refused always.
@@ -20,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farcall_local.kubernetes import quantities
+from farcall_local.kubernetes import nodes
 from farcall_local.kubernetes.errors import BadRequestError
 from farcall_local.kubernetes.kinds import Kind
 
@@ -36,11 +35,9 @@ def definitions() -> dict[str, Fields]:
     return found
 
 
-def definition(kind: Kind) -> str | None:
-    """Return the name of a kind's definition, None where there is none here."""
-    group = kind.group.partition(".")[0] or "core"
-    name = f"{group}.{kind.version}.{kind.kind}"
-    return name if name in definitions() and not kind.crd else None
+def definition(kind: Kind) -> str:
+    """Return the name of a kind's definition."""
+    return f"{kind.group.partition('.')[0] or 'core'}.{kind.version}.{kind.kind}"
 
 
 class Decoder:
@@ -110,7 +107,7 @@ class Decoder:
 
     def _check_quantity(self, text: str) -> None:
         try:
-            quantities.parse(text)
+            nodes.parse(text)
         except ValueError:
             raise BadRequestError(
                 f'{self._kind} in version "{self._version}" cannot be handled as a {self._kind}: '

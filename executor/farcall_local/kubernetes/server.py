@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from farcall_local.kubernetes import access, discovery, forms, openapi, paths, watching
+from farcall_local.kubernetes import access, discovery, paths, tables, watching
 from farcall_local.kubernetes.access import Access, User
 from farcall_local.kubernetes.errors import (
     BadRequestError,
@@ -108,7 +108,7 @@ class ApiServer:
         self.faults.check_throttle()
         if path in ("/healthz", "/livez", "/readyz"):
             return web.Response(text="ok")
-        plain = openapi.answer(path) or discovery.answer(path)
+        plain = discovery.answer(path)
         if plain is not None:
             if request.method not in ("GET", "HEAD"):
                 raise MethodNotAllowedError
@@ -128,7 +128,7 @@ class ApiServer:
         self.faults.count(f"{target.verb} {target.resource}")
         has_roles = time.monotonic() - self._started_at > _ROLES_S
         self.access.check(user, target, _selected_name(query), has_roles=has_roles)
-        form = forms.wanted(request.headers.get("Accept", ""), query.get("includeObject", ""))
+        form = tables.wanted(request.headers.get("Accept", ""), query.get("includeObject", ""))
         if target.verb == "watch":
             selects = self._resources.selected(target, query)
             asked = watching.Asked(target, query, form)
@@ -167,8 +167,8 @@ def _selected_name(query: dict[str, str]) -> str:
     return value.lstrip("=") if name == "metadata.name" and "," not in value else ""
 
 
-def _shown(answer: Answer, target: Target, form: forms.Form) -> web.Response:
-    document = forms.render(form, target, answer.document)
+def _shown(answer: Answer, target: Target, form: tables.Form) -> web.Response:
+    document = tables.render(form, target, answer.document)
     response = _json(document, answer.status)
     for warning in answer.warnings:
         told = warning.replace("\\", "\\\\").replace('"', '\\"')

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from farcall_local.kubernetes import forms
+from farcall_local.kubernetes import tables
 from farcall_local.kubernetes.errors import BadRequestError, ExpiredError
 from farcall_local.kubernetes.faults import Faults, OpenWatch
 from farcall_local.kubernetes.paths import Target
@@ -32,7 +32,7 @@ class Asked(NamedTuple):
 
     target: Target
     query: Mapping[str, str]
-    form: forms.Form
+    form: tables.Form
 
     @property
     def bookmarks(self) -> bool:
@@ -121,7 +121,7 @@ def _lines(change: Change, asked: Asked, selects: Selector) -> Iterator[bytes]:
 
 
 def _event(type_: str, document: Document, asked: Asked) -> bytes:
-    return _line(type_, forms.render(asked.form, asked.target, document))
+    return _line(type_, tables.render(asked.form, asked.target, document))
 
 
 def _bookmark(asked: Asked, version: int, annotations: Mapping[str, str] | None = None) -> bytes:
@@ -131,7 +131,7 @@ def _bookmark(asked: Asked, version: int, annotations: Mapping[str, str] | None 
         metadata["annotations"] = annotations
     document = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata}
     if asked.form.is_table:
-        table = forms.table(kind, [], str(version))
+        table = tables.table(kind, [], str(version))
         return _line("BOOKMARK", table)
     return _line("BOOKMARK", document)
 

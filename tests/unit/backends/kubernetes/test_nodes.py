@@ -9,8 +9,7 @@ from farcall.backends.base import JobSpec
 from farcall.backends.kubernetes import nodes
 from farcall.model.commands import ENV_RUN, Nodes
 from farcall.model.errors import SettingsError, TaskTooLargeError
-from farcall_local.kubernetes import volcano_schema
-from farcall_local.kubernetes.kinds import VOLCANO_JOB
+from tests.support import volcano_schema
 from tests.support.kubernetes_schemas import RELEASES, check
 
 RUN = "ann-20261123T210000Z-a1b2c3"
@@ -35,7 +34,7 @@ def objects(job, image=""):
     found = nodes.objects(job, image)
     for document in found:
         if document["apiVersion"].startswith("batch.volcano.sh"):
-            assert volcano_schema.faults(VOLCANO_JOB, document) == []
+            assert volcano_schema.faults(document) == []
         else:
             check(document, RELEASES)
     return found

@@ -8,8 +8,7 @@ from farcall import Settings
 from farcall.backends.base import JobSpec
 from farcall.backends.kubernetes import nodes, volcano
 from farcall.model.commands import ENV_RUN, Nodes
-from farcall_local.kubernetes import volcano_schema
-from farcall_local.kubernetes.kinds import VOLCANO_COMMAND
+from tests.support import volcano_schema
 
 
 def policies(*, is_command=True, **options):
@@ -67,7 +66,7 @@ def test_a_pod_is_told_how_many_attempts_there_were():
 def test_a_command_names_the_job_and_no_later_one_of_its_name():
     job = {"metadata": {"name": "one", "namespace": "team", "uid": "u-1"}}
     command = volcano.command(job)
-    assert volcano_schema.faults(VOLCANO_COMMAND, command) == []
+    assert volcano_schema.faults(command) == []
     assert (command["action"], command["target"]["name"], command["target"]["uid"]) == (
         "AbortJob",
         "one",

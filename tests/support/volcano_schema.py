@@ -15,10 +15,8 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
-from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
-
-from farcall_local.kubernetes.kinds import Kind
 
 _REQUIRED, _ANY_NAME = "!", "*"
 
@@ -46,34 +44,17 @@ class Fault(NamedTuple):
 
 @functools.cache
 def _schemas() -> dict[str, Any]:
-    text = resources.files(__package__).joinpath("volcano_schema.json").read_text("utf-8")
+    text = Path(__file__).with_suffix(".json").read_text("utf-8")
     found: dict[str, Any] = json.loads(text)["kinds"]
     return found
 
 
-def has(kind: Kind) -> bool:
-    """Tell whether a kind is one of Volcano's."""
-    return f"{kind.api_version} {kind.kind}" in _schemas()
-
-
-def faults(kind: Kind, document: dict[str, Any]) -> list[Fault]:
-    """Return what is wrong with a document, in its order; unknown fields are some of it.
-
-    Args:
-        kind: One of Volcano's.
-        document: The document.
-    """
-    schema = _schemas()[f"{kind.api_version} {kind.kind}"]
+def faults(document: dict[str, Any]) -> list[Fault]:
+    """Return what is wrong with a document of a kind of Volcano's; unknown fields are wrong."""
+    schema = _schemas()[f"{document['apiVersion']} {document['kind']}"]
     # What metadata may have is every kind's own.
     rest = {name: value for name, value in document.items() if name != "metadata"}
     return list(_look(schema, rest, ""))
-
-
-def pruned(kind: Kind, document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document without the fields that its kind does not have, as servers keep it."""
-    schema = _schemas()[f"{kind.api_version} {kind.kind}"]
-    found: dict[str, Any] = _prune(schema, {**document, "metadata": {}})
-    return {**found, "metadata": document.get("metadata", {})}
 
 
 def _look(schema: Any, value: Any, path: str) -> Iterator[Fault]:
@@ -122,18 +103,6 @@ def _wrong(path: str, value: Any, wanted: str) -> Fault:
     found = _NAMES.get(type(value), "number")
     said = f'Invalid value: "{found}": {path} in body must be of type {wanted}: "{found}"'
     return Fault(path, said)
-
-
-def _prune(schema: Any, value: Any) -> Any:
-    if isinstance(schema, list) and isinstance(value, list):
-        return [_prune(schema[0], item) for item in value]
-    if not isinstance(schema, dict) or not isinstance(value, dict):
-        return value
-    return {
-        name: _prune(schema.get(_ANY_NAME, schema.get(name)), item)
-        for name, item in value.items()
-        if _ANY_NAME in schema or name in schema
-    }
 
 
 def _below(path: str, name: str) -> str:
