@@ -35,14 +35,6 @@ def run_command(
     SIGTERM and SIGHUP are passed on to the command. So is SIGINT, unless a terminal has sent it:
     then the command has it already. To be called from the main thread.
 
-    Args:
-        argv: The command and its arguments.
-        cpus: See `start`.
-        host: See `start`.
-        port: See `start`.
-        docker: See `start`.
-        kubernetes: See `start`.
-
     Returns:
         The command's exit code, ``128 + N`` if signal N killed it, 127 if there is no such
         command and 126 if it cannot be run.

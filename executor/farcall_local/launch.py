@@ -204,10 +204,6 @@ def own_environment() -> dict[str, str]:
 def require_extra(*, docker: bool = False, kubernetes: bool = False) -> None:
     """Check that the ``local`` extra is installed.
 
-    Args:
-        docker: Whether jobs are to be containers.
-        kubernetes: Whether there is to be a Kubernetes.
-
     Raises:
         ModuleNotFoundError: It is not; the message says what to install.
     """

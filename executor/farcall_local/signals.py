@@ -12,9 +12,6 @@ def handling(handler: Callable[[int], object]) -> Iterator[None]:
     """Handle SIGINT, SIGTERM and SIGHUP, and give them back afterwards.
 
     To be called from the main thread.
-
-    Args:
-        handler: Is given the signal's number.
     """
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     former = {

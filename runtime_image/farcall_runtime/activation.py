@@ -42,11 +42,7 @@ def _standard() -> set[str]:
 
 
 def enter(prefix: str) -> None:
-    """Have this process, and what it starts, import from the packages in a folder.
-
-    Args:
-        prefix: The folder, which `farcall_runtime.environment` has made.
-    """
+    """Have this process, and what it starts, import from the packages in a folder."""
     packages = site_packages(prefix)
     rest = below(sys.path)
     sys.path[:] = [path for path in sys.path if path not in rest]

@@ -360,10 +360,6 @@ def _check_number(number: int | None, tasks: int) -> None:
 class _Bundle:
     """A bundle in the bucket, whose end is here.
 
-    Args:
-        job: Says which.
-        storage: The bucket.
-
     Attributes:
         index: The verified root of its index.
     """

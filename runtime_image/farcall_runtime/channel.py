@@ -157,11 +157,7 @@ class SupervisorEnd:
         self._socket.close()
 
     def go(self, what: Any) -> None:
-        """Let the task begin; from now on no call waits for its process.
-
-        Args:
-            what: Is passed on to it, JSON.
-        """
+        """Let the task begin; from now on no call waits for its process."""
         self._send(_Kind.GO, 0, what)
         self._socket.setblocking(False)
 
@@ -328,14 +324,7 @@ def _taken_apart(data: memoryview, description: int) -> Result:
 
 
 class TaskEnd:
-    """The end of the task's process.
-
-    Args:
-        theirs: The socket.
-        own_mark: Is on all that it sends.
-        their_mark: Is on all that the supervisor sends.
-        refuge: Memory that both ends share.
-    """
+    """The end of the task's process."""
 
     def __init__(
         self, theirs: socket.socket, own_mark: bytes, their_mark: bytes, refuge: mmap.mmap

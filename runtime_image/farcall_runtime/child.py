@@ -183,12 +183,7 @@ class Child:
         return self.status is not None
 
     def signal(self, number: int, why: str) -> None:
-        """Send a signal to the task's own process, which is to stop.
-
-        Args:
-            number: The signal.
-            why: What the function is told.
-        """
+        """Send a signal to the task's own process, which is to stop."""
         self._is_stopping = True
         self._why.write(why)
         if self.status is None:

@@ -622,14 +622,6 @@ def seal_outcome(
 ) -> list[Buffer]:
     """Frame and sign an outcome.
 
-    Args:
-        key: The bundle's outcome key.
-        context: The object's key in the bucket.
-        meta: What happened, JSON.
-        stdout: Output that is not stored yet.
-        stderr: The same of the other stream.
-        value: Packed pickles of the results, in pieces.
-
     Returns:
         Pieces to be stored one behind the other.
     """
@@ -738,12 +730,6 @@ def _open_receipt(key: bytes, context: str, data: Buffer) -> tuple[memoryview, m
 def receipted(key: bytes, context: str, data: Buffer, tasks: int) -> set[int]:
     """Verify a receipt, and return the numbers of the tasks whose value the client has.
 
-    Args:
-        key: The bundle's outcome key.
-        context: The receipt's key in the bucket.
-        data: The receipt.
-        tasks: How many tasks the bundle has.
-
     Raises:
         IntegrityError: It was not written by one that holds the key, or elsewhere.
         VersionMismatchError: It has another protocol version.
@@ -755,12 +741,6 @@ def receipted(key: bytes, context: str, data: Buffer, tasks: int) -> set[int]:
 
 def receipted_peaks(key: bytes, context: str, data: Buffer, tasks: int) -> dict[int, int]:
     """Verify a receipt, and return the peak memory of tasks in bytes, by number, where it tells.
-
-    Args:
-        key: The bundle's outcome key.
-        context: The receipt's key in the bucket.
-        data: The receipt.
-        tasks: How many tasks the bundle has.
 
     Raises:
         IntegrityError: It was not written by one that holds the key, or elsewhere.
@@ -795,13 +775,7 @@ def open_note(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
 
 
 def seal_usage(key: bytes, context: str, said: dict[str, Any]) -> list[Buffer]:
-    """Frame and sign what a task uses while it runs.
-
-    Args:
-        key: The bundle's outcome key.
-        context: The object's key in the bucket.
-        said: What it says, JSON.
-    """
+    """Frame and sign what a task uses while it runs."""
     return _seal_plain(USAGE, key, context, json.dumps(said).encode())
 
 

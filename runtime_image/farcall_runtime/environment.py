@@ -284,14 +284,7 @@ def _in_megabytes(size: int) -> str:
 
 
 class _Maker:
-    """Makes one environment.
-
-    Args:
-        home: The folder to make it in.
-        where: Place of the bundle.
-        storage: The bucket.
-        is_stopped: Tells whether the task is to stop.
-    """
+    """Makes one environment."""
 
     def __init__(
         self,
@@ -378,11 +371,7 @@ class _Maker:
 
 
 class _Progress:
-    """Tells, every now and then, how much has come.
-
-    Args:
-        total: Bytes of all.
-    """
+    """Tells, every now and then, how much has come."""
 
     def __init__(self, total: int) -> None:
         self._total = total

@@ -110,12 +110,7 @@ def in_words(error: BaseException) -> str:
 
 
 def with_traceback(error: BaseException, stack: TracebackType | None) -> str:
-    """Return what Python prints of an exception, as text like a `message`.
-
-    Args:
-        error: The exception.
-        stack: Where its traceback begins.
-    """
+    """Return what Python prints of an exception, as text like a `message`."""
 
     def in_short(_: BaseException) -> str:
         # The remote traceback is a note, on Python 3.10 a cause.

@@ -69,9 +69,6 @@ def tell_address(environment: MutableMapping[str, str]) -> None:
 
     Where a platform tells a name, it is the address of that from now on. A name may be there a
     moment later than the container: it is waited for.
-
-    Args:
-        environment: That of a container, changed in place.
     """
     name = environment.get(ENV_OWN_MAIN_ADDRESS)
     if name and int(environment.get(ENV_OWN_NODES) or "1") > 1:

@@ -21,11 +21,7 @@ has no room for is left out of it. The bucket has that all the same."""
 
 
 class Outlet:
-    """One stream of the container's own.
-
-    Args:
-        descriptor: Its number.
-    """
+    """One stream of the container's own."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -57,11 +53,7 @@ class Outlet:
             return len(self._waiting) >= _MOST_WAITING_BYTES and not self._is_stuck()
 
     def flush(self, until: float) -> None:
-        """Wait until all is written, or nobody reads.
-
-        Args:
-            until: When not to wait any longer, `time.monotonic`.
-        """
+        """Wait until all is written, or nobody reads."""
         with self._changed:
             while self._waiting and not self._is_stuck() and time.monotonic() < until:
                 self._changed.wait(0.1)

@@ -33,10 +33,6 @@ much as a request for an object, however many nodes there are."""
 class Peers:
     """The other nodes of one attempt.
 
-    Args:
-        job: The main node's assignment.
-        storage: The bucket.
-
     Attributes:
         left: Those of which no outcome was seen.
         failed: What the outcome of the one says that failed first; None if none has.

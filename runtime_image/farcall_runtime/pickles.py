@@ -187,11 +187,7 @@ def load_pieces(
 
 
 class Elsewhere(bytearray):
-    """Stands for the bytes of a shared value in what is pickled: a buffer that has none.
-
-    Args:
-        reference: Names the value.
-    """
+    """Stands for the bytes of a shared value in what is pickled: a buffer that has none."""
 
     __slots__ = ("reference",)
 

@@ -330,13 +330,7 @@ def _fails(self: Missing, *_: Any, **__: Any) -> NoReturn:
 
 
 class Missing:
-    """Stands for a name of the script whose statement failed in the job; any use raises why.
-
-    Args:
-        name: The name.
-        line: Line of the statement.
-        error: What it raised.
-    """
+    """Stands for a name of the script whose statement failed in the job; any use raises why."""
 
     def __init__(self, name: str, line: int, error: BaseException) -> None:
         stack = error.__traceback__
@@ -445,12 +439,7 @@ def fill_module(module: ModuleType, variables: dict[str, Any]) -> None:
 
 
 class Reference:
-    """Stands in a pickle for what a call of a function returns there.
-
-    Args:
-        function: The function, which the pickle names.
-        args: Its arguments.
-    """
+    """Stands in a pickle for what a call of a function returns there."""
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
         self._recipe = function, args

@@ -140,9 +140,6 @@ class Memory:
     other of the same value: what is changed in one argument is not changed in another. As long as
     nobody writes, all are the same memory.
 
-    Args:
-        descriptor: The payload's.
-
     Attributes:
         first: A mapping of all of it.
     """

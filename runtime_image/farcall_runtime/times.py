@@ -87,11 +87,7 @@ class Times:
         return None
 
     def stop(self, why: str) -> None:
-        """Have the function told to stop, for a reason of farcall's own.
-
-        Args:
-            why: What the function is told.
-        """
+        """Have the function told to stop, for a reason of farcall's own."""
         if self.stopped_at is None:
             self.stopped_at, self._stopped_for = time.monotonic(), why
 

@@ -156,9 +156,6 @@ def entry_points(text: str) -> Iterator[tuple[str, str]]:
 
     What is no name of a file, or no name of something in a module, is left out.
 
-    Args:
-        text: An ``entry_points.txt``.
-
     Source:
         https://packaging.python.org/en/latest/specifications/entry-points/
     """

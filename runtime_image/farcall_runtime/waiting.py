@@ -39,10 +39,6 @@ def calm(call: Callable[[], _Value]) -> _Value:
 def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
     """Start a thread that the process does not wait for at its end.
 
-    Args:
-        run: What it does.
-        name: What it is called.
-
     Raises:
         NoThreadError: The container has no room for another one.
     """

@@ -365,11 +365,7 @@ class Aws:
         )
 
     def operations(self, bucket: str) -> S3Operations:
-        """Return what asks of a bucket what obstore does not.
-
-        Args:
-            bucket: The bucket's name.
-        """
+        """Return what asks of a bucket what obstore does not."""
         return S3Operations(
             functools.partial(self.place, bucket),
             self._frozen,
@@ -416,9 +412,6 @@ class Aws:
         """Ask S3 which region a bucket is in; from now on its stores are opened for that one.
 
         To be asked where S3 refuses a request because of the region alone.
-
-        Args:
-            bucket: The bucket's name.
 
         Returns:
             Whether it is in another one than the one in force.
@@ -537,11 +530,6 @@ class Aws:
 
 async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]:
     """Call an operation of a botocore client.
-
-    Args:
-        client: The client.
-        operation: The method's name, such as ``"submit_job"``.
-        **parameters: The request.
 
     Raises:
         ServiceError: The service refused or could not be reached.

@@ -81,11 +81,7 @@ def _is_unknown(error: ServiceError) -> bool:
 
 
 class Waiting:
-    """A check that goes on.
-
-    Args:
-        check: What it is called.
-    """
+    """A check that goes on."""
 
     def __init__(self, check: str) -> None:
         self.heard = ""

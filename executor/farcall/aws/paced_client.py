@@ -87,9 +87,6 @@ class Limiter:
 
         What counts is the pace at which it was sent. So of several calls on their way at once,
         all refused, only the first slows the others down.
-
-        Args:
-            pace: What its `turn` returned.
         """
         slower = max(self._LEAST, self._KEPT * pace)
         if slower >= self.pace:
@@ -168,11 +165,6 @@ class PacedClient:
 
         A call that was refused for coming too fast was not carried out, and is made again, for
         an hour if no call of it gets through.
-
-        Args:
-            operation: The client's method, such as ``"submit_job"``.
-            ticket: With which the caller may withdraw it.
-            **parameters: The request.
 
         Raises:
             ServiceError: The service refused, or did not answer.

@@ -141,13 +141,7 @@ def heard(text: str) -> None:
 
 
 def explain(operation: str, error: BaseException, url: str = "") -> ServiceError:
-    """Turn what a call raised into an error that says what to do.
-
-    Args:
-        operation: The operation's name, such as ``"SubmitJob"``.
-        error: One of `ALL`.
-        url: The endpoint that was asked.
-    """
+    """Turn what a call raised into an error that says what to do."""
     if isinstance(error, botocore.exceptions.ClientError):
         return _refused(operation, error, url)
     error = showable(error)
@@ -184,10 +178,6 @@ def _said(cause: BaseException) -> str:
 
 def remedy(error: ServiceError, text: str = "") -> str:
     """Say what to do about a refusal of the credentials, of how they are used, or of their rights.
-
-    Args:
-        error: What a call met.
-        text: What the service said of it.
 
     Returns:
         The remedy; empty where it was something else.

@@ -221,10 +221,6 @@ class Backend(Protocol):
     async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
         """Tell whether the image that tasks run in holds nothing of farcall's.
 
-        Args:
-            settings: The options.
-            offline: Whether nobody is asked.
-
         Raises:
             ServiceError: The platform refused.
         """
@@ -300,9 +296,6 @@ class Backend(Protocol):
         What every platform's `JobDetail` tells, such as vCPUs and memory, is not among them, but
         its queue and its image are.
 
-        Args:
-            job_id: The job; an array as a whole.
-
         Returns:
             Options by name, as `Settings` has them; empty if there is no such job.
 
@@ -325,9 +318,6 @@ class Backend(Protocol):
 
     async def forget(self, detail: JobDetail) -> None:
         """Do away with what the platform keeps for one job alone, which nobody asks for again.
-
-        Args:
-            detail: The job.
 
         Raises:
             ServiceError: The platform refused.

@@ -45,9 +45,6 @@ def command(runtime: Runtime) -> list[str]:
 def fetched(command: Sequence[str]) -> str:
     """Return the bucket and key of the runtime that a command fetches, ``bucket/key``.
 
-    Args:
-        command: A job's command.
-
     Returns:
         Empty for any other command. That of another version of farcall's counts.
     """

@@ -102,9 +102,6 @@ def run_demo(tasks: int, port: int, *, page: bool) -> None:
 async def _run(tasks: int) -> None:
     """Run the demo.
 
-    Args:
-        tasks: Size of the sweep.
-
     Raises:
         ModuleNotFoundError: The ``demo`` extra is not installed.
     """
@@ -283,11 +280,7 @@ def _tell(console: Console, link: str, aws: farcall_local.LocalAWS) -> None:
 
 
 async def run_workflows(aws: farcall_local.LocalAWS) -> None:
-    """Run both to their end; what fails or is cancelled on the way belongs to them.
-
-    Args:
-        aws: The embedded AWS whose environment is set.
-    """
+    """Run both to their end; what fails or is cancelled on the way belongs to them."""
     # One after the other: a job that needs many processors stops those behind it in the queue.
     training = await _train_jobs(aws)
     await asyncio.gather(*(job.result() for job in training), _ocean(), return_exceptions=True)

@@ -97,12 +97,7 @@ def signed_in(registry: str, token: str) -> Iterator[dict[str, str]]:
 
 
 def run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
-    """Run a program on this terminal, and return its exit code; Ctrl-C is its own.
-
-    Args:
-        command: The program and its arguments.
-        variables: Of the environment, beside this process's.
-    """
+    """Run a program on this terminal, and return its exit code; Ctrl-C is its own."""
     sys.stdout.flush()
     environment = {**os.environ, **(variables or {})}
     with subprocess.Popen(command, env=environment) as process:  # noqa: S603  # the caller's

@@ -14,13 +14,7 @@ from farcall_runtime.contract import STDOUT
 
 
 async def follow(session: Session, job_id: str, *, count: int) -> None:
-    """Print what all nodes of a job write, to its end; who may not read logs is told so.
-
-    Args:
-        session: The running event loop's session.
-        job_id: The job's ID.
-        count: Number of its nodes.
-    """
+    """Print what all nodes of a job write, to its end; who may not read logs is told so."""
     printer: Printer[NodeLine] = Printer(
         begin=(lambda line: f"{line.node}: ") if count > 1 else (lambda _: ""), only=STDOUT
     )

@@ -235,12 +235,6 @@ def write(path: Path, before: str, after: str) -> Path | None:
 def put(path: Path, before: str, values: Mapping[str, Any], backend: BackendName = BATCH) -> None:
     """Set options in a file, and say so.
 
-    Args:
-        path: The file.
-        before: Its text.
-        values: The options.
-        backend: Whose section they stand in.
-
     Raises:
         FarcallError: It is not valid TOML, or cannot be written.
         SettingsError: An option is wrong.

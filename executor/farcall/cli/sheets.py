@@ -26,12 +26,7 @@ _MIB = 2**20
 
 
 def show(entry: Entry, said: Mapping[str, Any]) -> None:
-    """Print what is known of a job.
-
-    Args:
-        entry: The job.
-        said: What `overview.of` says of it.
-    """
+    """Print what is known of a job."""
     out = Console()
     prompt = "$ " if entry.is_command else ""
     title = Text.assemble(prompt, (in_a_line(entry.function), "bold"))

@@ -38,9 +38,6 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 class Covalent:
     """A Covalent server. Each call waits for its answer, up to 30 s.
 
-    Args:
-        address: Its URL.
-
     Raises:
         FarcallError: That is no URL.
     """
@@ -144,10 +141,6 @@ class Covalent:
         """Cancel nodes of a dispatch, or all of it with its sublattices.
 
         The server answers before it is done.
-
-        Args:
-            dispatch_id: The dispatch.
-            nodes: Numbers of its nodes; by default all.
 
         Raises:
             FarcallError: It does not answer, or refuses.

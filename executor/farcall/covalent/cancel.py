@@ -37,11 +37,7 @@ class _Share:
 
 
 class CovalentCompanion:
-    """Covalent's server as `farcall.operations.cancel.Companion`.
-
-    Args:
-        server: It.
-    """
+    """Covalent's server as `farcall.operations.cancel.Companion`."""
 
     def __init__(self, server: Covalent) -> None:
         self._server = server

@@ -37,11 +37,6 @@ class GroupRun:
 
     What came of it stays bytes, and its objects stay until Covalent has them.
 
-    Args:
-        settings: The options.
-        keys: Its nodes.
-        handle: Its job, if there is one.
-
     Attributes:
         settings: As the argument.
         keys: As the argument.

@@ -95,9 +95,6 @@ def ends(result: Result, nodes: Sequence[int], stdout: Bytes, stderr: Bytes) -> 
 def telling(*passing: type[Exception]) -> Iterator[None]:
     """Have an error say in its text what it is: the text is all that Covalent's server keeps.
 
-    Args:
-        passing: What is left as it is.
-
     Raises:
         FarcallError: In place of any other exception.
     """

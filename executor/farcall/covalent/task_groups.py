@@ -259,12 +259,7 @@ def under_way() -> TaskGroups:
 
 
 def planned_handle(where: Location, index: int) -> str:
-    """Return what to store of a job that has no ID yet, for `TaskGroups.find_job`.
-
-    Args:
-        where: Its bundle.
-        index: Number of the task there.
-    """
+    """Return what to store of a job that has no ID yet, for `TaskGroups.find_job`."""
     return f"{_PLANNED}{where.url}#{index}"
 
 

@@ -43,10 +43,6 @@ class Bucket:
 async def unfinished(access: Aws, queues: Iterable[str]) -> list[str]:
     """Name the jobs in queues that have not ended.
 
-    Args:
-        access: The open clients.
-        queues: Names or ARNs.
-
     Returns:
         ``<name> (<ID>, <status>)`` of each, those first that are furthest.
     """
@@ -60,12 +56,7 @@ async def unfinished(access: Aws, queues: Iterable[str]) -> list[str]:
 
 
 async def definitions(access: Aws, roles: Iterable[str]) -> list[str]:
-    """Return the ARNs of farcall's job definitions that give jobs one of some roles.
-
-    Args:
-        access: The open clients.
-        roles: Names of roles.
-    """
+    """Return the ARNs of farcall's job definitions that give jobs one of some roles."""
     ends = tuple(f"role/{role}" for role in roles)
     if not ends:
         return []

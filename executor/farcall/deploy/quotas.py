@@ -29,10 +29,6 @@ async def warnings(access: Aws, parameters: Mapping[str, str]) -> list[str]:
     """Say which quotas are less than what the queues may start.
 
     Nothing is said of one that cannot be asked for, nor where instance types are named.
-
-    Args:
-        access: The open clients.
-        parameters: Of the stack.
     """
     kinds = wanted.compute(parameters)
     quotas = _STANDARD | (_OF_GPUS if parameters["Gpu"] == "true" else {})

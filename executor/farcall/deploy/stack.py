@@ -178,10 +178,6 @@ class Stack:
         Where another command is at work on it, that is waited for. What came of a first try that
         failed is deleted.
 
-        Args:
-            parameters: Of the template, each of them.
-            tags: Of all that can have some.
-
         Returns:
             What it is now, and whether anything was changed.
 

@@ -41,12 +41,7 @@ _LARGEST_BYTES = 1024 * 1024
 
 
 class AttemptReporter:
-    """Warns of failed attempts while the task they belong to goes on.
-
-    Args:
-        backend: Where the jobs run.
-        stores: The buckets.
-    """
+    """Warns of failed attempts while the task they belong to goes on."""
 
     def __init__(self, backend: Backend, stores: Stores) -> None:
         self._backend = backend

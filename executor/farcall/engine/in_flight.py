@@ -50,11 +50,6 @@ class InFlight:
         Cancelling the wait takes a request back that waits for its turn. For one on its way the
         answer is waited for, and the job is terminated.
 
-        Args:
-            sending: Submits the job.
-            ticket: That of its requests.
-            name: Tells the job's name.
-
         Raises:
             FarcallError: What ``sending`` raises.
         """
@@ -81,11 +76,6 @@ class InFlight:
     async def look(self, name: str, queue: str, error: ServiceError) -> list[str]:
         """Return the jobs of a request that was not answered; none where there seems to be none.
 
-        Args:
-            name: The job's name.
-            queue: Its queue.
-            error: Why there was no answer.
-
         Raises:
             ServiceError: Whether there is a job cannot be told.
         """
@@ -104,11 +94,6 @@ class InFlight:
         self, name: str, queue: str, is_enough: Callable[[], bool] = _never
     ) -> list[str]:
         """Return the jobs of a name, once Batch lists one.
-
-        Args:
-            name: The name.
-            queue: Their queue.
-            is_enough: Tells whether nobody waits any more.
 
         Returns:
             None of them where Batch did not within `Timing.listed_within_s`.
@@ -177,13 +162,7 @@ class InFlight:
 
 
 def unanswered(name: str, error: ServiceError, failure: ServiceError) -> ServiceError:
-    """Say that a job may run.
-
-    Args:
-        name: The job's name.
-        error: Why there was no answer to it.
-        failure: Why the job was not found either.
-    """
+    """Say that a job may run."""
     return refusals.like(
         failure,
         f"{error}; whether job {name} was submitted is not known, because looking for it failed: "

@@ -134,10 +134,6 @@ class OutcomePoller:
 class _Lister:
     """What is looked for at one pace: all small bundles of a run, or one large one.
 
-    Args:
-        poller: Whose lister it is.
-        first_s: How long before the first look.
-
     Attributes:
         watches: By bundle.
     """

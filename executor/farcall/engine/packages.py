@@ -71,11 +71,7 @@ class Planned(NamedTuple):
 
 
 class TaskPackages:
-    """Packages that tasks of one session need.
-
-    Args:
-        threads: Where it is looked what is installed.
-    """
+    """Packages that tasks of one session need."""
 
     def __init__(self, threads: WorkerThreads) -> None:
         self._threads = threads
@@ -88,11 +84,6 @@ class TaskPackages:
 
     async def store(self, store: Store, root: str, settings: Settings) -> list[str | int] | None:
         """See to it that the packages are in the bucket which the options name.
-
-        Args:
-            store: The bucket.
-            root: Key prefix of the run.
-            settings: The options.
 
         Returns:
             What the bundle says of them; None where the image holds all.

@@ -32,11 +32,7 @@ class _Wanted:
 
 
 class Packer:
-    """Pickles functions and arguments of one event loop.
-
-    Args:
-        threads: Where that is done.
-    """
+    """Pickles functions and arguments of one event loop."""
 
     def __init__(self, threads: WorkerThreads) -> None:
         self._batcher: Batcher[_Wanted, tuple[Packed, Packed]] = Batcher(
@@ -50,11 +46,6 @@ class Packer:
         settings: Settings,
     ) -> tuple[Packed, Packed]:
         """Pickle a function and the arguments of the calls that one task makes.
-
-        Args:
-            function: The function.
-            calls: The arguments.
-            settings: The options.
 
         Raises:
             TaskNotPicklableError: Something cannot be pickled; the message says what.

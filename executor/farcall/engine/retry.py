@@ -158,9 +158,6 @@ class Plan:
     def with_options(self, options: Mapping[str, Any]) -> Settings:
         """Return the options of the new job.
 
-        Args:
-            options: Those that are to be others.
-
         Raises:
             SettingsError: A value is wrong, or the option is not one that can be another.
         """
@@ -670,11 +667,6 @@ def _left_out(returned: int, skip: int, size: int | None) -> int | None:
 async def find(session: Session, of: Submission, note: Note) -> JobDetail | None:
     """Return the job of a note, where Batch says that it runs tasks of a job again.
 
-    Args:
-        session: The event loop's session.
-        of: The job whose tasks these were.
-        note: The note.
-
     Raises:
         ServiceError: Batch refused a call.
     """
@@ -896,12 +888,7 @@ class _Copied:
 
 
 class _Streamed:
-    """The bytes of a large part of a bundle, read while they are sent; in a thread.
-
-    Args:
-        part: Where they lie, and their digest.
-        read: Reads some of them.
-    """
+    """The bytes of a large part of a bundle, read while they are sent; in a thread."""
 
     def __init__(self, part: Part, read: Callable[[Part], Future[Buffer]]) -> None:
         self._part = part

@@ -39,12 +39,7 @@ class _Stored:
 
 
 class Runtimes:
-    """Stores what jobs fetch of farcall's, once, and looks whether it is still there once an hour.
-
-    Args:
-        backend: Tells which jobs need it.
-        access: Tells where buckets are.
-    """
+    """Stores the runtime that jobs fetch, and checks once an hour that it exists."""
 
     def __init__(self, backend: Backend, access: Access) -> None:
         self._backend = backend
@@ -53,11 +48,6 @@ class Runtimes:
 
     async def stored(self, settings: Settings, store: Store, root: str) -> Runtime | None:
         """Return what a job's container fetches first, stored; None where its image holds it.
-
-        Args:
-            settings: The options.
-            store: The bucket.
-            root: Key prefix of any run.
 
         Raises:
             SettingsError: There is no such bucket.

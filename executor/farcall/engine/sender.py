@@ -229,10 +229,6 @@ async def withdraw(
 async def has_begun(store: Store, where: Location) -> bool:
     """Tell whether the job of a bundle has left something in the bucket.
 
-    Args:
-        store: The bucket.
-        where: The bundle's place.
-
     Raises:
         ServiceError: S3 refused.
     """

@@ -68,13 +68,7 @@ class _Value:
 
 
 class Use:
-    """What one bundle refers to; it is called, in a thread, with each value.
-
-    Args:
-        values: The session's values.
-        store: The bucket.
-        root: Key prefix of the run.
-    """
+    """What one bundle refers to; it is called, in a thread, with each value."""
 
     def __init__(self, values: SharedValues, store: Store, root: str) -> None:
         self._values = values
@@ -110,12 +104,7 @@ class Use:
 
 
 class SharedValues:
-    """The shared values that one session has used.
-
-    Args:
-        run: Name of this run, for its markers.
-        timing: How often markers are renewed.
-    """
+    """The shared values that one session has used."""
 
     def __init__(self, run: str, timing: Timing) -> None:
         self._run = run
@@ -130,21 +119,11 @@ class SharedValues:
         self._sweeping: dict[tuple[Store, str], asyncio.Future[None]] = {}
 
     def use(self, store: Store, root: str) -> Use:
-        """Begin a bundle.
-
-        Args:
-            store: The bucket.
-            root: Key prefix of the run.
-        """
+        """Begin a bundle."""
         return Use(self, store, root)
 
     async def pin(self, store: Store, root: str, pieces: Sequence[Piece]) -> None:
         """Hold values that the user puts, until `discard` or the session's end.
-
-        Args:
-            store: The bucket.
-            root: Key prefix of the run.
-            pieces: The values.
 
         Raises:
             Exception: As of `hold`; then none of them is held.

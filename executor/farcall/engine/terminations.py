@@ -98,13 +98,7 @@ class Terminations:
         return {job_id: error for job_id, error in why.items() if error is not None}
 
     async def leave(self, job_ids: Iterable[str], tasks: int, reason: str) -> None:
-        """End jobs for one who goes away; say so, and whatever goes wrong.
-
-        Args:
-            job_ids: The jobs' IDs.
-            tasks: How many tasks of theirs are unfinished.
-            reason: Kept by Batch.
-        """
+        """End jobs for one who goes away; say so, and whatever goes wrong."""
         left = self._in_few(job_ids)
         what = f"{counted(tasks, 'unfinished task')} of {named(left)}"
         if self._is_abandoned:
@@ -120,12 +114,7 @@ class Terminations:
             _log.warning("ended %s", what)
 
     async def leave_one(self, job_id: str, reason: str) -> None:
-        """End a job for one who goes away, together with others, and whatever goes wrong.
-
-        Args:
-            job_id: The job's ID.
-            reason: Kept by Batch.
-        """
+        """End a job for one who goes away, together with others, and whatever goes wrong."""
         self._doom([job_id], reason).is_left = True
         try:
             with self._interrupts:

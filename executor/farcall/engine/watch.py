@@ -170,13 +170,7 @@ class Trouble:
         return next(iter(self._texts.values()), "")
 
     def note(self, patience: Patience, error: FarcallError, left_s: float) -> None:
-        """Note a failure that is borne, and say so: at once, and then once a minute.
-
-        Args:
-            patience: What bears it.
-            error: The failure.
-            left_s: For how long it is borne.
-        """
+        """Note a failure that is borne, and say so: at once, and then once a minute."""
         is_new = not self._texts
         minutes = max(1, round(left_s / 60))
         text = f"{error}; trying again for {minutes} min"
@@ -199,11 +193,7 @@ class Trouble:
 
     @contextlib.contextmanager
     def told_to(self, listener: Callable[[str], None]) -> Iterator[None]:
-        """Have somebody told as often as it is said, for as long as a block lasts.
-
-        Args:
-            listener: Takes `text`.
-        """
+        """Have somebody told as often as it is said, for as long as a block lasts."""
         self._listeners.append(listener)
         if self._texts:
             listener(self.text)
@@ -218,12 +208,7 @@ class Trouble:
 
 
 class Patience:
-    """Bears failures of the tracker's own calls, but not for ever.
-
-    Args:
-        trouble: Is told of them.
-        timing: For how long.
-    """
+    """Bears failures of the tracker's own calls, but not for ever."""
 
     def __init__(self, trouble: Trouble, timing: Timing) -> None:
         self._trouble = trouble

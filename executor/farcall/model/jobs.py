@@ -185,11 +185,7 @@ class JobDetail:
     is_command: bool = False
 
     def with_status_of(self, listed: JobDetail) -> JobDetail:
-        """Return the same job as it is by now.
-
-        Args:
-            listed: What a listing says of it.
-        """
+        """Return the same job as it is by now."""
         return replace(
             self,
             status=listed.status,
@@ -298,11 +294,7 @@ class JobDetail:
         return False
 
     def dwell(self, timing: Timing) -> Dwell:  # another platform's need it
-        """Say how long the job may be blocked before it is told, and before it is ended.
-
-        Args:
-            timing: The numbers.
-        """
+        """Say how long the job may be blocked before it is told, and before it is ended."""
         return Dwell()
 
     @property
@@ -327,11 +319,7 @@ class JobDetail:
         return f"the job is {self.status}", "wait"
 
     def of_attempt(self, said: Attempt) -> JobDetail:
-        """Return the job as if it had been this attempt alone, and had failed.
-
-        Args:
-            said: What is known of the attempt.
-        """
+        """Return the job as if it had been this attempt alone, and had failed."""
         return replace(
             self,
             status=JobStatus.FAILED,

@@ -579,11 +579,7 @@ class Settings(BaseModel):
         return type(self)(**{**given, **options})
 
     def with_packages(self, requirements: Iterable[str]) -> Settings:
-        """Return settings with more ``extra_packages``; nothing is read anew.
-
-        Args:
-            requirements: They have been parsed.
-        """
+        """Return settings with more ``extra_packages``; nothing is read anew."""
         return self.with_options(extra_packages=[*self.extra_packages, *requirements])
 
     def with_options(self, **options: Any) -> Settings:

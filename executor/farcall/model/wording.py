@@ -8,13 +8,7 @@ _MOST_NAMED = 5
 
 
 def counted(number: int, noun: str, plural: str = "s") -> str:
-    """Return a number with what it counts, in the plural where it is not one.
-
-    Args:
-        number: How many.
-        noun: What, in the singular.
-        plural: What the plural has more.
-    """
+    """Return a number with what it counts, in the plural where it is not one."""
     return f"{number} {noun}{plural * (number != 1)}"
 
 

@@ -81,12 +81,7 @@ def list_nodes(nodes: Iterable[NodeOf]) -> list[Any]:
 
 
 def node_at(listed: Any, index: int) -> NodeOf | None:
-    """Return which node a task is, given what `list_nodes` wrote; None if that does not say.
-
-    Args:
-        listed: What it wrote.
-        index: Number of the task in its job.
-    """
+    """Return which node a task is, given what `list_nodes` wrote; None if that does not say."""
     try:
         for dispatch, runs in listed:
             for first, step, count in runs:

@@ -89,12 +89,6 @@ async def cancel_all(
     Where it is a dispatch of Covalent's, that is cancelled as a whole, with its sublattices and
     whatever else it runs; otherwise this is the same as `cancel`.
 
-    Args:
-        session: The open clients.
-        entries: The jobs, ended ones among them.
-        reason: Kept by Batch.
-        companion: Covalent's server, where there is one.
-
     Returns:
         One for each job that has to be ended, and for each dispatch that is `idle`.
 

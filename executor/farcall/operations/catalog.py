@@ -130,11 +130,7 @@ class Query(NamedTuple):
 
 
 class Catalog:
-    """Lists jobs, and remembers what does not change.
-
-    Args:
-        backend: Where they run.
-    """
+    """Lists jobs, and remembers what does not change."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -145,10 +141,6 @@ class Catalog:
 
         It takes one request for each 100 jobs that farcall submitted there since, and one more
         the first time.
-
-        Args:
-            queues: Names or ARNs.
-            query: Which jobs.
 
         Raises:
             ServiceError: Batch refused a call, or there is no such queue.
@@ -161,9 +153,6 @@ class Catalog:
 
     async def recognize(self, listed: list[JobDetail]) -> list[Entry]:
         """Return those of some listed jobs that farcall submitted, with all that is known of them.
-
-        Args:
-            listed: Jobs as `Backend.list_jobs` gives them.
 
         Raises:
             ServiceError: Batch refused a call.

@@ -86,9 +86,6 @@ class Finder:
     async def newest(self, workflow: str | None = None) -> Entry:
         """Find the user's newest job.
 
-        Args:
-            workflow: Only of this workflow.
-
         Raises:
             UnknownError: There is none among the newest of the queue.
             ServiceError: The platform refused a call.

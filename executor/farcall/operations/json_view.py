@@ -140,11 +140,7 @@ def attempt(number: int, said: Attempt) -> dict[str, Any]:
 
 
 def node(said: JobDetail) -> dict[str, Any]:
-    """Return what is known of a node of a job on several.
-
-    Args:
-        said: Its description.
-    """
+    """Return what is known of a node of a job on several."""
     return {
         "id": said.job_id,
         "index": said.node_index,

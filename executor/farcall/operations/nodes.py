@@ -24,12 +24,7 @@ async def of(session: Session, detail: JobDetail) -> dict[int, JobDetail]:
 
 
 def unstarted(whole: JobDetail, number: int) -> JobDetail:
-    """Describe a node of which the backend says nothing yet: it is as its job is.
-
-    Args:
-        whole: The job.
-        number: The node's number.
-    """
+    """Describe a node of which the backend says nothing yet: it is as its job is."""
     # The main node runs, and the others are on their way.
     runs = whole.status is JobStatus.RUNNING
     return replace(

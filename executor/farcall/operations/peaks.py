@@ -63,11 +63,7 @@ class _Array:
 
 
 class Peaks:
-    """Reads them, on one event loop, and remembers those of the arrays asked about last.
-
-    Args:
-        session: The event loop's session.
-    """
+    """Reads them, on one event loop, and remembers those of the arrays asked about last."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -85,12 +81,7 @@ class Peaks:
         return bool(succeeded) if array is None else bool(_due(array, parent, succeeded))
 
     async def read(self, parent: JobDetail, succeeded: Collection[int]) -> list[int]:
-        """Read some; return the indexes of children of which the peak is known now.
-
-        Args:
-            parent: The array.
-            succeeded: The indexes of its children that succeeded.
-        """
+        """Read some; return the indexes of children of which the peak is known now."""
         array = self._arrays.pop(parent.job_id, None) or _Array()
         self._arrays[parent.job_id] = array
         while len(self._arrays) > _MOST_ARRAYS:

@@ -38,11 +38,7 @@ _MOST_REASONS = 20_000
 
 
 class Reasons:
-    """Reads them, on one event loop.
-
-    Args:
-        session: The event loop's session.
-    """
+    """Reads them, on one event loop."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -56,9 +52,6 @@ class Reasons:
 
     async def fill(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return some jobs with what is known of them.
-
-        Args:
-            entries: Plain jobs, arrays, children and nodes.
 
         Raises:
             ServiceError: Batch refused a call. What S3 refuses is a job's `Why.trouble`.
@@ -143,10 +136,6 @@ class Reasons:
 
     async def errors(self, parent: JobDetail, listed: Iterable[JobDetail]) -> dict[int, Reason]:
         """Return why children of an array failed, a request for each not known yet.
-
-        Args:
-            parent: The array.
-            listed: What a listing says of the children.
 
         Returns:
             By index, those that failed and that nobody ended.
@@ -237,12 +226,7 @@ def _at(texts: Sequence[str], index: int) -> str | None:
 
 
 def child_of(parent: JobDetail, listed: JobDetail) -> JobDetail:
-    """Return all that is known of an array's child.
-
-    Args:
-        parent: The array.
-        listed: What a listing says of the child.
-    """
+    """Return all that is known of an array's child."""
     return replace(
         parent.with_status_of(listed),
         job_id=listed.job_id,

@@ -79,10 +79,6 @@ class Found:
 async def find(session: Session, job_id: str) -> Found:
     """Look whether a job can be replayed; of an array its first failed child is meant.
 
-    Args:
-        session: The event loop's session.
-        job_id: A whole ID.
-
     Raises:
         JobLostError: Batch does not know the job.
         UnknownError: farcall did not submit it, or it is an array of which no child failed.

@@ -357,11 +357,6 @@ def _is_needed_here(requirement: Requirement, extras: Sequence[str]) -> bool:
 def fetch(items: Sequence[Item], target: Target, folder: Path) -> list[Item]:
     """Fetch those that are not installed here; return all of them with where they lie.
 
-    Args:
-        items: What is to be packed.
-        target: What for.
-        folder: Where the wheels are unpacked.
-
     Raises:
         SettingsError: Some have no wheel for the platform; the message has all of them.
         FarcallError: No index was reached.
@@ -414,10 +409,6 @@ def _shortly(error: UvError) -> str:
 
 def pack(item: Item, folder: Path) -> tuple[Packed, Archive]:
     """Make a distribution's archive, and note what came of it.
-
-    Args:
-        item: Its files are here.
-        folder: Folder for the archive.
 
     Raises:
         SettingsError: A file of it is not there, or belongs where a job has no such place.

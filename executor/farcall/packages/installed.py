@@ -106,11 +106,7 @@ class About:
 
 
 def scan(path: Sequence[str] | None = None) -> list[Found]:
-    """Return the distributions on a path; of several of a name the first, as Python imports it.
-
-    Args:
-        path: By default this interpreter's.
-    """
+    """Return the distributions on a path; of several of a name the first, as Python imports it."""
     found: dict[str, Found] = {}
     for entry in sys.path if path is None else path:
         for each in _in_folder(entry or os.curdir):

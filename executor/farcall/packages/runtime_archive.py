@@ -49,10 +49,6 @@ def seal(target: Target, folder: Path) -> tuple[Sealed, Callable[[], Archive]]:
 
     What it was the last time is noted, so that it is mostly not made to find that out.
 
-    Args:
-        target: What the jobs run on.
-        folder: For the file, if it is made.
-
     Raises:
         FarcallError: It cannot be made here.
     """

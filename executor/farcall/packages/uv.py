@@ -146,12 +146,6 @@ def fetch(pins: Sequence[Pin], target: Target, source: Source, to: Path) -> None
 
     What they need is not looked at: these, and no others, in these versions.
 
-    Args:
-        pins: The distributions.
-        target: The platform.
-        source: Where uv runs, and what it reads.
-        to: The folder.
-
     Raises:
         UvError: One has no wheel, a hash is another one, or nobody was reached.
         SettingsError: There is no uv.

@@ -183,12 +183,7 @@ class Bundle:
         return self.where
 
     def environment(self, *, url: str, region: str) -> dict[str, str]:
-        """Return what the job has to know, once `pieces` is through.
-
-        Args:
-            url: URL of the bucket.
-            region: Region of the bucket.
-        """
+        """Return what the job has to know, once `pieces` is through."""
         environment = {
             contract.ENV_BUNDLE: self.where.url,
             contract.ENV_DIGEST: self.digest,

@@ -110,12 +110,7 @@ class Group:
         )
 
     def add(self, reason: Reason, count: int) -> None:
-        """Take in calls that failed for the same reason.
-
-        Args:
-            reason: Theirs, which has the same `Reason.likeness`.
-            count: How many they are.
-        """
+        """Take in calls that failed for the same reason."""
         self.count += count
         both = zip(_VARYING.findall(self.reason.text), _VARYING.findall(reason.text), strict=False)
         self.varying |= {place for place, (one, other) in enumerate(both) if one != other}
@@ -141,11 +136,6 @@ class Groups:
 
     def add(self, number: int, reason: Reason, count: int = 1) -> Group:
         """Take in calls that failed.
-
-        Args:
-            number: Number of the first of them.
-            reason: Why.
-            count: How many they are.
 
         Returns:
             The group that they are part of.

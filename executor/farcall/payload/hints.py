@@ -56,12 +56,7 @@ _HINTS = (
 
 
 def hint(kind: str, message: str) -> str:
-    """Return what to do about an error; empty where there is nothing to say.
-
-    Args:
-        kind: Its class, such as ``"AttributeError"``.
-        message: Its text.
-    """
+    """Return what to do about an error; empty where there is nothing to say."""
     for kinds, text, found in _HINTS:
         meant = re.fullmatch(text, message)
         if meant is not None and re.fullmatch(kinds, kind.rpartition(".")[2]):

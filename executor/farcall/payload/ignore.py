@@ -67,11 +67,7 @@ class Ignore:
                 self._rules.append(rule)
 
     def leaves_out(self, path: str) -> bool:
-        """Tell whether a path is left out.
-
-        Args:
-            path: Relative to the folder, with slashes.
-        """
+        """Tell whether a path is left out."""
         is_out = False
         for rule in self._rules:
             if rule.takes_back == is_out and rule.pattern.fullmatch(path):

@@ -274,12 +274,7 @@ def pack_value(value: object, using: Pickling | None = None) -> Value:
 
 
 def pack_plain(value: object, origin: Origin = HERE) -> Packed:
-    """Pack plain data of farcall's own, with what others pickled inside it as bytes.
-
-    Args:
-        value: The data.
-        origin: Who pickled what is inside.
-    """
+    """Pack plain data of farcall's own, with what others pickled inside it as bytes."""
     parts = pickles.dump(value)
     return _share(_frame(parts, origin=origin), parts, Digests())
 

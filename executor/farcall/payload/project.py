@@ -361,14 +361,7 @@ def _constants_of(file: str) -> frozenset[str]:
 
 
 class _CallerRules(Rules):
-    """Here: jobs have the modules whose files are sent, and maybe the script.
-
-    Args:
-        sources: The project's files.
-        sent: The modules that are sent, by name.
-        by_value: Names of modules that are not.
-        script: The script, if a job runs it.
-    """
+    """Here: jobs have the modules whose files are sent, and maybe the script."""
 
     def __init__(
         self,

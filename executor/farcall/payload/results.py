@@ -168,15 +168,7 @@ def complete(
     calls: int,
     why: Verdict | None = None,
 ) -> list[Result]:
-    """Add to what `read` found a result for each call that was not begun.
-
-    Args:
-        found: What it found.
-        meta: The outcome's description.
-        job: What errors say of the job.
-        calls: How many calls the task has.
-        why: As for `read`.
-    """
+    """Add to what `read` found a result for each call that was not begun."""
     if len(found) >= calls:
         return found
     if meta["status"] in (OutcomeStatus.DONE, OutcomeStatus.REFUSED):  # none could be run
@@ -193,13 +185,7 @@ def complete(
 
 
 def shared(found: list[Result], meta: dict[str, Any], job: About) -> list[Result]:
-    """Return the same results, each with its part of a job's whole output.
-
-    Args:
-        found: What `read` found.
-        meta: The outcome's description.
-        job: Has the output.
-    """
+    """Return the same results, each with its part of a job's whole output."""
     if meta["status"] == OutcomeStatus.REFUSED:
         return [each._replace(stdout=job.stdout, stderr=job.stderr) for each in found]
     begun = zip(found, _shares(meta, job), strict=False)

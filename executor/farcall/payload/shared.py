@@ -213,10 +213,6 @@ class Value:
     def of(cls, value: object, digests: Digests | None = None) -> Value:
         """Pickle a value.
 
-        Args:
-            value: The value.
-            digests: Remembers what was hashed.
-
         Raises:
             Exception: Whatever the value's own pickling code raises.
         """

@@ -304,11 +304,7 @@ def _ignored_by(root: str) -> _Rules | None:
 
 
 class _Walk:
-    """A walk over the folders of a project.
-
-    Args:
-        exclude: Patterns of the option ``exclude_sources``.
-    """
+    """A walk over the folders of a project."""
 
     def __init__(self, exclude: Sequence[str]) -> None:
         self.files: dict[str, File] = {}

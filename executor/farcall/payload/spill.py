@@ -96,11 +96,7 @@ def where_needed(folder: str) -> FolderFor:
 
 
 class Spill(pickles.Sink):
-    """Keeps a pickle in memory, and moves it to a file where memory runs short.
-
-    Args:
-        folder: Where the file would lie.
-    """
+    """Keeps a pickle in memory, and moves it to a file where memory runs short."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()

@@ -15,9 +15,6 @@ def with_source(text: str) -> str:
 
     A function that travels by value leaves its file behind, so Python finds no source there. As
     in any traceback, the lines are those the file has now.
-
-    Args:
-        text: A formatted traceback.
     """
     lines = text.splitlines()
     shown = []

@@ -106,11 +106,7 @@ async def texts_of(store: Store, submission: Submission) -> list[str] | None:
 
 
 class BundleReader:
-    """Reads the arguments of tasks, on one event loop; bundles that are asked for stay open.
-
-    Args:
-        stores: The buckets.
-    """
+    """Reads the arguments of tasks, on one event loop; bundles that are asked for stay open."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores

@@ -172,10 +172,6 @@ class Written:
 
         There is one copy of it in memory, and some chunks on their way.
 
-        Args:
-            store: The bucket.
-            stream: ``"stdout"`` or ``"stderr"``.
-
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
             ServiceError: S3 refused.
@@ -260,13 +256,7 @@ class ChunkPlace(NamedTuple):
 
 
 class Chunks:
-    """The chunks of one task's output.
-
-    Args:
-        store: The bucket.
-        submission: The task's job.
-        index: Its number there.
-    """
+    """The chunks of one task's output."""
 
     def __init__(self, store: Store, submission: Submission, index: int) -> None:
         self._store = store

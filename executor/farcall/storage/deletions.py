@@ -107,14 +107,7 @@ class Deletions:
     def add_delivered(
         self, submission: Submission, index: int, keys: Iterable[str], peak_bytes: int = 0
     ) -> None:
-        """Delete a task's objects likewise, its outcome among them, and say before that they were.
-
-        Args:
-            submission: Its job.
-            index: Its number there.
-            keys: The objects.
-            peak_bytes: Its peak memory, where that is known.
-        """
+        """Delete the objects of a task, its outcome too, after a note that they were."""
         if not self._may_delete:
             return
         where = submission.where
@@ -131,12 +124,7 @@ class Deletions:
         self._marks.setdefault(where, []).append(key)
 
     def end_bundle(self, where: Location, *, delete: bool) -> None:
-        """Note that nothing else of a bundle is delivered here.
-
-        Args:
-            where: The bundle's place.
-            delete: Whether it is to be deleted, too.
-        """
+        """Note that nothing else of a bundle is delivered here."""
         bundle, marks = self._bundles.pop(where, None), self._marks.pop(where, ())
         if not delete or not self._may_delete:
             return

@@ -18,13 +18,7 @@ class Held:
         self._held: dict[int, tuple[Store, list[str]]] = {}
 
     def hold(self, holder: object, store: Store, keys: list[str]) -> None:
-        """Keep objects until their holder is gone.
-
-        Args:
-            holder: Whoever may ask for them.
-            store: The bucket.
-            keys: The objects' keys.
-        """
+        """Keep objects until their holder is gone."""
         number = next(self._numbers)
         self._held[number] = store, keys
         loop = asyncio.get_running_loop()

@@ -21,12 +21,6 @@ async def mark_cancelled(
 ) -> None:
     """Store the marks of tasks of an array, which are deleted with its bundle.
 
-    Args:
-        store: The bucket.
-        submission: The array.
-        indexes: Numbers of the tasks.
-        reason: Why they are cancelled.
-
     Raises:
         ServiceError: S3 refused.
     """

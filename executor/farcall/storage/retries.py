@@ -51,11 +51,6 @@ class Note:
 async def write(store: Store, of: Submission, note: Note) -> None:
     """Store a note, or store it anew.
 
-    Args:
-        store: The bucket.
-        of: The job whose tasks run again.
-        note: By which job.
-
     Raises:
         ServiceError: S3 refused.
     """
@@ -72,10 +67,6 @@ async def write(store: Store, of: Submission, note: Note) -> None:
 
 async def read(store: Store, of: Submission) -> list[Note]:
     """Return the notes on who runs tasks of a job again; those that others wrote are passed by.
-
-    Args:
-        store: The bucket.
-        of: The job whose tasks run again.
 
     Raises:
         ServiceError: S3 refused.

@@ -164,10 +164,6 @@ async def collect(store: Store, place: SharedPlace) -> bool:
 async def values_in(store: Store, prefix: str) -> list[SharedPlace]:
     """Return where the values of a bucket lie.
 
-    Args:
-        store: The bucket.
-        prefix: See `farcall_runtime.contract.shared_prefix`.
-
     Raises:
         SettingsError: There is no such bucket.
         ServiceError: S3 refused or could not be reached.

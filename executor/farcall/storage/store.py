@@ -129,9 +129,6 @@ class Store:
     async def check(self, root: str) -> None:
         """See that the bucket is there, and that a run's inbox can be looked into.
 
-        Args:
-            root: Key prefix of the run.
-
         Raises:
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.

@@ -12,11 +12,7 @@ from farcall.storage.store import Store
 
 
 class Stores:
-    """The stores of one session.
-
-    Args:
-        access: The open clients.
-    """
+    """The stores of one session."""
 
     def __init__(self, access: Access) -> None:
         self._access = access

@@ -69,12 +69,7 @@ def take(chunks: Iterator[Buffer]) -> list[Buffer]:
 
 
 def in_parts(first: list[Buffer], chunks: Iterator[Buffer]) -> Iterator[Part]:
-    """Cut an object into parts of `PART_BYTES`; the last one may be smaller.
-
-    Args:
-        first: Its first chunks; the list is emptied.
-        chunks: The others.
-    """
+    """Cut an object into parts of `PART_BYTES`; the last one may be smaller."""
     taken: list[Buffer] = []
     size = 0
     while (chunk := first.pop(0) if first else next(chunks, None)) is not None:

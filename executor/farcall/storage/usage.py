@@ -66,13 +66,7 @@ async def now(store: Store, submission: Submission, index: int, attempt: int) ->
 
 
 def checked(said: dict[str, Any], attempt: int, at: datetime) -> UsageNow | None:
-    """Return what an object says of an attempt, where all of it is plausible.
-
-    Args:
-        said: What it says.
-        attempt: The attempt that runs.
-        at: When it was stored.
-    """
+    """Return what an object says of an attempt, where all of it is plausible."""
     values: list[Any] = [said.get(name) for name in _NAMES]
     memory, peak, limit, cpu_s = values
     is_plausible = (

@@ -21,12 +21,7 @@ what is in use."""
 
 
 def key_of(prefix: str, sha256: str) -> str:
-    """Return the key of an archive.
-
-    Args:
-        prefix: The option ``prefix``.
-        sha256: The archive's, hexadecimal.
-    """
+    """Return the key of an archive."""
     return f"{run_root(prefix, 'workspaces')}/{sha256}.tar.gz"
 
 
@@ -34,11 +29,6 @@ async def put_once(store: Store, key: str, archive: Archive) -> bool:
     """Store an archive, unless it is there.
 
     Two clients that do so at once store the same bytes twice, which harms nobody.
-
-    Args:
-        store: The bucket.
-        key: Its key.
-        archive: The archive.
 
     Returns:
         Whether it was stored now.

@@ -37,9 +37,6 @@ class Places(Protocol):
     def asked(self, cfg: Mapping[str, Any]) -> Settings:
         """Return the settings to list apps with.
 
-        Args:
-            cfg: Run options.
-
         Raises:
             SettingsError: One is wrong.
         """
@@ -120,11 +117,7 @@ class _Known(NamedTuple):
 
 
 class Apps:
-    """Finds apps, on one event loop; remembers their jobs' IDs.
-
-    Args:
-        places: Where they are.
-    """
+    """Finds apps, on one event loop; remembers their jobs' IDs."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -133,14 +126,7 @@ class Apps:
         self._looks: dict[str, asyncio.Task[App | None]] = {}
 
     def note(self, app_id: str, settings: Settings, job_id: str, session: Session) -> None:
-        """Note an app that was submitted here: lists lag behind, and it may be in another region.
-
-        Args:
-            app_id: Its ID.
-            settings: With which it was submitted.
-            job_id: Its job's.
-            session: Where that was.
-        """
+        """Note an app submitted here: lists lag behind, and it may be in another region."""
         self._settings[app_id] = settings
         lost_at = clock.now() + session.timing.lost_after_s
         self._known[app_id] = _Known(job_id, None, lost_at=lost_at)

@@ -91,11 +91,7 @@ class FarcallOptions(StructuredOpts):
         raise NotImplementedError
 
     def unfetchable(self, settings: Settings) -> str:
-        """Say why a job could not fetch its workspace from the bucket; empty where it can.
-
-        Args:
-            settings: Those of these options.
-        """
+        """Say why a job could not fetch its workspace from the bucket; empty where it can."""
         raise NotImplementedError
 
     def _settings(self, app: Mapping[str, Any], more: dict[str, Any]) -> Settings:

@@ -77,23 +77,13 @@ class Request(ABC):
 
 
 def chosen(settings: Settings, more: Iterable[str]) -> dict[str, Any]:
-    """Return the options that say where a request is sent, and what is looked up before.
-
-    Args:
-        settings: Those of the app.
-        more: The platform's own.
-    """
+    """Return the options that say where a request is sent, and what is looked up before."""
     set_ = settings.model_fields_set
     return {name: getattr(settings, name) for name in (*_HOW, *more) if name in set_}
 
 
 async def write(name: str, groups: Sequence[Nodes], settings: Settings) -> dict[str, Any]:
     """Write the platform's requests of a job. Nobody is asked for anything.
-
-    Args:
-        name: The job's name.
-        groups: What its nodes run.
-        settings: The options.
 
     Raises:
         SettingsError: The platform would refuse the job, or there is no such profile.
@@ -124,12 +114,7 @@ async def submit(session: Session, request: Request) -> str:
 
 
 def spec_of(session: Session, request: Request) -> JobSpec:
-    """Describe the job of a request.
-
-    Args:
-        session: With which it is submitted.
-        request: The request.
-    """
+    """Describe the job of a request."""
     settings = request.settings()
     environment = {ENV_RUN: session.run, **Workflow.of(settings).environment()}
     return JobSpec(request.name, 1, environment, settings, requests=request.requests)

@@ -133,12 +133,7 @@ def command(role: Role) -> list[str]:
 
 
 def environment(role: Role, index: int) -> dict[str, str]:
-    """Return a role's variables.
-
-    Args:
-        role: The role.
-        index: Its place in the app.
-    """
+    """Return a role's variables."""
     return {
         **role.env,
         ENV_ROLE_INDEX: str(index),
@@ -229,12 +224,6 @@ def overlay(role: Role, namespace: str, kind: str, of_role: Sequence[str]) -> di
 
 def merge(document: dict[str, Any], overlay: Mapping[str, Any], namespace: str, into: str) -> None:
     """Merge an overlay into a document, as TorchX does.
-
-    Args:
-        document: It is changed.
-        overlay: What is merged.
-        namespace: Key of the role's metadata.
-        into: What the document is called.
 
     Raises:
         SettingsError: It cannot be merged.

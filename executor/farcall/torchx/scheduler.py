@@ -45,9 +45,6 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
     All errors are farcall's own: `farcall.FarcallError`, and of it `farcall.SettingsError`, a
     ValueError, for what is wrong in a call.
 
-    Args:
-        session_name: Name of TorchX's session.
-
     Attributes:
         NAME: The scheduler's name.
         PLACES: What stands before the colon of an app's ID.
@@ -83,13 +80,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
 
     @abstractmethod
     def _read_back(self, requests: dict[str, Any], app: App, settings: Settings) -> Request:
-        """Return what `Backend.requests_of` says of an app as a request.
-
-        Args:
-            requests: It.
-            app: The app.
-            settings: With which it was found.
-        """
+        """Return what `Backend.requests_of` says of an app as a request."""
 
     async def _check(self, session: Session, wanted: Request) -> None:
         """See, before anything is submitted, that the platform takes a request.

@@ -19,9 +19,6 @@ _REFUSED_FOR_S = 10.0
 class Account:
     """Gives the session, and opens a new one where the credentials have expired.
 
-    Args:
-        settings: The options.
-
     Attributes:
         settings: The same.
     """
@@ -71,11 +68,7 @@ class Account:
         return self._peaks
 
     async def renew(self, error: FarcallError) -> None:
-        """Forget a session whose credentials have expired: files may hold new ones by now.
-
-        Args:
-            error: What a call met.
-        """
+        """Forget a session whose credentials have expired: files may hold new ones by now."""
         expired = isinstance(error, ServiceError) and refusals.is_expired(error)
         if expired and self._session is not None:
             session, self._session = self._session, None

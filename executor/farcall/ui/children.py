@@ -32,12 +32,7 @@ _MOST_DESCRIBED = 300
 
 
 class Children(Parts):
-    """The children of an array, by index.
-
-    Args:
-        account: The account.
-        parent_id: The array's ID.
-    """
+    """The children of an array, by index."""
 
     def __init__(self, account: Account, parent_id: str) -> None:
         super().__init__(account)

@@ -45,15 +45,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Refuses what it must before the application behind it sees it, and sets the headers.
-
-    Args:
-        app: What it guards.
-        token: The secret of this start.
-        host: Where the server listens.
-        port: Its port.
-        read_only: Whether whatever changes something is refused.
-    """
+    """Refuses what it must before the application behind it sees it, and sets the headers."""
 
     def __init__(self, app: ASGIApp, *, token: str, host: str, port: int, read_only: bool) -> None:
         self._app = app
@@ -155,12 +147,7 @@ def answer(status: int, text: str) -> Json:
 
 
 def url(host: str, port: int) -> str:
-    """Return the address at which a browser on this machine reaches a server.
-
-    Args:
-        host: Where it listens.
-        port: Its port.
-    """
+    """Return the address at which a browser on this machine reaches a server."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
     name = everywhere.get(host, host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"

@@ -46,12 +46,6 @@ class _Known(NamedTuple):
 class Jobs(Watcher[str]):
     """The jobs of some queues, by ID.
 
-    Args:
-        account: The account.
-        queues: Names or ARNs.
-        span: Those submitted longer ago are not shown.
-        everybody: Whether those of other users are.
-
     Attributes:
         whys: What they were called with, and why they failed.
     """

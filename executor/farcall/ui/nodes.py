@@ -17,12 +17,7 @@ _MOST_DESCRIBED = 300
 
 
 class Nodes(Parts):
-    """The nodes of a job, by number.
-
-    Args:
-        account: The account.
-        whole: The job.
-    """
+    """The nodes of a job, by number."""
 
     def __init__(self, account: Account, whole: JobDetail) -> None:
         super().__init__(account)

@@ -15,9 +15,6 @@ from farcall.ui.watchers import Watcher
 class Parts(Watcher[int]):
     """The parts of a job, by index.
 
-    Args:
-        account: The account.
-
     Attributes:
         known: What is known of them.
         calls: What they were called with, by index, as far as that is known.

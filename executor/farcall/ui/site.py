@@ -58,10 +58,6 @@ class Options:
 class Site:
     """Everything the page is told and can do.
 
-    Args:
-        settings: The options of farcall.
-        options: Those of the page.
-
     Attributes:
         options: The same.
         queues: The queues whose jobs are shown.

@@ -22,12 +22,7 @@ _LAST_WORD_S = 0.5
 
 
 def event(name: str, data: Any) -> bytes:
-    """Return an event as it is sent.
-
-    Args:
-        name: Its name.
-        data: What JSON has words for.
-    """
+    """Return an event as it is sent."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), as_json(data))
 
 
@@ -35,10 +30,6 @@ class EventStream(Response):
     """An answer that goes on until its events end, the browser leaves or the server stops.
 
     The next event is asked for when the browser has taken the last one.
-
-    Args:
-        events: As `event` makes them.
-        stopping: Is set when the server stops.
     """
 
     media_type = "text/event-stream"

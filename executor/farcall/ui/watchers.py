@@ -50,12 +50,7 @@ class Feed(Generic[K]):
         self._news.set()
 
     async def take(self, most: int, patience_s: float) -> list[K]:
-        """Wait for news, some time; return keys of what changed, if anything did.
-
-        Args:
-            most: How many keys at most.
-            patience_s: How long to wait.
-        """
+        """Wait for news, some time; return keys of what changed, if anything did."""
         if not self._pending:
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(patience_s, self._news.wait())
@@ -73,9 +68,6 @@ class Feed(Generic[K]):
 
 class Watcher(abc.ABC, Generic[K]):
     """Looks while somebody listens.
-
-    Args:
-        account: The account.
 
     Attributes:
         account: The same.

@@ -14,11 +14,7 @@ from farcall.ui.watchers import Feed
 
 
 class Wholes:
-    """The jobs whose parts somebody looks at: each is asked about once, however many do.
-
-    Args:
-        account: The account.
-    """
+    """The jobs whose parts somebody looks at: each is asked about once, however many do."""
 
     def __init__(self, account: Account) -> None:
         self._account = account

@@ -24,12 +24,7 @@ _ARRAY_S = 10.0
 
 
 class Whys:
-    """The texts of jobs, by ID.
-
-    Args:
-        account: The account.
-        get: Returns what is known of a job.
-    """
+    """The texts of jobs, by ID."""
 
     def __init__(self, account: Account, get: Callable[[str], Entry | None]) -> None:
         self._account = account

@@ -55,13 +55,7 @@ class Response:
 
 
 class BatchApi:
-    """Answers requests. To be called on the engine's event loop only.
-
-    Args:
-        engine: Runs the jobs.
-        queues: Queues and compute environments.
-        limits: Rates and ordered faults.
-    """
+    """Answers requests. To be called on the engine's event loop only."""
 
     def __init__(self, engine: Engine, queues: Queues, limits: Limits) -> None:
         self._engine = engine

@@ -21,9 +21,6 @@ class Dependencies:
 
     Whole jobs are kept by name; what the children of arrays wait for follows from their index,
     so that an array costs one entry.
-
-    Args:
-        jobs: All jobs.
     """
 
     def __init__(self, jobs: Jobs) -> None:

@@ -28,10 +28,6 @@ DEPENDENCY_FAILED = "Dependent Job failed"
 class Engine:
     """Runs jobs on so many processors.
 
-    Args:
-        world: What each attempt meets.
-        cpus: Processors the jobs share.
-
     Attributes:
         jobs: All jobs.
         processors: What waits for processors.

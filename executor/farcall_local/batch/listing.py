@@ -28,11 +28,6 @@ def list_jobs(
     Without filters the jobs in one state are listed, RUNNING by default; a filter ignores the
     state, except SHARE_IDENTIFIER, and takes no children and no nodes. Jobs come newest first,
     children by index, nodes as they were launched.
-
-    Args:
-        document: The request.
-        jobs: All jobs.
-        queue: Finds a queue by name or ARN.
     """
     given = [key for key in ("jobQueue", "arrayJobId", "multiNodeJobId") if document.get(key)]
     if len(given) != 1:

@@ -59,12 +59,7 @@ class Action(NamedTuple):
 
 
 class Access:
-    """Tokens, and what those who have them may do.
-
-    Args:
-        store: Has the roles.
-        administrator: The token of who may do everything.
-    """
+    """Tokens, and what those who have them may do."""
 
     def __init__(self, store: Store, administrator: str) -> None:
         self._store = store

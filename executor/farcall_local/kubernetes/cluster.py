@@ -113,16 +113,7 @@ class Cluster:
         labels: Mapping[str, str] | None = None,
         taints: Iterable[Mapping[str, str]] = (),
     ) -> None:
-        """Add a node, or replace one by another of its name. All nodes are this machine.
-
-        Args:
-            name: Its name.
-            cpu: Processors that pods may request there.
-            memory: Memory, likewise.
-            gpus: Of ``nvidia.com/gpu``.
-            labels: For node selectors.
-            taints: Each with key, effect and perhaps value.
-        """
+        """Add a node, or replace one by another of its name. All nodes are this machine."""
         has: dict[str, Any] = {"cpu": f"{float(cpu):g}" if _is_number(cpu) else cpu}
         has["memory"] = memory
         if gpus:

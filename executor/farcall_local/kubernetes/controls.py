@@ -31,12 +31,7 @@ class KubernetesControls:
         self._call("lose_answer", count=count)
 
     def throttle(self, count: int = 1, retry_after_s: int = 1) -> None:
-        """Answer the next requests with 429.
-
-        Args:
-            count: How many.
-            retry_after_s: Seconds that the answer's header Retry-After says.
-        """
+        """Answer the next requests with 429."""
         self._call("throttle", count=count, retry_after_s=retry_after_s)
 
     def cut_watches(self, *, clean: bool = False) -> None:
@@ -95,16 +90,7 @@ class KubernetesControls:
         labels: Mapping[str, str] | None = None,
         taints: list[dict[str, str]] | None = None,
     ) -> None:
-        """Add a node, or replace one by another of its name. All nodes are this machine.
-
-        Args:
-            name: Its name.
-            cpu: Processors that pods may request there.
-            memory: Memory, likewise.
-            gpus: Of ``nvidia.com/gpu``.
-            labels: For node selectors.
-            taints: Each with key, effect and perhaps value.
-        """
+        """Add a node, or replace one by another of its name. All nodes are this machine."""
         self._call(
             "add_node",
             name=name,

@@ -34,9 +34,6 @@ class OpenWatch:
 class Faults:
     """What is to go wrong next.
 
-    Args:
-        store: Is compacted.
-
     Attributes:
         requests: How many there were, by verb and resource: ``create jobs``.
     """

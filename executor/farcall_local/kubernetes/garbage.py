@@ -27,12 +27,7 @@ _FINAL = ("Succeeded", "Failed")
 
 
 class Garbage:
-    """Deletes what nobody needs any more.
-
-    Args:
-        store: Holds it.
-        timing: How long things take.
-    """
+    """Deletes what nobody needs any more."""
 
     def __init__(self, store: Store, timing: Timing) -> None:
         self._store = store

@@ -50,12 +50,7 @@ Key = tuple[str, str]
 
 
 class JobController:
-    """Looks at each Job when it or one of its pods has changed, or something is due.
-
-    Args:
-        store: Holds Jobs and pods.
-        timing: How long things take.
-    """
+    """Looks at each Job when it or one of its pods has changed, or something is due."""
 
     def __init__(self, store: Store, timing: Timing) -> None:
         self._store = store

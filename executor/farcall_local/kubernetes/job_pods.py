@@ -293,9 +293,6 @@ def has_finished(job: dict[str, Any]) -> bool:
 class JobStatus:
     """A Job's status as it is to be.
 
-    Args:
-        job: The Job as it is.
-
     Attributes:
         conditions: Its conditions.
         start: Its startTime, None where it was not started.

@@ -18,11 +18,7 @@ _FINAL = ("Succeeded", "Failed")
 
 
 class Kubelet:
-    """Runs pods, and ends them when they are deleted.
-
-    Args:
-        world: What each pod meets.
-    """
+    """Runs pods, and ends them when they are deleted."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -92,11 +92,6 @@ def objections(
 ) -> tuple[list[str], bool]:
     """Say why a node does not take a pod.
 
-    Args:
-        document: The node.
-        spec: The pod's.
-        free: What the node has left.
-
     Returns:
         The scheduler's words, none where it takes it; and whether less of others would help.
     """

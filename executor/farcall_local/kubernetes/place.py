@@ -36,9 +36,6 @@ _LIFETIME = dt.timedelta(days=30)
 class Place:
     """A port and what a client needs to come there.
 
-    Args:
-        host: Address to listen on.
-
     Attributes:
         listener: The open socket.
         url: Of the API.

@@ -32,10 +32,6 @@ class ConfigError(Exception):
 class Container:
     """A pod's container as it is to be run.
 
-    Args:
-        store: Has Secrets and ConfigMaps.
-        pod: The pod.
-
     Attributes:
         environment: Its variables.
         entrypoint: What takes the place of the image's; empty for that.

@@ -85,12 +85,7 @@ class _CannotStartError(Exception):
 
 
 class PodRun:
-    """Runs one pod.
-
-    Args:
-        world: What it meets.
-        pod: As it was bound to its node.
-    """
+    """Runs one pod."""
 
     def __init__(self, world: World, pod: dict[str, Any]) -> None:
         self._world = world

@@ -18,13 +18,7 @@ DISRUPTED = "DisruptionTarget"
 
 
 def waiting(pod: dict[str, Any], reason: str = CREATING, message: str = "") -> dict[str, Any]:
-    """Return the status of a pod whose container does not run yet.
-
-    Args:
-        pod: The pod.
-        reason: Why it does not.
-        message: A sentence, perhaps.
-    """
+    """Return the status of a pod whose container does not run yet."""
     state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
     found = _begun(pod, "Pending")
     found["conditions"] = _conditions(found["conditions"], ready=False)
@@ -40,14 +34,7 @@ def running(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def ended(pod: dict[str, Any], code: int, reason: str, message: str = "") -> dict[str, Any]:
-    """Return the status of a pod whose container has ended.
-
-    Args:
-        pod: The pod.
-        code: The exit code.
-        reason: ``Completed``, ``Error``, ``OOMKilled``, ``StartError``.
-        message: A sentence, perhaps.
-    """
+    """Return the status of a pod whose container has ended."""
     phase = "Failed" if code else "Succeeded"
     found = _begun(pod, phase)
     found["conditions"] = _over(found["conditions"], phase)

@@ -35,11 +35,6 @@ class MountError(Exception):
 class Volumes:
     """A pod's volumes.
 
-    Args:
-        store: Has Secrets and ConfigMaps.
-        pod: The pod.
-        claims: Where the folders of claims are.
-
     Attributes:
         mounts: Paths of this machine by those in the container, without what is in memory.
 

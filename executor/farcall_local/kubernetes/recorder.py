@@ -28,13 +28,7 @@ KEPT_S = 3600.0
 
 
 class Recorder:
-    """Writes events.
-
-    Args:
-        store: Takes them.
-        component: Who tells.
-        host: The node, for a kubelet.
-    """
+    """Writes events."""
 
     def __init__(self, store: Store, component: str, host: str = "") -> None:
         self._store = store

@@ -37,12 +37,7 @@ _FINAL = ("Succeeded", "Failed")
 
 
 class Scheduler:
-    """Binds pods to nodes.
-
-    Args:
-        store: Holds both.
-        timing: How long things take.
-    """
+    """Binds pods to nodes."""
 
     def __init__(self, store: Store, timing: Timing) -> None:
         self._store = store

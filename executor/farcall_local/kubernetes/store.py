@@ -359,9 +359,6 @@ class Watch:
     async def changes(self, timeout_s: float | None = None) -> Changes:
         """Return what has happened since the last call, once there is something.
 
-        Args:
-            timeout_s: Seconds after which nothing is returned.
-
         Raises:
             ExpiredError: It is no longer remembered.
         """

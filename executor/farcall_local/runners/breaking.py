@@ -10,9 +10,6 @@ from farcall_local.runners.runner import AttemptSpec, Runner, Running, StartErro
 class BreakingRunner:
     """Another runner, some of whose containers cannot be started.
 
-    Args:
-        runner: The other one.
-
     Attributes:
         reasons: What the next attempts say that failed to start, the next one first.
     """

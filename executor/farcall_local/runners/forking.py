@@ -40,11 +40,7 @@ _LENGTH_BYTES = 4
 
 
 class ForkServer:
-    """Forks jobs, and reaps them.
-
-    Args:
-        control: The socket to the embedded AWS.
-    """
+    """Forks jobs, and reaps them."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control

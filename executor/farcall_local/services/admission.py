@@ -64,10 +64,6 @@ class Admission:
 
         The port is not looked at: a tunnel has another one, and a browser none to choose.
 
-        Args:
-            headers: The request's.
-            address: At which its connection has come in.
-
         Raises:
             RefusedError: It may come from a page, or asks for another server.
         """

@@ -84,12 +84,7 @@ class RefusedError(Exception):
 
 
 def answer(service: str, error: RefusedError) -> tuple[str, list[tuple[str, str]], bytes]:
-    """Return status line, headers and body of a service's answer.
-
-    Args:
-        service: As in the credential scope.
-        error: Why the request is refused.
-    """
+    """Return status line, headers and body of a service's answer."""
     s3_code, query_code, json_code = error.reason.value
     text, request_id = escape(str(error)), str(uuid.uuid4())
     headers = {"x-amzn-RequestId": request_id, "Content-Type": "application/xml"}

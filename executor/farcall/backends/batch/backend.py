@@ -40,11 +40,7 @@ _OLD_DEFINITION = re.compile("definition.*active", re.IGNORECASE)
 
 
 class BatchBackend:
-    """Batch of one account and region; see `farcall.backends.base.Backend` for the methods.
-
-    Args:
-        access: The open clients.
-    """
+    """Batch of one account and region; see `farcall.backends.base.Backend` for the methods."""
 
     name = "batch"
     capabilities = Capabilities(

@@ -60,9 +60,6 @@ class Batch:
     Some that are not AWS's own lose why a job was ended, and that it was. Of the jobs that were
     ended here that is known, and is part of every `JobDetail` that comes from here.
 
-    Args:
-        access: The open clients.
-
     Attributes:
         listing: What it lists, for whoever looks at jobs.
         meter: Counts the requests.
@@ -84,9 +81,6 @@ class Batch:
 
     async def find_queue(self, name: str) -> dict[str, Any] | None:
         """Return a job queue, or None if there is no such queue.
-
-        Args:
-            name: Name or ARN.
 
         Raises:
             ServiceError: Batch refused the call.
@@ -159,11 +153,7 @@ class Batch:
                 return str(reply["jobDefinitionArn"])
 
     async def find_definition(self, name: str) -> dict[str, Any] | None:
-        """Return a definition, or None: the revision that the name says, or the newest active one.
-
-        Args:
-            name: Name, name:revision, or ARN.
-        """
+        """Return a definition by name and revision, the newest active one by default, or None."""
         short = name.rpartition("/")[2]
         wanted: dict[str, Any] = {"jobDefinitionName": short, "status": "ACTIVE"}
         if ":" in short:
@@ -185,9 +175,6 @@ class Batch:
 
     async def deregister(self, name: str) -> None:
         """Deregister a revision of a definition. Jobs that were submitted with it go on.
-
-        Args:
-            name: Name:revision.
 
         Raises:
             ServiceError: Batch refused the call.
@@ -216,10 +203,6 @@ class Batch:
         """Return a queue's jobs of one name, in any status, the newest first.
 
         Lists lag behind: a job just submitted is found a little later.
-
-        Args:
-            queue: Name or ARN of the queue.
-            name: The job's name.
 
         Raises:
             ServiceError: Batch refused the call, or there is no such queue.
@@ -311,12 +294,7 @@ class Batch:
         await asyncio.gather(*self._definitions.values(), return_exceptions=True)
 
     def note_stopped(self, job_ids: Iterable[str], reason: str) -> None:
-        """Note that jobs were ended by an earlier process that went on here, and why.
-
-        Args:
-            job_ids: The jobs' IDs.
-            reason: What Batch was told.
-        """
+        """Note that jobs were ended by an earlier process that went on here, and why."""
         self._note_stops(job_ids, f"{OWN_REASON}{reason}", _LONG_AGO)
 
     def _note_stops(
@@ -335,11 +313,7 @@ class Batch:
         return new
 
     def recall(self, detail: JobDetail) -> JobDetail:
-        """Add to what Batch says of a job that it was ended here, where Batch has lost that.
-
-        Args:
-            detail: What Batch says.
-        """
+        """Add to what Batch says of a job that it was ended here, where Batch has lost that."""
         stops = self._stops
         stop = stops.get(detail.job_id) or stops.get(detail.job_id.partition(":")[0])
         if stop is None or not may_be_stopped(detail):

@@ -27,11 +27,6 @@ _MILLISECOND = timedelta(milliseconds=1)
 class CloudWatchLog:
     """The log of one attempt. What was read of it is not read again.
 
-    Args:
-        access: The open clients.
-        group: Name of the log group.
-        stream: Name of the log stream.
-
     Attributes:
         exists: Whether there is such a log; None as long as nobody looked.
 
@@ -58,9 +53,6 @@ class CloudWatchLog:
 
     async def last(self, number: int) -> list[LogLine]:
         """Return the last lines, the oldest first.
-
-        Args:
-            number: How many; there may be fewer.
 
         Raises:
             ServiceError: CloudWatch Logs refused, other than because there is no such log.

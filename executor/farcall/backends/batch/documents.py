@@ -162,10 +162,6 @@ def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
 def named(document: dict[str, Any], *, is_own: bool) -> Definition:
     """Name a definition by its content.
 
-    Args:
-        document: The RegisterJobDefinition request without a name.
-        is_own: Whether commands and environment are in it.
-
     Raises:
         TaskTooLargeError: It exceeds a limit of Batch.
     """
@@ -197,10 +193,6 @@ def _merged(base: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
 
 def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
     """Write a SubmitJob request.
-
-    Args:
-        job: The job.
-        definition_arn: ARN of its definition, with the revision.
 
     Raises:
         SettingsError: vCPU, memory or GPUs are not what the platform allows.

@@ -59,10 +59,6 @@ def containers(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
     """Write the SubmitJob request that is given, with the job's own variables in it.
 
-    Args:
-        job: The job.
-        definition_arn: ARN of its definition, with the revision.
-
     Raises:
         SettingsError: There is no request.
         TaskTooLargeError: It exceeds a limit of Batch or ECS.

@@ -85,11 +85,7 @@ def check(job: JobSpec, *, is_fargate: bool) -> None:
 
 
 def container(group: Nodes) -> dict[str, Any]:
-    """Write what a group's containers have that no SubmitJob overrides.
-
-    Args:
-        group: The group, which was checked.
-    """
+    """Write what a group's containers have that no SubmitJob overrides."""
     names = [f"mount-{number}" for number in range(len(group.mounts))]
     pairs = list(zip(names, group.mounts, strict=True))
     shared_mib = None if group.shm_size is None else math.ceil(group.shm_size * 1024)

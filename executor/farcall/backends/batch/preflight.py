@@ -54,11 +54,6 @@ async def check(access: Aws, batch: Batch, settings: Settings) -> Resources:
 
     Whoever may not look (IAM, logs) is not stopped: what is missing then shows when a job starts.
 
-    Args:
-        access: The open clients.
-        batch: Batch.
-        settings: The options.
-
     Raises:
         SettingsError: Something the options name does not exist, or cannot be used.
         ServiceError: Batch refused.
@@ -139,11 +134,6 @@ async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
 
 async def find_role(access: Aws, option: str, name: str) -> dict[str, Any]:
     """Return a role, as IAM describes it.
-
-    Args:
-        access: The open clients.
-        option: The option that names it.
-        name: Its name or ARN.
 
     Raises:
         SettingsError: There is none.

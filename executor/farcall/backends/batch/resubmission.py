@@ -41,9 +41,6 @@ def requests_of(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the requests for a job like one that DescribeJobs tells of.
 
     What the job's overrides changed is in the definition. What is empty is left out.
-
-    Args:
-        job: A member of DescribeJobs's ``jobs``.
     """
     definition = {name: copy.deepcopy(job[name]) for name in _OF_DEFINITION if job.get(name)}
     definition["type"] = "multinode" if "nodeProperties" in definition else "container"

@@ -49,11 +49,7 @@ T = TypeVar("T")
 
 
 class FakeBackend:
-    """One session's side of it; see `farcall.backends.base.Backend` for the methods.
-
-    Args:
-        platform: Where the jobs are.
-    """
+    """One session's side of it; see `farcall.backends.base.Backend` for the methods."""
 
     name = "fake"
     capabilities = Capabilities(
@@ -291,10 +287,5 @@ def _whole(at: datetime) -> datetime:
 
 
 async def open_fake(platform: FakePlatform, settings: Settings) -> tuple[Access, Backend]:
-    """Open one session's side of a platform.
-
-    Args:
-        platform: Where the jobs are.
-        settings: The options.
-    """
+    """Open one session's side of a platform."""
     return FakeAccess(platform, settings.region), FakeBackend(platform)

@@ -58,11 +58,7 @@ class FakeAccess:
 
 
 class StoreOperations:
-    """Asks one of obstore's own stores as S3 is asked; see `farcall.aws.s3.Operations`.
-
-    Args:
-        store: The store.
-    """
+    """Asks one of obstore's own stores as S3 is asked; see `farcall.aws.s3.Operations`."""
 
     def __init__(self, store: LocalStore | MemoryStore) -> None:
         self._store = store

@@ -91,11 +91,7 @@ def _check_mount(mount: Mount) -> None:
 
 
 def of(group: Nodes) -> Container:
-    """Write what a group's containers have beside resources and shared memory.
-
-    Args:
-        group: The group, which was checked.
-    """
+    """Write what a group's containers have beside resources and shared memory."""
     pairs = [(f"mount-{number}", mount) for number, mount in enumerate(group.mounts)]
     volumes = [_volume(name, mount) for name, mount in pairs]
     mounts = [_mounted(name, mount.path, read_only=mount.read_only) for name, mount in pairs]

@@ -48,11 +48,7 @@ class Proof(NamedTuple):
 
 
 class Credentials:
-    """What a connection's requests are made with.
-
-    Args:
-        connection: The connection.
-    """
+    """What a connection's requests are made with."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

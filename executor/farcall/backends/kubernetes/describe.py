@@ -163,15 +163,7 @@ def child(
     *,
     is_deleted: bool = False,
 ) -> KubernetesDetail | None:
-    """Return a child of a map; None if it has none of that number.
-
-    Args:
-        job: The Job.
-        index: The child's number.
-        pods: Pods of the Job.
-        events: As `detail` has them.
-        is_deleted: As `detail` has it.
-    """
+    """Return a child of a map; None if it has none of that number."""
     if not 0 <= index < _size(job):
         return None
     base = _base(job, ())
@@ -189,16 +181,7 @@ def node(
     is_deleted: bool = False,
     parts: Sequence[Mapping[str, Any]] = (),
 ) -> KubernetesDetail | None:
-    """Return a node of a job on several; None if it has none of that number.
-
-    Args:
-        job: The Job.
-        rank: The node's number.
-        pods: Pods of the job.
-        events: As `detail` has them.
-        is_deleted: As `detail` has it.
-        parts: As `detail` has them.
-    """
+    """Return a node of a job on several; None if it has none of that number."""
     base = _base(job, parts)
     group = next((each for each in base.groups if each.first <= rank <= each.last), None)
     if group is None:

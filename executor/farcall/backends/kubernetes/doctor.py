@@ -72,11 +72,7 @@ def checks(
 
 
 def wanted(settings: Settings) -> list[Right]:
-    """Return the rights that the options need, in the namespace of the jobs.
-
-    Args:
-        settings: The options.
-    """
+    """Return the rights that the options need, in the namespace of the jobs."""
     found = [
         Right("batch", "jobs", ("create", "get", "list", "patch")),
         Right("batch", "jobs", ("watch",), "the status of jobs is polled"),
@@ -266,13 +262,6 @@ def _named(kube: Kube, settings: Settings) -> dict[str, tuple[str, str, str]]:
 
 async def thing(kube: Kube, check: str, option: str, path: str, lists: str) -> list[Finding]:
     """Look for what an option names.
-
-    Args:
-        kube: The API server.
-        check: What the check is called.
-        option: The option.
-        path: Of the object.
-        lists: What kubectl calls such objects.
 
     Raises:
         SettingsError: It is not there.

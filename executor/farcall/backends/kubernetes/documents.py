@@ -82,10 +82,6 @@ _REMEDY = "shorten commands, env, tags and pod_overlay: what is long belongs int
 def job(spec: JobSpec, image: str) -> dict[str, Any]:
     """Write the Job of tasks that run on one node each.
 
-    Args:
-        spec: The job.
-        image: Image of its tasks.
-
     Raises:
         SettingsError: The options do not make a job that a cluster takes.
         TaskTooLargeError: It exceeds a limit of Kubernetes.
@@ -111,12 +107,7 @@ def job(spec: JobSpec, image: str) -> dict[str, Any]:
 
 
 def metadata(spec: JobSpec, name: str) -> dict[str, Any]:
-    """Write what an object of a job is called and marked with.
-
-    Args:
-        spec: The job.
-        name: The object's name.
-    """
+    """Write what an object of a job is called and marked with."""
     settings = spec.settings
     labels = _labels(spec)
     if settings.queue and settings.scheduler == "kueue":
@@ -249,24 +240,14 @@ def _several(settings: Settings) -> dict[str, str]:
 
 
 def options(spec: JobSpec, image: str) -> dict[str, str]:
-    """Write the annotation with the options by which a job of tasks like this one is made.
-
-    Args:
-        spec: The job.
-        image: Image of its tasks.
-    """
+    """Write the annotation with the options by which a job of tasks like this one is made."""
     found = {name: getattr(spec.settings, name) for name in _RETRIED}
     found |= {"image": "", "stock_image_uri": image} if spec.runtime else {"image": image}
     return {OPTIONS_ANNOTATION: json.dumps(found, sort_keys=True)}
 
 
 def container(spec: JobSpec, image: str) -> dict[str, Any]:
-    """Write image and command of the container of a task.
-
-    Args:
-        spec: The job.
-        image: Image of its tasks.
-    """
+    """Write image and command of the container of a task."""
     return {"image": image, **(_bootstrapped(spec.runtime) if spec.runtime else {})}
 
 

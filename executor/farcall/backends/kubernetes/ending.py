@@ -35,12 +35,7 @@ _CONFLICTS = 20
 
 
 class Ending:
-    """Ends jobs of one namespace.
-
-    Args:
-        kube: The API server.
-        lookup: Finds them.
-    """
+    """Ends jobs of one namespace."""
 
     def __init__(self, kube: Kube, lookup: Lookup) -> None:
         self._kube = kube

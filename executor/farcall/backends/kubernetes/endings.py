@@ -100,12 +100,7 @@ def blocked(detail: JobDetail) -> str:
 
 
 def dwell(detail: JobDetail, timing: Timing) -> Dwell:
-    """Say how long a job may be blocked before it is told, and before it is ended.
-
-    Args:
-        detail: The job, which is blocked.
-        timing: The numbers.
-    """
+    """Say how long a job may be blocked before it is told, and before it is ended."""
     row = row_of(detail)
     if row is None or row.heals is Heals.OFTEN:
         return Dwell(timing.blocked_told_s, None)

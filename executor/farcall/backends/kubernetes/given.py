@@ -40,9 +40,6 @@ _TAKEN = {("batch/v1", "Job"), ("v1", "Service"), ("batch.volcano.sh/v1alpha1", 
 def objects(job: JobSpec) -> list[dict[str, Any]]:
     """Return the documents of a job whose requests were given, with this process's run.
 
-    Args:
-        job: The job.
-
     Raises:
         SettingsError: They are no documents of jobs.
     """

@@ -158,11 +158,7 @@ def _of_pod(account: Path) -> Connection:
 
 
 class _Entries:
-    """What several files say, the first of them first.
-
-    Args:
-        files: The files.
-    """
+    """What several files say, the first of them first."""
 
     def __init__(self, files: list[Path]) -> None:
         self.origin = os.pathsep.join(map(str, files))

@@ -29,12 +29,7 @@ _OPEN = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class Listing:
-    """Lists jobs of one namespace.
-
-    Args:
-        kube: The API server.
-        lookup: Finds them.
-    """
+    """Lists jobs of one namespace."""
 
     def __init__(self, kube: Kube, lookup: Lookup) -> None:
         self._kube = kube
@@ -97,10 +92,6 @@ class Listing:
     async def children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
         """Yield the tasks of an array that have a status, in pages.
 
-        Args:
-            job_id: The array.
-            status: The status.
-
         Raises:
             KubeError: The server refused.
         """
@@ -142,9 +133,6 @@ class Listing:
 
     async def queues(self, scheduler: str) -> list[str]:
         """Return the names of the queues of a scheduler; an empty one stands for all jobs.
-
-        Args:
-            scheduler: The option's value.
 
         Raises:
             KubeError: The server refused.

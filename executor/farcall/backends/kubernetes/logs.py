@@ -247,11 +247,7 @@ def _moment(match: re.Match[bytes]) -> datetime:
 
 
 class PodLogs:
-    """The logs of many pods, for those who follow them.
-
-    Args:
-        kube: The open client.
-    """
+    """The logs of many pods, for those who follow them."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -322,11 +318,6 @@ class PodLogs:
 
 class Followed:
     """A log that a stream tells of: its last lines are here.
-
-    Args:
-        kube: The open client.
-        pod: The pod's name.
-        since: The first moment.
 
     Attributes:
         is_over: Whether the stream has come to its end.

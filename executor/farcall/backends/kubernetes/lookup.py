@@ -144,9 +144,6 @@ class Lookup:
     async def jobs(self, names: Iterable[str]) -> dict[str, Found]:
         """Return the jobs that there are of some.
 
-        Args:
-            names: Their IDs.
-
         Raises:
             KubeError: The server refused.
         """
@@ -310,9 +307,6 @@ class Lookup:
     async def failed_of(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[Pod]]:
         """Return failed pods of those of some Jobs that have failed, by job; of large ones some.
 
-        Args:
-            jobs: Their documents.
-
         Raises:
             KubeError: The server refused.
         """
@@ -332,10 +326,6 @@ class Lookup:
     async def in_phases(self, job: Found, phases: str) -> dict[int, list[Pod]]:
         """Return the pods of an array in some phases, by index.
 
-        Args:
-            job: The array.
-            phases: A selector of fields.
-
         Raises:
             KubeError: The server refused.
         """
@@ -354,10 +344,6 @@ class Lookup:
         """Return what is said, beside its pods, of why a job does not begin.
 
         Who may not read it does without.
-
-        Args:
-            job: The job.
-            pods: Those of its pods that are known.
 
         Raises:
             KubeError: The server refused otherwise.

@@ -52,11 +52,7 @@ _NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def object_name(name: str) -> str:
-    """Return the name that the Job of a name has: the same for the same, and for no other.
-
-    Args:
-        name: The job's name, as `JobSpec.name`.
-    """
+    """Return the name that the Job of a name has: the same for the same, and for no other."""
     if len(name) <= _NAME_CHARACTERS and _NAME.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_DIGITS]
@@ -65,9 +61,5 @@ def object_name(name: str) -> str:
 
 
 def run_label(run: str) -> str:
-    """Return a run's name as a label's value.
-
-    Args:
-        run: The name.
-    """
+    """Return a run's name as a label's value."""
     return _NO_LABEL.sub("-", run)[:_LABEL_CHARACTERS].strip("-._")

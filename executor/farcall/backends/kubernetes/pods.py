@@ -60,12 +60,7 @@ def resources(settings: Settings) -> dict[str, str]:
 
 
 def security(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the security context of a container.
-
-    Args:
-        settings: The options.
-        given: What it has beside them.
-    """
+    """Write the security context of a container."""
     if not any(mount["type"] == "device" for mount in settings.mounts):
         return dict(given)
     # Kubernetes hands no device over by itself: a container that sees the node's is privileged,

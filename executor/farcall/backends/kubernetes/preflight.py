@@ -19,10 +19,6 @@ _FORBIDDEN = 403
 async def check(kube: Kube, settings: Settings) -> None:
     """See that the namespace, and all that options name in it, are there.
 
-    Args:
-        kube: The API server.
-        settings: The options.
-
     Raises:
         SettingsError: Something is not.
         KubeError: Jobs cannot be listed, or the server does not answer.

@@ -219,13 +219,7 @@ def _remedy(call: Call, connection: Connection, status: int, said: Mapping[str, 
 
 
 def broken(call: Call, connection: Connection, error: BaseException) -> KubeError:
-    """Return the error of a request that was not answered.
-
-    Args:
-        call: What was asked.
-        connection: Of whom.
-        error: What aiohttp raised.
-    """
+    """Return the error of a request that was not answered."""
     server = place(connection)
     cause = getattr(error, "os_error", None) or error
     said = str(cause) or type(cause).__name__

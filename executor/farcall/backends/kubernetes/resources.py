@@ -39,11 +39,6 @@ def asked(limits: Mapping[str, Any]) -> tuple[float, int, int]:
 
 
 def rank(document: Mapping[str, Any], otherwise: int) -> int:
-    """Return the number of the node that an object is for.
-
-    Args:
-        document: An object, or a template.
-        otherwise: What it is where no label says.
-    """
+    """Return the number of the node that an object is for."""
     label = ((document.get("metadata") or {}).get("labels") or {}).get(NODE_LABEL)
     return int(label) if isinstance(label, str) and label.isdecimal() else otherwise

@@ -43,11 +43,7 @@ def path_of(kube: Kube, document: Mapping[str, Any]) -> str:
 
 
 def marked(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with its digest, and the moment of its making.
-
-    Args:
-        document: The document.
-    """
+    """Return a document with its digest, and the moment of its making."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     metadata = document["metadata"]
     annotations = {
@@ -61,10 +57,6 @@ def marked(document: Mapping[str, Any]) -> dict[str, Any]:
 
 async def check(kube: Kube, documents: Sequence[Mapping[str, Any]]) -> None:
     """Have the server look at documents, and make nothing.
-
-    Args:
-        kube: The server.
-        documents: The documents.
 
     Raises:
         SubmissionError: It would refuse one.
@@ -145,10 +137,6 @@ async def _undo(kube: Kube, made: Sequence[Mapping[str, Any]]) -> None:
 
 async def delete(kube: Kube, document: Mapping[str, Any]) -> None:
     """Delete an object with its pods; what is gone already is no error.
-
-    Args:
-        kube: The server.
-        document: The object.
 
     Raises:
         KubeError: The server refused.

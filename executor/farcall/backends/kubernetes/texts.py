@@ -9,12 +9,7 @@ __all__ = ["CREATED_BY", "IMAGE", "STARTED_BY", "filled"]
 
 
 def filled(remedy: str, detail: JobDetail) -> str:
-    """Return a remedy with what it says of a job in it.
-
-    Args:
-        remedy: Of a row.
-        detail: The job.
-    """
+    """Return a remedy with what it says of a job in it."""
     if detail.is_command:
         words = {
             IMAGE: f"the image {detail.image}",

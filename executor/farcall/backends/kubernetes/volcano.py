@@ -36,13 +36,7 @@ _PHASES_UNDER_WAY = {"Completing": "SuccessCriteriaMet", "Terminating": "Failure
 def document(
     job: JobSpec, metadata: dict[str, Any], nodes: Iterable[tuple[int, dict[str, Any]]]
 ) -> dict[str, Any]:
-    """Write the Volcano job.
-
-    Args:
-        job: The job.
-        metadata: Of the object.
-        nodes: Number and template of each node.
-    """
+    """Write the Volcano job."""
     settings = job.settings
     tasks = [_task(number, template) for number, template in nodes]
     tasks[0]["policies"] = [{"event": "TaskCompleted", "action": "CompleteJob"}]
@@ -77,12 +71,7 @@ def task_name(number: int) -> str:
 
 
 def pod_name(name: str, number: int) -> str:
-    """Return the name of a node's pod, which is its host name, too.
-
-    Args:
-        name: The job's.
-        number: The node's.
-    """
+    """Return the name of a node's pod, which is its host name, too."""
     return f"{name}-{task_name(number)}-0"
 
 
@@ -107,10 +96,6 @@ def _on(event: str, action: str) -> dict[str, Any]:
 
 def command(job: Mapping[str, Any], action: str = "AbortJob") -> dict[str, Any]:
     """Write the Command that ends a Volcano job, whose object and ended pods stay.
-
-    Args:
-        job: Its document, as the cluster has it.
-        action: What is to be done.
 
     Source:
         https://github.com/volcano-sh/volcano/blob/master/pkg/cli/util/util.go
@@ -140,11 +125,7 @@ def is_one(document: Mapping[str, Any]) -> bool:
 
 
 def as_job(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Volcano job as if it were a Job, for those who read Jobs.
-
-    Args:
-        document: As the cluster has it.
-    """
+    """Return a Volcano job as if it were a Job, for those who read Jobs."""
     spec, status = document.get("spec") or {}, document.get("status") or {}
     tasks = spec.get("tasks") or [{}]
     state = status.get("state") or {}

@@ -99,10 +99,6 @@ class ClusterWatch(Generic[P]):
         """Take an object of a job that was made a moment ago, and follow its run from now on.
 
         A pod that is deleted before its run is followed would leave no trace.
-
-        Args:
-            run: The run's label.
-            job: The server's answer.
         """
         name = name_of(job)
         self._run_of[name] = run
@@ -340,12 +336,6 @@ async def pages(
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield the pages of a list, a request each.
 
-    Args:
-        kube: The API server.
-        path: The list.
-        params: Its query.
-        limit: How many objects a page has.
-
     Raises:
         KubeError: The server refused.
     """
@@ -360,11 +350,7 @@ async def pages(
 
 
 def items_of(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a page, which says of all of them together what they are.
-
-    Args:
-        page: The page.
-    """
+    """Yield the objects of a page, which says of all of them together what they are."""
     kind = str(page.get("kind") or "").removesuffix("List")
     for item in page.get("items") or ():
         yield {"apiVersion": page.get("apiVersion"), "kind": kind, **_slim(item)}

@@ -35,12 +35,6 @@ class DirectExecutor(ConfiguredExecutor):
     ) -> Any:
         """Run one task from its submission to its end.
 
-        Args:
-            function: What Covalent's dispatcher makes of an electron.
-            args: Archives of its positional arguments.
-            kwargs: Archives of its keyword arguments.
-            task_metadata: Its dispatch and its node's number.
-
         Returns:
             The archive of its value.
 
@@ -116,9 +110,6 @@ class DirectExecutor(ConfiguredExecutor):
 
     async def query_result(self, task_metadata: Mapping[str, Any]) -> tuple[Any, str, str]:
         """Wait for a task's end.
-
-        Args:
-            task_metadata: Its dispatch and its node's number.
 
         Returns:
             The archive of its value, its stdout and its stderr.

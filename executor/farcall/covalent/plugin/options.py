@@ -87,9 +87,6 @@ def register(name: str) -> None:
     """Register the plugin where its module was imported before Covalent.
 
     The import brings Covalent, which loads its plugins, and this one is not complete by then.
-
-    Args:
-        name: The module's name.
     """
     covalent_executors = sys.modules["covalent.executor"]
     manager = getattr(covalent_executors, "_executor_manager", None)  # not there while it loads

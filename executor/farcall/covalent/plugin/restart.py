@@ -90,10 +90,6 @@ async def _look(dispatch_id: str) -> Left:
 async def start_again(dispatch_id: str, group: int) -> None:
     """Have Covalent start a task group that an earlier process left without a job.
 
-    Args:
-        dispatch_id: The dispatch.
-        group: Number of the task group.
-
     Raises:
         FarcallError: The server does not know how far the dispatch had come.
     """

@@ -87,12 +87,7 @@ class AttemptHistory:
             )
 
     def goes_on(self, number: int, *, follow: bool) -> bool:
-        """Tell whether there is another attempt, or may be, after one that is over.
-
-        Args:
-            number: Which one is over.
-            follow: Whether one that may begin counts.
-        """
+        """Tell whether there is another attempt, or may be, after one that is over."""
         if self._is_forgotten or (self._final is not None and self._final.attempt <= number):
             return False
         kept = self.kept()

@@ -284,11 +284,7 @@ class Reading:
             self._seen = {key: at for key, at in self._seen.items() if at >= moment}
 
     def note_read(self, began: float) -> None:
-        """Note that it was read from its floor up to now; at its end that is the last time.
-
-        Args:
-            began: When the reading began.
-        """
+        """Note that it was read from its floor up to now; at its end that is the last time."""
         self.is_level = True
         self._absence_s = 0.0
         self._end_if_quiet(began)
@@ -309,13 +305,7 @@ class Reading:
 
 
 class NodePoller:
-    """Looks for what nodes write, for all who follow.
-
-    Args:
-        backend: Where the jobs run.
-        trouble: Is told of requests that fail.
-        timing: How often is looked and asked.
-    """
+    """Looks for what nodes write, for all who follow."""
 
     def __init__(self, backend: Backend, trouble: Trouble, timing: Timing) -> None:
         self._backend = backend

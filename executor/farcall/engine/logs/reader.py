@@ -230,11 +230,7 @@ class Mark:
         self._storing: asyncio.Future[None] | None = None
 
     def renew(self, seen: Mapping[str, int]) -> None:
-        """Store it, where it is needed and was not stored lately, while the caller goes on.
-
-        Args:
-            seen: By stream, how many chunks there were.
-        """
+        """Store it, where it is needed and was not stored lately, while the caller goes on."""
         now = clock.now()
         if max(seen.values()) >= self._least and now >= self._due:
             self._due = now + _RENEW_S

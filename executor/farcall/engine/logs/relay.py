@@ -39,14 +39,7 @@ class Writer(Protocol):
     """Who shows the lines."""
 
     def write(self, label: str, run: str, lines: list[Line], left_out_bytes: int = 0) -> None:
-        """Show lines of a task, after so many bytes that are left out.
-
-        Args:
-            label: What the task is called.
-            run: The run that it is of.
-            lines: The lines.
-            left_out_bytes: How much was left out before them.
-        """
+        """Show lines of a task, after so many bytes that are left out."""
 
     def settle(self) -> None:
         """Tell what was left out: no more is to come for now."""
@@ -104,12 +97,7 @@ class _Chunk(NamedTuple):
 
 
 class Relay:
-    """The tasks of one session whose output is passed on.
-
-    Args:
-        stores: The buckets.
-        timing: How often is looked.
-    """
+    """The tasks of one session whose output is passed on."""
 
     def __init__(self, stores: Stores, timing: Timing) -> None:
         self._stores = stores
@@ -119,13 +107,7 @@ class Relay:
         self._looks = 0
 
     def follow(self, submission: Submission, labels: Mapping[int, str], writer: Writer) -> None:
-        """Pass on what tasks of a job print, until they are finished or left.
-
-        Args:
-            submission: The job.
-            labels: By index, what the tasks are called.
-            writer: Who shows their lines.
-        """
+        """Pass on what tasks of a job print, until they are finished or left."""
         key = submission.where.bundle_key
         followed = self._followed.setdefault(key, _Followed(submission, writer))
         followed.labels.update(labels)

@@ -50,12 +50,6 @@ async def prepare(
 ) -> dict[int, Prepared]:
     """Go back from the end as far as is asked for.
 
-    Args:
-        history: The task's attempts.
-        first: The first attempt that may be wanted.
-        last: The last one.
-        part: What is asked for.
-
     Returns:
         The attempts to be read, by number.
 

@@ -94,11 +94,6 @@ def queue_name(queue: str) -> str:
 def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned:
     """Map an app, which stays as it is.
 
-    Args:
-        app: The app.
-        options: The run options.
-        name: The job's name; see `name_of`.
-
     Raises:
         SettingsError: An option is wrong, or Batch would refuse the job; it names role and field.
     """
@@ -137,14 +132,7 @@ def amend(containers: Sequence[dict[str, Any]], overlays: Sequence[Mapping[str, 
 
 
 class _Groups:
-    """Writes the group of each role.
-
-    Args:
-        options: The run options.
-        name: The job's name.
-        warnings: Takes what a role does not get.
-        is_fargate: Whether the job runs on Fargate.
-    """
+    """Writes the group of each role."""
 
     def __init__(
         self, options: BatchOptions, name: str, warnings: Warnings, *, is_fargate: bool
@@ -156,12 +144,7 @@ class _Groups:
         self._ulimits = options.limits()
 
     def resolved(self, role: Role, first: int) -> Role:
-        """Return a role with the values of its macros.
-
-        Args:
-            role: The role.
-            first: Index of its first node.
-        """
+        """Return a role with the values of its macros."""
         replica = "0"
         if role.num_replicas > 1:
             replica = f"$(({_NODE_INDEX}-{first}))" if first else f"${_NODE_INDEX}"

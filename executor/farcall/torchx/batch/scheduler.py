@@ -17,11 +17,7 @@ from farcall.torchx.scheduler import FarcallScheduler
 
 
 class BatchScheduler(FarcallScheduler[BatchOptions], Scheduler[BatchOptions]):
-    """Runs TorchX's apps as command jobs of AWS Batch.
-
-    Args:
-        session_name: Name of TorchX's session.
-    """
+    """Runs TorchX's apps as command jobs of AWS Batch."""
 
     NAME = mapping.SCHEDULER
     OPTIONS = BatchOptions

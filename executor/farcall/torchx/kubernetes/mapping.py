@@ -131,11 +131,6 @@ def name_of(app: AppDef) -> str:
 def job_of(app: AppDef, options: KubernetesOptions, *, name: str) -> Planned:
     """Map an app, which stays as it is.
 
-    Args:
-        app: The app.
-        options: The run options.
-        name: The job's name; see `name_of`.
-
     Raises:
         SettingsError: An option is wrong, or Kubernetes would refuse the job; it names role and
             field.
@@ -227,13 +222,7 @@ def _resolved(role: Role, name: str) -> Role:
 
 
 class _Groups:
-    """Writes what becomes of each role, whose macros have their values.
-
-    Args:
-        app: The app.
-        options: The run options.
-        name: The job's name.
-    """
+    """Writes what becomes of each role, whose macros have their values."""
 
     def __init__(self, app: AppDef, options: KubernetesOptions, name: str) -> None:
         self._app = app
@@ -241,12 +230,7 @@ class _Groups:
         self._name = name
 
     def group(self, role: Role, index: int) -> Nodes:
-        """Write the group of a role.
-
-        Args:
-            role: The role.
-            index: Its place in the app.
-        """
+        """Write the group of a role."""
         roles.check_resource(role)
         roles.check_image(role)
         mounts, devices = _mounts(role)
@@ -265,13 +249,7 @@ class _Groups:
         )
 
     def pods(self, role: Role, index: int, first: int) -> Pods:
-        """Say what else a role's pods have.
-
-        Args:
-            role: The role.
-            index: Its place in the app.
-            first: Index of its first node.
-        """
+        """Say what else a role's pods have."""
         least = role.num_replicas if role.min_replicas is None else role.min_replicas
         return Pods(
             role=role.name,
@@ -375,10 +353,6 @@ def _label(text: str) -> str:
 
 def amend(documents: Sequence[dict[str, Any]], planned: Planned) -> None:
     """Write into the documents of an app what groups of nodes have no word for.
-
-    Args:
-        documents: They are changed.
-        planned: The app.
 
     Raises:
         SettingsError: An overlay cannot be merged.

@@ -132,12 +132,7 @@ def of_documents(planned: Planned, documents: list[dict[str, Any]]) -> Kubernete
 
 
 def read_back(requests: dict[str, Any], settings: Settings) -> KubernetesRequest:
-    """Return the request that would submit an app which there is.
-
-    Args:
-        requests: As `farcall.backends.base.Backend.requests_of` gives them.
-        settings: With which it was found.
-    """
+    """Return the request that would submit an app which there is."""
     return KubernetesRequest(requests["objects"], options=chosen(settings, _HOW))
 
 

@@ -23,11 +23,7 @@ from farcall.torchx.scheduler import FarcallScheduler
 
 
 class KubernetesScheduler(FarcallScheduler[KubernetesOptions], Scheduler[KubernetesOptions]):
-    """Runs TorchX's apps as command jobs of Kubernetes.
-
-    Args:
-        session_name: Name of TorchX's session.
-    """
+    """Runs TorchX's apps as command jobs of Kubernetes."""
 
     NAME = SCHEDULER
     OPTIONS = KubernetesOptions
