@@ -301,7 +301,6 @@ class Location(NamedTuple):
         <root>/attempts/<bundle>/<index>/<attempt>           outcome of an attempt before the last
         <root>/streams/<bundle>/<index>/<attempt>/<stream>/<sequence>      output, in chunks
         <root>/streams/<bundle>/<index>/followed             whoever reads output while it comes
-        <root>/streams/<bundle>/<index>/usage                the container, while somebody follows
 
     The index is that of an array's child. Of a job on several nodes it is the node's under
     ``values`` and ``streams``, and elsewhere 0, the main node's: that one commits for all of them,
@@ -428,10 +427,6 @@ class Location(NamedTuple):
         """Key of the mark that somebody reads a task's output while it runs."""
         return f"{self.streams_prefix(index)}followed"
 
-    def usage_key(self, index: int) -> str:
-        """Key of what a task uses while it runs; each attempt writes over the one before."""
-        return f"{self.streams_prefix(index)}usage"
-
 
 def bucket_url(bucket: str, region: str) -> str:
     """Return the URL of most buckets; `ENV_BUCKET_URL` tells those of others.
@@ -513,7 +508,6 @@ def describe() -> dict[str, object]:
             "attempt": where.attempt_key(7, 1),
             "chunk": where.chunk_key(7, 1, STDOUT, 0),
             "followed": where.followed_key(7),
-            "usage": where.usage_key(7),
             "shared": shared.data_key("GENERATION"),
             "shared_held": shared.held_key("RUN"),
             "shared_condemned": shared.condemned_key("GENERATION"),

@@ -34,7 +34,6 @@ OUTCOME = b"O"
 CHUNK = b"S"
 RECEIPT = b"R"
 NOTE = b"N"
-USAGE = b"U"
 
 _MAGIC = b"FARCALL"
 _PREFIX = struct.Struct(">7scHBB")
@@ -771,22 +770,6 @@ def open_note(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
         VersionMismatchError: It has another protocol version.
     """
     said = _open_plain(NOTE, key, context, data)
-    return _read_meta(said, 0, len(said))
-
-
-def seal_usage(key: bytes, context: str, said: dict[str, Any]) -> list[Buffer]:
-    """Frame and sign what a task uses while it runs."""
-    return _seal_plain(USAGE, key, context, json.dumps(said).encode())
-
-
-def open_usage(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
-    """Verify what a task said of its use, and return it.
-
-    Raises:
-        IntegrityError: It was not written by one that holds the key, or elsewhere.
-        VersionMismatchError: It has another protocol version.
-    """
-    said = _open_plain(USAGE, key, context, data)
     return _read_meta(said, 0, len(said))
 
 

@@ -6,14 +6,6 @@ _ROOT = "/sys/fs/cgroup"
 _LIMITS = (f"{_ROOT}/memory.max", f"{_ROOT}/memory/memory.limit_in_bytes")
 _EVENTS = (f"{_ROOT}/memory.events", f"{_ROOT}/memory/memory.oom_control")
 _PEAKS = (f"{_ROOT}/memory.peak", f"{_ROOT}/memory/memory.max_usage_in_bytes")
-_IN_USE = (
-    (f"{_ROOT}/memory.current", f"{_ROOT}/memory.stat", "inactive_file"),
-    (
-        f"{_ROOT}/memory/memory.usage_in_bytes",
-        f"{_ROOT}/memory/memory.stat",
-        "total_inactive_file",
-    ),
-)
 _UNLIMITED = 1 << 60  # version 1 writes a huge number where there is no limit
 
 
@@ -39,21 +31,6 @@ def peak_bytes() -> int | None:
         text = _read(path)
         if text.isdigit():
             return int(text)
-    return None
-
-
-def in_use_bytes() -> int | None:
-    """Return how much memory the container has in use now, or None where nothing tells.
-
-    Without what the kernel keeps of files and would give back before it kills anything.
-
-    Source:
-        https://docs.docker.com/reference/cli/docker/container/stats/
-    """
-    for path, counts, name in _IN_USE:
-        text = _read(path)
-        if text.isdigit():
-            return max(0, int(text) - _count(counts, name))
     return None
 
 

@@ -37,7 +37,6 @@ from farcall_runtime.peers import Peers
 from farcall_runtime.storage import SINGLE_PUT_BYTES, Created, Storage, StorageError
 from farcall_runtime.streams import Limits, Streams
 from farcall_runtime.times import Times
-from farcall_runtime.usage import Pace, UsageReport
 
 _STREAM_RETRY_S = 20.0
 _REFUSAL_S = 10.0  # its exit code says enough
@@ -82,16 +81,6 @@ class Supervisor:
         )
         project = sources.new_folder(environment)
         self._child = Child(self._streams, project)
-        self._report = UsageReport(
-            assignment.where,
-            assignment.number,
-            assignment.attempt,
-            assignment.key,
-            self._streams.mark,
-            self._child.pid,
-            times.started,
-            Pace.read(environment),
-        )
         signal.signal(signal.SIGTERM, self._on_terminate)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # its mere arrival wakes the selector
         self._wake, self._waker = socket.socketpair()
@@ -137,7 +126,7 @@ class Supervisor:
         )
         gc.enable()  # nothing waits for this process now
         bounded = self._storage.bounded(_STREAM_RETRY_S, self._times.give_up_streams_at)
-        self._streams.start(bounded, self._report.look)
+        self._streams.start(bounded)
         if self._peers is not None:
             self._peers.start()
         self._watch()
@@ -358,8 +347,6 @@ class Supervisor:
             **self._place(),
             **details,
         }
-        if self._report.is_stored:
-            meta["usage_stored"] = True
         value: list[Buffer] = []
         if details.get("results"):
             value = self._child.value()

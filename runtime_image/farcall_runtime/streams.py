@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from farcall_runtime import envelope, outlet
-from farcall_runtime.contract import ENV_STREAM_S, SOON_CHUNKS, STREAMS, Location
-from farcall_runtime.followed import LOOK_AGAIN_S, Mark
+from farcall_runtime.contract import ENV_STREAM_S, FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
 from farcall_runtime.outlet import Outlet, say
-from farcall_runtime.storage import Storage
+from farcall_runtime.storage import DeniedError, Storage, UnfitError
 from farcall_runtime.waiting import LOOK_S, NoThreadError, start_thread
 
 INLINE_BYTES = 1024 * 1024
@@ -28,6 +27,45 @@ _PIPE_BYTES = 1024 * 1024  # Linux's default limit for an unprivileged process
 _STEP_S, _LEAST_STEP_S = 0.25, 0.02
 _GIVE_UP_S = 1.0  # later than the deadline of its own requests
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
+
+LOOK_AGAIN_S = 8.0
+"""About once for each chunk of output: a look costs a tenth of it."""
+
+
+class Mark:
+    """The mark of one task.
+
+    Args:
+        where: The task's place in the bucket.
+        index: The array child's number.
+        again_s: How long after a look there is none, in seconds.
+    """
+
+    def __init__(self, where: Location, index: int, again_s: float = LOOK_AGAIN_S) -> None:
+        self._key = where.followed_key(index)
+        self._again_s = again_s
+        self._look_at = -math.inf
+        self._version: object = None
+        self._followed_until = -math.inf
+
+    def is_followed(self, storage: Storage) -> bool:
+        """Tell whether somebody reads along, and has left a mark that says so.
+
+        Clocks are not compared: a mark counts from the moment on in which it was first seen.
+        """
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + self._again_s
+            try:
+                version = storage.version(self._key)
+            except (DeniedError, UnfitError):
+                self._look_at = math.inf
+                version = self._version
+            except Exception:  # most likely there is none; whatever it is, the caller goes on
+                version = self._version
+            if version != self._version:
+                self._version, self._followed_until = version, now + FOLLOWED_S
+        return now < self._followed_until
 
 
 class Limits(NamedTuple):
@@ -137,7 +175,6 @@ class Streams:
         self._is_given_up = False
         self._storage: Storage | None = None
         self._thread: threading.Thread | None = None
-        self._beside: Callable[[Storage], object] = lambda _: None
 
     def become_standard(self) -> None:
         """In the child: make the pipes file descriptors 1 and 2, for C code and subprocesses."""
@@ -151,16 +188,13 @@ class Streams:
         for stream in self.both:
             os.close(stream.write_fd)
 
-    def start(
-        self, storage: Storage, beside: Callable[[Storage], object] = lambda _: None
-    ) -> None:
+    def start(self, storage: Storage) -> None:
         """Begin to store chunks beside the supervisor's own work.
 
         Args:
             storage: The bucket; what it does not take in time is given up.
-            beside: What else the thread is to do again and again.
         """
-        self._storage, self._beside = storage, beside
+        self._storage = storage
         self._is_being_stored(storage)
 
     def _is_being_stored(self, storage: Storage) -> bool:
@@ -257,8 +291,6 @@ class Streams:
                     if not self._store_chunk(storage, stream):
                         self._drop(stream, self.limits.pending_bytes // 2)
                         break
-            if not self._closing:
-                self._beside(storage)
 
     def _is_due(self, storage: Storage, stream: Stream) -> bool:
         waited_s = time.monotonic() - stream.since

@@ -51,7 +51,6 @@ READERS = {
     "receipted_peaks": lambda data: envelope.receipted_peaks(golden.KEY, "k", data, 7),
     "outcome_head": envelope.outcome_head,
     "open_note": lambda data: envelope.open_note(golden.KEY, "k", data),
-    "open_usage": lambda data: envelope.open_usage(golden.KEY, "k", data),
     "unpack": envelope.unpack,
     "unpack_shared": lambda data: envelope.unpack_shared(data, found),
     "references": envelope.references,
@@ -335,7 +334,7 @@ def test_an_index_names_a_shared_value_with_generation_and_size(entry):
 
 @pytest.mark.parametrize(
     ("seal", "reader"),
-    [(envelope.seal_note, envelope.open_note), (envelope.seal_usage, envelope.open_usage)],
+    [(envelope.seal_note, envelope.open_note)],
 )
 @given(said=st.dictionaries(TEXT, TEXT | st.integers()), other=st.binary(max_size=50))
 def test_what_is_said_in_json_is_read_at_its_place_alone(seal, reader, said, other):
@@ -407,7 +406,7 @@ def test_memory_is_taken_for_bytes_that_are_there_and_not_for_declared_ones():
 def test_every_function_that_decodes_is_among_those_tested_here():
     """What takes bytes from the bucket; a new one belongs into `READERS`."""
     encoding = {"bundle_start", "seal_index", "seal_outcome", "seal_chunk", "pack", "pack_head"}
-    encoding |= {"seal_receipt", "pack_shared", "places_of", "seal_note", "seal_usage"}
+    encoding |= {"seal_receipt", "pack_shared", "places_of", "seal_note"}
     public = {
         name
         for name, value in vars(envelope).items()

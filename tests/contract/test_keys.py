@@ -94,7 +94,6 @@ def test_the_contract_is_version_1():
             "attempt": "PREFIX/v1/RUN/attempts/BUNDLE/7/1",
             "chunk": "PREFIX/v1/RUN/streams/BUNDLE/7/1/stdout/00000000",
             "followed": "PREFIX/v1/RUN/streams/BUNDLE/7/followed",
-            "usage": "PREFIX/v1/RUN/streams/BUNDLE/7/usage",
             "shared": "PREFIX/v1/shared/SHA256/data/GENERATION",
             "shared_held": "PREFIX/v1/shared/SHA256/held/RUN",
             "shared_condemned": "PREFIX/v1/shared/SHA256/condemned/GENERATION",

@@ -184,17 +184,6 @@ def _means(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if job["time_limit_s"]:
         asked += f", {job['time_limit_s']} s for an attempt"
     yield "Asked for", asked
-    uses = said["usage_now"]
-    if uses is not None:
-        limit = uses["memory_limit_bytes"]
-        at = tables.clock(datetime.fromisoformat(uses["at"]))
-        yield (
-            "Uses",
-            f"{uses['memory_bytes'] / _MIB:.0f} MiB"
-            + (f" of {limit / _MIB:.0f}" if limit else "")
-            + f", {uses['peak_memory_bytes'] / _MIB:.0f} MiB at most, {uses['cpu_s']:.1f} s of "
-            f"CPU so far ({at})",
-        )
     used = said["usage"]
     if used is not None:
         limit = used["memory_limit_bytes"]

@@ -13,8 +13,10 @@ from farcall.model.submission import Submission
 from farcall.model.timing import Timing
 from farcall.storage.held import Held
 from farcall.storage.stores import Stores
-from farcall.storage.usage import is_memory
 from farcall_runtime.contract import Location
+
+_MOST_MEMORY_BYTES = 2**50
+"""A pebibyte: more than any machine has."""
 
 
 class Cleaner:
@@ -74,7 +76,8 @@ class Cleaner:
         store = self._stores.of(submission.where.bucket)
         spent = [] if settings.keep_artifacts else spent
         if spent:
-            peak = peak_bytes if is_memory(peak_bytes) else 0
+            is_plausible = type(peak_bytes) is int and 0 <= peak_bytes <= _MOST_MEMORY_BYTES
+            peak = peak_bytes if is_plausible else 0
             store.delete_delivered(submission, index, spent, peak)
             if output and holder is not None:
                 self._held.hold(holder, store, list(output))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from farcall.aws import console_urls
@@ -17,7 +16,7 @@ from farcall.operations.catalog import Entry
 from farcall.operations.explain import explain
 from farcall.operations.explanation import record
 from farcall.operations.reasons import Reasons
-from farcall.storage import bundles, usage
+from farcall.storage import bundles
 from farcall_runtime.contract import ENV_BUNDLE
 from farcall_runtime.envelope import EnvelopeError
 
@@ -33,8 +32,6 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
     Returns:
         - ``job``: see `json_view.job`.
         - ``explanation``: see `explanation.Explanation`; ``usage``: what it used, or None.
-        - ``usage_now``: what it uses while it runs, see `storage.usage.UsageNow`; None where it
-          has not told, because nobody looks at it on the page.
         - ``attempts``: those that have ended; see `json_view.attempt`.
         - ``nodes``: those of a job on several, all of them; see `json_view.node`.
         - ``electron``: of a job of Covalent's the number of its node, of a task group the last
@@ -60,7 +57,6 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
         "job": json_view.job(entry),
         "explanation": explanation,
         "usage": explanation["usage"],
-        "usage_now": await _usage_now(session, detail),
         "attempts": [json_view.attempt(n, tried) for n, tried in enumerate(detail.tried, 1)],
         "nodes": [
             json_view.node(known.get(number) or nodes.unstarted(detail, number))
@@ -74,20 +70,6 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
         "retries": await _retries(session, detail),
         "links": _links(session, detail, bundle) if session.aws.has_console else {},
     }
-
-
-async def _usage_now(session: Session, detail: JobDetail) -> dict[str, Any] | None:
-    """Return what a task uses while it runs; an array and a job on several nodes are no task."""
-    runs = detail.status is JobStatus.RUNNING and not detail.array_size and not detail.nodes
-    if not runs or detail.is_command:
-        return None
-    try:
-        submission, index = Submission.of(detail)
-    except FarcallError:
-        return None
-    store = session.stores.of(submission.where.bucket)
-    found = await usage.now(store, submission, index, detail.attempts + 1)
-    return None if found is None else {**asdict(found), "at": json_view.moment(found.at)}
 
 
 async def _electron(session: Session, entry: Entry) -> int | None:

@@ -36,14 +36,19 @@ from farcall.operations.explanation import (
     of_verdict,
     of_waiting,
 )
-from farcall.operations.peaks import receipts
 from farcall.payload import results
 from farcall.storage import outcomes
+from farcall.storage.store import Store
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
+from farcall_runtime.envelope import Buffer
 
 _BY_MAP = f"{endings.OWN_REASON}{endings.MAP_FAILED}"
 _FEW = 3
+_MOST_RECEIPTS = 4
+"""Each client that takes values of an array has one."""
+
+_LARGEST_RECEIPT_BYTES = 64 * 1024
 """Failed children of an array that are explained: two requests for all, and one for each."""
 
 
@@ -212,13 +217,25 @@ async def _delivered(session: Session, submission: Submission) -> dict[int, int]
         if await store.stored(submission.where.bundle_key) is None:
             return None
         found: dict[int, int] = {}
-        for data, key in await receipts(store, submission):
+        for data, key in await _receipts(store, submission):
             found |= dict.fromkeys(
                 envelope.receipted(submission.key, key, data, submission.size), 0
             )
             found |= envelope.receipted_peaks(submission.key, key, data, submission.size)
     except (envelope.EnvelopeError, FarcallError):  # it is only a help
         return {}
+    return found
+
+
+async def _receipts(store: Store, submission: Submission) -> list[tuple[Buffer, str]]:
+    """Return the receipts of a bundle that clients have left, each with its key; unverified."""
+    found: list[tuple[Buffer, str]] = []
+    for number in range(_MOST_RECEIPTS):
+        key = submission.where.receipt_key(number)
+        got = await store.get_dated(key, most=_LARGEST_RECEIPT_BYTES)
+        if got is None:
+            break
+        found.append((got[0], key))
     return found
 
 

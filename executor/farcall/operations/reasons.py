@@ -46,7 +46,6 @@ class Reasons:
         self._texts: dict[str, list[str]] = {}
         self._reading: dict[str, asyncio.Future[list[str]]] = {}
         self._reasons: dict[str, Reason] = {}
-        self._peaks: dict[str, int] = {}
         self._groups: dict[str, Groups] = {}
         self._troubles: dict[str, str] = {}
 
@@ -145,10 +144,6 @@ class Reasons:
         pairs = zip(children, found, strict=True)
         return {child.index: reason for child, reason in pairs if reason is not None}
 
-    def peak(self, job_id: str) -> int | None:
-        """Return the peak memory in bytes of a task whose error was read; None where unknown."""
-        return self._peaks.get(job_id)
-
     async def groups(self, parent: JobDetail) -> Groups:
         """Return why children of an array failed, of the first ones that nobody ended.
 
@@ -216,8 +211,6 @@ class Reasons:
         self._troubles.pop(detail.job_id, None)
         if found is None or found.outcome.meta["status"] == OutcomeStatus.TERMINATED:
             return None
-        _bound(self._peaks, _MOST_REASONS)
-        self._peaks[detail.job_id] = found.outcome.meta["usage"].get("peak_memory_bytes", 0)
         return results.reason(found.outcome.meta)
 
 

@@ -116,8 +116,6 @@ async def spent_keys(
     if "value" in meta:
         parts = range(-(-meta["value"]["size"] // VALUE_PART_BYTES))
         keys += [where.value_key(index, attempt, part) for part in parts]
-    if attempt > 1 or "usage_stored" in meta:
-        keys.append(where.usage_key(index))
     for earlier in range(1, attempt):
         keys.append(submission.attempt_key(index, earlier))
         folders = [where.value_prefix(index, earlier)]

@@ -10,7 +10,6 @@ from farcall.engine.session import Session, open_session
 from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
-from farcall.operations.peaks import Peaks
 from farcall.operations.reasons import Reasons
 
 _REFUSED_FOR_S = 10.0
@@ -28,7 +27,6 @@ class Account:
         self._opening = asyncio.Lock()
         self._session: Session | None = None
         self._reasons: Reasons | None = None
-        self._peaks: Peaks | None = None
 
     async def session(self) -> Session:
         """Return the session, which nobody else has: it is closed here.
@@ -40,7 +38,7 @@ class Account:
         async with self._opening:
             if self._session is None:
                 self._session = await open_session(self.settings)
-                self._reasons = self._peaks = None
+                self._reasons = None
             return self._session
 
     async def reasons(self) -> Reasons:
@@ -54,18 +52,6 @@ class Account:
         if self._reasons is None:
             self._reasons = Reasons(session)
         return self._reasons
-
-    async def peaks(self) -> Peaks:
-        """Return what reads the peak memory of arrays' children by the session.
-
-        Raises:
-            SettingsError: The profile or the credentials file does not exist.
-            ServiceError: There are no credentials.
-        """
-        session = await self.session()
-        if self._peaks is None:
-            self._peaks = Peaks(session)
-        return self._peaks
 
     async def renew(self, error: FarcallError) -> None:
         """Forget a session whose credentials have expired: files may hold new ones by now."""

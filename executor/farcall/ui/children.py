@@ -9,12 +9,10 @@ a change costs a request or two.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from farcall.backends.base import Backend
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations import json_view
-from farcall.operations.peaks import Peaks
 from farcall.ui.account import Account
 from farcall.ui.jobs import counts
 from farcall.ui.parts import Parts
@@ -23,9 +21,6 @@ _ON_THE_MOVE = (JobStatus.RUNNING, JobStatus.STARTING)
 _ERRORS_AT_ONCE = 100
 _MOST_ERRORS = 1000
 """Of more failed children than these Batch's words are shown: each error is a request of S3."""
-
-_CROWD = 100
-"""Of more children the page shows how their peak memory is spread."""
 
 _MOST_DESCRIBED = 300
 """Of more children that began and are not listed so any more, the lists are read again."""
@@ -38,16 +33,10 @@ class Children(Parts):
         super().__init__(account)
         self.parent_id = parent_id
         self._parent: JobDetail | None = None
-        self._peaks: Peaks | None = None
-        self._is_reading = False
 
     def is_active(self) -> bool:
         """Tell whether there is more to be read; the list of jobs tells when something changed."""
-        return bool(self._unread()) or self._are_peaks_left()
-
-    def state(self) -> dict[str, Any]:
-        """Return how the watching goes, and whether more will be told of what has ended."""
-        return {**super().state(), "unread": self._is_reading or self._are_peaks_left()}
+        return bool(self._unread())
 
     async def look(self) -> None:
         """Ask how many children have which status, and list those that are not known so."""
@@ -66,38 +55,7 @@ class Children(Parts):
         self.is_complete = True
 
     async def look_beside(self) -> None:
-        """Read why some of those failed that did, and how much memory others had."""
-        await self._read_errors()
-        await self._read_peaks()
-
-    async def _read_peaks(self) -> None:
-        if self._parent is None or self._parent.array_size <= _CROWD:
-            return
-        self._peaks = await self.account.peaks()
-        first = not self.peaks
-        self._is_reading = True  # until it is told, too
-        try:
-            found = await self._peaks.read(self._parent, self._succeeded())
-        finally:
-            self._is_reading = False
-        known = self._peaks.of(self.parent_id)
-        indexes = [n for n in (known if first else found) if n in self.known]
-        self.peaks.update({n: known[n] for n in indexes})
-        self.tell(indexes)
-
-    def _are_peaks_left(self) -> bool:
-        """Tell whether more will be known of the memory of children that succeeded."""
-        parent = self._parent
-        if parent is None or parent.array_size <= _CROWD:
-            return False
-        succeeded = self._succeeded()
-        return self._peaks.are_left(parent, succeeded) if self._peaks else bool(succeeded)
-
-    def _succeeded(self) -> list[int]:
-        succeeded = JobStatus.SUCCEEDED
-        return [index for index, child in self.known.items() if child.status is succeeded]
-
-    async def _read_errors(self) -> None:
+        """Read the errors of some of the children that failed."""
         left = self._unread()
         if not left or self._parent is None:
             return
@@ -106,7 +64,6 @@ class Children(Parts):
         listed = [self.known[index] for index in left[:most]]
         reasons = await self.account.reasons()
         found = await reasons.errors(self._parent, listed)
-        self.peaks.update({n: reasons.peak(f"{self.parent_id}:{n}") for n in found})
         self.errors.update({n: found[n].text if n in found else "" for n in indexes})
         self.tell(indexes)
 

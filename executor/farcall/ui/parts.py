@@ -19,7 +19,6 @@ class Parts(Watcher[int]):
         known: What is known of them.
         calls: What they were called with, by index, as far as that is known.
         errors: Why those failed that did, by index, as far as that is known.
-        peaks: The peak memory of some in bytes, by index.
     """
 
     def __init__(self, account: Account) -> None:
@@ -27,7 +26,6 @@ class Parts(Watcher[int]):
         self.known: dict[int, JobDetail] = {}
         self.calls: Sequence[str] = ()
         self.errors: dict[int, str] = {}
-        self.peaks: dict[int, int | None] = {}
 
     def row(self, index: int) -> dict[str, Any]:
         """Return a part as a browser is told of it; there may be thousands, so it is short."""
@@ -42,7 +40,6 @@ class Parts(Watcher[int]):
             "r": child.reason,
             "a": self.calls[index] if index < len(self.calls) else "",
             "w": self.errors.get(index, None if self.is_unread(child) else ""),
-            "m": self.peaks.get(index),
         }
 
     def keys(self) -> Iterable[int]:

@@ -21,12 +21,8 @@ async def test_a_value_s_parts_are_of_no_more_use_and_those_of_earlier_attempts(
 
     outcome = where.outcome_key(8)
     assert set(await spent_keys(store, array, 8, said)) == {outcome, *left[:3]}
-    said["usage_stored"] = True
-    keys = await spent_keys(store, array, 8, said)
-    assert set(keys) == {outcome, where.usage_key(8), *left[:3]}
-    del said["usage_stored"]
     said["attempt"] = 2
-    assert {outcome, where.usage_key(8), *left} < set(await spent_keys(store, array, 8, said))
+    assert {outcome, *left} < set(await spent_keys(store, array, 8, said))
 
 
 async def test_another_node_s_outcomes_are_of_no_more_use_those_of_each_attempt():
@@ -37,6 +33,5 @@ async def test_another_node_s_outcomes_are_of_no_more_use_those_of_each_attempt(
     assert await spent_keys(store_in_memory(), gang, 3, said) == [
         where.node_key(2, 3),
         where.value_key(3, 2, 0),
-        where.usage_key(3),
         where.node_key(1, 3),
     ]

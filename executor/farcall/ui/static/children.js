@@ -72,8 +72,8 @@ function start(array, job) {
       frame(tell);
     },
     // After what was told before it, so that nothing is on its way.
-    state({ loading, unread }) {
-      array.unread = loading || unread;
+    state({ loading }) {
+      array.unread = loading;
       if (array.unread || !isWhole(array, job)) return;
       array.done = true; // Nothing changes any more, so its connection is of use to others.
       stream.close();
@@ -110,7 +110,6 @@ function child(job, said, known) {
     call: said.a ?? "",
     error: said.w ?? "",
     unread: said.w === null,
-    peak: said.m ?? null,
     array_size: 0,
     node_count: 0,
     size: 1,

@@ -85,7 +85,6 @@ export class Detail {
     this.element.hidden = !id;
     this.output.show(null);
     this.last.show(null);
-    this.soFar.uses(null);
     this.timeline.cursor = -1;
     this.timeline._zoomTo(null);
     fill(this.overview, h("p.note", {}, "Asking…"));
@@ -200,7 +199,6 @@ export class Detail {
     const by = this.task()?.by ?? countsOf(job);
     this.told = { ...job, by, size: job.array_size || 1, group: groupOf(job.state), created: ms(job.created_at), started: ms(job.started_at), stopped: ms(job.stopped_at), parent: job.parent || undefined };
     const given = { record: job, explanation: said.explanation, attempts: said.attempts, position: said.position, links: said.links, electron: said.electron, retries: said.retries ?? [], usage: said.usage ?? said.explanation?.usage };
-    this.soFar.uses(said);
     if (first) fill(this.overview);
     const kind = said.explanation?.kind ?? "";
     this._part("why", whySection, given).dataset.kind = kind;

@@ -64,43 +64,19 @@ export function usageSection({ record, usage }) {
   return [h("h3", {}, "Asked for and used"), ...rows, limits];
 }
 
-// What a running task has said last, and when: it tells only while somebody looks.
-function useNow(record, said) {
-  const limit = said.memory_limit_bytes || record.memory_mib * 1048576;
-  return [
-    limit ? meter("Memory", said.memory_bytes / limit, `${bytes(said.memory_bytes)} of ${bytes(limit)}`) : null,
-    pairs([
-      limit ? null : ["Memory", bytes(said.memory_bytes)],
-      ["Memory at most", bytes(said.peak_memory_bytes)],
-      ["Processor time", span(said.cpu_s * 1000)],
-      ["Told at", clock(ms(said.at))],
-    ]),
-  ].filter(Boolean);
-}
-
 /** Makes the lines that say what a task used up to now, as far as that is known while it runs. */
 export function soFar() {
   const hours = h("p", { data: { testid: "hours" } });
   const time = h("div");
-  const use = h("div", { data: { testid: "usage-now" } });
-  const element = h("section.part", {}, h("h3", {}, "Up to now"), time, use, hours);
+  const element = h("section.part", {}, h("h3", {}, "Up to now"), time, hours);
   let shown = "";
-  let told = "";
   return {
     element,
-    /** Takes what is known of the task; null where another one is shown. */
-    uses(said) {
-      const state = JSON.stringify([said?.usage_now, said?.job.memory_mib]);
-      if (told === state) return;
-      told = state;
-      fill(use, ...(said?.usage_now ? useNow(said.job, said.usage_now) : []));
-    },
     update(task, now) {
       const { vcpu, gb, left } = hoursOf([task], now);
       setText(element.firstChild, isOver(task.group) ? "In all" : "Up to now");
       setText(hours, `${inHours({ vcpu, gb })}${left ? ", without the children that are not read yet" : ""}`);
-      use.hidden = task.group !== "running";
-      element.hidden = !vcpu && !gb && (use.hidden || !use.firstChild);
+      element.hidden = !vcpu && !gb;
       const limit = task.group === "running" && task.time_limit_s ? task.time_limit_s * 1000 : 0;
       const words = limit ? `${span(ran(task, now))} of ${span(limit)}` : "";
       if (words === shown) return;

@@ -1,9 +1,9 @@
 // Who ran when, as a picture on a canvas: a row per task, pale while it waits, solid while it runs.
-// Of very many tasks it is how many ran at a time, with the spread of their durations and memory.
+// Of very many tasks it is how many ran at a time, with the spread of their durations.
 
 import { CROWD, curve, inParts, ranAt } from "./crowd.js";
 import { frame, h, setAttr, setText } from "./dom.js";
-import { bytes, clock, count, isOver, many, span, wordOf } from "./format.js";
+import { clock, count, isOver, many, span, wordOf } from "./format.js";
 import { histogram } from "./histogram.js";
 import { layout, summary, ticks } from "./timescale.js";
 
@@ -32,8 +32,7 @@ export class Timeline {
     this.probe = h("span", { hidden: true });
     this.stage = h("div.stage", {}, this.probe, this.canvas, this.band, this.tip, this.back);
     this.durations = histogram("Duration", span);
-    this.memory = histogram("Peak memory", bytes);
-    this.spread = h("div.spread", {}, this.durations.element, this.memory.element);
+    this.spread = h("div.spread", {}, this.durations.element);
     this.element = h("div.timeline", {}, this.summary, this.stage, this.spread);
     this._paint = () => this.paint();
     this._listen();
@@ -207,7 +206,6 @@ export class Timeline {
   _spread() {
     const over = this.curve ? this.tasks.filter((task) => task.started && task.stopped) : [];
     this.durations.update(over.map((task) => task.stopped - task.started));
-    this.memory.update(this.curve ? this.tasks.filter((task) => task.peak).map((task) => task.peak) : [], over.length);
   }
 
   // Of a crowd, the failed or cancelled task whose mark is near to a place.
