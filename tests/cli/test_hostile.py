@@ -83,26 +83,24 @@ async def told(aws, make_executor, tmp_path, monkeypatch):
 SHOWING = [
     ("list --all-users --since 1d",),
     (f"list {ARGUMENT}",),
-    (f"status FOREIGN {ARGUMENT}",),
     ("describe FOREIGN",),
     ("describe FAILED",),
     ("logs FAILED",),
     ("logs GIVEN --timestamps",),
-    ("attach FAILED",),
     ("result FAILED",),
     ("result GIVEN",),
     ("recover RUN",),
     (f"recover {ARGUMENT}",),
     ("run SCRIPT:fails",),
     ("run other/script.py:fails",),
-    ("plan other/script.py:fails",),
+    ("run --dry-run other/script.py:fails",),
     (f"cancel --workflow {ARGUMENT} --all-users",),
     (f"cancel --run {ARGUMENT}",),
     ("doctor", "FARCALL_BATCH_QUEUE", ARGUMENT),
     ("ui", "FARCALL_BATCH_QUEUE", ARGUMENT),
     ("configure --print", "FARCALL_BATCH_QUEUE", ARGUMENT),
 ]
-LIVE = ("logs", "attach", "run")
+LIVE = ("logs", "run")
 """They let a task rewrite its own line."""
 
 
@@ -132,7 +130,7 @@ def test_no_command_has_the_terminal_obey_its_own_arguments(name, capsys, monkey
 
 
 async def test_json_stays_json(told, farcall_command):
-    for words in (["list", "--all-users"], ["status", "FOREIGN"], ["describe", "FAILED"]):
+    for words in (["list", "--all-users"], ["describe", "FAILED"]):
         done = await farcall_command(*(told.get(word, word) for word in words), "--json")
         assert hostile.obeyed(done.stdout) == set()
         assert hostile.MARK in json.dumps(json.loads(done.stdout)), words

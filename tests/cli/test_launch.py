@@ -150,8 +150,8 @@ async def test_ctrl_c_ends_the_job_with_all_its_nodes(batch, tmp_path, aws) -> N
         (["img", "-e", "AWS_BATCH_X=1"], 1, "Batch keeps names that begin with AWS_BATCH"),
         (["img", "--vcpu", "1.5"], 1, "vcpu is 1.5: on EC2 a job has a whole number of vCPUs"),
         ([""], 1, "there is neither an image nor groups"),
-        (["img", "--detach", "--plan"], 2, "--detach and --plan exclude each other"),
-        (["img", "--offline"], 2, "--offline is for --plan"),
+        (["img", "--detach", "--dry-run"], 2, "--detach and --dry-run exclude each other"),
+        (["img", "--offline"], 2, "--offline is for --dry-run"),
         (["img", "-o", "batch_queue=none"], 1, "batch_queue is 'none'"),
     ],
 )

@@ -138,8 +138,6 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     assert max(map(len, lines[:-2])) <= 80  # the footer may be longer
     for key in order:
         assert any(line.startswith(f"{ids[key][:8]}  ") for line in lines)
-    shown = await asyncio.to_thread(terminal.run, [FARCALL, "status", ids["FAILED"]])
-    assert COLOURS.sub("", shown.text).startswith(f"{ids['FAILED'][:8]}  FAILED since 20")
     elsewhere = ["--queue", "farcall-local"]  # where the beginning of an ID is not looked for
     shown = await asyncio.to_thread(terminal.run, [FARCALL, "list", *only, *elsewhere])
     assert ids["RUNNING"] in shown.text
@@ -173,18 +171,6 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     done = await farcall_command("list", "--grep", "(")
     assert done.returncode == 2
     assert "'(' is no regular expression" in done.stderr
-
-    # --- status
-    done = await installed_command("status", *ids.values())
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == list(ids.values())
-    assert f"{ids['FAILED']}  FAILED since 20" in done.stdout
-    assert_harmless(done.stdout)
-    done = await farcall_command("status", ids["RUNNING"], NOBODY, "--json")
-    assert [job["state"] for job in json.loads(done.stdout)] == ["RUNNING"]
-    assert done.returncode == 3
-    assert f"Batch does not know job {NOBODY}" in done.stderr
 
     # --- describe
     done = await farcall_command("describe", ids["FAILED"])
@@ -275,8 +261,6 @@ async def test_command_jobs_are_listed_and_described_with_their_nodes(
     parts = [done, failed, f"{failed}#0", f"{failed}#1"]
     assert [job["id"] for job in json.loads(said.stdout)] == parts
 
-    said = await farcall_command("status", f"{failed}#0")
-    assert f"{failed}#0  FAILED since 20" in said.stdout
     said = await farcall_command("describe", failed)
     assert (said.returncode, said.stderr) == (0, "")
     for expected in (

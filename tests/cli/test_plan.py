@@ -1,4 +1,4 @@
-"""``farcall plan``: the requests of ``farcall run``, none of them sent.
+"""``farcall run --dry-run``: the requests of ``farcall run``, none of them sent.
 
 Starts the local AWS emulator, because the plan is compared with a real run.
 """
@@ -40,7 +40,7 @@ async def test_nothing_is_sent_and_run_sends_just_that(
     extra = 'job_definition_extra={"tags": {"of": "plan"}}'
     words = ["--memory", "1", "-o", extra, "work:twice", 4]
     with Proxy(aws.endpoint_url) as proxy:
-        done = await installed_command("plan", *words, AWS_ENDPOINT_URL=proxy.url)
+        done = await installed_command("run", "--dry-run", *words, AWS_ENDPOINT_URL=proxy.url)
     planned = json.loads(done.stdout)
     of_s3 = {name.partition(" ")[0] for name in proxy.of("s3")}
     assert {"GET"} == of_s3
@@ -49,7 +49,7 @@ async def test_nothing_is_sent_and_run_sends_just_that(
     assert planned["definition"]["registered"] is False
 
     job_id = (await installed_command("run", "--detach", *words)).stdout.strip()
-    again = json.loads((await farcall_command("plan", *words)).stdout)
+    again = json.loads((await farcall_command("run", "--dry-run", *words)).stdout)
 
     batch = boto3.client("batch")
     (job,) = batch.describe_jobs(jobs=[job_id])["jobs"]
@@ -87,7 +87,7 @@ async def test_packages_that_would_travel_are_shown_and_not_sent(
     words = ["-o", 'packages=["wanted"]', "work:nothing"]
 
     async def plan(*options: str) -> dict[str, Any]:
-        done = await installed_command("plan", *options, *words, **place)
+        done = await installed_command("run", "--dry-run", *options, *words, **place)
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)["packages"]
         return found

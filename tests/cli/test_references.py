@@ -53,18 +53,13 @@ async def test_a_job_is_called_by_its_name_or_the_beginning_of_its_id(
             # Other tests' jobs lie there, too, which an ID is told apart from.
             assert proxy.counts["batch listjobs"] <= (1 if is_named else MOST_PAGES + 1)
 
-    for command in ("describe", "status"):
-        done = await farcall_command(command, older.id[:8], "--json")
-        said = json.loads(done.stdout)
-        assert older.id == (said["job"] if command == "describe" else said[0])["id"]
-        assert (done.returncode, done.stderr) == (0, "")
+    done = await farcall_command("describe", older.id[:8], "--json")
+    assert older.id == json.loads(done.stdout)["job"]["id"]
+    assert (done.returncode, done.stderr) == (0, "")
     done = await farcall_command("result", name)
     assert (done.returncode, done.stdout) == (0, "'newer'\n")
     assert f"job {newer.id}" in done.stderr
-    done = await farcall_command("attach", newer.id[:12])
-    assert (done.returncode, done.stdout) == (0, "newer\n")
-
-    done = await farcall_command("status", f"{name}-nothing", older.id[:8], name)
+    done = await farcall_command("wait", f"{name}-nothing", older.id[:8], name)
     assert done.returncode == 3
     assert [line.split()[0] for line in done.stdout.splitlines()] == [older.id, newer.id]
     assert f"'{name}-nothing' is neither the beginning of a job's ID" in done.stderr
@@ -80,8 +75,8 @@ async def test_a_job_is_called_by_its_name_or_the_beginning_of_its_id(
 
 async def test_without_a_job_it_is_the_newest(jobs, farcall_command, make_executor):
     name, _, newer = jobs
-    done = await farcall_command("status")
-    assert (done.returncode, done.stdout.split()[0]) == (0, newer.id)
+    done = await farcall_command("logs")
+    assert (done.returncode, done.stdout) == (0, "newer\n")
     assert done.stderr.startswith(f"the newest: job {newer.id} (")
     async with make_executor(workflow=f"of {name}") as executor:
         other = await executor.submit(len, "a")

@@ -30,7 +30,7 @@ def commands(program):
     for name, page in PAGES.items():
         for line in lines(page):
             if found := start.fullmatch(line):
-                yield name, shlex.split(re.split(r" [#|>;&]", found[1])[0])
+                yield name, shlex.split(re.split(r"(?:^| )[#|>;&]", found[1])[0])
 
 
 def problem(words):

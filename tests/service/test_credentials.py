@@ -92,7 +92,7 @@ async def test_the_wait_ends_and_the_jobs_go_on(
             job = await executor.submit(linger, str(go))
             login.end()
             await job.result()
-    assert f"`farcall attach {job.id}`" in str(caught.value)
+    assert f"`farcall result {job.id}`" in str(caught.value)
     assert not job.done()
     login.renew()
     go.touch()

@@ -70,7 +70,7 @@ def cancel_jobs(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """End jobs, or all jobs of a workflow or a run.
+    """Cancel jobs, or all jobs of a workflow or a run.
 
     JOB is an ID, its beginning, or a name, of which one job alone may go on. An array's child is
     <parent>:<index>. A task has 20 seconds to clean up after it was told to stop. Of a workflow

@@ -79,7 +79,7 @@ SECONDS = 5 * 60
     help="Of the page; 0 takes a free one.",
 )
 def run_demo(tasks: int, port: int, *, page: bool) -> None:
-    """Train a model and run a sweep, without an AWS account.
+    """Train a model and run a sweep without an AWS account.
 
     With --page, two workflows run for some minutes instead, and the page shows them until Ctrl-C.
     """

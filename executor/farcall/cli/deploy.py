@@ -108,7 +108,7 @@ def deploy(
     is_template: bool,
     yes: bool,
 ) -> None:
-    """Make all that jobs need in your account, and write the options.
+    """Create the AWS resources that jobs need.
 
     \b
     farcall deploy                                   a bucket, a log group, roles, a queue

@@ -57,7 +57,7 @@ class _Found:
 def destroy(
     region: str | None, name: str, path: Path | None, *, empty_bucket: bool, yes: bool
 ) -> None:
-    """Delete what farcall deploy has made, and take its options out of the file.
+    """Delete what `farcall deploy` created.
 
     It is shown what will be deleted, and asked. Jobs that have not ended are ended. A bucket that
     still holds something stays, unless --empty-bucket is given; it can be given later. A policy

@@ -27,7 +27,7 @@ _COLOURS = {OK: "green", WARNING: "yellow", FAILED: "red", NOT_CHECKED: "cyan"}
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def doctor(*, as_json: bool) -> None:
-    """Look whether everything is there that a job needs.
+    """Check that everything a job needs exists.
 
     Options, credentials, region, bucket, queue, compute environments, roles, log group and image
     are looked at, and what is wrong comes with what to do. No job is run; one small object is

@@ -22,7 +22,7 @@ Exit codes:
     4  AWS refused, or cannot be reached
   124  the time of wait --timeout is over
   130  Ctrl-C
-launch, and attach of a command, exit with the command's own.
+launch exits with the exit code of the command.
 """
 
 

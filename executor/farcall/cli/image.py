@@ -36,7 +36,7 @@ _REPOSITORY = re.compile(r"(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a
 
 @click.group("image")
 def image() -> None:
-    """Build an image of your own for jobs, and push it to ECR."""
+    """Build an image for jobs, and push it to ECR."""
 
 
 def _packages(context: click.Context, parameter: click.Parameter, text: str) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from farcall.cli import exit_codes, node_output
+from farcall.cli import exit_codes, node_output, plan
 from farcall.cli.options import given, job_options
-from farcall.cli.plan import plan_command, show_plan
 from farcall.cli.printing import give_up_stdout, say
 from farcall.cli.run import tell_states
 from farcall.client.command_job import CommandJob, group_nodes, name_of
@@ -69,8 +68,8 @@ class _Launch(click.Command):
 )
 @click.option("--name", metavar="NAME", help="To recognise the job by; by default the image's.")
 @click.option("--detach", is_flag=True, help="Print the job's ID once it is submitted, and leave.")
-@click.option("--plan", "is_plan", is_flag=True, help="Show what would be sent, and send nothing.")
-@click.option("--offline", is_flag=True, help="With --plan: ask AWS for nothing.")
+@click.option("--dry-run", "is_plan", is_flag=True, help="Print the requests; send nothing.")
+@click.option("--offline", is_flag=True, help="With --dry-run: do not ask AWS anything.")
 @click.pass_context
 def launch(
     ctx: click.Context,
@@ -103,15 +102,15 @@ def launch(
     fetches it with the job role, by python3, curl or wget, one of which the image needs.
 
     What the nodes write goes to stdout, with the node's number before each line where there are
-    several. --plan prints RegisterJobDefinition and SubmitJob as JSON, as `farcall plan` does.
+    several. --dry-run prints RegisterJobDefinition and SubmitJob as JSON.
 
     Ctrl-C ends the job. Exits with the exit code of the main node's command; where it has none,
     with one of farcall's own.
     """  # noqa: D301  # click's mark for lines to be left as they are
     if detach and is_plan:
-        raise click.UsageError("--detach and --plan exclude each other")
+        raise click.UsageError("--detach and --dry-run exclude each other")
     if offline and not is_plan:
-        raise click.UsageError("--offline is for --plan: a job is submitted to AWS")
+        raise click.UsageError("--offline is for --dry-run: a job is submitted to AWS")
     call: dict[str, Any] = {
         "command": ctx.meta[_COMMAND],
         "env": environment(variables, os.environ),
@@ -120,7 +119,7 @@ def launch(
     }
     executor = _executor(image, name, given(assignments, short))
     if is_plan:
-        show_plan(asyncio.run(_plan(executor.settings, image, call, name, offline=offline)))
+        plan.show(asyncio.run(_plan(executor.settings, image, call, name, offline=offline)))
     elif detach:
         asyncio.run(_leave(executor.command(image, **call, name=name)))
     else:
@@ -144,7 +143,7 @@ async def _plan(
     nodes = group_nodes(None, {"image": image, **call}, settings.nodes)
     if workspace:
         nodes = await plan_along(settings, nodes, workspace, folder)
-    return await plan_command(settings, nodes, name, offline=offline)
+    return await plan.of_command(settings, nodes, name, offline=offline)
 
 
 def environment(variables: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:

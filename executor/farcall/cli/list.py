@@ -1,4 +1,4 @@
-"""What there is: ``farcall list``, ``farcall status``, ``farcall describe``."""
+"""``farcall list`` and ``farcall describe``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from farcall.cli import exit_codes, references, sheets, tables, watching
+from farcall.cli import references, sheets, tables, watching
 from farcall.cli.common import moment, opened, print_json
 from farcall.cli.printing import say
 from farcall.engine.session import Session, this_user
@@ -111,7 +111,7 @@ def list_jobs(
     watch: bool,
     as_json: bool,
 ) -> None:
-    """Show the jobs there are, the newest first.
+    """List jobs, the newest first.
 
     Of an array or a job on several nodes that JOB names the children or nodes are shown. JOB is an
     ID, its beginning, or a name, which means its newest job. An array as a whole is in a state,
@@ -342,42 +342,7 @@ def _footer(count: int, limit: int, query: Query | None) -> str:
     return f"{told}; {', '.join(hints)}" if hints else told
 
 
-# --- farcall status and describe --------------------------------------------------------------
-
-
-@click.command("status")
-@click.argument("named", nargs=-1, metavar="[JOB...]")
-@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
-def show_status(named: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the state of jobs, each in a line.
-
-    JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
-    newest of all. An array's child is <parent>:<index>, a node <job>#<index>. Exits with 3 if one
-    is unknown or not farcall's.
-    """
-    found, missing = asyncio.run(_describe(named))
-    if as_json:
-        print_json([json_view.job(entry) for entry in found])
-    else:
-        tables.show_lines(found)
-    for text in missing:
-        say(text, err=True)
-    if missing:
-        sys.exit(exit_codes.UNKNOWN)
-
-
-async def _describe(named: Sequence[str]) -> tuple[list[Entry], list[str]]:
-    settings, session = await opened()
-    job_ids, unknown = await references.job_ids(settings, session, named)
-    known = await Catalog(session.backend).describe(job_ids)
-    found: list[Entry] = []
-    missing = list(unknown.values())
-    for job_id in job_ids:
-        try:
-            found.append(recognized(known, job_id, session))
-        except UnknownError as error:
-            missing.append(str(error))
-    return await Reasons(session).fill(found), missing
+# --- farcall describe -------------------------------------------------------------------------
 
 
 def recognized(known: dict[str, Entry | None], job_id: str, session: Session) -> Entry:
@@ -398,7 +363,7 @@ def recognized(known: dict[str, Entry | None], job_id: str, session: Session) ->
 @click.argument("reference", metavar="[JOB]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
 def describe_job(reference: str | None, *, as_json: bool) -> None:
-    """Show all there is to know of a job.
+    """Show everything about a job, and why it failed.
 
     That is what it asked for and used, how its attempts went, and why it ended as it did, or what
     it waits for, with what to do about it. JOB is an ID, its beginning, or a name, which means

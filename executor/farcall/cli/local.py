@@ -25,7 +25,7 @@ def run_local(
     kubernetes: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Run a command against an embedded AWS, or serve one.
+    """Run a command on a local AWS emulator, or serve one.
 
     \b
     farcall local -- python my_workflow.py     a fresh AWS for one command

@@ -100,7 +100,7 @@ def show_logs(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Show what a job, an array, a run or a workflow prints, up to now or as it comes.
+    """Show the output of a job, an array, a run or a workflow.
 
     JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
     newest of all. An array's child is <parent>:<index>, a node <job>#<index>. Of several jobs each

@@ -28,54 +28,45 @@ class Lazy(NamedTuple):
     help: str
 
 
-COMMANDS = {
-    "run": Lazy("run:run", "Run a function as a job and print its value."),
-    "launch": Lazy("launch:launch", "Run a command in an image as a job, on one node or several."),
-    "plan": Lazy("plan:plan", "Show what run would submit, and submit nothing."),
-    "deploy": Lazy(
-        "deploy:deploy", "Make all that jobs need in your account, and write the options."
-    ),
-    "destroy": Lazy(
-        "destroy:destroy",
-        "Delete what farcall deploy has made, and take its options out of the file.",
-    ),
-    "image": Lazy("image:image", "Build an image of your own for jobs, and push it to ECR."),
-    "doctor": Lazy("doctor:doctor", "Look whether everything is there that a job needs."),
-    "configure": Lazy("configure:configure", "Write farcall's options into a file."),
-    "list": Lazy("list:list_jobs", "Show the jobs there are, the newest first."),
-    "status": Lazy("list:show_status", "Show the state of jobs, each in a line."),
-    "describe": Lazy("list:describe_job", "Show all there is to know of a job."),
-    "logs": Lazy(
-        "logs:show_logs",
-        "Show what a job, an array, a run or a workflow prints, up to now or as it comes.",
-    ),
-    "cancel": Lazy("cancel:cancel_jobs", "End jobs, or all jobs of a workflow or a run."),
-    "attach": Lazy(
-        "attach:attach_job", "Follow a job: print what it writes as it comes, and how it ends."
-    ),
-    "wait": Lazy("wait:wait_for_jobs", "Wait until jobs have ended, and tell how each did."),
-    "result": Lazy("attach:get_result", "Wait for a job's end and print its value."),
-    "recover": Lazy(
-        "attach:recover_run", "Bring back the tasks of a run whose client was killed."
-    ),
-    "replay": Lazy(
-        "replay:replay_job",
-        "Run a failed call again on this machine, with the arguments it had.",
-    ),
-    "retry": Lazy(
-        "retry:retry_job", "Run the calls of a job again that gave no value, as one new job."
-    ),
-    "covalent": Lazy("covalent:covalent", "For workflows on a Covalent server."),
-    "local": Lazy("local:run_local", "Run a command against an embedded AWS, or serve one."),
-    "demo": Lazy("demo:run_demo", "Train a model and run a sweep, without an AWS account."),
-    "ui": Lazy(
-        "ui:serve_page", "Serve a page on which jobs are seen and cancelled, until Ctrl-C."
-    ),
-    "completion": Lazy(
-        "completion:print_completion", "Print what makes a shell complete farcall's commands."
-    ),
+PANELS = {
+    "Run": {
+        "run": Lazy("run:run", "Run a function as a job and print its value."),
+        "launch": Lazy(
+            "launch:launch", "Run a command in an image as a job, on one node or several."
+        ),
+    },
+    "Inspect": {
+        "list": Lazy("list:list_jobs", "List jobs, the newest first."),
+        "describe": Lazy("list:describe_job", "Show everything about a job, and why it failed."),
+        "logs": Lazy("logs:show_logs", "Show the output of a job, an array, a run or a workflow."),
+        "result": Lazy("results:get_result", "Wait for a job's end and print its value."),
+        "ui": Lazy("ui:serve_page", "Serve the web UI until Ctrl-C."),
+    },
+    "Control": {
+        "wait": Lazy("wait:wait_for_jobs", "Wait until jobs have ended."),
+        "cancel": Lazy("cancel:cancel_jobs", "Cancel jobs, or all jobs of a workflow or a run."),
+    },
+    "Recover": {
+        "recover": Lazy("results:recover_run", "Collect the results of a run whose client ended."),
+        "retry": Lazy("retry:retry_job", "Run the failed calls of a job again, as a new job."),
+        "replay": Lazy("replay:replay_job", "Run a failed call again on this machine."),
+        "covalent": Lazy("covalent:covalent", "For workflows on a Covalent server."),
+    },
+    "Set up": {
+        "deploy": Lazy("deploy:deploy", "Create the AWS resources that jobs need."),
+        "destroy": Lazy("destroy:destroy", "Delete what `farcall deploy` created."),
+        "image": Lazy("image:image", "Build an image for jobs, and push it to ECR."),
+        "doctor": Lazy("doctor:doctor", "Check that everything a job needs exists."),
+        "configure": Lazy("configure:configure", "Write farcall's options into a file."),
+    },
+    "Try": {
+        "local": Lazy("local:run_local", "Run a command on a local AWS emulator, or serve one."),
+        "demo": Lazy("demo:run_demo", "Train a model and run a sweep without an AWS account."),
+    },
 }
-"""In the order in which they are shown."""
+"""The commands, in the order in which ``--help`` shows them."""
+
+COMMANDS = {name: command for panel in PANELS.values() for name, command in panel.items()}
 
 
 class Commands(click.Group):
@@ -104,8 +95,12 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what ``--help`` says of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, panel in PANELS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(width), command.help) for name, command in panel.items()]
+                )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin like this."""

@@ -1,25 +1,19 @@
-"""``farcall plan``: what `farcall run` or `farcall launch` would send to Batch, as JSON."""
+"""What ``farcall run --dry-run`` and ``farcall launch --dry-run`` print: requests as JSON."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import click
-
 from farcall.aws.access import Access
 from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
-from farcall.cli.options import called, given, job_options
 from farcall.cli.printing import say
-from farcall.cli.run import prepare
 from farcall.client.command_job import name_of
 from farcall.client.console import Console
 from farcall.engine import runtimes
@@ -43,47 +37,7 @@ _SECRET = "(a secret, made anew for each job)"  # noqa: S105  # it stands in its
 _RUN = "RUN"
 
 
-@click.command("plan", context_settings={"allow_interspersed_args": False})
-@job_options
-@click.option(
-    "--array",
-    "size",
-    type=click.IntRange(min=1),
-    default=1,
-    metavar="N",
-    help="Plan an array of N such tasks.",
-)
-@click.option("--offline", is_flag=True, help="Ask AWS for nothing; ARNs have ACCOUNT in them.")
-@called
-@click.pass_context
-def plan(
-    ctx: click.Context,
-    /,
-    target: str,
-    args: tuple[str, ...],
-    assignments: tuple[str, ...],
-    size: int,
-    *,
-    offline: bool,
-    **short: str | None,
-) -> None:
-    """Show what run would submit, and submit nothing.
-
-    \b
-    farcall plan train:fit data.csv --epochs 3
-    farcall plan --array 100 --vcpu 8 train:fit data.csv
-
-    The JSON holds the very requests, RegisterJobDefinition and SubmitJob, and the size of what
-    would be uploaded, with each of the packages. Two things differ each time: the end of the job's
-    name, and the key that outcomes are signed with, which is not shown. AWS is asked whether what
-    the options name is there, and whether the definition is registered already: then it is not
-    registered again. `farcall launch --plan` shows the same of a command.
-    """  # noqa: D301  # click's mark for lines to be left as they are
-    found, executor, bound = prepare(ctx, target, args, lambda: given(assignments, short))
-    show_plan(asyncio.run(_plan(executor.settings, found.function, bound, size, offline=offline)))
-
-
-def show_plan(document: Mapping[str, Any]) -> None:
+def show(document: Mapping[str, Any]) -> None:
     """Print requests, in colours on a terminal."""
     text = json.dumps(document, indent=2)
     if sys.stdout.isatty():
@@ -92,14 +46,15 @@ def show_plan(document: Mapping[str, Any]) -> None:
         say(text)
 
 
-async def _plan(
-    settings: Settings,
-    function: Any,
-    bound: inspect.BoundArguments,
-    size: int,
-    *,
-    offline: bool,
+async def of_call(
+    settings: Settings, function: Any, bound: inspect.BoundArguments, *, offline: bool
 ) -> dict[str, Any]:
+    """Return the requests that would submit a call, and what would be uploaded.
+
+    Raises:
+        TaskNotPicklableError: Function or arguments cannot be pickled.
+        ServiceError: AWS refused a call.
+    """
     pickling.check_callable(function)
     call = bound.args, bound.kwargs
     to_text = CallTexts(function).of if settings.call_texts else None
@@ -109,12 +64,10 @@ async def _plan(
     access, backend = await (_offline(settings) if offline else _online(settings))
     try:
         most = backend.capabilities.largest_array
-        if size > most:
-            raise click.BadParameter(f"{size}: a job has up to {most} tasks", param_hint="--array")
         name = getattr(function, "__name__", "task")
         root = run_root(settings.prefix, _RUN)
         workflow = Workflow.of(settings)
-        tasks = itertools.repeat(task, size)
+        tasks = iter([task])
         packages, fact = await _packages(settings, offline=offline)
         bundle = Bundle(*(settings, root, name, tasks, workflow, None), most=most, packages=fact)
         size_bytes = sum(map(len, bundle.pieces()))
@@ -178,7 +131,7 @@ async def _packages(
     return {"packages": about}, sealed and sealed.fact
 
 
-async def plan_command(
+async def of_command(
     settings: Settings, groups: Sequence[Nodes], name: str | None, *, offline: bool
 ) -> dict[str, Any]:
     """Return the requests that would submit a command job.

@@ -36,7 +36,7 @@ from farcall_runtime.contract import ENV_ARRAY_INDEX, ENV_ATTEMPT, ENV_JOB_ID, m
 @click.option("--pdb", "debug", is_flag=True, help="Stop in the debugger where the call fails.")
 @click.option("--yes", is_flag=True, help="Do not ask before somebody's code is run.")
 def replay_job(reference: str | None, call: int | None, *, debug: bool, yes: bool) -> None:
-    """Run a failed call again on this machine, with the arguments it had.
+    """Run a failed call again on this machine.
 
     \b
     farcall replay JOB:3              in this Python

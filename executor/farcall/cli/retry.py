@@ -57,7 +57,7 @@ def retry_job(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Run the calls of a job again that gave no value, as one new job.
+    """Run the failed calls of a job again, as a new job.
 
     \b
     farcall retry JOB                    what failed, and what was ended with it

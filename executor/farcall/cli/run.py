@@ -15,7 +15,7 @@ import click
 from pydantic_core import to_jsonable_python
 from rich.markup import escape
 
-from farcall.cli import attach
+from farcall.cli import plan, results
 from farcall.cli.options import called, given, job_options, value_file
 from farcall.cli.printing import say
 from farcall.cli.signatures import Call
@@ -39,6 +39,8 @@ _LOOK_S = (0.5, 5.0)
 @click.option("--detach", is_flag=True, help="Print the job's ID once it is submitted, and leave.")
 @value_file
 @click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")
+@click.option("--dry-run", "is_plan", is_flag=True, help="Print the requests; send nothing.")
+@click.option("--offline", is_flag=True, help="With --dry-run: do not ask AWS anything.")
 @called
 @click.pass_context
 def run(
@@ -51,6 +53,8 @@ def run(
     *,
     detach: bool,
     as_json: bool,
+    is_plan: bool,
+    offline: bool,
     **short: str | None,
 ) -> None:
     """Run a function as a job and print its value.
@@ -70,12 +74,22 @@ def run(
     --json or --output all that the job writes goes to stderr. With --json what JSON has no word
     for is printed as its repr. A printed value stays in the bucket, for `farcall result`.
 
+    --dry-run prints as JSON the requests that would be sent, RegisterJobDefinition and SubmitJob,
+    and which files and packages would be uploaded, with their sizes. The end of the job's name and
+    the key that signs outcomes differ each time. With --offline the ARNs contain ACCOUNT.
+
     Ctrl-C ends the job. Exits with 0 if the function returned, and with 1 if it failed.
     """  # noqa: D301  # click's mark for lines to be left as they are
-    if detach + as_json + (output is not None) > 1:
-        raise click.UsageError("--detach, --output and --json exclude each other")
+    if detach + as_json + is_plan + (output is not None) > 1:
+        raise click.UsageError("--detach, --output, --json and --dry-run exclude each other")
+    if offline and not is_plan:
+        raise click.UsageError("--offline is for --dry-run: a job is submitted to AWS")
     found, executor, bound = prepare(ctx, target, args, lambda: given(assignments, short))
-    if detach:
+    if is_plan:
+        plan.show(
+            asyncio.run(plan.of_call(executor.settings, found.function, bound, offline=offline))
+        )
+    elif detach:
         asyncio.run(_leave(executor, found, bound))
     else:
         show = _in_json if as_json else repr
@@ -113,7 +127,7 @@ def prepare(
 async def _leave(executor: BatchExecutor, target: Target, bound: inspect.BoundArguments) -> None:
     job = await executor.submit(target.function, *bound.args, **bound.kwargs)
     say(job.id)
-    say(f"farcall attach {job.id} follows it", err=True)
+    say(f"farcall logs -f {job.id} shows its output, farcall result {job.id} its value", err=True)
 
 
 async def _run(
@@ -130,11 +144,11 @@ async def _run(
         job = await opened.submit(target.function, *bound.args, **bound.kwargs)
         telling = asyncio.ensure_future(tell_states(job))
         try:
-            await attach.stream(job, all_to_stderr=is_alone)
+            await results.stream(job, all_to_stderr=is_alone)
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
-        return await attach.hand_over(job, output, keeps=keeps, show=show)
+        return await results.hand_over(job, output, keeps=keeps, show=show)
 
 
 async def tell_states(job: Job[Any] | CommandJob) -> None:

@@ -66,7 +66,7 @@ def serve_page(
     no_covalent: bool,
     opens: bool,
 ) -> None:
-    """Serve a page on which jobs are seen and cancelled, until Ctrl-C.
+    """Serve the web UI until Ctrl-C.
 
     It shows what Batch and S3 say, so it can be started on any machine, at any time. Whoever has
     its token can cancel your jobs: it is printed at the start, in the address, and new each time.

@@ -33,7 +33,7 @@ _LOOK_S = (0.5, 5.0)
     help="Wait no longer: 10m, 1h30m, or seconds. The jobs go on.",
 )
 def wait_for_jobs(arguments: tuple[str, ...], timeout_s: float | None, *, is_any: bool) -> None:
-    """Wait until jobs have ended, and tell how each did.
+    """Wait until jobs have ended.
 
     JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
     newest of all. An array is waited for with all its children. Ctrl-C leaves the jobs running.

@@ -263,13 +263,14 @@ def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> F
     if not isinstance(error, ServiceError):
         return error
     one = f"{job.job_id}:INDEX" if job.size > 1 else job.job_id
-    kept, run = "", ""
+    kept, run, again = "", "", f"farcall logs -f {one}"
     if isinstance(job, Submission):
         kept = ", and what it stores is kept"
+        again = f"farcall result {one}"
         run = f", and `farcall recover {job.where.root.rpartition('/')[2]}` all of this run"
     text = (
         f"{error}; job {job.job_id} ({job.name}) goes on{kept}: when this is mended, "
-        f"`farcall attach {one}` joins it again{run}"
+        f"`{again}` waits for it{run}"
     )
     told = UnseenError(text)
     told.__dict__.update(error.__dict__)

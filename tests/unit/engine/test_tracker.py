@@ -377,7 +377,7 @@ async def test_a_listing_that_fails_for_too_long_is_told_to_all_who_wait(world):
     for job_id, _, arrival in world.told:
         assert str(arrival.error).startswith(f"{UNREACHABLE}; job {job_id} (n) goes on")
         one = f"{job_id}:INDEX" if job_id == "j" else job_id
-        assert f"`farcall attach {one}`" in str(arrival.error)
+        assert f"`farcall result {one}`" in str(arrival.error)
         assert "`farcall recover run`" in str(arrival.error)
         assert is_unseen(arrival.error)
 
@@ -588,7 +588,7 @@ async def test_a_command_job_out_of_sight_says_how_it_is_joined(world):
     await world.until(1)
     ((_, _, arrival),) = world.told
     assert is_unseen(arrival.error)
-    said = "job c (n) goes on: when this is mended, `farcall attach c` joins it again"
+    said = "job c (n) goes on: when this is mended, `farcall logs -f c` waits for it"
     assert str(arrival.error).endswith(said)
 
 

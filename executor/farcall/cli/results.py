@@ -1,4 +1,4 @@
-"""Jobs joined again: ``farcall attach``, ``result`` and ``recover``, and the end of ``run``.
+"""Values of jobs: ``farcall result`` and ``recover``, and the end of ``run``.
 
 Values are deleted from the bucket only when they lie in a file.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from farcall.cli import node_output, references
+from farcall.cli import references
 from farcall.cli.common import print_json
 from farcall.cli.options import value_file
 from farcall.cli.printing import Printer, say
@@ -30,27 +30,11 @@ from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall.model.wording import counted
 from farcall.operations import json_view
-from farcall.operations.catalog import Entry
 from farcall_runtime import failures, pickles
 from farcall_runtime.contract import STDERR
 
 _PARALLEL = 16
 """Values that are fetched and saved at a time."""
-
-
-@click.command("attach")
-@click.argument("reference", metavar="[JOB]", required=False)
-def attach_job(reference: str | None) -> None:
-    """Follow a job: print what it writes as it comes, and how it ends.
-
-    JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
-    newest of all. An array job's child is <parent>:<index>. What the job writes to stderr goes to
-    stderr. Ctrl-C leaves the job running, and its value stays in the bucket.
-
-    Exits with 0 if the function returned, and with 1 otherwise; of a command with the exit code of
-    its main node.
-    """
-    sys.exit(asyncio.run(_follow(reference)))
 
 
 @click.command("result")
@@ -77,7 +61,7 @@ def get_result(reference: str | None, output: Path | None) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="The list of runs, as JSON.")
 def recover_run(run: str | None, output: Path | None, *, as_json: bool) -> None:
-    """Bring back the tasks of a run whose client was killed.
+    """Collect the results of a run whose client ended.
 
     \b
     farcall recover                          runs that have left something in the bucket
@@ -97,29 +81,6 @@ def recover_run(run: str | None, output: Path | None, *, as_json: bool) -> None:
         raise click.UsageError("--json is for the list of runs, without RUN")
     else:
         sys.exit(not asyncio.run(_recover(run, output)))
-
-
-async def _follow(reference: str | None) -> int:
-    """Print what a job writes as it comes, and how it ends.
-
-    Returns:
-        The code to exit with.
-    """
-    executor = _opened()
-    session = await session_for(executor.settings)
-    job_id = await references.job_id(executor.settings, session, reference)
-    detail = await session.describe(job_id)
-    if Entry.of(detail) is not None and detail.is_command:
-        await node_output.follow(session, job_id, count=detail.nodes)
-        return await node_output.exit_code(executor.attach_command(job_id))
-    job = executor.attach(job_id)
-    await stream(job)
-    error = await job.exception()
-    if error is not None:
-        _show(error)
-    else:
-        say(f"{job.id} ({job.name}) returned", err=True)
-    return int(error is not None)
 
 
 async def stream(job: Job[Any], *, all_to_stderr: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""``farcall attach``, ``farcall result`` and ``farcall recover``.
+"""``farcall result`` and ``farcall recover``.
 
 Starts the local AWS emulator, because the commands read jobs of another session.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import FARCALL
-from tests.support.patience import PATIENCE_S
 
 
 def command(*arguments, **options):
@@ -79,61 +77,17 @@ async def run_of(executor):
     return await executor.run_name()
 
 
-# --- attach -------------------------------------------------------------------------------------
+# --- result -------------------------------------------------------------------------------------
 
 
-async def test_attach_prints_output_as_it_comes_and_the_end(executor, tmp_path):
-    go = tmp_path / "go"
-    job = await executor.submit(talk, str(go))
-    started = command("attach", job.id)
-    first = await asyncio.to_thread(started.stdout.readline)
-    go.touch()
-    rest, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
-
-    assert (first, rest) == ("to stdout\n", "the last line\n")
-    assert err.splitlines() == ["to stderr", f"{job.id} ({job.name}) returned"]
-    assert started.returncode == 0
-    assert await executor.attach(job.id).result() == {"answer": 42}  # it was not taken away
-
-
-async def test_attach_shows_an_error_and_where_it_was_raised(executor, farcall):
-    job = await executor.submit(fail)
-
-    code, out, err = await farcall("attach", job.id)
-
-    assert (code, out) == (1, "before\n")
-    assert "LookupError: on purpose" in err
-    assert 'raise LookupError("on purpose")' in err  # the remote traceback, with its source
-    assert "/attach.py" not in err  # and nothing of farcall's own
-
-
-async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
-    go = tmp_path / "go"
-    job = await executor.submit(talk, str(go))
-    started = command("attach", job.id)
-    await asyncio.to_thread(started.stdout.readline)
-    started.send_signal(signal.SIGINT)
-    _, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
-
-    assert started.returncode == 130
-    assert "Traceback" not in err
-    assert (await job.status()).value == "RUNNING"
-    go.touch()
-    assert await job.result() == {"answer": 42}
-
-
-@pytest.mark.parametrize("name", ["attach", "result"])
-async def test_an_unknown_job_is_told(aws, name, farcall):
+async def test_an_unknown_job_is_told(aws, farcall):
     unknown = "00000000-0000-0000-0000-000000000000"
 
-    code, out, err = await farcall(name, unknown)
+    code, out, err = await farcall("result", unknown)
 
     assert (code, out) == (3, "")
     assert err.startswith(f"farcall: Batch does not know job {unknown}")
     assert "Traceback" not in err
-
-
-# --- result -------------------------------------------------------------------------------------
 
 
 async def test_result_prints_the_value_and_leaves_it(executor, tmp_path, farcall):
