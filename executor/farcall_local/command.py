@@ -9,12 +9,32 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from farcall_local.launch import LocalAWS, own_environment, start
-from farcall_local.signals import handling
+
+# --- The signals that end programs, handled for a while -----------------------------------------
+
+
+@contextlib.contextmanager
+def handling(handler: Callable[[int], object]) -> Iterator[None]:
+    """Handle SIGINT, SIGTERM and SIGHUP, and give them back afterwards.
+
+    To be called from the main thread.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = {
+        number: signal.signal(number, lambda received, _: handler(received)) for number in numbers
+    }
+    try:
+        yield
+    finally:
+        for number, action in former.items():
+            # None stands for a handler that is not Python's, which cannot be put back.
+            signal.signal(number, signal.SIG_DFL if action is None else action)
+
 
 _UNLIMITED = "jobs run as processes whose memory is not limited; --docker enforces the limit"
 #: Seconds between two looks at whether the server is still there.

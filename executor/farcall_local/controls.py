@@ -1,7 +1,7 @@
 """What a developer may change in the embedded AWS while it runs, for whoever calls it.
 
-These calls exist in the embedded AWS only. Over HTTP they are ``POST /_farcall/<name>`` with
-a JSON document; in code they are the methods of `Controls`. `farcall_local.control` carries them
+These calls exist in the emulator only. Over HTTP they are ``POST /_farcall/<name>`` with a JSON
+document; in code they are the methods of `Controls`. `farcall_local.services.server` carries them
 out; nothing of it is imported here, because it brings moto with it.
 """
 

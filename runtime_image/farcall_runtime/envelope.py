@@ -659,27 +659,6 @@ def open_outcome(key: bytes, context: str, data: Buffer) -> Outcome:
     return Outcome(python, meta, *parts)
 
 
-def outcome_head(start: Buffer) -> dict[str, Any]:
-    """Return what the start of an outcome says of itself, which nobody has verified.
-
-    The signature covers the value behind it, too. So it is for what is shown alone.
-
-    Args:
-        start: The outcome's first bytes, with all of its description.
-
-    Raises:
-        IntegrityError: They are not those of an outcome, or have not all of its description.
-        VersionMismatchError: It has another protocol version.
-    """
-    _check_prefix(OUTCOME, start)
-    if len(start) < _OUTCOME_HEAD.size:
-        raise IntegrityError("the outcome ends within its header")
-    _, _, length = _OUTCOME_HEAD.unpack_from(start)
-    if length > len(start) - _OUTCOME_HEAD.size:
-        raise IntegrityError("the outcome ends within its description")
-    return _read_meta(start, _OUTCOME_HEAD.size, length)
-
-
 def seal_chunk(key: bytes, context: str, data: Buffer) -> list[Buffer]:
     """Frame and sign a chunk of output; ``context`` is its key in the bucket."""
     return _seal_plain(CHUNK, key, context, data)

@@ -15,7 +15,7 @@ import boto3
 import pytest
 import tomlkit
 
-from farcall.deploy.build_context import build_context
+from farcall.cli.image import build_context
 from farcall.model.errors import FarcallError
 from farcall.model.settings import read
 from farcall_runtime.contract import PROTOCOL_VERSION

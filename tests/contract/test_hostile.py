@@ -49,7 +49,6 @@ READERS = {
     "open_chunk": open_chunk,
     "receipted": lambda data: envelope.receipted(golden.KEY, "k", data, 7),
     "receipted_peaks": lambda data: envelope.receipted_peaks(golden.KEY, "k", data, 7),
-    "outcome_head": envelope.outcome_head,
     "open_note": lambda data: envelope.open_note(golden.KEY, "k", data),
     "unpack": envelope.unpack,
     "unpack_shared": lambda data: envelope.unpack_shared(data, found),

@@ -13,7 +13,7 @@ import os
 import pytest
 
 from farcall_local import names
-from farcall_local.batch import submissions
+from farcall_local.batch import api
 from farcall_local.batch.definitions import Definitions
 from farcall_local.batch.engine import Engine
 from farcall_local.batch.jobs import Status
@@ -70,7 +70,7 @@ def submission():
 
     def make(definition, attempts=1):
         definitions.register({"jobDefinitionName": "any", **definition}, 1000)
-        return submissions.build(
+        return api.build(
             {**wanted, "retryStrategy": {"attempts": attempts}},
             1000,
             number=next(numbers),

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farcall_local.batch import retries
+from farcall_local.batch.engine import Processors
 from farcall_local.batch.limits import Bucket
 from farcall_local.runners import logs
-from farcall_local.runners.processors import Processors
 
 
 @given(st.lists(st.sampled_from([0.25, 0.5, 1, 2, 3, 4, 9]), max_size=30), st.data())

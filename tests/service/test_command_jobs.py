@@ -15,8 +15,7 @@ from farcall.model.settings import Settings
 from farcall.operations import describe, json_view
 from farcall.operations.cancel import cancel
 from farcall.operations.catalog import Catalog, Query
-from farcall.operations.explain import explain
-from farcall.operations.explanation import record
+from farcall.operations.explain import explain, record
 from tests.support.command_jobs import described, shell, submit
 from tests.support.patience import until_async
 

@@ -21,8 +21,7 @@ from farcall.model.jobs import JobStatus
 from farcall.model.submission import Submission
 from farcall.operations import describe
 from farcall.operations.catalog import Catalog, Query
-from farcall.operations.explain import explain
-from farcall.operations.explanation import record
+from farcall.operations.explain import explain, record
 from tests.support.patience import until_async
 
 

@@ -23,12 +23,12 @@ import pytest
 
 from farcall import BatchExecutor, IntegrityError
 from farcall.engine import workspaces
+from farcall.engine.workspaces import key_of
 from farcall.model import start_script
 from farcall.model.commands import Nodes
 from farcall.model.settings import DEFAULT_CACHE_DIR
 from farcall.model.start_script import Fetched, wrap
 from farcall.payload.archive import Archive, Source, pack
-from farcall.storage.workspaces import key_of
 from farcall_local.names import BUCKET, JOB_ROLE
 from tests.support.patience import PATIENCE_S
 from tests.support.signing import REGION, session

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from farcall.covalent.api import Covalent, dispatcher_section
 from farcall.model.errors import FarcallError
-from farcall_local.signals import handling
+from farcall_local.command import handling
 
 if TYPE_CHECKING:
     from typing_extensions import Self

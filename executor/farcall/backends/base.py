@@ -103,7 +103,7 @@ class Capabilities:
         longest_log_line_bytes: The platform's own log cuts a longer line.
         logs_read_together: Number of logs that one request reads.
         marks_ended_children: Whether a child of an array is ended for good only where a mark in
-            the bucket tells its container so; see `farcall.storage.marks`.
+            the bucket tells its container so; see `farcall.engine.terminations`.
         ids_are_names: Whether a job's ID is a name that people read and type.
     """
 

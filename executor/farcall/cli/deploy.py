@@ -4,23 +4,171 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from farcall.aws.clients import Aws
 from farcall.cli import options_file, stacks
 from farcall.cli.common import seconds
 from farcall.cli.printing import hand_out, say
-from farcall.deploy import contents, gives, network, parameters, quotas, stack
-from farcall.deploy.network import Network
+from farcall.deploy import contents, gives, parameters, stack
+from farcall.deploy import parameters as wanted
+from farcall.deploy.asking import ask
 from farcall.deploy.parameters import KINDS, Wanted
 from farcall.deploy.stack import Stack, State
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.option_values import check_tag
 from farcall.model.settings import Settings
 from farcall.model.wording import counted, named
+
+# --- Network of the jobs: the VPC and subnets that are named, or the account's default ones -----
+
+
+@dataclass(frozen=True)
+class Network:
+    """Where jobs are.
+
+    Attributes:
+        vpc: The VPC's ID.
+        subnets: IDs of subnets of it.
+        is_public: Whether what starts there has a public address.
+    """
+
+    vpc: str
+    subnets: tuple[str, ...]
+    is_public: bool
+
+
+async def choose(access: Aws, vpc: str, subnets: Sequence[str]) -> Network:
+    """Find the network.
+
+    Args:
+        access: The open clients.
+        vpc: The VPC's ID; empty for that of the subnets, or the default one.
+        subnets: Their IDs; none for those that the default VPC has in each zone.
+
+    Raises:
+        FarcallError: There is none, or they do not belong together; says which options to give.
+        ServiceError: EC2 refused.
+    """
+    if subnets:
+        found = await _named(access, vpc, subnets)
+    else:
+        found = await _default(access, vpc or await _default_vpc(access))
+    return Network(
+        found[0]["VpcId"],
+        tuple(sorted(each["SubnetId"] for each in found)),
+        all(each.get("MapPublicIpOnLaunch") for each in found),
+    )
+
+
+async def _named(access: Aws, vpc: str, subnets: Sequence[str]) -> list[dict[str, Any]]:
+    try:
+        reply = await ask(
+            access, "ec2", "describe_subnets", SubnetIds=list(dict.fromkeys(subnets))
+        )
+    except ServiceError as error:
+        if not error.code.startswith("InvalidSubnet"):
+            raise
+        raise FarcallError(
+            f"--subnets: {error}; `aws ec2 describe-subnets --region {access.region}` lists those "
+            "that there are"
+        ) from error
+    found: list[dict[str, Any]] = reply["Subnets"]
+    there = {each["SubnetId"]: each["VpcId"] for each in found}
+    wanted = vpc or there[subnets[0]]
+    for subnet, its in there.items():
+        if its != wanted:
+            named = f"--vpc is {vpc}" if vpc else f"{subnets[0]} is of {wanted}"
+            raise FarcallError(
+                f"--subnets: {subnet} is of {its}, and {named}; all have to be of one VPC"
+            )
+    return found
+
+
+async def _default_vpc(access: Aws) -> str:
+    filters = [{"Name": "is-default", "Values": ["true"]}]
+    reply = await ask(access, "ec2", "describe_vpcs", Filters=filters)
+    if not reply["Vpcs"]:
+        raise FarcallError(
+            f"{access.region_and_origin} has no default VPC; name subnets with --subnets, from "
+            "which S3, CloudWatch Logs and the images' registry can be reached, or let `aws ec2 "
+            f"create-default-vpc --region {access.region}` make a VPC, which costs nothing"
+        )
+    return str(reply["Vpcs"][0]["VpcId"])
+
+
+async def _default(access: Aws, vpc: str) -> list[dict[str, Any]]:
+    filters = [{"Name": "vpc-id", "Values": [vpc]}]
+    reply = await ask(access, "ec2", "describe_subnets", Filters=filters)
+    found: list[dict[str, Any]] = reply["Subnets"]
+    default = [each for each in found if each.get("DefaultForAz")]
+    if default:
+        return default
+    if not found:
+        raise FarcallError(
+            f"VPC {vpc} has no subnet in {access.region_and_origin}, or does not exist; name "
+            "another with --vpc, or subnets with --subnets"
+        )
+    listed = ", ".join(f"{each['SubnetId']} ({each['AvailabilityZone']})" for each in found)
+    raise FarcallError(
+        f"VPC {vpc} has no default subnets; name those by --subnets from which S3, CloudWatch "
+        f"Logs and the images' registry can be reached. It has {listed}"
+    )
+
+
+# --- Service quotas: where an account may have fewer vCPUs at a time than its queues may start
+
+
+_STANDARD = {
+    wanted.EC2: ("ec2", "L-1216C47A"),
+    wanted.SPOT: ("ec2", "L-34B43A08"),
+    wanted.FARGATE: ("fargate", "L-3032A538"),
+    wanted.FARGATE_SPOT: ("fargate", "L-36FBB829"),
+}
+_OF_GPUS = {wanted.EC2: ("ec2", "L-DB2E81BA"), wanted.SPOT: ("ec2", "L-3819A6DF")}
+"""By kind of compute: the service and the code of the quota, which counts vCPUs. Of the families
+that Batch chooses; of GPUs, of G and VT.
+
+https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-html
+https://docs.aws.amazon.com/AmazonECS/latest/developerguide/service-html
+"""
+
+
+async def warnings(access: Aws, parameters: Mapping[str, str]) -> list[str]:
+    """Say which quotas are less than what the queues may start.
+
+    Nothing is said of one that cannot be asked for, nor where instance types are named.
+    """
+    kinds = wanted.compute(parameters)
+    quotas = _STANDARD | (_OF_GPUS if parameters["Gpu"] == "true" else {})
+    if parameters["InstanceTypes"]:
+        kinds = [kind for kind in kinds if kind not in wanted.INSTANCES]
+    found = await asyncio.gather(*(_quota(access, *quotas[kind]) for kind in kinds))
+    most = int(parameters["MaxVcpus"])
+    return [
+        f"the account may have {vcpus:g} vCPUs of {wanted.KINDS[kind].text} at a time, and the "
+        f"queue may start {most}: a job that asks for more than {vcpus:g} waits for ever; `aws "
+        f"service-quotas request-service-quota-increase --service-code {quotas[kind][0]} "
+        f"--quota-code {quotas[kind][1]} --desired-value {most}` asks for more"
+        for kind, vcpus in zip(kinds, found, strict=True)
+        if vcpus is not None and vcpus < most
+    ]
+
+
+async def _quota(access: Aws, service: str, code: str) -> float | None:
+    try:
+        reply = await ask(
+            access, "service-quotas", "get_service_quota", ServiceCode=service, QuotaCode=code
+        )
+    except FarcallError:  # a warning is not worth an error
+        return None
+    return float(reply["Quota"]["Value"])
+
 
 _MOST_TAGS = 50
 
@@ -176,10 +324,10 @@ async def _plan(
         vpc, subnets = place
         if not vpc and not subnets and before:
             subnets = _listed(before.get("SubnetIds", ""))
-        chosen = await network.choose(access, vpc, subnets)
+        chosen = await choose(access, vpc, subnets)
         after |= {"VpcId": chosen.vpc, "SubnetIds": ",".join(chosen.subnets)}
         lost = await _lost(access, state, after)
-        warned = await quotas.warnings(access, after)
+        warned = await warnings(access, after)
         account = await access.account()
         write_covalent = access.has_console if covalent is None else covalent
         lines = _lines(name, f"{access.region} of account {account}", after, chosen)

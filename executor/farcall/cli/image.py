@@ -3,24 +3,164 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import contextlib
 import re
 import shlex
-from dataclasses import dataclass
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
+import farcall_runtime
+from farcall.aws.clients import Aws
 from farcall.cli import docker, options_file, stacks
 from farcall.cli.printing import say
-from farcall.deploy import registry
-from farcall.deploy.build_context import REQUIREMENTS, build_context
-from farcall.deploy.registry import Registry
-from farcall.model.errors import FarcallError
+from farcall.deploy.asking import ask
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.platforms import BATCH, KUBERNETES
 from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall_runtime.contract import PROTOCOL_VERSION
+
+# --- Build context of the jobs' image: farcall's Dockerfile, and what it puts into the image ----
+
+
+DOCKERFILE = Path(__file__).with_name("Dockerfile")
+"""That of the repository, to which a link leads; an installed farcall has it here."""
+
+REQUIREMENTS = "/opt/farcall/requirements.txt"
+"""Where the image has a requirements file that it is built with."""
+
+_FOLDER = "runtime_image"
+_ELSEWHERE = re.compile(
+    r"(-r|--requirement|-c|--constraint|-e|--editable)\b|file:|.*@\s*file:|\.{0,2}/|\.\.?$"
+)
+_SECRET = re.compile(r"https?://[^/\s]*@")
+
+
+@contextlib.contextmanager
+def build_context(requirements: Path | None = None) -> Iterator[Path]:
+    """Make the folder that docker is given.
+
+    Args:
+        requirements: File of requirements, which the image has as `REQUIREMENTS`.
+
+    Raises:
+        FarcallError: That file cannot be read, or an image cannot be built by it.
+    """
+    wanted = None if requirements is None else _read(requirements)
+    with tempfile.TemporaryDirectory(prefix="farcall-image-") as name:
+        context = Path(name)
+        runtime = context / _FOLDER / farcall_runtime.__name__
+        runtime.mkdir(parents=True)
+        shutil.copyfile(DOCKERFILE, context / "Dockerfile")
+        for module in Path(farcall_runtime.__file__).parent.glob("*.py"):
+            shutil.copyfile(module, runtime / module.name)
+        if wanted is not None:
+            (context / _FOLDER / Path(REQUIREMENTS).name).write_bytes(wanted)
+        for path in context.rglob("*"):
+            # As they are in the image, which any user may run, whatever this one's umask says.
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        yield context
+
+
+def _read(path: Path) -> bytes:
+    """Read a file of requirements, and refuse what would not be in the image, or not be secret."""
+    try:
+        content = path.read_bytes()
+        lines = content.decode().splitlines()
+    except (OSError, UnicodeError) as error:
+        raise FarcallError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if _SECRET.search(line):
+            raise FarcallError(
+                f"{path}, line {number}: this URL holds a user or a password, and whoever has the "
+                "image could read it; docs/image.md says how a build secret keeps it out"
+            )
+        if _ELSEWHERE.match(line.strip()):
+            raise FarcallError(
+                f"{path}, line {number}: {line.strip()!r} names a file of this machine, and the "
+                "image is built without it; write what it holds into the file, or build an image "
+                "of your own on this one (docs/image.md)"
+            )
+    return content
+
+
+# --- Container registry of an account, ECR: its password, and its repositories ------------------
+#
+# Source:
+#     https://docs.aws.amazon.com/AmazonECR/latest/userguide/registry_auth.html
+
+
+POLICY = "docs/iam/pusher.json is the policy for whoever pushes images"
+
+
+@dataclass(frozen=True)
+class Registry:
+    """What it takes to sign in.
+
+    Attributes:
+        host: Its host, with the port where there is one; names of images begin with it.
+        token: ``user:password`` in base64, good for twelve hours.
+    """
+
+    host: str
+    token: str = field(repr=False)
+
+
+async def sign_in(access: Aws) -> Registry:
+    """Ask for the registry's password.
+
+    Raises:
+        FarcallError: What came is no such thing.
+        ServiceError: ECR refused.
+    """
+    reply = await ask(access, "ecr", "get_authorization_token", policy=POLICY)
+    data = reply["authorizationData"][0]
+    host, token = urlsplit(data["proxyEndpoint"]).netloc, data["authorizationToken"]
+    try:
+        user, mark, _ = base64.b64decode(token, validate=True).partition(b":")
+    except binascii.Error:
+        user, mark = b"", b""
+    if not (host and user and mark):
+        raise FarcallError(f"ECR in {access.region} gave no password for a registry")
+    return Registry(host, token)
+
+
+async def has_repository(access: Aws, name: str) -> bool:
+    """Tell whether there is a repository of this name.
+
+    Raises:
+        ServiceError: ECR refused.
+    """
+    try:
+        await ask(access, "ecr", "describe_repositories", policy=POLICY, repositoryNames=[name])
+    except ServiceError as error:
+        if error.code != "RepositoryNotFoundException":
+            raise
+        return False
+    return True
+
+
+async def create_repository(access: Aws, name: str) -> None:
+    """Make a repository, unless somebody else just did.
+
+    Raises:
+        ServiceError: ECR refused.
+    """
+    try:
+        await ask(access, "ecr", "create_repository", policy=POLICY, repositoryName=name)
+    except ServiceError as error:
+        if error.code != "RepositoryAlreadyExistsException":
+            raise
+
 
 _TAG = "farcall"
 _LABEL = "farcall.protocol-version"
@@ -195,7 +335,7 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     if code:
         raise FarcallError(
             f"docker push failed with exit code {code}, for the reason above; {path} is as it "
-            f"was. Where an action is missing, {registry.POLICY}"
+            f"was. Where an action is missing, {POLICY}"
         )
     options_file.put(path, before, {option: _uri(program, name)}, settings.backend)
     say("next: farcall doctor, or your script: python my_workflow.py", err=True)
@@ -214,16 +354,16 @@ class _Place:
 async def _look_around(settings: Settings, repository: str) -> _Place:
     async with stacks.opened(settings) as access:
         return _Place(
-            await registry.sign_in(access),
+            await sign_in(access),
             access.region,
             await access.account(),
-            await registry.has_repository(access, repository),
+            await has_repository(access, repository),
         )
 
 
 async def _create(settings: Settings, repository: str) -> None:
     async with stacks.opened(settings) as access:
-        await registry.create_repository(access, repository)
+        await create_repository(access, repository)
 
 
 def _look_at(program: str, tag: str) -> dict[str, Any]:

@@ -11,18 +11,52 @@ from typing import Any
 
 import click
 
-from farcall.cli import exit_codes, node_output, plan
+from farcall.cli import exit_codes, plan
 from farcall.cli.options import given, job_options
-from farcall.cli.printing import give_up_stdout, say
+from farcall.cli.printing import Printer, give_up_stdout, say
 from farcall.cli.run import tell_states
 from farcall.client.command_job import CommandJob, group_nodes, name_of
 from farcall.client.executor import BatchExecutor
+from farcall.engine.logs.nodes import NodeLine
 from farcall.engine.session import Session, session_for
 from farcall.engine.watch import is_unseen
 from farcall.engine.workspaces import plan_along
+from farcall.model.errors import JobError, ServiceError
 from farcall.model.interrupts import left_by
 from farcall.model.settings import Settings
 from farcall.model.start_script import HERE
+from farcall_runtime.contract import STDOUT
+
+# --- Output of command jobs, of all nodes as it comes, and the exit code that tells of their end
+
+
+async def follow(session: Session, job_id: str, *, count: int) -> None:
+    """Print what all nodes of a job write, to its end; who may not read logs is told so."""
+    printer: Printer[NodeLine] = Printer(
+        begin=(lambda line: f"{line.node}: ") if count > 1 else (lambda _: ""), only=STDOUT
+    )
+    batches = session.node_logs.batches(job_id, follow=True)
+    try:
+        async with contextlib.aclosing(batches):
+            async for batch in batches:
+                printer.print(batch)
+    except ServiceError as error:  # how the job ends is to be known all the same
+        say(f"farcall: its output cannot be read: {error}", fg="red", err=True)
+
+
+async def exit_code(job: CommandJob) -> int:
+    """Wait for a job's end, and say why where it is no good one.
+
+    Returns:
+        What to exit with: the exit code of the main node's command; where it has none, farcall's.
+    """
+    try:
+        await job.wait()
+    except JobError as error:
+        say(f"farcall: {error}", fg="red", err=True)
+        return error.exit_code or exit_codes.code_of(error)
+    return 0
+
 
 _COMMAND = "farcall.launch.command"
 _EXAMPLE = "farcall launch IMAGE -- COMMAND"
@@ -186,11 +220,11 @@ async def _run(executor: BatchExecutor, image: str, call: dict[str, Any]) -> int
         async with _ended_when_left(session, job):
             telling = asyncio.ensure_future(tell_states(job))
             try:
-                await node_output.follow(session, job.id, count=executor.settings.nodes)
+                await follow(session, job.id, count=executor.settings.nodes)
             finally:
                 telling.cancel()
                 await asyncio.gather(telling, return_exceptions=True)
-            return await node_output.exit_code(job)
+            return await exit_code(job)
 
 
 @contextlib.asynccontextmanager

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import sys
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NoReturn
 
 import click
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
 
-from farcall.cli import references, sheets, tables, watching
+from farcall.cli import references, sheets, tables
 from farcall.cli.common import moment, opened, print_json
 from farcall.cli.printing import say
+from farcall.client.console import Console
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobStatus
@@ -23,6 +36,60 @@ from farcall.operations import describe, json_view, nodes
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.operations.finding import Finder
 from farcall.operations.reasons import Reasons, child_of
+
+# --- Watch of jobs: ``farcall list --watch``, a table on a terminal's second screen, or lines
+
+
+_PAUSE_S = 2.0
+
+Show = Callable[[Sequence[Entry]], None]
+
+
+async def redraw(look: Callable[[], Awaitable[Sequence[Entry]]], *, whole_ids: bool) -> NoReturn:
+    """Show some jobs again and again.
+
+    Args:
+        look: Returns them as they are.
+        whole_ids: Do not shorten IDs on a terminal either.
+
+    Raises:
+        ServiceError: AWS refused a call.
+    """
+    out = Console()
+    with _on_screen(out, whole_ids=whole_ids) if out.is_terminal else _in_lines() as show:
+        while True:
+            show(await look())
+            await asyncio.sleep(_PAUSE_S)
+
+
+@contextlib.contextmanager
+def _on_screen(out: Console, *, whole_ids: bool) -> Iterator[Show]:
+    """Show them as a table, the newest first, as many as there is room for."""
+    with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+
+        def show(entries: Sequence[Entry]) -> None:
+            at = tables.clock(datetime.now(timezone.utc))
+            head = f"{counted(len(entries), 'job')} at {at}; Ctrl-C ends this"
+            table = tables.table(entries, out.width, whole_ids=whole_ids)
+            live.update(Group(Text(head, "dim"), Text(), table), refresh=True)
+
+        yield show
+
+
+@contextlib.contextmanager
+def _in_lines() -> Iterator[Show]:
+    """Print a line for each that is new or has changed."""
+    shown: dict[str, str] = {}
+
+    def show(entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            job_id, line = entry.detail.job_id, tables.line(entry).plain
+            if shown.get(job_id) != line:
+                say(line)
+            shown[job_id] = line
+
+    yield show
+
 
 _ACTIVE = "active"
 _STATES = (*(state.lower() for state in json_view.STATES), _ACTIVE)
@@ -132,7 +199,7 @@ def list_jobs(
         raise click.UsageError("--watch and --json exclude each other")
     look = _Look(queues, wholes, query, wanted, limit, children, grep)
     if watch:
-        asyncio.run(watching.watch(look.again, whole_ids=bool(queues)))
+        asyncio.run(redraw(look.again, whole_ids=bool(queues)))
     entries = asyncio.run(look.again())
     if as_json:
         print_json([json_view.job(entry) for entry in entries])

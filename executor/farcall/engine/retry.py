@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -38,13 +39,103 @@ from farcall.model.workflows import Workflow
 from farcall.payload.bundle import CALLS, CHUNK, FIXED
 from farcall.payload.pickling import Origin, Packed
 from farcall.payload.results import is_success
-from farcall.storage import bundles, outcomes, retries
+from farcall.storage import bundles, outcomes
 from farcall.storage.bundles import Bundle
-from farcall.storage.retries import ORIGIN, Note
 from farcall.storage.store import Store, number_in
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import PACKAGES, SHARED, SKIP, CallStatus, ExitCode, Location
 from farcall_runtime.envelope import Buffer, Part
+
+# --- Notes on retries: which jobs run tasks of a bundle again, told beside that bundle ----------
+#
+# A note is written before its job is submitted, and once more when the job has an ID. It is signed
+# with the outcome key of the bundle whose tasks they are, so nobody who can but write the bucket
+# makes a call look as if it had been run again.
+
+
+ORIGIN = "origin"
+"""Fact of a retry's bundle, and part of its note: the number that each task had before."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_MOST_NOTES = 1000
+_MOST_BYTES = 4 * 1024 * 1024
+_PARALLEL_of_retries = 16
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is told of one job that runs tasks again.
+
+    Attributes:
+        where: Its bundle.
+        queue: Its queue.
+        origin: The number that each of its tasks had before.
+        skip: Calls of its tasks that it leaves out, as `envelope.Index.skipped` has them, by the
+            number of the task there.
+        job_id: Its ID; empty where it was not known yet.
+    """
+
+    where: Location
+    queue: str
+    origin: tuple[int, ...]
+    skip: Mapping[int, int] = field(default_factory=dict)
+    job_id: str = ""
+
+
+async def write(store: Store, of: Submission, note: Note) -> None:
+    """Store a note, or store it anew.
+
+    Raises:
+        ServiceError: S3 refused.
+    """
+    key = of.where.retry_key(note.where.bundle)
+    said = {
+        "bundle": note.where.url,
+        "queue": note.queue,
+        ORIGIN: list(note.origin),
+        "skip": {str(number): f"{bits:x}" for number, bits in note.skip.items()},
+        "job": note.job_id,
+    }
+    await store.put(key, envelope.seal_note(of.key, key, said), quick=True)
+
+
+async def read(store: Store, of: Submission) -> list[Note]:
+    """Return the notes on who runs tasks of a job again; those that others wrote are passed by.
+
+    Raises:
+        ServiceError: S3 refused.
+    """
+    prefix = of.where.retries_prefix
+    listed = [
+        key for key, _ in await store.list_keys(prefix) if _NAME.fullmatch(key[len(prefix) :])
+    ]
+    places = asyncio.Semaphore(_PARALLEL_of_retries)
+
+    async def one(key: str) -> Note | None:
+        async with places:
+            with contextlib.suppress(envelope.EnvelopeError):
+                found = await store.get_dated(key, most=_MOST_BYTES)
+                if found is not None:
+                    return _understood(envelope.open_note(of.key, key, found[0]))
+        return None
+
+    found = await asyncio.gather(*map(one, listed[:_MOST_NOTES]))
+    return [note for note in found if note is not None]
+
+
+def _understood(said: Mapping[str, Any]) -> Note | None:
+    """Return what a verified note says; None of one that a later farcall has written."""
+    try:
+        return Note(
+            Location.parse(said["bundle"]),
+            str(said["queue"]),
+            tuple(map(int, said[ORIGIN])),
+            {int(number): int(bits, 16) for number, bits in said["skip"].items()},
+            str(said["job"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
 
 RETRY_OF, SIZES = "retry_of", "sizes"
 """Facts of a retry's bundle: the job whose calls these were; and by the number of a task, how many
@@ -258,7 +349,7 @@ async def look(session: Session, settings: Settings, job_id: str) -> Plan:
         await session.describe(job_id)  # that there is such a child
         only = [int(index)]
     ends = await _ends(session, submission, detail, calls, only)
-    noted = await retries.read(session.stores.of(submission.where.bucket), submission)
+    noted = await read(session.stores.of(submission.where.bucket), submission)
     await _take_in(session, submission, noted, ends, _DEEPEST)
     wanted = range(submission.size) if only is None else only
     own = await session.backend.options_of(parent)
@@ -627,7 +718,7 @@ async def _ends_of(
     calls = [_Calls(None, note.skip.get(number, 0)) for number in range(submission.size)]
     ends = await _ends(session, submission, detail, calls)
     if ends.lacking:
-        noted = await retries.read(session.stores.of(submission.where.bucket), submission)
+        noted = await read(session.stores.of(submission.where.bucket), submission)
         await _take_in(session, submission, noted, ends, deep - 1)
     return ends.lacking, ends.unfinished
 
@@ -695,7 +786,7 @@ async def retries_of(
         ServiceError: AWS refused a call.
     """
     store = session.stores.of(submission.where.bucket)
-    noted = await retries.read(store, submission)
+    noted = await read(store, submission)
     wanted = [note for note in noted if index is None or index in note.origin]
     found = await asyncio.gather(*(find(session, submission, note) for note in wanted))
     known = [detail for detail in found if detail is not None]
@@ -756,7 +847,7 @@ async def _submit(session: Session, plan: Plan, settings: Settings) -> list[Retr
 
         async def tell(where: Location, copied: _Copied = copied, told: Any = told) -> None:
             note = Note(where, settings.job_queue, copied.origin(), copied.skips())
-            await retries.write(store, plan.submission, note)
+            await write(store, plan.submission, note)
             told[:] = [note]
 
         again = Again(_job_id_of(plan), plan.detail.definition, plan.facts.get(SHARED) or {})
@@ -776,7 +867,7 @@ async def _submit(session: Session, plan: Plan, settings: Settings) -> list[Retr
         done.append(Retried(submission, tuple(copied.taken)))
         note = replace(told[0], where=submission.where, job_id=submission.job_id)
         with contextlib.suppress(FarcallError):  # it is found by its name then
-            await retries.write(store, plan.submission, note)
+            await write(store, plan.submission, note)
     return done
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from farcall.aws import buckets
@@ -16,7 +18,50 @@ from farcall.model.platforms import KUBERNETES
 from farcall.model.settings import Settings
 from farcall.model.start_script import HERE, Fetched, wrap
 from farcall.payload.archive import Archive, Source, pack
-from farcall.storage import workspaces
+from farcall.storage.store import Store
+from farcall_runtime.contract import run_root
+
+# --- Workspace store: archives in the bucket, each stored once, under its hash ------------------
+#
+# Nobody owns one: the jobs of whoever has the same files share it. So farcall deletes none, and a
+# lifecycle rule of the bucket does. What a job fetches it compares with the hash that it was told.
+
+
+_log = logging.getLogger("farcall")
+
+FRESH = timedelta(days=7)
+"""What was stored longer ago is stored anew: a lifecycle rule, which counts days from then, leaves
+what is in use."""
+
+
+def key_of(prefix: str, sha256: str) -> str:
+    """Return the key of an archive."""
+    return f"{run_root(prefix, 'workspaces')}/{sha256}.tar.gz"
+
+
+async def put_once(store: Store, key: str, archive: Archive) -> bool:
+    """Store an archive, unless it is there.
+
+    Two clients that do so at once store the same bytes twice, which harms nobody.
+
+    Returns:
+        Whether it was stored now.
+
+    Raises:
+        SettingsError: There is no such bucket.
+        ServiceError: S3 refused or could not be reached.
+    """
+    found = await store.stored(key)
+    if found is not None:
+        size, at = found
+        if size == archive.size and datetime.now(timezone.utc) - at < FRESH:
+            return False
+    _log.info(
+        "storing the workspace, %.1f MB of %d files, as s3://%s/%s",
+        *(archive.size / 1e6, archive.files, store.bucket, key),
+    )
+    await store.put(key, archive.pieces())
+    return True
 
 
 async def take_along(
@@ -123,7 +168,7 @@ def planned(settings: Settings, archive: Archive, folder: str = HERE) -> Fetched
         region=region,
         url=url,
         bucket=settings.s3_bucket_name,
-        key=workspaces.key_of(settings.prefix, archive.sha256),
+        key=key_of(settings.prefix, archive.sha256),
         sha256=archive.sha256,
         folder=folder,
     )
@@ -156,7 +201,7 @@ async def store(session: Session, fetched: Fetched, archive: Archive) -> Fetched
         SettingsError: There is no such bucket.
         ServiceError: S3 refused or could not be reached.
     """
-    await workspaces.put_once(session.stores.of(fetched.bucket), fetched.key, archive)
+    await put_once(session.stores.of(fetched.bucket), fetched.key, archive)
     return located(session, fetched)
 
 

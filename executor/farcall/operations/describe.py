@@ -13,8 +13,7 @@ from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, node_at
 from farcall.operations import json_view, nodes
 from farcall.operations.catalog import Entry
-from farcall.operations.explain import explain
-from farcall.operations.explanation import record
+from farcall.operations.explain import explain, record
 from farcall.operations.reasons import Reasons
 from farcall.storage import bundles
 from farcall_runtime.contract import ENV_BUNDLE

@@ -10,38 +10,198 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from typing import Any
 
 from farcall.engine import attempt_reporter
 from farcall.engine.delivered import Usage
 from farcall.engine.session import Session
-from farcall.model import endings, exit_codes
-from farcall.model.endings import About
-from farcall.model.errors import FarcallError, OutcomeMissingError
+from farcall.model import endings, errors, exit_codes
+from farcall.model.endings import About, Verdict
+from farcall.model.errors import FarcallError, JobCancelledError, OutcomeMissingError, ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.output import last_state
 from farcall.model.submission import Submission
 from farcall.model.terminal import in_a_line
-from farcall.operations import without_outcome
-from farcall.operations.explanation import (
-    CANCELLED,
-    FAILED,
-    OUTCOME,
-    RETURNED,
-    RUNNING,
-    UNKNOWN,
-    WAITING,
-    Explanation,
-    FailedChild,
-    of_verdict,
-    of_waiting,
-)
+from farcall.model.wording import counted
+from farcall.operations import nodes as all_nodes
 from farcall.payload import results
 from farcall.storage import outcomes
 from farcall.storage.store import Store
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer
+
+# --- Explanation values: why a job is as it is, and how that is said. No I/O --------------------
+
+
+WAITING = "waiting"
+RUNNING = "running"
+RETURNED = "returned"
+FAILED = "failed"
+CANCELLED = "cancelled"
+UNKNOWN = "unknown"
+
+OUTCOME = "outcome"
+BATCH = "Batch"
+
+
+@dataclass(frozen=True)
+class FailedChild:
+    """One of an array's children, or of a job's nodes, that failed.
+
+    Attributes:
+        job_id: Its ID.
+        error: Class of the error.
+        sentence: What happened.
+    """
+
+    job_id: str
+    error: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a job is as it is.
+
+    All texts may hold what a task has written, control characters among them.
+
+    Attributes:
+        kind: ``waiting``, ``running``, ``returned``, ``failed``, ``cancelled``, or ``unknown``
+            for a job that farcall did not submit.
+        sentence: What happened, or what the job waits for.
+        remedy: What to do.
+        error: Class of the error, the function's own or one of `farcall.model.errors`; empty where
+            there is none.
+        traceback: Where the function raised, as the container wrote it; else empty.
+        usage: What the task used, where it has told.
+        earlier: How each attempt before the last one ended; of a job that goes on, each.
+        source: ``outcome``, or ``Batch`` where Batch's words are all there is.
+        calls: Of a task of several calls, how many of them returned, raised and so on, in the
+            words of `CallStatus`, and how many were not begun (``cut_off``).
+        children: Of an array the first failed children; of a job on several nodes those that
+            failed first, and not because the main node had ended.
+        log: Of what failed and has no traceback, the last lines of its log, where it has told.
+    """
+
+    kind: str
+    sentence: str
+    remedy: str
+    error: str = ""
+    traceback: str = ""
+    usage: Usage | None = None
+    earlier: tuple[str, ...] = ()
+    source: str = BATCH
+    calls: Mapping[str, int] = field(default_factory=dict)
+    children: tuple[FailedChild, ...] = ()
+    log: tuple[str, ...] = ()
+
+
+def record(explanation: Explanation) -> dict[str, Any]:
+    """Return an explanation as JSON has words for it."""
+    return asdict(explanation)
+
+
+def of_verdict(why: Verdict) -> Explanation:
+    """Explain a job that has ended, by what a backend makes of it."""
+    kind = CANCELLED if why.kind is JobCancelledError else FAILED
+    return Explanation(kind, why.sentence, why.remedy, why.kind.__name__)
+
+
+def of_waiting(detail: JobDetail) -> Explanation:
+    """Explain a job that has not ended."""
+    kind = RUNNING if detail.status is JobStatus.RUNNING else WAITING
+    return Explanation(kind, *detail.waiting())
+
+
+# --- Explanation of what leaves no outcome: command jobs, and single nodes of any job -----------
+#
+# The backend's words, exit codes and the log are all there is.
+
+
+_MAIN = 0
+"""The node as which the job ends, of all jobs that farcall submits."""
+
+"""Failed nodes that are explained."""
+
+_LINES = 10
+"""Of the log of what failed."""
+
+_FROM_OUTSIDE = (errors.JobCancelledError, errors.JobTimeoutError, errors.JobStuckError)
+"""Ends that all nodes met at the same time, so that none of them failed by itself."""
+
+_LAST = datetime.max.replace(tzinfo=timezone.utc)
+
+
+async def explain_without_outcome(
+    session: Session, detail: JobDetail, nodes: Mapping[int, JobDetail] | None = None
+) -> Explanation:
+    """Say why a command job, or a node, is as it is.
+
+    Args:
+        session: The event loop's session.
+        detail: The backend's description of it.
+        nodes: Those of its nodes, where they were asked for already.
+
+    Raises:
+        ServiceError: The backend refused a call. What the log's service refuses is left out.
+    """
+    if nodes is None:
+        nodes = await all_nodes.of(session, detail)
+    if not detail.status.is_final:
+        found = of_waiting(detail)
+    elif detail.status is JobStatus.SUCCEEDED:
+        found = _succeeded(detail)
+    else:
+        found = of_verdict(detail.verdict())
+    if not detail.status.is_final or detail.verdict().kind not in _FROM_OUTSIDE:
+        found = _with_failed(found, nodes)
+    if found.kind == FAILED:
+        found = replace(found, log=await _last_lines(session, nodes.get(_MAIN, detail), detail))
+    return replace(found, earlier=_earlier_of_without_outcome(detail))
+
+
+def _succeeded(detail: JobDetail) -> Explanation:
+    what = "the command" if detail.is_command else "the node"
+    remedy = f"`farcall logs {detail.job_id}` shows what it wrote"
+    return Explanation(RETURNED, f"{what} ended with exit code 0", remedy)
+
+
+def _with_failed(found: Explanation, nodes: Mapping[int, JobDetail]) -> Explanation:
+    """Name the nodes that failed by themselves, the first one first."""
+    main = nodes.get(_MAIN)
+    end = main.stopped_at if main is not None and main.status.is_final else None
+    failed = [
+        node
+        for index, node in nodes.items()
+        if node.status is JobStatus.FAILED
+        and (index == _MAIN or end is None or (node.stopped_at or _LAST) < end)
+    ]
+    if not failed:
+        return found
+    failed.sort(key=lambda node: node.stopped_at or _LAST)
+    told = [(node.job_id, node.verdict()) for node in failed[:_FEW]]
+    sentence = f"{found.sentence}; {len(failed)} of its {counted(len(nodes), 'node')} failed"
+    children = tuple(FailedChild(job_id, why.kind.__name__, why.sentence) for job_id, why in told)
+    return replace(found, sentence=sentence, children=children)
+
+
+async def _last_lines(session: Session, main: JobDetail, detail: JobDetail) -> tuple[str, ...]:
+    stream = main.log_stream or detail.log_stream
+    try:
+        lines = await session.backend.log(detail, stream).last(_LINES)
+    except ServiceError:  # who may not read logs is told the rest
+        return ()
+    return tuple(last_state(line.text) for line in lines)
+
+
+def _earlier_of_without_outcome(detail: JobDetail) -> tuple[str, ...]:
+    """Say how each attempt before the last one ended; of a job that goes on, each."""
+    tried = detail.tried[:-1] if detail.status.is_final else detail.tried
+    return tuple(attempt_reporter.of_tried(detail.of_attempt(said)) for said in tried)
+
 
 _BY_MAP = f"{endings.OWN_REASON}{endings.MAP_FAILED}"
 _FEW = 3
@@ -66,7 +226,7 @@ async def explain(
         ServiceError: Batch refused a call. What S3 refuses is said in the explanation.
     """
     if detail.is_command:
-        return await without_outcome.explain(session, detail, nodes)
+        return await explain_without_outcome(session, detail, nodes)
     try:
         Submission.whole(detail)
     except FarcallError as error:
@@ -289,7 +449,7 @@ async def _of_node(
             remedy = f"`farcall result {submission.job_id}` shows the values of all nodes"
             found = replace(found, remedy=remedy)
         return found
-    return await without_outcome.explain(session, detail)
+    return await explain_without_outcome(session, detail)
 
 
 # --- arrays -----------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ from farcall.engine.session import Session
 from farcall.model.errors import FarcallError, IntegrityError, UnknownError, VersionMismatchError
 from farcall.model.submission import Submission
 from farcall.operations.catalog import Entry
-from farcall.operations.explain import explain
-from farcall.operations.explanation import Explanation
+from farcall.operations.explain import Explanation, explain
 from farcall.storage import outcomes
 from farcall.storage.store import Store
 from farcall_runtime import envelope

@@ -398,20 +398,6 @@ class Store:
         """
         return await self._ranged(key, {"suffix": length})
 
-    async def get_start(self, key: str, length: int) -> Buffer | None:
-        """Return the first bytes of an object, all of a shorter one, or None if there is none.
-
-        Args:
-            key: Its key.
-            length: How many bytes.
-
-        Raises:
-            envelope.IntegrityError: It is empty.
-            SettingsError: There is no such bucket.
-            ServiceError: S3 refused or could not be reached.
-        """
-        return await self._ranged(key, (0, length))
-
     async def _part(self, key: str, start: int, end: int, size: int) -> Buffer | None:
         """Return a part of an object that is to have a size; None if it is not there."""
         return await self._ranged(key, (start, end), size)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import getpass
 import logging
+import re
 import socket
+import sys
+import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Generic, Protocol
+from types import TracebackType
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol
 
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
@@ -20,13 +24,142 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from farcall.backends.base import raise_first
 from farcall.client.loop_thread import LoopThread
 from farcall.engine.session import Session, session_for
-from farcall.model.errors import SettingsError, UnknownError
+from farcall.model import terminal
+from farcall.model.errors import FarcallError, SettingsError, UnknownError
 from farcall.model.settings import Settings
-from farcall.torchx import command_line, logs, request, states
+from farcall.torchx import request, states
 from farcall.torchx.apps import App, Apps, Places, Wanted, listed
 from farcall.torchx.options import Options
 from farcall.torchx.request import Request
 from farcall.torchx.workspace import FarcallWorkspaceMixin
+
+# --- App logs: the lines of a replica, as TorchX asks for them ----------------------------------
+#
+# Of all that follow logs in a process, the platform is asked by one poller; see
+# `farcall.engine.logs.nodes`.
+
+
+class Selection(NamedTuple):
+    """Which lines.
+
+    Attributes:
+        pattern: What they hold; None for all.
+        since: Written at this moment or later.
+        until: Written before this moment.
+        follow: Whether those are waited for that are yet to be written.
+    """
+
+    pattern: re.Pattern[str] | None
+    since: datetime | None
+    until: datetime | None
+    follow: bool
+
+
+def selection(
+    regex: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    streams: Stream | None,
+    *,
+    follow: bool,
+) -> Selection:
+    """Check what TorchX says of the lines it wants. Moments without a zone are local ones.
+
+    Raises:
+        SettingsError: The expression is none, or one of both streams is asked for.
+    """
+    if streams not in (None, Stream.COMBINED):
+        raise SettingsError(
+            f"streams is {Stream(streams).value}: both streams are one log; combined is allowed",
+            option="streams",
+        )
+    try:
+        pattern = re.compile(regex) if regex else None
+    except re.error as error:
+        raise SettingsError(
+            f"regex is {regex!r}, which is no regular expression: {error}", option="regex"
+        ) from None
+    return Selection(pattern, _aware(since), _aware(until), follow)
+
+
+async def lines(app: App, node: int, wanted: Selection) -> AsyncIterator[str]:
+    """Yield the lines of a node, each with its end.
+
+    Control characters are shown, as TorchX prints what it gets; colours stay.
+
+    Raises:
+        ServiceError: A service refused a call.
+    """
+    read = app.session.node_logs.lines(
+        app.detail.job_id,
+        [node],
+        follow=wanted.follow,
+        since=wanted.since,
+        until=wanted.until,
+    )
+    async for line in read:
+        if wanted.pattern is None or wanted.pattern.search(line.text):
+            yield f"{terminal.output(line.text)}\n"
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.astimezone()
+
+
+# --- TorchX's command line: farcall's errors in it are one sentence each, and botocore is quiet
+#
+# The command catches few errors. Of all others it prints the traceback, in each of its threads and
+# again at the end; and it shows what every library has to say of its work. Programs that import
+# TorchX keep the hooks and levels they have.
+
+
+_COMMAND = "torchx.cli.main"
+_CHATTY = ("botocore", "aiobotocore")
+
+_errors_log = logging.getLogger("torchx.farcall")
+_told: set[str] = set()
+
+
+def install() -> None:
+    """Have farcall's errors told in a sentence where this process is TorchX's command.
+
+    With ``--log_level DEBUG`` there are tracebacks, and all that botocore says.
+    """
+    if not _is_command() or sys.excepthook is _tell or _errors_log.isEnabledFor(logging.DEBUG):
+        return
+    sys.excepthook = _tell
+    threading.excepthook = _tell_of_thread
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _is_command() -> bool:
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name == _COMMAND:  # python -m torchx.cli.main
+        return True
+    command = getattr(sys.modules.get(_COMMAND), "main", None)
+    return command is not None and getattr(main, "main", None) is command
+
+
+def _tell(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    if not isinstance(error, FarcallError):
+        sys.__excepthook__(kind, error, traceback)
+        return
+    text = str(error)
+    if text not in _told:  # by the thread in which it was raised first
+        _told.add(text)
+        _errors_log.error("%s", text)
+
+
+def _tell_of_thread(args: threading.ExceptHookArgs) -> None:
+    if isinstance(args.exc_value, FarcallError):
+        _tell(type(args.exc_value), args.exc_value, args.exc_traceback)
+    else:
+        threading.__excepthook__(args)
+
 
 _log = logging.getLogger("farcall")
 
@@ -55,7 +188,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
 
     def __init__(self, session_name: str) -> None:
         super().__init__(backend=self.NAME, session_name=session_name)
-        command_line.install()
+        install()
         self._loop = LoopThread()
         self._apps = Apps(self.PLACES)
 
@@ -268,12 +401,12 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             UnknownError: There is no such app.
             ServiceError: A service refused a call.
         """
-        wanted = logs.selection(regex, since, until, streams, follow=should_tail)
+        wanted = selection(regex, since, until, streams, follow=should_tail)
         app = self._loop.run(self._apps.look(app_id))
         if app is None:
             raise UnknownError(f"there is no app {app_id}; `torchx list` shows those there are")
         node = states.node_of(app.detail, role_name, k)
-        return self._loop.stream(logs.lines(app, node, wanted))
+        return self._loop.stream(lines(app, node, wanted))
 
 
 def _states(given: Any) -> frozenset[AppState]:

@@ -30,8 +30,7 @@ from farcall.model.errors import (
 )
 from farcall.operations.retry import SHOWN
 from farcall.ui.guard import Json, answer
-from farcall.ui.site import Site
-from farcall.ui.streams import EventStream
+from farcall.ui.site import EventStream, Site
 from farcall_runtime.contract import STREAMS
 
 _STATIC = Path(__file__).with_name("static")

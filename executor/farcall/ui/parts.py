@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from farcall.model.jobs import JobDetail
+from farcall.backends.base import Backend
+from farcall.model import clock
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations import json_view
+from farcall.operations.nodes import unstarted
 from farcall.ui.account import Account
-from farcall.ui.watchers import Watcher
+from farcall.ui.jobs import counts
+from farcall.ui.watchers import Feed, Watcher
 
 
 class Parts(Watcher[int]):
@@ -75,3 +81,193 @@ def _said(part: JobDetail) -> tuple[object, ...]:
 
 def _ms(at: datetime | None) -> int | None:
     return None if at is None else round(at.timestamp() * 1000)
+
+
+# --- The nodes of one job, as the page shows them, in few requests ------------------------------
+#
+# Of each Batch is asked again until it and its job have ended, a request for a hundred. Where
+# there are very many, those come first that were not asked for longest.
+
+
+_MOST_DESCRIBED = 300
+"""Nodes that are described in one look: three requests."""
+
+
+class Nodes(Parts):
+    """The nodes of a job, by number."""
+
+    def __init__(self, account: Account, whole: JobDetail) -> None:
+        super().__init__(account)
+        self._whole = whole
+        self._asked_at: dict[int, float] = {}
+
+    def is_active(self) -> bool:
+        """Tell whether one of them has not ended."""
+        return bool(self._left())
+
+    async def look(self) -> None:
+        """Describe the job, and nodes that have not ended."""
+        left = self._left()
+        if not left:
+            return
+        backend = (await self.account.session()).backend
+        job_id = self._whole.job_id
+        left = left[:_MOST_DESCRIBED]
+        ids = {self._whole.node_id(number): number for number in left}
+        found = await backend.describe([job_id, *ids])
+        self._whole = found.get(job_id, self._whole)
+        self._asked_at.update(dict.fromkeys(left, clock.now()))
+        nodes = [found.get(node_id) or unstarted(self._whole, ids[node_id]) for node_id in ids]
+        self.note(nodes)
+        self.is_complete = len(self.known) == self._whole.nodes
+
+    def is_over(self, part: JobDetail) -> bool:
+        """Tell whether a node does not run again, as it may in another attempt of its job."""
+        return part.status.is_final and self._whole.status.is_final
+
+    def _left(self) -> list[int]:
+        """Return the nodes that are to be described, the one asked for longest ago first."""
+        left = [
+            number
+            for number in range(self._whole.nodes)
+            if number not in self.known or not self.is_over(self.known[number])
+        ]
+        return sorted(left, key=lambda number: self._asked_at.get(number, 0.0))
+
+
+# --- The children of one array, as the page shows them, in few requests -------------------------
+#
+# ListJobs gives the children that have one status, a thousand in a request, and the array itself
+# says how many have which. So it is only listed again where the numbers differ from what is
+# known, the shortest lists first, until they agree: of ten thousand children of which eight run
+# at a time, a change costs a request or two.
+
+
+_ON_THE_MOVE = (JobStatus.RUNNING, JobStatus.STARTING)
+_ERRORS_AT_ONCE = 100
+_MOST_ERRORS = 1000
+"""Of more failed children than these Batch's words are shown: each error is a request of S3."""
+
+"""Of more children that began and are not listed so any more, the lists are read again."""
+
+
+class Children(Parts):
+    """The children of an array, by index."""
+
+    def __init__(self, account: Account, parent_id: str) -> None:
+        super().__init__(account)
+        self.parent_id = parent_id
+        self._parent: JobDetail | None = None
+
+    def is_active(self) -> bool:
+        """Tell whether there is more to be read; the list of jobs tells when something changed."""
+        return bool(self._unread())
+
+    async def look(self) -> None:
+        """Ask how many children have which status, and list those that are not known so."""
+        if self._has_ended() and self._agrees():
+            return
+        backend = (await self.account.session()).backend
+        found = await backend.describe([self.parent_id])
+        if self.parent_id not in found:
+            return  # Batch forgets jobs some days after their end
+        before, self._parent = self._parent, found[self.parent_id]
+        if before is None:
+            self.calls = await (await self.account.reasons()).calls(self._parent)
+        is_same = before is not None and counts(before) == counts(self._parent)
+        if not self._agrees() and not (is_same and self.is_complete and not self._has_ended()):
+            await self._list(backend)
+        self.is_complete = True
+
+    async def look_beside(self) -> None:
+        """Read the errors of some of the children that failed."""
+        left = self._unread()
+        if not left or self._parent is None:
+            return
+        most = max(0, min(_ERRORS_AT_ONCE, _MOST_ERRORS - len(self.errors)))
+        indexes = left[:most] or left
+        listed = [self.known[index] for index in left[:most]]
+        reasons = await self.account.reasons()
+        found = await reasons.errors(self._parent, listed)
+        self.errors.update({n: found[n].text if n in found else "" for n in indexes})
+        self.tell(indexes)
+
+    def is_unread(self, part: JobDetail) -> bool:
+        """Tell whether a child failed and its error was not read yet."""
+        return part.index not in self.errors and json_view.state(part) == JobStatus.FAILED.value
+
+    def _unread(self) -> list[int]:
+        return [index for index, child in self.known.items() if self.is_unread(child)]
+
+    def _has_ended(self) -> bool:
+        return self._parent is not None and self._parent.status.is_final
+
+    async def _list(self, backend: Backend) -> None:
+        moving = {index for index, child in self.known.items() if child.status in _ON_THE_MOVE}
+        listed: set[int] = set()
+        told = self._told()
+        # Which ones run may change while how many stays the same.
+        for status in _ON_THE_MOVE:
+            if told[status.value]:
+                listed |= await self._list_status(backend, status)
+        gone = moving - listed
+        if gone and len(gone) <= _MOST_DESCRIBED:
+            ids = [f"{self.parent_id}:{index}" for index in sorted(gone)]
+            self.note((await backend.describe(ids)).values())
+        others = [status for status in JobStatus if status not in _ON_THE_MOVE]
+        for status in sorted(others, key=lambda status: told[status.value]):
+            if self._agrees():
+                return
+            if told[status.value] and told[status.value] != self._own()[status.value]:
+                await self._list_status(backend, status)
+
+    async def _list_status(self, backend: Backend, status: JobStatus) -> set[int]:
+        listed: set[int] = set()
+        async for page in backend.list_children(self.parent_id, status):
+            self.note(page)
+            listed.update(child.index for child in page)
+        return listed
+
+    def _told(self) -> Counter[str]:
+        return Counter(counts(self._parent) if self._parent is not None else {})
+
+    def _own(self) -> Counter[str]:
+        return Counter(child.status.value for child in self.known.values())
+
+    def _agrees(self) -> bool:
+        return self._own() == self._told()
+
+
+# --- The jobs that somebody looks into, on the page: arrays, and those on several nodes ---------
+
+
+class Wholes:
+    """The jobs whose parts somebody looks at: each is asked about once, however many do."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._open: dict[str, Parts] = {}
+
+    @contextlib.contextmanager
+    def listen(self, whole: JobDetail) -> Iterator[tuple[Parts, Feed[int]]]:
+        """Lend the children of an array, or the nodes of a job, and a feed of them."""
+        job_id = whole.job_id
+        parts = self._open.get(job_id)
+        if parts is None:
+            parts = self._open[job_id] = _parts_of(self._account, whole)
+        try:
+            with parts.listen() as feed:
+                yield parts, feed
+        finally:
+            if not parts.is_heard:
+                self._open.pop(job_id, None)
+
+    def hurry(self, job_ids: Iterable[str]) -> None:
+        """Look again soon at those of some jobs that are open."""
+        for job_id in job_ids:
+            if job_id in self._open:
+                self._open[job_id].hurry()
+
+
+def _parts_of(account: Account, whole: JobDetail) -> Parts:
+    return Nodes(account, whole) if whole.nodes else Children(account, whole.job_id)

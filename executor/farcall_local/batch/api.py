@@ -9,22 +9,274 @@ Source:
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+from botocore.validate import ParamValidator
+
 from farcall_local import names
-from farcall_local.batch import describe, listing, shapes, submissions, validate
-from farcall_local.batch.definitions import Definitions
+from farcall_local.batch import containers, describe, nodes, paging, retries, validate
+from farcall_local.batch.containers import Container
+from farcall_local.batch.definitions import Definition, Definitions
+from farcall_local.batch.describe import summary
 from farcall_local.batch.engine import Engine
 from farcall_local.batch.errors import ApiError, ClientError
-from farcall_local.batch.jobs import Job
+from farcall_local.batch.jobs import Job, Jobs, Status, Submission
 from farcall_local.batch.limits import Limits
 from farcall_local.batch.queues import Queues, Resource
+
+# --- ListJobs: one page of a queue's jobs, an array's children or a multi-node parallel job's
+# nodes
+#
+# Source:
+#     https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
+
+
+MAX_LISTED, MAX_FILTERED = 1000, 100
+
+Test = Callable[[Job], bool]
+
+
+def list_jobs(
+    document: dict[str, Any], jobs: Jobs, queue: Callable[[str], Resource]
+) -> dict[str, Any]:
+    """Answer ListJobs.
+
+    Without filters the jobs in one state are listed, RUNNING by default; a filter ignores the
+    state, except SHARE_IDENTIFIER, and takes no children and no nodes. Jobs come newest first,
+    children by index, nodes as they were launched.
+    """
+    given = [key for key in ("jobQueue", "arrayJobId", "multiNodeJobId") if document.get(key)]
+    if len(given) != 1:
+        raise ClientError("Specify exactly one of jobQueue, arrayJobId and multiNodeJobId.")
+    filters = document.get("filters") or []
+    test = _filter(filters, document.get("jobStatus")) if filters else _in_state(document)
+    if given == ["jobQueue"]:
+        where = queue(document["jobQueue"])
+        pool = [job for job in jobs.submitted if job.submission.queue is where]
+        newest_first = True
+    else:
+        parent = jobs.find(document[given[0]])
+        pool = []
+        if parent is not None and not filters:
+            is_array = given == ["arrayJobId"]
+            pool = parent.children if is_array else list(parent.nodes.values())
+        newest_first = False
+    return _page(pool, test, document, newest_first=newest_first)
+
+
+def _page(
+    pool: list[Job], test: Test, document: dict[str, Any], *, newest_first: bool
+) -> dict[str, Any]:
+    """Cut a page by position in the pool, so that jobs that change state shift nothing."""
+    most = paging.size(document, MAX_FILTERED if document.get("filters") else MAX_LISTED)
+    start = paging.position(document)
+    if newest_first:
+        order = range(len(pool) - 1 if start is None else min(start, len(pool) - 1), -1, -1)
+    else:
+        order = range(start or 0, len(pool))
+    rows: list[dict[str, Any]] = []
+    for place in order:
+        if not test(pool[place]):
+            continue
+        if len(rows) == most:
+            return {"jobSummaryList": rows, "nextToken": paging.token(place)}
+        rows.append(summary(pool[place]))
+    return {"jobSummaryList": rows}
+
+
+def _in_state(document: dict[str, Any]) -> Test:
+    try:
+        status = Status(document.get("jobStatus") or "RUNNING")
+    except ValueError:
+        raise ClientError(f"Job status {document['jobStatus']} is not valid.") from None
+    return lambda job: job.status is status
+
+
+def _filter(filters: list[dict[str, Any]], job_status: str | None) -> Test:
+    if len(filters) != 1:
+        raise ClientError("Only one filter can be used at a time.")
+    validate.require(filters[0], "name", "values")
+    name, values = filters[0]["name"], filters[0]["values"]
+    if name == "JOB_NAME":
+        return lambda job: any(_glob(v.lower(), job.submission.name.lower()) for v in values)
+    if name == "JOB_DEFINITION":
+        return lambda job: any(_runs(value, job) for value in values)
+    if name == "SHARE_IDENTIFIER":
+        return lambda job: (
+            job.submission.extra.get("shareIdentifier") in values
+            and job_status in (None, job.status.value)
+        )
+    if name in ("BEFORE_CREATED_AT", "AFTER_CREATED_AT"):
+        moment = _moment(values[0])
+        if name == "BEFORE_CREATED_AT":
+            return lambda job: job.submission.created_at < moment
+        return lambda job: job.submission.created_at > moment
+    raise ClientError(f"Filter {name} is not valid.")
+
+
+def _glob(pattern: str, value: str) -> bool:
+    return value.startswith(pattern[:-1]) if pattern.endswith("*") else value == pattern
+
+
+def _runs(pattern: str, job: Job) -> bool:
+    definition = job.submission.definition
+    if pattern.startswith("arn:"):
+        return definition.arn == pattern
+    return _glob(pattern, definition.name)
+
+
+def _moment(value: str) -> int:
+    if not value.isdecimal():
+        raise ClientError("Filter value must be a number of milliseconds.")
+    return int(value)
+
+
+# --- SubmitJob: from the request, the definition and the queue to a `Submission` ----------------
+#
+# Source:
+#     https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
+
+
+def build(
+    document: dict[str, Any],
+    size_bytes: int,
+    *,
+    number: int,
+    definitions: Definitions,
+    queues: Queues,
+) -> Submission:
+    """Check a SubmitJob request and merge it with its definition.
+
+    Args:
+        document: The request.
+        size_bytes: Length of the request's body, of which Batch takes 30 KiB.
+        number: The submission's place in the order.
+        definitions: Where the definition is looked up.
+        queues: Where the queue is looked up.
+
+    Raises:
+        ClientError: The request breaks a rule.
+    """
+    validate.submission(document, size_bytes)
+    queue = queues.queue(document["jobQueue"])
+    _check_queue(queue, document)
+    definition = definitions.active(document["jobDefinition"])
+    node_properties, ran = _containers(document, definition)
+    retry = definition.retry
+    if document.get("retryStrategy"):
+        retry = retries.parse(document["retryStrategy"])
+    timeout = document.get("timeout") or definition.document.get("timeout") or {}
+    return Submission(
+        job_id=str(uuid.uuid4()),
+        number=number,
+        name=document["jobName"],
+        queue=queue,
+        definition=definition,
+        containers=ran,
+        node_properties=node_properties,
+        vcpus=sum(container.resources.vcpus for container in ran),
+        parameters={
+            **(definition.document.get("parameters") or {}),
+            **(document.get("parameters") or {}),
+        },
+        retry=retry,
+        timeout_s=timeout.get("attemptDurationSeconds"),
+        size=(document.get("arrayProperties") or {}).get("size"),
+        depends_on=document.get("dependsOn") or [],
+        created_at=names.now_ms(),
+        tags=dict(document.get("tags") or {}),
+        extra=_extra(document, definition),
+    )
+
+
+def _check_queue(queue: Resource, document: dict[str, Any]) -> None:
+    if not queue.enabled:
+        raise ClientError(f"JobQueue {queue.name} is not in state ENABLED.")
+    share = document.get("shareIdentifier")
+    if queue.fair_share and not share:
+        raise ClientError("shareIdentifier must be specified for a fair-share job queue.")
+    if share and not queue.fair_share:
+        raise ClientError("shareIdentifier is for job queues with a scheduling policy only.")
+
+
+def _containers(
+    document: dict[str, Any], definition: Definition
+) -> tuple[dict[str, Any] | None, tuple[Container, ...]]:
+    """Return the nodeProperties of a multi-node parallel job, and what is to be run."""
+    if definition.multi_node:
+        for name in ("containerOverrides", "arrayProperties"):
+            if document.get(name):
+                raise ClientError(f"{name} should not be set for multi-node parallel jobs.")
+        return nodes.overridden(definition.properties, document.get("nodeOverrides") or {})
+    if document.get("nodeOverrides"):
+        raise ClientError("nodeOverrides should only be set for multi-node parallel jobs.")
+    overrides = document.get("containerOverrides") or {}
+    container = containers.overridden(definition.properties, overrides, fargate=definition.fargate)
+    return None, (container,)
+
+
+def _extra(document: dict[str, Any], definition: Definition) -> dict[str, Any]:
+    extra = {"propagateTags": definition.document.get("propagateTags", False)}
+    for name in ("shareIdentifier", "propagateTags"):
+        if name in document:
+            extra[name] = document[name]
+    for name, where in (
+        ("schedulingPriority", definition.document),
+        ("schedulingPriorityOverride", document),
+    ):
+        if name in where:
+            extra["schedulingPriority"] = where[name]
+    return extra
+
+
+# --- Whether a request has the members and types that AWS's own model of Batch gives it ---------
+#
+# boto3 checks the same before it sends anything; a client without that check is told here.
+
+
+#: What Batch has and an older botocore does not know: by operation, and where it stands.
+_NEWER = {
+    "CreateComputeEnvironment": ("computeResources", "scalingPolicy"),
+    "UpdateComputeEnvironment": ("computeResources", "scalingPolicy"),
+}
+
+
+@functools.cache
+def _model() -> ServiceModel:
+    return ServiceModel(Loader().load_service_model("batch", "service-2"))
+
+
+def check(operation: str, document: dict[str, Any]) -> None:
+    """Check a request against the model of the botocore that is installed.
+
+    Args:
+        operation: Such as ``SubmitJob``. One that this botocore does not know is not checked.
+        document: The request.
+
+    Raises:
+        ClientError: A member is missing, unknown, or of another type.
+    """
+    if operation not in _model().operation_names:
+        return
+    shape = _model().operation_model(operation).input_shape
+    outer, inner = _NEWER.get(operation, ("", ""))
+    if inner and inner in (document.get(outer) or {}):
+        rest = {key: value for key, value in document[outer].items() if key != inner}
+        document = {**document, outer: rest}
+    report = ParamValidator().validate(document, shape)
+    if report.has_errors():
+        raise ClientError(report.generate_report())
+
 
 MAX_DESCRIBED_JOBS = 100
 MAX_BULK = 50
@@ -98,7 +350,7 @@ class BatchApi:
         try:
             name, document = self._parse(request)
             self._limits.enter(name)
-            shapes.check(name, document)
+            check(name, document)
             self._size_bytes = len(request.body)
             reply = self._operations[name](document)
         except ApiError as error:
@@ -135,7 +387,7 @@ class BatchApi:
         return self._definitions.register(document, self._size_bytes)
 
     def _submit(self, document: dict[str, Any]) -> dict[str, Any]:
-        submission = submissions.build(
+        submission = build(
             document,
             self._size_bytes,
             number=len(self._engine.jobs.submitted),
@@ -153,7 +405,7 @@ class BatchApi:
         return {"jobs": [describe.detail(job) for job in found if job is not None]}
 
     def _list_jobs(self, document: dict[str, Any]) -> dict[str, Any]:
-        return listing.list_jobs(document, self._engine.jobs, self._queues.queue)
+        return list_jobs(document, self._engine.jobs, self._queues.queue)
 
     def _cancel_job(self, document: dict[str, Any]) -> dict[str, Any]:
         return self._withdraw(document, self._engine.cancel)

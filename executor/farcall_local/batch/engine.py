@@ -11,15 +11,297 @@ Sources:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Generic, TypeAlias, TypeVar
 
 from farcall_local import names
-from farcall_local.batch.dependencies import Dependencies
 from farcall_local.batch.errors import ClientError
-from farcall_local.batch.jobs import Job, Jobs, Status, Submission
-from farcall_local.runners.execution import Ending, Execution, World
-from farcall_local.runners.gang import AnyExecution, Gang
-from farcall_local.runners.processors import Processors
+from farcall_local.batch.jobs import Job, Jobs, Node, Status, Submission
+from farcall_local.runners.execution import TIMED_OUT, Ending, Execution, World
+
+# --- One attempt of a multi-node parallel job: its nodes start together, and end with the main
+# node
+#
+# They have the processors of all of them before the first is started. Each is an `Execution` of
+# its own; another node that fails changes nothing for the rest.
+#
+# Sources:
+#     https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
+#     https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
+
+
+#: Why a node was stopped; AWS's words are not known.
+MAIN_NODE_ENDED = "Main node of the multi-node parallel job exited"
+
+#: What runs an attempt of any job.
+AnyExecution: TypeAlias = "Execution | Gang"
+
+
+class Gang:
+    """Runs one attempt of a multi-node parallel job; used as `Execution` is.
+
+    Args:
+        job: The whole job.
+        world: What the attempt meets.
+        executions: What is under way. Each node is added, and removed when it has ended.
+        spawn: Makes a task that is cancelled when the server closes.
+
+    Attributes:
+        attempt: The main node's, which is the whole job's as well.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        world: World,
+        executions: dict[Job, AnyExecution],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        self._job = job
+        self._world = world
+        self._executions = executions
+        self._spawn = spawn
+        self._others: list[tuple[Execution, asyncio.Task[None]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        assert job.submission.main_node is not None  # noqa: S101 - says so to the type checker
+        self._main_node, self._main = self._launch(job.submission.main_node, self._main_runs)
+        self.attempt = self._main.attempt
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the main node ended well."""
+        return self._main.succeeded
+
+    @property
+    def final(self) -> bool:
+        """Whether a failure is not to be retried."""
+        return self._main.final
+
+    async def run(self) -> None:
+        """Run the main node to its end, and tell the others to stop then."""
+        try:
+            await self._run(self._main_node, self._main)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+        for execution, _ in self._others:
+            execution.stop(Ending(MAIN_NODE_ENDED, final=True))
+
+    async def clear(self) -> None:
+        """Wait until no node is left."""
+        if self._others:
+            await asyncio.wait([task for _, task in self._others])
+
+    def stop(self, ending: Ending) -> None:
+        """Stop all nodes, as `Execution.stop` does."""
+        self._main.stop(ending)
+        for execution, _ in self._others:
+            execution.stop(ending)
+
+    def lose_host(self) -> None:
+        """Take the main node's host away."""
+        self._main.lose_host()
+
+    def _launch(
+        self, index: int, on_running: Callable[[], None] | None = None
+    ) -> tuple[Node, Execution]:
+        node = self._job.nodes.get(index)
+        if node is None:
+            node = self._job.nodes[index] = Node(self._job, index)
+        execution = self._executions[node] = Execution(node, self._world, on_running)
+        node.current = execution.attempt
+        node.started_at = node.stopped_at = None
+        node.status_reason = node.withdrawn = node.withdrawn_reason = None
+        node.enter(Status.STARTING)
+        return node, execution
+
+    async def _run(self, node: Node, execution: Execution) -> None:
+        try:
+            await execution.run()
+        finally:
+            del self._executions[node]
+        node.attempts += (execution.attempt,)
+        node.status_reason = execution.attempt.status_reason
+        node.stopped_at = execution.attempt.stopped_at
+        node.enter(Status.SUCCEEDED if execution.succeeded else Status.FAILED)
+
+    def _main_runs(self) -> None:
+        self._job.started_at = self._main_node.started_at
+        self._job.enter(Status.RUNNING)
+        if self._main.ending is not None:
+            return  # it is to stop already
+        limit = self._job.timeout_s
+        if limit is not None:
+            loop = asyncio.get_running_loop()
+            limit *= self._world.durations.timeout_scale
+            self._timer = loop.call_later(limit, self.stop, Ending(TIMED_OUT, final=True))
+        for index in range(len(self._job.submission.containers)):
+            if index != self._main_node.index:
+                node, execution = self._launch(index)
+                self._others.append((execution, self._spawn(self._run(node, execution))))
+
+
+# --- Which jobs wait for which: dependsOn with its two array types ------------------------------
+#
+# Sources:
+#     https://docs.aws.amazon.com/batch/latest/userguide/job_dependencies.html
+#     https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
+
+
+#: A job that waits, and whether what it waited for succeeded.
+News = list[tuple[Job, bool]]
+
+SEQUENTIAL, N_TO_N = "SEQUENTIAL", "N_TO_N"
+
+
+class Dependencies:
+    """Who is to be told when a job ends.
+
+    Whole jobs are kept by name; what the children of arrays wait for follows from their index,
+    so that an array costs one entry.
+    """
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._waiting: dict[Job, list[Job]] = {}
+        self._paired: dict[Job, list[Job]] = {}
+
+    def connect(self, job: Job) -> News:
+        """Count what a new job waits for, in `Job.waiting_for` of it and of its children.
+
+        Returns:
+            News of the dependencies that have already ended.
+
+        Raises:
+            ClientError: An unknown job, or a type that does not fit the arrays. Nothing is
+                changed then.
+        """
+        targets = [
+            (self._target(item, job), item.get("type")) for item in job.submission.depends_on
+        ]
+        news: News = []
+        for target, kind in targets:
+            if target is not None:
+                news += self._pair(job, target) if kind == N_TO_N else self._wait(job, target)
+        for child in job.children:
+            child.waiting_for += bool(job.waiting_for)
+            child.waiting_for += child.index > 0 and _sequential(job)
+        return news
+
+    def ended(self, job: Job) -> News:
+        """Return news for everything that waits for a job that has ended."""
+        succeeded = job.status is Status.SUCCEEDED
+        waiting = self._waiting.pop(job, [])
+        if job.parent is not None:
+            following = job.parent.children[job.index + 1 : job.index + 2]
+            waiting += following if _sequential(job) else []
+            waiting += [array.children[job.index] for array in self._paired.get(job.parent, ())]
+        return [(waiter, succeeded) for waiter in waiting]
+
+    def _wait(self, job: Job, target: Job) -> News:
+        job.waiting_for += 1
+        if target.status.final:
+            return [(job, target.status is Status.SUCCEEDED)]
+        self._waiting.setdefault(target, []).append(job)
+        return []
+
+    def _pair(self, job: Job, target: Job) -> News:
+        self._paired.setdefault(target, []).append(job)
+        for child in job.children:
+            child.waiting_for += 1
+        return [
+            (child, other.status is Status.SUCCEEDED)
+            for child, other in zip(job.children, target.children, strict=True)
+            if other.status.final
+        ]
+
+    def _target(self, item: dict[str, str], job: Job) -> Job | None:
+        kind = item.get("type")
+        if kind not in (None, SEQUENTIAL, N_TO_N):
+            raise ClientError(f"Dependency type {kind} is not valid.")
+        if kind == SEQUENTIAL and not job.children:
+            raise ClientError("A SEQUENTIAL dependency is for array jobs only.")
+        if not item.get("jobId"):
+            if kind == SEQUENTIAL:
+                return None
+            raise ClientError("A dependency must have a jobId.")
+        target = self._jobs.find(item["jobId"])
+        if target is None:
+            raise ClientError(f"Job dependency {item['jobId']} not found.")
+        if isinstance(target, Node):
+            raise ClientError(
+                f"Job dependency {item['jobId']} is a node. Depend on the whole job instead."
+            )
+        if kind == N_TO_N and (not job.children or len(job.children) != len(target.children)):
+            raise ClientError("An N_TO_N dependency needs two array jobs of the same size.")
+        return target
+
+
+def _sequential(job: Job) -> bool:
+    return any(item.get("type") == SEQUENTIAL for item in job.submission.depends_on)
+
+
+# --- Which waiting job gets processors next -----------------------------------------------------
+
+
+T = TypeVar("T")
+
+
+class Processors(Generic[T]):
+    """First come, first served, over all queues.
+
+    Only the job at the head may start, and it starts as soon as the processors it needs are
+    free; nothing overtakes it. So no job starves: once a job is at the head, processors are
+    given back and none are given out, hence it starts at the latest when every job that runs at
+    that moment has ended; and each job has a finite number of jobs ahead of it, to which only
+    retries are added, of which there are at most nine for each job that was ahead. The price is
+    that a wide job at the head leaves processors idle while it waits.
+
+    A need above the number of processors counts as all of them, so such a job runs alone.
+
+    Args:
+        count: Processors there are.
+        waits: Says whether an item still wants processors; one that does not, because it was
+            cancelled, is dropped when it reaches the head.
+    """
+
+    def __init__(self, count: int, waits: Callable[[T], bool]) -> None:
+        self._count = float(count)
+        self._free = float(count)
+        self._waits = waits
+        self._queue: deque[tuple[float, T]] = deque()
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over what waits, head first."""
+        return (item for _, item in self._queue if self._waits(item))
+
+    def add(self, item: T, need: float, *, front: bool = False) -> None:
+        """Let an item wait, at the front if it is tried again."""
+        entry = (min(need, self._count), item)
+        if front:
+            self._queue.appendleft(entry)
+        else:
+            self._queue.append(entry)
+
+    def take(self) -> T | None:
+        """Give the head its processors and return it, or None when it must wait."""
+        while self._queue:
+            need, item = self._queue[0]
+            if not self._waits(item):
+                self._queue.popleft()
+                continue
+            if need > self._free:
+                return None
+            self._queue.popleft()
+            self._free -= need
+            return item
+        return None
+
+    def give_back(self, need: float) -> None:
+        """Take back the processors of an item that has ended."""
+        self._free += min(need, self._count)
+
 
 CHILD_FAILED = "Array Child Job failed"
 DEPENDENCY_FAILED = "Dependent Job failed"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from farcall_local.kubernetes import kinds
 from farcall_local.kubernetes.errors import MethodNotAllowedError, NotFoundError
-from farcall_local.kubernetes.kinds import NAMESPACE, Kind
+from farcall_local.kubernetes.kinds import Kind
 
 _ONE = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _ALL = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
@@ -90,8 +90,3 @@ def _has(kind: Kind, subresource: str, verb: str) -> bool:
 def no_such_path() -> NotFoundError:
     """Return the refusal of a path that there is not."""
     return NotFoundError("the server could not find the requested resource")
-
-
-def is_cluster_wide(target: Target) -> bool:
-    """Say whether something is made of or for the whole cluster."""
-    return not target.kind.namespaced or target.kind == NAMESPACE

@@ -388,11 +388,6 @@ def timestamp(at: float | None = None) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def micro_timestamp() -> str:
-    """Return the time as events and leases have it, to the microsecond."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
 def generated_name(prefix: str) -> str:
     """Return a new name; what begins it is cut so that all of it has 63 characters at most."""
     return prefix[:58] + "".join(secrets.choice(_LETTERS) for _ in range(5))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farcall.client.byte_budget import ByteBudget
+from farcall.client.sweep_state import ByteBudget
 
 
 async def inside(window, *sizes):

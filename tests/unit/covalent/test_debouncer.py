@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from farcall.covalent.debouncer import Debouncer
+from farcall.covalent.task_groups import Debouncer
 
 
 class Tasks:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from farcall.covalent.resume import Resumed, resume
+from farcall.cli.covalent import Resumed, resume
 from farcall.model.errors import FarcallError
 
 

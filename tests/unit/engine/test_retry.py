@@ -24,7 +24,6 @@ from farcall.engine.session import session_for
 from farcall.model.job_names import unique
 from farcall.model.jobs import JobStatus
 from farcall.model.workflows import Workflow
-from farcall.storage import retries
 from tests.support.patience import until_async
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -271,10 +270,10 @@ async def test_a_note_of_somebody_else_says_nothing(executor, session, swept):
     moved = await store.get(other.submission.where.retry_key(name))
     await store.put(plan.submission.where.retry_key(unique("moved")), [moved])
     await store.put(plan.submission.where.retry_key(name), [moved])
-    note = retries.Note(
+    note = retry.Note(
         retried.submission.where, "queue", (1, 4, 7), job_id=retried.submission.job_id
     )
-    await retries.write(store, plan.submission, note)
+    await retry.write(store, plan.submission, note)
     again = await look(session, executor.settings, plan.submission.job_id)
     assert (again.tasks, again.unfinished) == (plan.tasks, 0)
     assert await retries_of(session, plan.submission) == []

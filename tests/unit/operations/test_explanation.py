@@ -9,7 +9,7 @@ from farcall.engine.delivered import Usage
 from farcall.model.endings import Verdict
 from farcall.model.errors import HostLostError, JobCancelledError
 from farcall.model.jobs import JobStatus
-from farcall.operations.explanation import (
+from farcall.operations.explain import (
     Explanation,
     FailedChild,
     of_verdict,

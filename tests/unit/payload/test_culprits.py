@@ -13,8 +13,7 @@ import pytest
 
 from farcall import BatchExecutor
 from farcall.model.errors import TaskNotPicklableError
-from farcall.payload.culprits import explain
-from farcall.payload.pickling import pack_call
+from farcall.payload.pickling import explain, pack_call
 
 
 class Model:

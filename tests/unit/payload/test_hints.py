@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from farcall import BatchExecutor
-from farcall.payload.hints import hint
+from farcall.payload.results import hint
 
 
 @BatchExecutor().task

@@ -12,7 +12,7 @@ import pytest
 
 from farcall.model.errors import SettingsError
 from farcall.payload import sources
-from farcall.payload.hints import hint
+from farcall.payload.results import hint
 
 
 def write(root, **files):

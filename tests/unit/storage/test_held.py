@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from farcall.storage.held import Held
+from farcall.engine.cleaner import Held
 
 
 class Holder:

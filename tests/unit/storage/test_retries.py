@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from farcall.engine import retry
+from farcall.engine.retry import Note
 from farcall.engine.session import Session
 from farcall.model.submission import Submission
-from farcall.storage import retries
-from farcall.storage.retries import Note
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 from tests.unit.fakes import ScriptedBatch, access_in_memory
@@ -26,13 +26,13 @@ async def store(timing):
 
 
 async def test_a_note_is_read_as_it_was_written_last(store):
-    await retries.write(store, JOB, Note(NEW, "queue", (3, 7), {1: 0b101}))
-    await retries.write(store, JOB, NOTE)
-    assert await retries.read(store, JOB) == [NOTE]
+    await retry.write(store, JOB, Note(NEW, "queue", (3, 7), {1: 0b101}))
+    await retry.write(store, JOB, NOTE)
+    assert await retry.read(store, JOB) == [NOTE]
 
 
 async def test_what_others_have_put_there_is_passed_by(store):
-    await retries.write(store, JOB, NOTE)
+    await retry.write(store, JOB, NOTE)
     key = OLD.retry_key("fit-2")
     written = await store.get(OLD.retry_key("fit-1"))
     await store.put(key, [written])  # for another place
@@ -45,4 +45,4 @@ async def test_what_others_have_put_there_is_passed_by(store):
         await store.put(place, envelope.seal_note(JOB.key, place, said))
     place = OLD.retry_key("fit-6")
     await store.put(place, envelope.seal_note(bytes(31) + b"x", place, {}))
-    assert await retries.read(store, JOB) == [NOTE]
+    assert await retry.read(store, JOB) == [NOTE]

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
+from farcall.engine import workspaces
+from farcall.engine.workspaces import key_of, put_once
 from farcall.payload.archive import Archive
-from farcall.storage import workspaces
-from farcall.storage.workspaces import key_of, put_once
 from tests.unit.fakes import store_in_memory
 
 KEY = key_of("farcall", "0" * 64)

@@ -12,8 +12,8 @@ from farcall.model.jobs import JobStatus
 from farcall.operations.catalog import Catalog
 from farcall.operations.reasons import Reasons
 from farcall.testing import fake_cloud
-from farcall.ui import whys as module
-from farcall.ui.whys import Whys
+from farcall.ui import jobs
+from farcall.ui.jobs import Whys
 from tests.support.patience import until_async
 
 
@@ -73,7 +73,7 @@ async def test_calls_and_errors_are_read_once(entries):
 
 
 async def test_so_many_are_read_at_a_time_the_newest_first(entries, monkeypatch):
-    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    monkeypatch.setattr(jobs, "_AT_ONCE", 1)
     session, found = entries
     account = Account(session)
     whys = Whys(account, found.get)

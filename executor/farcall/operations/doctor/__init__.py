@@ -10,7 +10,6 @@ from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded, told, waiting
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
-from farcall.deploy import doctor as stack
 from farcall.model.errors import FarcallError
 from farcall.model.platforms import BATCH
 from farcall.model.settings import Settings
@@ -82,7 +81,7 @@ async def _examine(
     of_bucket = doctor.examine(access, settings, time_limit_s)  # which has limits of its own
     stacks = []
     if settings.backend == BATCH:
-        stacks.append(guarded("stack", stack.examine(access, settings), time_limit_s))
+        stacks.append(guarded("stack", account.examine(access, settings), time_limit_s))
     found = await asyncio.gather(
         *stacks,
         guarded("bucket", of_bucket, 3 * time_limit_s),

@@ -2,18 +2,218 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
+import yaml
 from torchx.schedulers.api import Scheduler
 from torchx.specs import AppDef
 
+from farcall.aws.refusals import is_denied
+from farcall.engine.session import Session
+from farcall.model.commands import ENV_RUN
+from farcall.model.errors import FarcallError, ServiceError, SettingsError
+from farcall.model.jobs import JobDetail
+from farcall.model.platforms import BATCH
 from farcall.model.settings import Settings
-from farcall.torchx.apps import App, Places
-from farcall.torchx.batch import mapping, request
+from farcall.model.wording import named
+from farcall.torchx.apps import App, Places, Wanted
+from farcall.torchx.batch import mapping
+from farcall.torchx.batch.mapping import Planned, amend, queue_name
 from farcall.torchx.batch.options import BatchOptions
-from farcall.torchx.batch.places import Queues
-from farcall.torchx.batch.request import BatchRequest
+from farcall.torchx.request import Request, chosen, write
 from farcall.torchx.scheduler import FarcallScheduler
+
+# --- Batch requests of an app: what a dry run shows, and what is submitted, also after an edit
+#
+# A dry run asks AWS for nothing and needs no credentials. Where a role of IAM is given by its
+# name, its ARN has ACCOUNT in it until the job is submitted.
+
+
+_HOW = (
+    "region",
+    "s3_bucket_name",
+    "batch_job_role_name",
+    "batch_execution_role_name",
+    "batch_job_log_group_name",
+)
+
+
+@dataclass
+class BatchRequest(Request):
+    """What is submitted. All of it may be edited before.
+
+    Attributes:
+        definition: The RegisterJobDefinition request. Its name is a hash of the rest, so that
+            equal apps share one.
+        job: The SubmitJob request without the definition, whose ARN is not known yet.
+    """
+
+    definition: dict[str, Any]
+    job: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the job, which no other job may have."""
+        return str(self.job["jobName"])
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.job["jobName"] = name
+
+    @property
+    def queue(self) -> str:
+        """Name or ARN of the queue."""
+        return str(self.job["jobQueue"])
+
+    @queue.setter
+    def queue(self, queue: str) -> None:
+        self.job["jobQueue"] = queue
+
+    @property
+    def app_id(self) -> str:
+        """What TorchX's handles call the app: ``queue:name``."""
+        return f"{queue_name(self.queue)}:{self.name}"
+
+    def settings(self) -> Settings:
+        """Return the settings to submit with.
+
+        Raises:
+            SettingsError: One is wrong.
+        """
+        return Settings(**{**self.options, "batch_queue": self.queue})
+
+    @property
+    def requests(self) -> dict[str, Any]:
+        """What `farcall.backends.base.Backend.plan` calls both."""
+        return {"RegisterJobDefinition": self.definition, "SubmitJob": self.job}
+
+    def commands(self) -> Iterator[list[str]]:
+        """Yield the commands of the nodes; an edit of one is an edit of the request."""
+        for each in (*_overrides(self.job), *_containers(self.definition)):
+            if each.get("command"):
+                yield each["command"]
+
+    def __str__(self) -> str:
+        return str(yaml.dump(self.requests, sort_keys=False))
+
+
+async def plan(planned: Planned) -> BatchRequest:
+    """Write the requests of an app. AWS is asked for nothing.
+
+    Raises:
+        SettingsError: Batch would refuse the job, or there is no such profile.
+        TaskTooLargeError: Commands and variables exceed a limit of Batch.
+    """
+    settings = planned.settings
+    with BatchOptions.in_words():
+        found = await write(planned.name, planned.groups, settings)
+    definition, job = found["RegisterJobDefinition"], found["SubmitJob"]
+    del definition["jobDefinitionName"], job["jobDefinition"]
+    amend(list(_containers(definition)), planned.overlays)
+    for overrides in _overrides(job):
+        overrides["environment"] = [v for v in overrides["environment"] if v["name"] != ENV_RUN]
+    if planned.timeout_s is None:
+        del job["timeout"]
+    if not planned.propagate_tags:
+        job["propagateTags"] = False
+    return BatchRequest(definition, job, options=chosen(settings, _HOW))
+
+
+def _containers(definition: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "containerProperties" in definition:
+        yield definition["containerProperties"]
+    for each in definition.get("nodeProperties", {}).get("nodeRangeProperties", ()):
+        yield each["container"]
+
+
+def _overrides(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "containerOverrides" in job:
+        yield job["containerOverrides"]
+    for each in job.get("nodeOverrides", {}).get("nodePropertyOverrides", ()):
+        yield each["containerOverrides"]
+
+
+# --- Batch queues as the places of apps, whose IDs are ``queue:name`` ---------------------------
+#
+# Where the queue is left out, the app is looked for in farcall's ``batch_queue``, and then in all
+# queues.
+
+
+class Queues:
+    """Queues of one account and region; see `farcall.torchx.apps.Places`."""
+
+    def settings(self, place: str) -> Settings:
+        """Return the settings of whoever asks: a queue's name says nothing of its region."""
+        return Settings(backend=BATCH)
+
+    def asked(self, cfg: Mapping[str, Any]) -> Settings:
+        """Return the settings to list apps with: ``region`` and ``profile`` are read."""
+        given = {name: cfg[name] for name in ("region", "profile") if cfg.get(name)}
+        return Settings(backend=BATCH, **given)
+
+    async def queues(self, session: Session, place: str) -> list[str]:
+        """Return the queue; that of the settings, then all others, where it is left out."""
+        if place:
+            return [place]
+        first = self.settings("").batch_queue
+        return sorted(await session.backend.queues(), key=lambda queue: queue != first)
+
+    async def named(self, session: Session, name: str, queue: str) -> list[JobDetail]:
+        """Return a queue's jobs of one name, the newest first."""
+        try:
+            return await session.backend.list_named(name, queue)
+        except ServiceError as error:
+            raise await _explained(session, queue, error) from error
+
+    async def listed(
+        self, session: Session, wanted: Wanted
+    ) -> AsyncIterator[tuple[str, list[JobDetail]]]:
+        """Yield the jobs of the queues that are wanted, in pages of 100."""
+        for queue in await _queues(session, queue_name(wanted.queue)):
+            try:
+                async for page in session.backend.list_jobs(queue, foreign=True):
+                    yield queue, page
+            except SettingsError as error:
+                raise _no_queue(session, queue, await session.backend.queues()) from error
+            except ServiceError as error:
+                raise await _explained(session, queue, error) from error
+
+    def app_id(self, place: str, detail: JobDetail) -> str:
+        """Return what TorchX calls a job."""
+        return f"{place}:{detail.name}"
+
+
+async def _queues(session: Session, wanted: str) -> list[str]:
+    """Return the queue that is wanted; all of those where it is a pattern, or none is."""
+    if wanted and not set("*?[") & set(wanted):
+        return [wanted]
+    there = await session.backend.queues()
+    found = [queue for queue in there if fnmatchcase(queue, wanted or "*")]
+    if wanted and not found:
+        raise _no_queue(session, wanted, there)
+    return found
+
+
+async def _explained(session: Session, queue: str, error: ServiceError) -> FarcallError:
+    """Say that a queue is not there, where that is why a list was refused."""
+    if not 400 <= error.status < 500 or is_denied(error):
+        return error
+    try:
+        there = await session.backend.queues()
+    except ServiceError:  # what was refused first matters more
+        return error
+    return error if queue in there else _no_queue(session, queue, there)
+
+
+def _no_queue(session: Session, queue: str, there: list[str]) -> SettingsError:
+    some = f"the region has {named(there, 'queue') if there else 'no queue'}"
+    return SettingsError(
+        f"queue is {queue!r}, which is not a queue in {session.aws.region_and_origin}; {some}",
+        option="queue",
+    )
 
 
 class BatchScheduler(FarcallScheduler[BatchOptions], Scheduler[BatchOptions]):
@@ -27,7 +227,7 @@ class BatchScheduler(FarcallScheduler[BatchOptions], Scheduler[BatchOptions]):
         return mapping.job_of(app, cfg, name=mapping.name_of(app, cfg))
 
     async def _written(self, planned: mapping.Planned) -> BatchRequest:
-        return await request.plan(planned)
+        return await plan(planned)
 
     def _read_back(self, requests: dict[str, Any], app: App, settings: Settings) -> BatchRequest:
         options = {"region": app.session.aws.region}

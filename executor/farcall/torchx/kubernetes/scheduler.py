@@ -6,20 +6,67 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from torchx.schedulers.api import Scheduler
 from torchx.specs import AppDef
 
 from farcall.engine.session import Session
+from farcall.model.jobs import JobDetail
+from farcall.model.platforms import KUBERNETES
 from farcall.model.settings import Settings
-from farcall.torchx.apps import App, Places
+from farcall.torchx.apps import App, Places, Wanted
 from farcall.torchx.kubernetes import mapping, request
 from farcall.torchx.kubernetes.options import SCHEDULER, KubernetesOptions
-from farcall.torchx.kubernetes.places import Namespaces
 from farcall.torchx.kubernetes.request import KubernetesRequest
 from farcall.torchx.request import Request, spec_of
 from farcall.torchx.scheduler import FarcallScheduler
+
+# --- Kubernetes namespaces as the places of apps, whose IDs are ``namespace:name`` --------------
+#
+# Where the namespace is left out, it is that of farcall's options, or of the kubeconfig's context.
+
+
+_WHOLE = ""
+"""What a backend calls the whole namespace, in the place of a queue's name."""
+
+_ASKED = ("kubeconfig", "context", "namespace")
+
+
+class Namespaces:
+    """Namespaces of one cluster; see `farcall.torchx.apps.Places`."""
+
+    def settings(self, place: str) -> Settings:
+        """Return the settings with which the cluster is found; the namespace is the place."""
+        return self.asked({"namespace": place})
+
+    def asked(self, cfg: Mapping[str, Any]) -> Settings:
+        """Return the settings to list apps with: ``kubeconfig``, ``context``, ``namespace``."""
+        given: dict[str, Any] = {name: cfg[name] for name in _ASKED if cfg.get(name)}
+        return Settings(backend=KUBERNETES, **given)
+
+    async def queues(self, session: Session, place: str) -> list[str]:
+        """Return that there is one: the namespace, which the session has."""
+        return [_WHOLE]
+
+    async def named(self, session: Session, name: str, queue: str) -> list[JobDetail]:
+        """Return the job of a name."""
+        return await session.backend.list_named(name, queue)
+
+    async def listed(
+        self, session: Session, wanted: Wanted
+    ) -> AsyncIterator[tuple[str, list[JobDetail]]]:
+        """Yield the namespace's jobs whose queue is wanted, in pages."""
+        async for page in session.backend.list_jobs(_WHOLE, foreign=True):
+            found = [job for job in page if fnmatchcase(job.queue, wanted.queue or "*")]
+            if found:
+                yield _WHOLE, found
+
+    def app_id(self, place: str, detail: JobDetail) -> str:
+        """Return what TorchX calls a job."""
+        return f"{detail.log_group}:{detail.job_id}"  # its pods' logs are the namespace's
 
 
 class KubernetesScheduler(FarcallScheduler[KubernetesOptions], Scheduler[KubernetesOptions]):

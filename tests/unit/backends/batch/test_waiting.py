@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.backends.batch import waiting
+from farcall.backends.batch import describe
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 
 WAITING = [status for status in JobStatus if not status.is_final]
@@ -12,7 +12,7 @@ WAITING = [status for status in JobStatus if not status.is_final]
 
 @pytest.mark.parametrize("status", WAITING)
 def test_each_status_has_a_sentence_and_a_remedy(status):
-    sentence, remedy = waiting.tell(JobDetail("6f1c:1", "n", status))
+    sentence, remedy = describe.tell(JobDetail("6f1c:1", "n", status))
     assert sentence
     assert remedy
     assert "{" not in remedy
@@ -20,13 +20,13 @@ def test_each_status_has_a_sentence_and_a_remedy(status):
 
 def test_the_attempt_that_has_failed_is_told_of():
     detail = JobDetail("6f1c", "n", JobStatus.RUNNABLE, tried=(Attempt(),), attempts_allowed=3)
-    sentence, _ = waiting.tell(detail)
+    sentence, _ = describe.tell(detail)
     assert sentence == "attempt 1 of 3 has failed; now the job waits for a place to run"
 
 
 def test_a_job_that_is_being_ended_is_not_called_running():
     detail = JobDetail("6f1c", "n", JobStatus.RUNNING, is_terminated=True)
-    sentence, remedy = waiting.tell(detail)
+    sentence, remedy = describe.tell(detail)
     assert sentence == "the job was told to stop and has not ended yet"
     assert remedy.startswith("wait")
 
@@ -34,6 +34,6 @@ def test_a_job_that_is_being_ended_is_not_called_running():
 def test_a_job_that_cannot_be_placed_has_batchs_reason_and_our_remedy():
     reason = "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE - too large"
     detail = JobDetail("6f1c", "n", JobStatus.RUNNABLE, status_reason=reason)
-    sentence, remedy = waiting.tell(detail)
+    sentence, remedy = describe.tell(detail)
     assert sentence == f"Batch cannot place the job: {reason}"
     assert "maxvCpus" in remedy

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from farcall import SettingsError
-from farcall.torchx.batch.request import plan
+from farcall.torchx.batch.scheduler import plan
 from tests.unit.torchx.batch.apps import app, planned, role
 
 
