@@ -25,7 +25,7 @@ import farcall.awsbatch
 from farcall import JobLostError, SettingsError
 from farcall.covalent.plugin import database
 from farcall.model.errors import FarcallError
-from farcall.model.platforms import BATCH
+from farcall.model.names import BATCH
 from farcall.model.settings import options_of
 from farcall.model.workflows import Workflow
 from tests.support.covalent_server import CovalentServer

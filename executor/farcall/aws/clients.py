@@ -38,7 +38,7 @@ from farcall.aws import buckets, endpoints, refusals
 from farcall.aws.buckets import Place
 from farcall.aws.s3 import S3Operations
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
-from farcall.model.platforms import BATCH
+from farcall.model.names import BATCH
 from farcall.model.settings import Settings
 from farcall.model.settings_help import DEFAULTS, origin
 from farcall.model.timing import Timing, in_force

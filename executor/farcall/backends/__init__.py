@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from farcall.aws.clients import Aws
 from farcall.backends.base import Backend
-from farcall.model.platforms import KUBERNETES
+from farcall.model.names import KUBERNETES
 from farcall.model.settings import Settings
 
 

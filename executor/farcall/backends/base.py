@@ -17,7 +17,7 @@ from farcall.aws.paced_client import Meter, Ticket
 from farcall.model.commands import Nodes
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.platforms import BATCH, PLATFORMS
+from farcall.model.names import BATCH, PLATFORMS
 from farcall.model.settings import Settings
 
 STOCK_USER = "10001:10001"

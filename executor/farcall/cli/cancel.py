@@ -14,9 +14,9 @@ from farcall.cli.list import chosen_user
 from farcall.cli.printing import say
 from farcall.covalent.cancel import CovalentCompanion
 from farcall.model.errors import FarcallError, UnknownError
+from farcall.model.names import counted, in_queues
 from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
-from farcall.model.wording import counted, in_queues
 from farcall.operations import cancel
 from farcall.operations.cancel import Cancelled
 from farcall.operations.catalog import Catalog, Entry, Query

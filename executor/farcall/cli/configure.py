@@ -13,7 +13,7 @@ from farcall.cli import options_file
 from farcall.cli.options import check, parse
 from farcall.cli.printing import hand_out, say
 from farcall.model.errors import SettingsError
-from farcall.model.platforms import BATCH, KUBERNETES, BackendName
+from farcall.model.names import BATCH, KUBERNETES, BackendName
 from farcall.model.settings import Settings, from_text
 from farcall.model.settings_help import describe
 

@@ -21,9 +21,9 @@ from farcall.deploy.asking import ask
 from farcall.deploy.parameters import KINDS, Wanted
 from farcall.deploy.stack import Stack, State
 from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.names import counted, named
 from farcall.model.option_values import check_tag
 from farcall.model.settings import Settings
-from farcall.model.wording import counted, named
 
 # --- Network of the jobs: the VPC and subnets that are named, or the account's default ones -----
 

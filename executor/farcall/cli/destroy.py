@@ -15,8 +15,8 @@ from farcall.deploy import contents, gives
 from farcall.deploy.contents import Bucket
 from farcall.deploy.parameters import KINDS
 from farcall.deploy.stack import Stack, State
+from farcall.model.names import counted, named
 from farcall.model.settings import Settings
-from farcall.model.wording import counted, named
 
 _ROLES = ("JobRole", "ExecutionRole")
 

@@ -24,7 +24,7 @@ from farcall.cli import docker, options_file, stacks
 from farcall.cli.printing import say
 from farcall.deploy.asking import ask
 from farcall.model.errors import FarcallError, ServiceError
-from farcall.model.platforms import BATCH, KUBERNETES
+from farcall.model.names import BATCH, KUBERNETES
 from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall_runtime.contract import PROTOCOL_VERSION

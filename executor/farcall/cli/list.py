@@ -31,8 +31,8 @@ from farcall.client.console import Console
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobStatus
-from farcall.model.wording import counted
-from farcall.operations import describe, json_view, nodes
+from farcall.model.names import counted
+from farcall.operations import describe, explain, json_view
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.operations.finding import Finder
 from farcall.operations.reasons import Reasons, child_of
@@ -367,7 +367,7 @@ async def _parts(
     """Return what a job consists of: children, nodes, or nothing."""
     if whole.detail.array_size:
         return await _children(session, whole, wanted, limit)
-    found = await nodes.of(session, whole.detail)
+    found = await explain.nodes_of(session, whole.detail)
     parts = [replace(whole, detail=found[number]) for number in sorted(found)]
     return [part for part in parts if _is_in(part, wanted)][:limit]
 

@@ -23,8 +23,8 @@ from farcall.engine.logs.transcript import LOG
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail
+from farcall.model.names import in_queues
 from farcall.model.terminal import in_a_line
-from farcall.model.wording import in_queues
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.operations.finding import short
 from farcall.operations.json_view import moment as iso

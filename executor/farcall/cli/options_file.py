@@ -19,7 +19,7 @@ from tomlkit.exceptions import TOMLKitError
 from farcall.cli.printing import say
 from farcall.model.errors import FarcallError
 from farcall.model.files import replacing
-from farcall.model.platforms import BATCH, BackendName
+from farcall.model.names import BATCH, BackendName
 from farcall.model.settings import (
     ENVIRONMENT_PREFIX,
     SECTIONS,

@@ -17,12 +17,12 @@ from farcall.cli.printing import say
 from farcall.client.command_job import name_of
 from farcall.client.console import Console
 from farcall.engine import runtimes
-from farcall.engine.launcher import command_of
 from farcall.engine.packages import TaskPackages
+from farcall.engine.packer import WorkerThreads
+from farcall.engine.sender import command_of
 from farcall.engine.session import session_for
 from farcall.engine.submitter import job_of
-from farcall.engine.worker_threads import WorkerThreads
-from farcall.model import job_names
+from farcall.model import names
 from farcall.model.commands import Nodes
 from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
@@ -147,7 +147,7 @@ async def of_command(
         TaskTooLargeError: Commands and variables exceed a limit.
         ServiceError: AWS refused a call.
     """
-    unique = job_names.unique(name or name_of(groups), "command")
+    unique = names.unique(name or name_of(groups), "command")
     if not offline:
         session = await session_for(settings)
         await session.check(settings)

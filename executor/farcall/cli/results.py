@@ -26,9 +26,9 @@ from farcall.engine.session import session_for
 from farcall.model import endings
 from farcall.model.errors import FarcallError
 from farcall.model.files import replacing
+from farcall.model.names import counted
 from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
-from farcall.model.wording import counted
 from farcall.operations import json_view
 from farcall_runtime import failures, pickles
 from farcall_runtime.contract import STDERR

@@ -17,8 +17,8 @@ from farcall.cli.printing import say
 from farcall.engine.retry import Plan
 from farcall.engine.session import this_user
 from farcall.model.errors import FarcallError, NothingToRetryError, UnknownError
+from farcall.model.names import counted, in_queues
 from farcall.model.terminal import in_a_line
-from farcall.model.wording import counted, in_queues
 from farcall.operations import retry
 from farcall.operations.catalog import Entry
 from farcall.operations.retry import Again

@@ -13,8 +13,8 @@ from rich.text import Text
 from farcall.cli import tables
 from farcall.client.console import Console
 from farcall.engine.session import this_user
+from farcall.model.names import counted
 from farcall.model.terminal import in_a_line, shown
-from farcall.model.wording import counted
 from farcall.operations.catalog import Entry
 from farcall.payload.tracebacks import with_source
 

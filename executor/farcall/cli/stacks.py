@@ -19,7 +19,7 @@ from farcall.cli import options_file
 from farcall.cli.printing import say
 from farcall.deploy.stack import Event
 from farcall.model.errors import FarcallError, SettingsError
-from farcall.model.platforms import BATCH
+from farcall.model.names import BATCH
 from farcall.model.settings import Settings
 from farcall.model.settings_help import DEFAULTS, origin
 from farcall.model.terminal import in_a_line

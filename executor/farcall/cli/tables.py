@@ -11,8 +11,8 @@ from rich.text import Text
 from farcall.client.console import Console
 from farcall.model.endings import OWN_REASON
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.names import counted
 from farcall.model.terminal import in_a_line
-from farcall.model.wording import counted
 from farcall.operations import json_view
 from farcall.operations.catalog import Entry
 from farcall.operations.finding import short

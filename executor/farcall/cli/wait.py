@@ -15,7 +15,7 @@ from farcall.cli.printing import say
 from farcall.engine.session import Session
 from farcall.model.errors import UnknownError
 from farcall.model.jobs import JobStatus
-from farcall.model.wording import named
+from farcall.model.names import named
 from farcall.operations.catalog import Catalog
 
 _LOOK_S = (0.5, 5.0)

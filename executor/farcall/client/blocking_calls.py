@@ -34,8 +34,8 @@ from farcall.engine.session import check_import
 from farcall.engine.task_handle import TaskHandle
 from farcall.model.errors import FarcallError
 from farcall.model.interrupts import left_by
+from farcall.model.names import counted, named
 from farcall.model.settings import Settings
-from farcall.model.wording import counted, named
 from farcall.payload.pickling import Call
 from farcall.payload.results import Result
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from farcall.client.submitted_job import SubmittedJob
-from farcall.engine import failures
+from farcall.engine import fetcher
 from farcall.engine.job_handle import JobHandle, tell_nobody
 from farcall.engine.logs.nodes import NodeLine
 from farcall.engine.session import Session
@@ -118,7 +118,7 @@ class CommandJob(SubmittedJob[CommandHandle]):
         if detail is None:
             raise JobLostError(session.backend.unknown(self.id), job_id=self.id)
         if detail.status is not JobStatus.SUCCEEDED:
-            raise await failures.of_command(session.backend, session.timing, detail)
+            raise await fetcher.of_command(session.backend, session.timing, detail)
         codes = {node.node_index or 0: node.exit_code for node in await _nodes(session, detail)}
         return CommandResult(
             self.id,

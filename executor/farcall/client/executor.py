@@ -18,20 +18,20 @@ from farcall.client.recovery import Recovered, Run
 from farcall.client.shared import Shared
 from farcall.client.task import Task
 from farcall.engine.fetcher import Output
-from farcall.engine.launcher import launch
+from farcall.engine.sender import launch
 from farcall.engine.session import Session, session_for
 from farcall.engine.task_handle import TaskHandle, submit
 from farcall.engine.watch import is_unseen
 from farcall.engine.workspaces import take_along
-from farcall.model import job_names
+from farcall.model import names
 from farcall.model.commands import Device, Mount, Nodes, Ulimit
 from farcall.model.errors import FarcallError, SettingsError, TaskNotPicklableError
 from farcall.model.interrupts import left_by
+from farcall.model.names import named
 from farcall.model.option_signatures import shows_options
 from farcall.model.settings import Settings
 from farcall.model.start_script import HERE
 from farcall.model.submission import CommandSubmission
-from farcall.model.wording import named
 from farcall.payload.pickling import Call, Packed
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ class BatchExecutor:
             "nodes": options.get("nodes"),
         }
         nodes = group_nodes(groups, alone, settings.nodes)
-        unique = job_names.unique(name or name_of(nodes), "command")
+        unique = names.unique(name or name_of(nodes), "command")
         session = await session_for(settings)
         if workspace is not None:
             with session.at_work():

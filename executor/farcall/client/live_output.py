@@ -16,7 +16,7 @@ from typing import TextIO
 
 from farcall.engine.logs.transcript import Line
 from farcall.model import terminal
-from farcall.model.wording import counted
+from farcall.model.names import counted
 from farcall_runtime.contract import STDERR
 
 _LINES_PER_S = 200

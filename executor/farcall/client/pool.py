@@ -21,9 +21,9 @@ from farcall.client.shared import Shared
 from farcall.client.task import Task
 from farcall.model.errors import SettingsError, TaskNotPicklableError
 from farcall.model.interrupts import left_by
+from farcall.model.names import counted
 from farcall.model.option_signatures import shows_options
 from farcall.model.settings import Settings
-from farcall.model.wording import counted
 from farcall.payload.pickling import Call
 from farcall.payload.results import Result
 

@@ -28,10 +28,10 @@ from farcall.engine.watch import Arrival, Ended, is_unseen
 from farcall.model.endings import MAP_FAILED
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
 from farcall.model.interrupts import left_by
+from farcall.model.names import named
 from farcall.model.option_signatures import shows_options
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
-from farcall.model.wording import named
 from farcall.payload import pickling
 from farcall.payload.bundle import CALLS, CHUNK, FIXED
 from farcall.payload.call_texts import CallTexts

@@ -7,21 +7,23 @@ import contextlib
 import enum
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, TypeAlias
 
 from farcall.backends.base import Backend, platform_of
 from farcall.engine import attempt_reporter as attempts
-from farcall.engine import failures
+from farcall.engine.attempt_reporter import of_tried
 from farcall.engine.delivered import Delivered, Usage
+from farcall.engine.packer import WorkerThreads
 from farcall.engine.tracker import Tracker
 from farcall.engine.watch import Arrival, Ended
-from farcall.engine.worker_threads import WorkerThreads
 from farcall.model import endings
 from farcall.model.endings import About
 from farcall.model.errors import FarcallError, IntegrityError
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
+from farcall.model.timing import Timing
 from farcall.payload import gang_results, results
 from farcall.payload.gang_results import NodeEnd
 from farcall.payload.results import Result
@@ -35,6 +37,58 @@ from farcall.storage.stores import Stores
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, OutcomeStatus
 from farcall_runtime.envelope import Outcome
+
+# --- Failure of a job: what its error says beside the verdict, as the platform tells it ---------
+
+
+_LAST_LINES = 200
+
+
+def about_job(backend: Backend, job: About, detail: JobDetail | None, attempts: int) -> About:
+    """Add to what an error says of a job the platform's words on its end.
+
+    Args:
+        backend: Where the job ran.
+        job: Its ID and name.
+        detail: What the backend says of it, if that is known.
+        attempts: How many attempts there were.
+    """
+    reason, told, log_url = "", "", None
+    if detail is not None:
+        # Of one that goes on by the backend's account they are no words on its end.
+        if detail.status.is_final:
+            reason, told = detail.reason, detail.told
+        log_url = backend.links(detail).get("log")
+    platform = platform_of(backend)
+    return About(job.job_id, job.name, reason, told, attempts, log_url=log_url, platform=platform)
+
+
+async def last_lines(backend: Backend, detail: JobDetail) -> bytes:
+    """Return the end of the platform's own log; empty where there is none to be read."""
+    try:
+        found = await backend.log(detail, detail.log_stream).last(_LAST_LINES)
+    except FarcallError:
+        return b""  # a missing log must not hide why the job failed
+    return "".join(f"{line.text}\n" for line in found).encode()
+
+
+async def of_command(backend: Backend, timing: Timing, detail: JobDetail) -> FarcallError:
+    """Say why a command job failed, with the last lines of its main node's log.
+
+    Args:
+        backend: Where it ran.
+        timing: After how long the log shows what was written.
+        detail: The job, which has ended.
+    """
+    if detail.log_stream and detail.stopped_at is not None:
+        settled = detail.stopped_at + timedelta(seconds=timing.log_settle_s)
+        left_s = (settled - datetime.now(timezone.utc)).total_seconds()
+        await asyncio.sleep(min(left_s, timing.log_settle_s))
+    earlier = [of_tried(detail.of_attempt(tried)) for tried in detail.tried[:-1]]
+    job = about_job(backend, About(detail.job_id, detail.name), detail, detail.attempts)
+    job = job.of(await last_lines(backend, detail), b"")._replace(earlier=tuple(earlier))
+    return detail.verdict().error(job)
+
 
 _PARALLEL = 32
 _MANY = 100  # tasks of one job
@@ -373,7 +427,7 @@ class Fetcher:
         out, err = await _read_output(task, written, failed=True)
         if not out.data and not err.data:
             written = None
-            said = Piece(await failures.last_lines(self._backend, detail))
+            said = Piece(await last_lines(self._backend, detail))
             # What comes before the runtime writes to stderr alone.
             out, err = (out, said) if detail.runtime else (said, err)
         job = self._with(task.about, detail, out, err, detail.attempts)
@@ -412,7 +466,7 @@ class Fetcher:
     def _with(
         self, job: About, detail: JobDetail | None, out: Piece, err: Piece, attempts: int
     ) -> About:
-        about = failures.about(self._backend, job, detail, attempts)
+        about = about_job(self._backend, job, detail, attempts)
         return about.of(out.data, err.data, (out.left_out, err.left_out))
 
     async def _with_earlier(self, task: _Task, job: About, detail: JobDetail | None) -> About:

@@ -20,11 +20,11 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from farcall.engine.worker_threads import WorkerThreads
+from farcall.engine.packer import WorkerThreads
 from farcall.model import leftovers
 from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.names import counted
 from farcall.model.settings import Settings
-from farcall.model.wording import counted
 from farcall.packages import environment, imported, installed, manifest, wanted
 from farcall.packages.archives import Archive
 from farcall.packages.environment import Environment, Item

@@ -6,19 +6,133 @@ and the same function pickled as often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
-from farcall.engine.batcher import Batcher
-from farcall.engine.worker_threads import WorkerThreads
 from farcall.model.settings import Settings
 from farcall.payload import pickling
 from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Call, Packed
 from farcall.payload.project import Pickling
 from farcall.payload.shared import Digests
+
+# --- Thread pool of a session: for what would hold up the event loop, such as pickling ----------
+
+
+_THREADS = 4
+
+T = TypeVar("T")
+
+
+class WorkerThreads:
+    """Threads that outlive `close` as long as somebody holds them.
+
+    Attributes:
+        executor: For whoever asks for one.
+    """
+
+    def __init__(self) -> None:
+        self.executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="farcall")
+        self._holders = 0
+        self._is_closed = False
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a function in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.executor, function, *args)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the threads for as long as a block lasts."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._end()
+
+    def close(self) -> None:
+        """End the threads, as soon as nobody holds them."""
+        self._is_closed = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._is_closed and not self._holders:
+            self.executor.shutdown(wait=False, cancel_futures=True)
+
+
+# --- Batcher: what many coroutines ask for within a moment is asked for together ----------------
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Batcher(Generic[K, V]):
+    """Puts requests of one event loop together; one batch goes behind the other.
+
+    Args:
+        answer: Answers some of them, each with its value or what it has to raise, in their
+            order; what it raises itself is the answer to all.
+        most: How many it is given at once; by default all.
+        wait_s: How long a batch waits for others before it begins.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[list[K]], Awaitable[Sequence[V | Exception]]],
+        most: int | None = None,
+        wait_s: float = 0.0,
+    ) -> None:
+        self._answer = answer
+        self._most = most
+        self._wait_s = wait_s
+        self._asked: dict[K, asyncio.Future[V]] = {}
+        self._answering: asyncio.Task[None] | None = None
+
+    def ask(self, key: K) -> asyncio.Future[V]:
+        """Ask for something; equal keys share an answer.
+
+        Returns:
+            The answer. Cancelled before its batch begins it is not asked for; who shares it
+            shields it.
+        """
+        future = self._asked.get(key)
+        if future is None or future.cancelled():
+            future = self._asked[key] = asyncio.get_running_loop().create_future()
+        if self._answering is None or self._answering.done():
+            self._answering = asyncio.ensure_future(self._run())
+        return future
+
+    async def _run(self) -> None:
+        while self._asked:
+            # At least a turn of the loop: what those do next who have waited holds it up.
+            await asyncio.sleep(self._wait_s)
+            keys = list(islice(self._asked, self._most))
+            batch = {key: self._asked.pop(key) for key in keys}
+            await self._answer_batch({k: f for k, f in batch.items() if not f.cancelled()})
+            del keys, batch  # which hold what was asked and answered
+        self._answering = None  # which holds the loop
+
+    async def _answer_batch(self, batch: dict[K, asyncio.Future[V]]) -> None:
+        answers: Sequence[V | Exception]
+        try:
+            answers = await self._answer(list(batch))
+        except Exception as error:  # whatever it is, nobody is to wait for ever
+            answers = [error] * len(batch)
+        for future, answer in zip(batch.values(), answers, strict=True):
+            if future.done():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
 
 _TOGETHER = 256
 """Calls pickled in one go; those that wait for them go on together, which holds up the loop."""

@@ -32,9 +32,9 @@ from farcall.model.errors import (
     SettingsError,
 )
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.names import counted
 from farcall.model.settings import Settings, options_of
 from farcall.model.submission import Submission
-from farcall.model.wording import counted
 from farcall.model.workflows import Workflow
 from farcall.payload.bundle import CALLS, CHUNK, FIXED
 from farcall.payload.pickling import Origin, Packed
@@ -59,7 +59,7 @@ ORIGIN = "origin"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _MOST_NOTES = 1000
 _MOST_BYTES = 4 * 1024 * 1024
-_PARALLEL_of_retries = 16
+_NOTES_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ async def read(store: Store, of: Submission) -> list[Note]:
     listed = [
         key for key, _ in await store.list_keys(prefix) if _NAME.fullmatch(key[len(prefix) :])
     ]
-    places = asyncio.Semaphore(_PARALLEL_of_retries)
+    places = asyncio.Semaphore(_NOTES_AT_ONCE)
 
     async def one(key: str) -> Note | None:
         async with places:

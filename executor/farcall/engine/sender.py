@@ -19,18 +19,179 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
+from farcall.aws import refusals
 from farcall.aws.paced_client import Ticket, Tries
-from farcall.backends.base import Backend, JobSpec
-from farcall.engine.in_flight import InFlight, unanswered
+from farcall.backends.base import Backend, JobSpec, platform_of, raise_first
+from farcall.model import clock
+from farcall.model.commands import ENV_RUN, Nodes
 from farcall.model.endings import WITHDRAWN
-from farcall.model.errors import ServiceError
+from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.settings import Settings
 from farcall.model.timing import Timing
+from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle
 from farcall.storage.store import Store
 from farcall_runtime.contract import Location
+
+# --- Requests in flight: SubmitJob calls that outlast whoever waits for them, and lost answers
+#
+# SubmitJob takes no token. A job whose request was not answered is looked for by its name, which
+# is unique, in Batch's lists, which lag behind.
+
+
+_CANCELLED = "cancelled while it was submitted"
+_AGAIN_S = 5.0
+"""Between two looks for a job that ought to be listed by now."""
+
+
+def _never() -> bool:
+    return False
+
+
+class InFlight:
+    """SubmitJob requests that are on their way, or were not answered.
+
+    Args:
+        backend: Where the jobs run.
+        timing: How long is looked for what was submitted.
+    """
+
+    def __init__(self, backend: Backend, timing: Timing) -> None:
+        self._backend = backend
+        self._timing = timing
+        self._ending: set[asyncio.Future[None]] = set()
+        self._following: dict[asyncio.Future[None], str] = {}
+
+    async def finish(
+        self, sending: Awaitable[str], ticket: Ticket, name: Callable[[], str]
+    ) -> str:
+        """Wait for a job's submission, and return its ID.
+
+        Cancelling the wait takes a request back that waits for its turn. For one on its way the
+        answer is waited for, and the job is terminated.
+
+        Raises:
+            FarcallError: What ``sending`` raises.
+        """
+        sent = asyncio.ensure_future(sending)
+        try:
+            return await asyncio.shield(sent)
+        except asyncio.CancelledError:
+            if ticket.withdraw():
+                sent.cancel()
+            else:
+                # Shielded: a second cancel must not cut off a request that is on its way.
+                ending = asyncio.ensure_future(self._terminate_late(name, sent))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
+                await asyncio.shield(ending)
+            raise
+
+    async def _terminate_late(self, name: Callable[[], str], sent: asyncio.Future[str]) -> None:
+        try:
+            raise_first(await self._backend.terminate([await sent], _CANCELLED))
+        except FarcallError as error:
+            _log.warning("%s, which was cancelled: %s", name(), error)
+
+    async def look(self, name: str, queue: str, error: ServiceError) -> list[str]:
+        """Return the jobs of a request that was not answered; none where there seems to be none.
+
+        Raises:
+            ServiceError: Whether there is a job cannot be told.
+        """
+        _log.warning("%s; looking whether %s was submitted", error, name)
+        try:
+            for wait_s in self._timing.submit_looks_s:
+                await asyncio.sleep(wait_s)
+                found = await self._backend.find(name, queue)
+                if found:
+                    return found
+        except ServiceError as failure:
+            raise unanswered(name, error, failure) from failure
+        return []
+
+    async def await_listed(
+        self, name: str, queue: str, is_enough: Callable[[], bool] = _never
+    ) -> list[str]:
+        """Return the jobs of a name, once Batch lists one.
+
+        Returns:
+            None of them where Batch did not within `Timing.listed_within_s`.
+
+        Raises:
+            ServiceError: The platform refused.
+        """
+        until = clock.now() + self._timing.listed_within_s
+        while clock.now() < until and not is_enough():
+            found = await self._backend.find(name, queue)
+            if found:
+                return found
+            await asyncio.sleep(_AGAIN_S)
+        return []
+
+    def follow(
+        self,
+        name: str,
+        queue: str,
+        reason: str,
+        *,
+        most: int = 1,
+        kept: str = "",
+        waits_s: Iterable[float] | None = None,
+    ) -> None:
+        """Look now and then for jobs that were given up, and end those that turn up.
+
+        Args:
+            name: Their name.
+            queue: Their queue.
+            reason: Why they are ended.
+            most: How many there may be.
+            kept: The one of the name that goes on.
+            waits_s: Seconds before each look; by default `Timing.withdrawn_looks_s`.
+        """
+        waits = self._timing.withdrawn_looks_s if waits_s is None else tuple(waits_s)
+
+        async def follow() -> None:
+            ended: set[str] = set()
+            for wait_s in waits:
+                await asyncio.sleep(wait_s)
+                try:
+                    found = set(await self._backend.find(name, queue)) - ended - {kept}
+                    raise_first(await self._backend.terminate(sorted(found), reason))
+                except FarcallError as error:
+                    _log.debug("looking for %s, which was withdrawn: %s", name, error)
+                    continue
+                for job_id in found:
+                    text = "job %s (%s) turned up after it was withdrawn, and was ended"
+                    _log.warning(text, job_id, name)
+                ended |= found
+                if len(ended) >= most:
+                    return
+
+        following = asyncio.ensure_future(follow())
+        self._following[following] = name
+        following.add_done_callback(self._following.pop)
+
+    async def close(self) -> list[str]:
+        """Look no more for jobs that were given up; return the names of those that might come."""
+        left = dict(self._following)
+        for each in left:
+            each.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        return list(left.values())
+
+
+def unanswered(name: str, error: ServiceError, failure: ServiceError) -> ServiceError:
+    """Say that a job may run."""
+    return refusals.like(
+        failure,
+        f"{error}; whether job {name} was submitted is not known, because looking for it failed: "
+        f"{failure}; it was if there is a job of this name",
+    )
+
 
 _log = logging.getLogger("farcall")
 
@@ -234,3 +395,134 @@ async def has_begun(store: Store, where: Location) -> bool:
     """
     found = await asyncio.gather(*map(store.is_there, where.prefixes))
     return any(found)
+
+
+if TYPE_CHECKING:
+    from farcall.engine.session import Session
+
+# --- Exactly-once launch of command jobs: one job of a name runs, whatever becomes of SubmitJob
+#
+# A command job has no payload that could be taken from it, so a request that was not answered is
+# followed by a longer wait than a function's; see `farcall.engine.sender` for those:
+#
+# 1. The job is looked for by its name, for as long as lists may lag behind. It is adopted where it
+#    is found.
+# 2. Where it is not, the request is sent again, for a job of the same name.
+# 3. The name is looked for now and then. Of several jobs all but one are ended; where the last
+#    request was given up or cancelled, all of them.
+#
+# So a command runs twice only where Batch lists its first job later than that.
+
+
+async def launch(
+    session: Session, settings: Settings, groups: Sequence[Nodes], *, name: str
+) -> str:
+    """Submit a command job, and return its ID. No bucket is needed.
+
+    Cancelling the wait takes the request back; a job that is accepted all the same is terminated.
+
+    Args:
+        session: The running event loop's session.
+        settings: The options.
+        groups: What its nodes run.
+        name: Its name, which no other job may have; see `farcall.model.names`.
+
+    Raises:
+        SettingsError: Something the options name does not exist, or they and the groups do not
+            make a job that the platform takes.
+        TaskTooLargeError: Commands and variables exceed a limit of Batch.
+        SubmissionError: Batch refused the job.
+        ServiceError: AWS refused a call, or cannot be reached.
+    """
+    with session.at_work():
+        await session.check(settings)
+        return await session.launcher.launch(command_of(settings, groups, name, session.run))
+
+
+def command_of(settings: Settings, groups: Sequence[Nodes], name: str, run: str) -> JobSpec:
+    """Describe a command job.
+
+    Args:
+        settings: The options.
+        groups: What its nodes run.
+        name: Its name, which no other job may have.
+        run: The client process that submits it, as `Session.run`.
+    """
+    environment = {ENV_RUN: run, **Workflow.of(settings).environment()}
+    return JobSpec(name, 1, environment, settings, tuple(groups))
+
+
+class Launcher:
+    """Submits the command jobs of one session.
+
+    Args:
+        backend: Where the jobs run.
+        timing: How long is submitted, and looked for what was.
+    """
+
+    def __init__(self, backend: Backend, timing: Timing) -> None:
+        self._backend = backend
+        self._timing = timing
+        self._in_flight = InFlight(backend, timing)
+
+    async def launch(self, job: JobSpec) -> str:
+        """Have a job submitted once, and return its ID; see `launch`."""
+        await self._backend.prepare(job)
+        ticket = Ticket()
+        return await self._in_flight.finish(self._launch(job, ticket), ticket, lambda: job.name)
+
+    async def close(self) -> None:
+        """Look no more for jobs that may turn up, and say of which."""
+        for name in await self._in_flight.close():
+            _log.warning(
+                "the request to submit job %s was not answered; should %s list one that nobody "
+                "waits for, farcall cancel JOB ends it",
+                name,
+                platform_of(self._backend),
+            )
+
+    async def _launch(self, job: JobSpec, ticket: Ticket) -> str:
+        tries = Tries(self._timing.submit_retry_s)
+        lost = 0  # requests that may have been carried out, and whose jobs nobody has found
+        kept = ""
+        try:
+            while not kept:
+                try:
+                    kept = await self._backend.submit(job, ticket)
+                except ServiceError as error:
+                    kept = await self._look(job, error, ticket) if error.sent else ""
+                    if not kept:
+                        lost += error.sent
+                        ticket.note_refused()
+                        await tries.wait_after(error)
+        finally:
+            if lost:
+                self._follow(job, lost, kept)
+        return kept
+
+    async def _look(self, job: JobSpec, error: ServiceError, ticket: Ticket) -> str:
+        """Return the job of a request that was not answered; empty where there seems to be none.
+
+        Whoever cancelled waits for a shorter look: what turns up later is ended.
+        """
+        name, queue = job.name, job.settings.job_queue
+        found = await self._in_flight.look(name, queue, error)
+        if not found:
+            try:
+                found = await self._in_flight.await_listed(
+                    name, queue, lambda: ticket.is_withdrawn
+                )
+            except ServiceError as failure:
+                raise unanswered(name, error, failure) from failure
+        return found[0] if found else ""
+
+    def _follow(self, job: JobSpec, lost: int, kept: str) -> None:
+        goes_on = f"it was submitted again, as job {kept}" if kept else "it was given up"
+        self._in_flight.follow(
+            job.name,
+            job.settings.job_queue,
+            f"{WITHDRAWN}; {goes_on}",
+            most=lost,
+            kept=kept,
+            waits_s=(0.0, *self._timing.withdrawn_looks_s),
+        )

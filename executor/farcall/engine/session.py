@@ -22,17 +22,16 @@ from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.engine.cleaner import Cleaner
 from farcall.engine.fetcher import Fetcher
-from farcall.engine.launcher import Launcher
 from farcall.engine.logs.nodes import NodeLogs
 from farcall.engine.logs.relay import Relay
 from farcall.engine.packages import TaskPackages
-from farcall.engine.packer import Packer
+from farcall.engine.packer import Packer, WorkerThreads
 from farcall.engine.runtimes import Runtimes
+from farcall.engine.sender import Launcher
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
 from farcall.engine.terminations import Terminations
 from farcall.engine.tracker import Tracker
-from farcall.engine.worker_threads import WorkerThreads
 from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.errors import FarcallError, JobLostError, SettingsError, UnknownError

@@ -16,8 +16,8 @@ from farcall.backends.base import Backend, raise_first
 from farcall.engine.tracker import Tracker
 from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.interrupts import Interrupts
+from farcall.model.names import counted, named
 from farcall.model.submission import Submission
-from farcall.model.wording import counted, named
 from farcall.storage.store import Store
 from farcall.storage.stores import Stores
 from farcall_runtime import envelope

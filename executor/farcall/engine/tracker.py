@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from farcall.backends.base import Backend
 from farcall.engine.attempt_reporter import AttemptReporter
-from farcall.engine.batcher import Batcher
 from farcall.engine.outcome_poller import OutcomePoller
+from farcall.engine.packer import Batcher
 from farcall.engine.status_poller import StatusPoller
 from farcall.engine.watch import ClosedError, Ended, IsFull, OnArrival, Trouble, Watch
 from farcall.model.jobs import JobDetail

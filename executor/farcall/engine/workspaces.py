@@ -14,7 +14,7 @@ from farcall.aws import buckets
 from farcall.engine.session import Session
 from farcall.model.commands import Nodes
 from farcall.model.errors import SettingsError
-from farcall.model.platforms import KUBERNETES
+from farcall.model.names import KUBERNETES
 from farcall.model.settings import Settings
 from farcall.model.start_script import HERE, Fetched, wrap
 from farcall.payload.archive import Archive, Source, pack

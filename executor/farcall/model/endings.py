@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from farcall.model import errors, output, terminal
+from farcall.model.names import BATCH, KUBERNETES, PLATFORMS
 from farcall.model.output import Bytes
-from farcall.model.platforms import BATCH, KUBERNETES, PLATFORMS
 from farcall_runtime import envelope
 from farcall_runtime.contract import OutcomeStatus
 

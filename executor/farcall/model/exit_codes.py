@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from farcall.model import errors
 from farcall.model.endings import LOST, MEMORY, SUBNET, About, Verdict
-from farcall.model.platforms import BATCH, KUBERNETES, PLATFORMS
+from farcall.model.names import BATCH, KUBERNETES, PLATFORMS
 from farcall_runtime.contract import ExitCode
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 from farcall.model import errors
 from farcall.model.endings import MAP_FAILED, OWN_REASON, Dwell, Verdict
 from farcall.model.exit_codes import exits_of
-from farcall.model.platforms import BATCH, PLATFORMS
+from farcall.model.names import BATCH, PLATFORMS
 from farcall.model.timing import Timing
 
 _ENDED = re.compile(r"; ([0-9]{1,9})(?: calls in ([0-9]{1,9}) tasks)? (?:was|were) ended")

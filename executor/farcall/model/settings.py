@@ -39,6 +39,7 @@ from pydantic_core import ErrorDetails
 
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import SettingsError
+from farcall.model.names import BATCH, KUBERNETES, PLATFORMS, BackendName
 from farcall.model.option_values import (
     CONTROLS,
     HALVES,
@@ -63,7 +64,6 @@ from farcall.model.option_values import (
     UpperCase,
     has,
 )
-from farcall.model.platforms import BATCH, KUBERNETES, PLATFORMS, BackendName
 from farcall_runtime.contract import JOB_ENVIRONMENT, PLATFORM_ENVIRONMENT, is_key
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from farcall.backends.base import Backend
 from farcall.model.commands import ENV_RUN
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import Workflow
-from farcall.operations.why import NOTHING, Why
 from farcall_runtime.contract import (
     ENV_BUNDLE,
     ENV_DISPATCH,
@@ -24,6 +23,29 @@ from farcall_runtime.contract import (
     ENV_WORKFLOW,
     Location,
 )
+
+
+class Why(NamedTuple):
+    """What is known of a job beside Batch's words; see `farcall.operations.reasons`.
+
+    Attributes:
+        call: The call, in a line: ``fit(lr=0.1, depth=3)``; None where that is not known.
+        error: Why it failed: ``ValueError: singular matrix``, of an array in short why its
+            children did; None where it has not, or that is not known.
+        errors: Of an array, the groups of its failed children: ``text``, ``count``, ``example``,
+            the index of one of them, and ``call``, its call or None.
+        trouble: Why something of this is not known, where somebody should look into it.
+    """
+
+    call: str | None = None
+    error: str | None = None
+    errors: tuple[dict[str, Any], ...] = ()
+    trouble: str | None = None
+
+
+NOTHING = Why()
+"""What is known of a job that was not asked for."""
+
 
 _CLIENT = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """As a session names itself. Anybody can give a job a variable, so more is not believed."""

@@ -11,9 +11,9 @@ from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, node_at
-from farcall.operations import json_view, nodes
+from farcall.operations import json_view
 from farcall.operations.catalog import Entry
-from farcall.operations.explain import explain, record
+from farcall.operations.explain import explain, nodes_of, record, unstarted
 from farcall.operations.reasons import Reasons
 from farcall.storage import bundles
 from farcall_runtime.contract import ENV_BUNDLE
@@ -49,7 +49,7 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
     """
     detail = entry.detail
     (entry,) = await (reasons or Reasons(session)).fill([entry])
-    known = await nodes.of(session, detail)
+    known = await nodes_of(session, detail)
     explanation = record(await explain(session, detail, known))
     bundle = detail.environment.get(ENV_BUNDLE, "")
     return {
@@ -58,7 +58,7 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
         "usage": explanation["usage"],
         "attempts": [json_view.attempt(n, tried) for n, tried in enumerate(detail.tried, 1)],
         "nodes": [
-            json_view.node(known.get(number) or nodes.unstarted(detail, number))
+            json_view.node(known.get(number) or unstarted(detail, number))
             for number in range(detail.nodes)
         ],
         "electron": await _electron(session, entry),

@@ -21,11 +21,10 @@ from farcall.model import endings, errors, exit_codes
 from farcall.model.endings import About, Verdict
 from farcall.model.errors import FarcallError, JobCancelledError, OutcomeMissingError, ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.names import counted
 from farcall.model.output import last_state
 from farcall.model.submission import Submission
 from farcall.model.terminal import in_a_line
-from farcall.model.wording import counted
-from farcall.operations import nodes as all_nodes
 from farcall.payload import results
 from farcall.storage import outcomes
 from farcall.storage.store import Store
@@ -149,7 +148,7 @@ async def explain_without_outcome(
         ServiceError: The backend refused a call. What the log's service refuses is left out.
     """
     if nodes is None:
-        nodes = await all_nodes.of(session, detail)
+        nodes = await nodes_of(session, detail)
     if not detail.status.is_final:
         found = of_waiting(detail)
     elif detail.status is JobStatus.SUCCEEDED:
@@ -160,7 +159,7 @@ async def explain_without_outcome(
         found = _with_failed(found, nodes)
     if found.kind == FAILED:
         found = replace(found, log=await _last_lines(session, nodes.get(_MAIN, detail), detail))
-    return replace(found, earlier=_earlier_of_without_outcome(detail))
+    return replace(found, earlier=_earlier_attempts(detail))
 
 
 def _succeeded(detail: JobDetail) -> Explanation:
@@ -197,7 +196,7 @@ async def _last_lines(session: Session, main: JobDetail, detail: JobDetail) -> t
     return tuple(last_state(line.text) for line in lines)
 
 
-def _earlier_of_without_outcome(detail: JobDetail) -> tuple[str, ...]:
+def _earlier_attempts(detail: JobDetail) -> tuple[str, ...]:
     """Say how each attempt before the last one ended; of a job that goes on, each."""
     tried = detail.tried[:-1] if detail.status.is_final else detail.tried
     return tuple(attempt_reporter.of_tried(detail.of_attempt(said)) for said in tried)
@@ -521,3 +520,39 @@ async def _blocked_child(session: Session, detail: JobDetail) -> JobDetail | Non
 async def _first_page(session: Session, detail: JobDetail, status: JobStatus) -> list[JobDetail]:
     pages = session.backend.list_children(detail.job_id, status)
     return await anext((page async for page in pages if page), [])
+
+
+# --- Nodes of a job on several, as the backend describes each -----------------------------------
+
+
+async def nodes_of(session: Session, detail: JobDetail) -> dict[int, JobDetail]:
+    """Return what is known of a job's nodes, by number: a request for a hundred.
+
+    Nodes that were not started yet may be missing. Other jobs have none.
+
+    Raises:
+        ServiceError: The backend refused a call.
+    """
+    if not detail.groups:
+        return {}
+    ids = {detail.node_id(number): number for number in range(detail.nodes)}
+    found = await session.backend.describe(ids)
+    return {ids[job_id]: node for job_id, node in found.items()}
+
+
+def unstarted(whole: JobDetail, number: int) -> JobDetail:
+    """Describe a node of which the backend says nothing yet: it is as its job is."""
+    # The main node runs, and the others are on their way.
+    runs = whole.status is JobStatus.RUNNING
+    return replace(
+        whole,
+        job_id=whole.node_id(number),
+        status=JobStatus.STARTING if runs else whole.status,
+        exit_code=None,
+        container_reason="",
+        tried=(),
+        started_at=None,
+        stopped_at=None,
+        log_stream="",
+        groups=(),
+    )

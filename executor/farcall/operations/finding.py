@@ -16,8 +16,8 @@ from collections.abc import AsyncGenerator, Collection
 from farcall.backends.base import Backend
 from farcall.model.errors import UnknownError
 from farcall.model.jobs import JobDetail
+from farcall.model.names import in_queues
 from farcall.model.terminal import in_a_line
-from farcall.model.wording import in_queues
 from farcall.operations import json_view
 from farcall.operations.catalog import Catalog, Entry, Query
 

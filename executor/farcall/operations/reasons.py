@@ -20,8 +20,7 @@ from farcall.model import endings
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
-from farcall.operations.catalog import Entry
-from farcall.operations.why import Why
+from farcall.operations.catalog import Entry, Why
 from farcall.payload import results
 from farcall.payload.error_texts import Groups, Reason
 from farcall.storage import bundles, outcomes

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from farcall.model import job_names
+from farcall.model import names
 from farcall.model.errors import TaskTooLargeError
 from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
@@ -78,7 +78,7 @@ class Bundle:
         packages: Sequence[Any] | None = None,
         retry_of: str = "",
     ) -> None:
-        self.where = Location(settings.s3_bucket_name, root, job_names.unique(name))
+        self.where = Location(settings.s3_bucket_name, root, names.unique(name))
         self.keys = [self.where.bundle_key]
         self.key = secrets.token_bytes(32)
         self.size = 0
@@ -204,7 +204,7 @@ class Bundle:
 
 def renamed(where: Location) -> Location:
     """Return another place for a bundle, which no other bundle has."""
-    return where._replace(bundle=job_names.unique(where.bundle.rpartition("-")[0]))
+    return where._replace(bundle=names.unique(where.bundle.rpartition("-")[0]))
 
 
 def _hashed(pieces: Iterable[Buffer]) -> Generator[Buffer, None, bytes]:

@@ -14,7 +14,7 @@ from typing import Any
 from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import JobSpec
-from farcall.engine.launcher import command_of
+from farcall.engine.sender import command_of
 from farcall.engine.session import Session
 from farcall.model.commands import ENV_RUN, Nodes
 from farcall.model.settings import Settings

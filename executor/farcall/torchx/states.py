@@ -17,8 +17,8 @@ from torchx.specs import MISSING, NONE, AppState, ReplicaStatus, Resource, Role,
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import JobCancelledError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
+from farcall.model.names import counted
 from farcall.model.terminal import in_a_line
-from farcall.model.wording import counted
 from farcall.torchx.roles import ENV_ROLE_INDEX, ENV_ROLE_NAME, TAG_APP, TAG_USER, TAG_VERSION
 
 _STATES = {

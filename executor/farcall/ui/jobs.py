@@ -18,8 +18,7 @@ from farcall.engine.session import Session
 from farcall.model import clock
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.operations.catalog import Catalog, Entry, Query
-from farcall.operations.why import NOTHING, Why
+from farcall.operations.catalog import NOTHING, Catalog, Entry, Query, Why
 from farcall.ui.account import Account
 from farcall.ui.watchers import Feed, Watcher
 

@@ -12,7 +12,7 @@ from farcall.backends.base import Backend
 from farcall.model import clock
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations import json_view
-from farcall.operations.nodes import unstarted
+from farcall.operations.explain import unstarted
 from farcall.ui.account import Account
 from farcall.ui.jobs import counts
 from farcall.ui.watchers import Feed, Watcher

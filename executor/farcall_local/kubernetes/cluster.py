@@ -17,9 +17,8 @@ from farcall_local.kubernetes.errors import AlreadyExistsError, NotFoundError
 from farcall_local.kubernetes.garbage import Garbage
 from farcall_local.kubernetes.job_controller import JobController
 from farcall_local.kubernetes.kinds import JOB, NODE, POD, RESOURCE_QUOTA, Kind
-from farcall_local.kubernetes.kubelet import Kubelet
 from farcall_local.kubernetes.log_answers import PodLogs
-from farcall_local.kubernetes.pod_run import Images, World
+from farcall_local.kubernetes.pod_run import Images, Kubelet, World
 from farcall_local.kubernetes.pod_template import index_of
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall_local.kubernetes.scheduler import Scheduler

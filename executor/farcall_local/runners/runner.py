@@ -7,6 +7,7 @@ machine, `farcall_local.runners.docker` as a container.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -109,3 +110,32 @@ class Runner(Protocol):
 
     async def close(self) -> None:
         """Let go of what the runner holds; nothing runs any more."""
+
+
+# --- Containers that cannot be started, for whoever wants to see what follows -------------------
+
+
+class BreakingRunner:
+    """Another runner, some of whose containers cannot be started.
+
+    Attributes:
+        reasons: What the next attempts say that failed to start, the next one first.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.reasons: deque[str] = deque()
+        self._runner = runner
+
+    async def prepare(self, spec: AttemptSpec) -> None:
+        """Fail, or bring the attempt's image here."""
+        if self.reasons:
+            raise StartError(self.reasons.popleft())
+        await self._runner.prepare(spec)
+
+    async def start(self, spec: AttemptSpec) -> Running:
+        """Start an attempt."""
+        return await self._runner.start(spec)
+
+    async def close(self) -> None:
+        """Let go of what the other runner holds."""
+        await self._runner.close()

@@ -31,12 +31,11 @@ from farcall_local.batch.jobs import Status
 from farcall_local.batch.limits import Limits
 from farcall_local.batch.queues import Queues
 from farcall_local.controls import Controls
-from farcall_local.runners.breaking import BreakingRunner
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.execution import Durations, World
 from farcall_local.runners.logs import CloudWatchLogs
 from farcall_local.runners.process import ProcessRunner
-from farcall_local.runners.runner import Runner
+from farcall_local.runners.runner import BreakingRunner, Runner
 from farcall_local.services import objects
 from farcall_local.services.front import SERVICES, Extension, Front, Handler
 from farcall_local.services.signatures import AccessKey

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from farcall.engine.batcher import Batcher
+from farcall.engine.packer import Batcher
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -8,7 +8,7 @@ import pytest
 
 from farcall.backends.base import LogLine
 from farcall.backends.batch.describe import BatchJob
-from farcall.engine import failures
+from farcall.engine import fetcher
 from farcall.model.endings import About
 from farcall.model.errors import CommandError, ServiceError
 from farcall.model.jobs import Attempt, JobStatus
@@ -56,7 +56,7 @@ class Backend:
 
 
 async def test_an_error_of_a_command_says_how_each_attempt_ended(clock):
-    found = await failures.of_command(Backend(clock, ["one", "two"]), Timing(), ENDED)
+    found = await fetcher.of_command(Backend(clock, ["one", "two"]), Timing(), ENDED)
     assert isinstance(found, CommandError)
     assert (found.exit_code, found.attempts, found.stdout) == (3, 2, "one\ntwo\n")
     assert found.reason == "Essential container in task exited"
@@ -66,7 +66,7 @@ async def test_an_error_of_a_command_says_how_each_attempt_ended(clock):
 
 
 async def test_a_log_that_may_not_be_read_hides_nothing(clock):
-    found = await failures.of_command(Backend(clock, None), Timing(), ENDED)
+    found = await fetcher.of_command(Backend(clock, None), Timing(), ENDED)
     assert (type(found), found.stdout) == (CommandError, "")
 
 
@@ -82,7 +82,7 @@ async def test_the_last_lines_are_waited_for_until_the_log_shows_them(clock, ago
         stopped_at=NOW - timedelta(seconds=ago_s),
     )
     begun = clock.now()
-    await failures.of_command(backend, Timing(log_settle_s=2.0), detail)
+    await fetcher.of_command(backend, Timing(log_settle_s=2.0), detail)
     ((stream, at),) = backend.asked
     assert stream == "a"
     assert at - begun == pytest.approx(waits_s, abs=0.01)
@@ -90,5 +90,5 @@ async def test_the_last_lines_are_waited_for_until_the_log_shows_them(clock, ago
 
 def test_of_a_job_that_goes_on_no_words_are_told(clock):
     detail = BatchJob("job-1", "hello", JobStatus.RUNNING, status_reason="said")
-    found = failures.about(Backend(clock, []), About("job-1", "hello"), detail, 1)
+    found = fetcher.about_job(Backend(clock, []), About("job-1", "hello"), detail, 1)
     assert (found.reason, found.told) == ("", "")

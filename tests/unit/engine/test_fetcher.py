@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from farcall.engine.fetcher import Fetcher, Output, _bytes_beside
-from farcall.engine.worker_threads import WorkerThreads
+from farcall.engine.packer import WorkerThreads
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived
 from tests.contract import make_golden as golden

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from farcall.engine.in_flight import InFlight
+from farcall.engine.sender import InFlight
 from farcall.model.errors import ServiceError
 from farcall.model.timing import Timing
 from tests.unit.fakes import Client, ScriptedBatch, not_sent, refusal

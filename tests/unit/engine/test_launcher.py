@@ -8,7 +8,7 @@ import pytest
 
 from farcall import Nodes, ServiceError, Settings, SettingsError, SubmissionError
 from farcall.backends.base import JobSpec
-from farcall.engine.launcher import Launcher
+from farcall.engine.sender import Launcher
 from farcall.model.timing import Timing
 from tests.unit.fakes import Client, ScriptedBatch, broken, no_answer, not_sent, refusal
 

@@ -21,8 +21,8 @@ from farcall import (
 from farcall.engine import retry, task_handle
 from farcall.engine.retry import _in_all, _left_out, look, retries_of, submit
 from farcall.engine.session import session_for
-from farcall.model.job_names import unique
 from farcall.model.jobs import JobStatus
+from farcall.model.names import unique
 from farcall.model.workflows import Workflow
 from tests.support.patience import until_async
 

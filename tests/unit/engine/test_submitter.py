@@ -9,10 +9,10 @@ import pytest
 from farcall import Settings
 from farcall.aws.buckets import place
 from farcall.engine.packages import TaskPackages
+from farcall.engine.packer import WorkerThreads
 from farcall.engine.runtimes import Runtimes
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
-from farcall.engine.worker_threads import WorkerThreads
 from farcall.model.errors import ServiceError, SubmissionError, TaskTooLargeError
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall_runtime import contract

@@ -179,7 +179,7 @@ def test_trouble_of_several_is_over_when_all_of_it_is(now, caplog):
 # --- who is told that a job could not be seen -------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "named"), [(1, "result 6f1c`"), (9, "attach 6f1c:INDEX`")])
+@pytest.mark.parametrize(("size", "named"), [(1, "result 6f1c`"), (9, "result 6f1c:INDEX`")])
 def test_who_waits_is_told_that_the_job_goes_on_and_how_to_go_on_with_it(make, size, named):
     watch, one = make(size), Listener()
     watch.waiting = {0: (one,)}

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from farcall.engine.worker_threads import WorkerThreads
+from farcall.engine.packer import WorkerThreads
 
 
 async def test_a_function_runs_beside_the_event_loop():

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from farcall.model import job_names
+from farcall.model import names
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ from farcall.model import job_names
     ],
 )
 def test_a_name_is_legal_and_can_be_recognised(name, begins):
-    found = job_names.unique(name, "command")
+    found = names.unique(name, "command")
     assert found.startswith(begins)
     assert re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,127}", found)
 
 
 def test_no_two_names_are_equal():
-    assert len({job_names.unique("hello") for _ in range(100)}) == 100
+    assert len({names.unique("hello") for _ in range(100)}) == 100

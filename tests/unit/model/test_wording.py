@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.model.wording import counted, named
+from farcall.model.names import counted, named
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from farcall.model import errors
 from farcall.model.endings import Verdict
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
-from farcall.operations import json_view, nodes
+from farcall.operations import describe, json_view
 from farcall.operations.catalog import Entry
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -170,7 +170,7 @@ def test_a_command_job_tells_what_its_groups_of_nodes_run():
 )
 def test_a_node_of_which_batch_says_nothing_yet_is_as_its_job(whole, said, state):
     job = command(status=whole, exit_code=1, started_at=NOON)
-    node = nodes.unstarted(job, 2)
+    node = describe.unstarted(job, 2)
     if said:
         node = command("6f1c#2", status=said, groups=(), exit_code=0, started_at=NOON)
     found = json_view.node(node)

@@ -4,35 +4,280 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from datetime import datetime
+import hashlib
+import json
+import logging
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from datetime import datetime, timezone
 from typing import Any
 
 from farcall.aws.access import Access
 from farcall.aws.findings import OK, Finding
 from farcall.aws.paced_client import Meter, Ticket
 from farcall.backends.base import Capabilities, JobSpec, Log, LogEvent
-from farcall.backends.kubernetes import (
-    describe,
-    documents,
-    given,
-    kubeconfig,
-    logs,
-    nodes,
-    preflight,
-    submission,
-)
-from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes import describe, documents, kubeconfig, logs, nodes
+from farcall.backends.kubernetes.client import Kube, path_of
+from farcall.backends.kubernetes.describe import Pod
 from farcall.backends.kubernetes.ending import Ending
-from farcall.backends.kubernetes.listing import Listing
-from farcall.backends.kubernetes.lookup import Found, Lookup
-from farcall.backends.kubernetes.names import RUN_LABEL
-from farcall.backends.kubernetes.pod_states import Pod
-from farcall.model.errors import ServiceError, SettingsError
+from farcall.backends.kubernetes.lookup import Found, Listing, Lookup
+from farcall.backends.kubernetes.names import (
+    DIGEST_ANNOTATION,
+    ENDED_ANNOTATION,
+    MANAGED_LABEL,
+    MANAGER,
+    REASON_ANNOTATION,
+    RUN_LABEL,
+    SUBMITTED_ANNOTATION,
+    run_label,
+)
+from farcall.backends.kubernetes.refusals import KubeError
+from farcall.model.commands import ENV_RUN
+from farcall.model.errors import FarcallError, ServiceError, SettingsError, SubmissionError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.platforms import KUBERNETES
+from farcall.model.names import KUBERNETES
 from farcall.model.settings import Settings
+
+# --- Creation of Kubernetes objects, exactly once: a name that is taken by the very same is ours
+#
+# A create whose answer was lost is made again, and then refused, for the name is taken. What is
+# there bears the digest of the document that was sent, so it is told from what somebody else made.
+
+
+_log = logging.getLogger("farcall")
+
+"""A cluster that does not know a field is to say so: without it the job would be another one."""
+
+_WRONG = ("BadRequest", "Invalid")
+_ALREADY_EXISTS = "AlreadyExists"
+_STRICT = {"fieldValidation": "Strict"}
+
+
+def marked(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with its digest, and the moment of its making."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    metadata = document["metadata"]
+    annotations = {
+        **(metadata.get("annotations") or {}),
+        DIGEST_ANNOTATION: hashlib.sha256(text.encode()).hexdigest(),
+        # Kubernetes's own moment is a second long, and lists are to be the newest first.
+        SUBMITTED_ANNOTATION: datetime.now(timezone.utc).isoformat(),
+    }
+    return {**document, "metadata": {**metadata, "annotations": annotations}}
+
+
+async def check_submission(kube: Kube, documents: Sequence[Mapping[str, Any]]) -> None:
+    """Have the server look at documents, and make nothing.
+
+    Raises:
+        SubmissionError: It would refuse one.
+        KubeError: It refused otherwise, or did not answer.
+    """
+    for document in documents:
+        try:
+            params = {**_STRICT, "dryRun": "All"}
+            await kube.request("POST", path_of(kube, document), params=params, body=document)
+        except KubeError as error:
+            if error.code != _ALREADY_EXISTS:
+                raise _explained(document, error) from error
+
+
+async def create(
+    kube: Kube, documents: Sequence[Mapping[str, Any]], ticket: Ticket
+) -> list[dict[str, Any]]:
+    """Make the objects of a job once, one after the other; return them as they are there.
+
+    Args:
+        kube: The server.
+        documents: What is to be made; the last one is the job.
+        ticket: With which the caller may take it back.
+
+    Raises:
+        SubmissionError: The server takes no such job, or the name is somebody else's.
+        SettingsError: There is no such namespace.
+        KubeError: It refused otherwise, or did not answer.
+    """
+    made: list[dict[str, Any]] = []
+    try:
+        for document in documents:
+            each = await _create(kube, document, ticket)
+            made.append(each)
+    except (SubmissionError, SettingsError):
+        await _undo(kube, made)
+        raise
+    return made
+
+
+async def _create(kube: Kube, document: Mapping[str, Any], ticket: Ticket) -> dict[str, Any]:
+    wanted = marked(document)
+    path = path_of(kube, document)
+    try:
+        return await kube.request("POST", path, params=_STRICT, body=wanted, ticket=ticket)
+    except KubeError as error:
+        if error.code != _ALREADY_EXISTS:
+            raise _explained(document, error) from error
+    name = document["metadata"]["name"]
+    there = await kube.request("GET", f"{path}/{name}")
+    if _is_same(there, wanted):
+        _log.debug("%s %s is there already, and is this one", document["kind"], name)
+        return there
+    raise SubmissionError(
+        f"in namespace {kube.namespace} of {kube.place} there is another {document['kind']} "
+        f"called {name}, which was not made by this submission; delete it "
+        f"(`kubectl delete {path.rpartition('/')[2]} {name} -n {kube.namespace}`), or submit "
+        "under another name"
+    )
+
+
+def _is_same(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Tell whether what has a name was made of a document; a Service is all jobs'."""
+    found, own = there.get("metadata") or {}, wanted["metadata"]
+    if wanted["kind"] == "Service":
+        return bool((found.get("labels") or {}).get(MANAGED_LABEL) == MANAGER)
+    digest = (found.get("annotations") or {}).get(DIGEST_ANNOTATION)
+    return bool(digest == own["annotations"][DIGEST_ANNOTATION])
+
+
+async def _undo(kube: Kube, made: Sequence[Mapping[str, Any]]) -> None:
+    """Delete what was made for a job of which the rest was refused."""
+    jobs = [each for each in made if each["kind"] == "Job"]
+    for refused in await asyncio.gather(*(delete(kube, j) for j in jobs), return_exceptions=True):
+        if isinstance(refused, FarcallError):
+            _log.warning("what was made of a refused job stays: %s", refused)
+
+
+async def delete(kube: Kube, document: Mapping[str, Any]) -> None:
+    """Delete an object with its pods; what is gone already is no error.
+
+    Raises:
+        KubeError: The server refused.
+    """
+    path = f"{path_of(kube, document)}/{document['metadata']['name']}"
+    try:
+        # The default for Jobs leaves their pods running.
+        await kube.request("DELETE", path, params={"propagationPolicy": "Background"})
+    except KubeError as error:
+        if not error.is_missing:
+            raise
+
+
+def _explained(document: Mapping[str, Any], error: KubeError) -> FarcallError:
+    kind, name = document["kind"], document["metadata"]["name"]
+    if error.is_missing and error.details.get("kind") == "namespaces":
+        return SettingsError(str(error), option="namespace")
+    if error.is_missing:  # the very path: a cluster without Volcano
+        api = document["apiVersion"]
+        return SettingsError(
+            f"the cluster knows no {kind} of {api}: {error}; install what serves it, or set "
+            "scheduler to 'default'",
+            option="scheduler",
+        )
+    if error.code in _WRONG:
+        return SubmissionError(f"{kind} {name} was not accepted: {error}")
+    return error
+
+
+# --- Documents of Kubernetes that somebody gives, and those of a job that there is, to be sent
+# again
+#
+# Sources:
+#     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/
+
+
+OBJECTS = "objects"
+"""The name under which a plan has its documents, in the order of their creation."""
+
+_SERVERS_METADATA = (
+    *("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", "ownerReferences"),
+)
+_OWN_ANNOTATIONS = (DIGEST_ANNOTATION, SUBMITTED_ANNOTATION, REASON_ANNOTATION, ENDED_ANNOTATION)
+_CONTROLLERS_LABELS = (
+    *("controller-uid", "job-name"),
+    *("batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"),
+)
+_GIVEN_KINDS = {("batch/v1", "Job"), ("v1", "Service"), ("batch.volcano.sh/v1alpha1", "Job")}
+
+
+def objects(job: JobSpec) -> list[dict[str, Any]]:
+    """Return the documents of a job whose requests were given, with this process's run.
+
+    Raises:
+        SettingsError: They are no documents of jobs.
+    """
+    given = (job.requests or {}).get(OBJECTS)
+    if not isinstance(given, list) or not given:
+        raise SettingsError(
+            f"the requests have no list {OBJECTS!r}, which a plan of Kubernetes has"
+        )
+    found = [_checked(document) for document in given]
+    run = job.environment.get(ENV_RUN, "")
+    for document in found:
+        if document["kind"] == "Job" and run:
+            _set_run(document, run)
+    return found
+
+
+def _checked(document: Any) -> dict[str, Any]:
+    try:
+        kind = document["apiVersion"], document["kind"]
+        name = document["metadata"]["name"]
+    except (TypeError, KeyError) as error:
+        text = "an object of the requests lacks apiVersion, kind or metadata.name"
+        raise SettingsError(text) from error
+    if kind not in _GIVEN_KINDS or not isinstance(name, str):
+        allowed = ", ".join(f"{k} of {api}" for api, k in sorted(_GIVEN_KINDS))
+        raise SettingsError(
+            f"an object of the requests is {kind[1]!r} of {kind[0]!r}: {allowed} are allowed"
+        )
+    found: dict[str, Any] = copy.deepcopy(document)
+    return found
+
+
+def _set_run(document: dict[str, Any], run: str) -> None:
+    spec = document.get("spec") or {}
+    templates = [spec.get("template"), *(task.get("template") for task in spec.get("tasks") or ())]
+    for each in (document, *(template for template in templates if template)):
+        each.setdefault("metadata", {}).setdefault("labels", {})[RUN_LABEL] = run_label(run)
+    for template in templates:
+        for container in ((template or {}).get("spec") or {}).get("containers") or ():
+            others = [v for v in container.get("env") or () if v.get("name") != ENV_RUN]
+            container["env"] = [*others, {"name": ENV_RUN, "value": run}]
+
+
+def requests(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return documents as they were sent, without what the server has added.
+
+    Args:
+        documents: As the server has them, the job's main one last.
+    """
+    return {OBJECTS: [_plain(document) for document in documents]}
+
+
+def _plain(document: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: copy.deepcopy(value) for key, value in document.items() if key != "status"}
+    metadata = found["metadata"]
+    for name in _SERVERS_METADATA:
+        metadata.pop(name, None)
+    for name in _OWN_ANNOTATIONS:
+        (metadata.get("annotations") or {}).pop(name, None)
+    spec = found.get("spec") or {}
+    if found.get("apiVersion") == "batch/v1":
+        spec.pop("selector", None)
+        for each in (metadata, (spec.get("template") or {}).get("metadata") or {}):
+            for name in _CONTROLLERS_LABELS:
+                (each.get("labels") or {}).pop(name, None)
+    return found
+
 
 _NAMESPACE = "default"
 _MOST_FAILED = 50
@@ -107,7 +352,7 @@ class KubernetesBackend:
 
     async def check(self, settings: Settings) -> None:
         """See that the namespace, and what the options name in it, are there."""
-        await preflight.check(self.kube, settings)
+        await check(self.kube, settings)
 
     async def reach(self) -> list[Finding]:
         """See that the API server answers."""
@@ -131,13 +376,13 @@ class KubernetesBackend:
         """Return the objects that would be made, of which the server has looked at each."""
         wanted = self._documents(job)
         if not offline:
-            await submission.check(self.kube, wanted)
-        return {given.OBJECTS: wanted}
+            await check_submission(self.kube, wanted)
+        return {OBJECTS: wanted}
 
     def _documents(self, job: JobSpec) -> list[dict[str, Any]]:
         image = job.settings.image or job.settings.stock_image
         if job.requests is not None:
-            found = given.objects(job)
+            found = objects(job)
         elif nodes.is_several(job):
             found = nodes.objects(job, image)
         else:
@@ -155,7 +400,7 @@ class KubernetesBackend:
 
     async def submit(self, job: JobSpec, ticket: Ticket) -> str:
         """Create a job's objects, and return its ID."""
-        made = await submission.create(self.kube, self._documents(job), ticket)
+        made = await create(self.kube, self._documents(job), ticket)
         for each in made:
             run = (each["metadata"].get("labels") or {}).get(RUN_LABEL)
             if run and each.get("apiVersion") == "batch/v1":
@@ -226,7 +471,7 @@ class KubernetesBackend:
         if job is None:
             return None
         last = sorted(job.objects, key=lambda each: each["metadata"]["name"] == job.name)
-        return given.requests(last)
+        return requests(last)
 
     async def options_of(self, job_id: str) -> dict[str, Any]:
         """Return the options that a job is submitted anew with."""
@@ -242,7 +487,7 @@ class KubernetesBackend:
         name = _whole_of(detail.job_id)
         job = (await self._lookup.jobs([name])).get(name)
         for each in job.objects if job is not None else ():
-            await submission.delete(self.kube, each)
+            await delete(self.kube, each)
 
     def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
         """Do nothing: jobs tell by themselves why they were ended."""
@@ -324,3 +569,57 @@ def _whole_of(job_id: str) -> str:
 def _number(job_id: str, mark: str) -> int | None:
     text = job_id.partition(mark)[2]
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+# --- First look at a cluster: that it answers, and that what the options name is there ----------
+#
+# Who may not look is not stopped: what is missing then shows when a job starts.
+
+
+_FORBIDDEN = 403
+
+
+async def check(kube: Kube, settings: Settings) -> None:
+    """See that the namespace, and all that options name in it, are there.
+
+    Raises:
+        SettingsError: Something is not.
+        KubeError: Jobs cannot be listed, or the server does not answer.
+    """
+    # The right to list jobs is needed anyway, so an answer to this is told as it is.
+    path = kube.path("jobs", group="batch")
+    await kube.request("GET", path, params={"limit": 1})
+    await asyncio.gather(*(_look(kube, *each) for each in _named(kube, settings)))
+
+
+def _named(kube: Kube, settings: Settings) -> Iterator[tuple[str, str, str, str]]:
+    """Yield what is looked for: option, value, path, and what kubectl calls such things."""
+    yield "namespace", kube.namespace, f"/api/v1/namespaces/{kube.namespace}", "namespaces"
+    if name := settings.service_account:
+        yield "service_account", name, kube.path("serviceaccounts", name), "serviceaccounts"
+    if name := settings.priority_class:
+        path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
+        yield "priority_class", name, path, "priorityclasses"
+    if (name := settings.queue) and settings.scheduler == "kueue":
+        path = kube.path("localqueues", name, group="kueue.x-k8s.io", version="v1beta1")
+        yield "queue", name, path, "localqueues"
+    if settings.scheduler == "volcano":
+        name = settings.queue or "default"
+        path = f"/apis/scheduling.volcano.sh/v1beta1/queues/{name}"
+        yield "queue", name, path, "queues.scheduling.volcano.sh"
+
+
+async def _look(kube: Kube, option: str, name: str, path: str, kind: str) -> None:
+    try:
+        await kube.request("GET", path)
+    except KubeError as error:
+        if error.status == _FORBIDDEN:
+            return
+        if not error.is_missing:
+            raise
+        where = "" if option in ("namespace", "priority_class") else f" -n {kube.namespace}"
+        raise SettingsError(
+            f"{option} is {name!r}, and {kube.place} has no such thing; set {option} to one that "
+            f"`kubectl get {kind}{where}` shows",
+            option=option,
+        ) from error

@@ -28,8 +28,7 @@ from multidict import CIMultiDict
 
 from farcall.aws.paced_client import Limiter, Meter, Ticket
 from farcall.backends.kubernetes import kubeconfig
-from farcall.backends.kubernetes.credentials import Credentials, Proof
-from farcall.backends.kubernetes.kubeconfig import Connection
+from farcall.backends.kubernetes.kubeconfig import Connection, Credentials, Proof
 from farcall.backends.kubernetes.refusals import Call, KubeError, broken, place, refused
 from farcall.model import clock
 from farcall.model.errors import FarcallError, SettingsError
@@ -560,3 +559,13 @@ def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
         context.load_cert_chain(path)
     finally:
         Path(path).unlink()
+
+
+_KINDS = {"Job": "jobs", "Service": "services"}
+
+
+def path_of(kube: Kube, document: Mapping[str, Any]) -> str:
+    """Return the path of the list that an object belongs to."""
+    group, _, version = str(document["apiVersion"]).rpartition("/")
+    kind = str(document["kind"])
+    return kube.path(_KINDS.get(kind, f"{kind.lower()}s"), group=group, version=version)

@@ -13,30 +13,233 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from farcall.backends import bootstrap
-from farcall.backends.kubernetes import endings, indexes, resources, waiting
-from farcall.backends.kubernetes.documents import unescaped
+from farcall.backends.kubernetes import endings, names
+from farcall.backends.kubernetes.documents import FAILURES, IGNORED_FAILURES, unescaped
 from farcall.backends.kubernetes.names import (
     CONTAINER,
     ENDED_ANNOTATION,
+    INDEX_LABEL,
+    JOB_LABEL,
     KIND_LABEL,
     MANAGED_LABEL,
     MANAGER,
     NAME_ANNOTATION,
+    NODE_LABEL,
     OPTIONS_ANNOTATION,
     QUEUE_LABEL,
     REASON_ANNOTATION,
     TAGS_ANNOTATION,
 )
-from farcall.backends.kubernetes.pod_states import Pod, moment, read, words
 from farcall.model.endings import OWN_REASON, Dwell, Verdict
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.model.timing import Timing
 from farcall_runtime.contract import ENV_OWN_NODES
+
+# --- Pod states: what is kept of a pod, in the words in which its cluster tells of it. No I/O
+#
+# A pod may be seen half told: its phase says Failed before any reason is there, an evicted one has
+# no container at all, and a deleted one is gone. What is missing is left empty, and
+# `Pod.is_settled` tells whether a second look may say more.
+#
+# Sources:
+#     https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
+#     https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+
+
+_RESTARTS = "volcano.sh/job-retry-count"
+"""Annotation of a Volcano job's pod: how often the job was begun anew before."""
+
+_COUNTS = (FAILURES, IGNORED_FAILURES, _RESTARTS)
+
+POD_DELETED = "PodDeleted: the pod was deleted"
+"""What stands for the cluster's words where it has none: these are farcall's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod, or what is left of it.
+
+    Attributes:
+        uid: Its own.
+        name: Its name; that of its log, too.
+        job: Its job's ID.
+        index: Its completion index; None where it has none.
+        node: Its number among its job's nodes.
+        attempt: Number of the attempt that it is, from 1.
+        counted: How many attempts before it have failed and count.
+        phase: Such as ``Pending``.
+        reason: The cluster's words on its end, or on why it has no place.
+        container_reason: The node's words on its container.
+        exit_code: Of its container, or None.
+        created_at: When it was made.
+        started_at: When its container began to run, or None.
+        stopped_at: When that ended, or None.
+        has_place: Whether it was given a node.
+        is_disrupted: Whether it was taken away: evicted, preempted, lost with its node.
+        is_deleting: Whether somebody deleted it, the Job's controller, too.
+        address: IP address of it; else empty.
+        gone: Whether it is no more.
+    """
+
+    uid: str
+    name: str
+    job: str
+    index: int | None = None
+    node: int = 0
+    attempt: int = 1
+    counted: int = 0
+    phase: str = "Pending"
+    reason: str = ""
+    container_reason: str = ""
+    exit_code: int | None = None
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    stopped_at: datetime | None = None
+    has_place: bool = False
+    is_disrupted: bool = False
+    is_deleting: bool = False
+    address: str = ""
+    gone: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it runs no more, and will not again."""
+        return self.gone or self.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether its container does not run yet."""
+        return not self.gone and self.phase == "Pending"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that will be told of its end is there."""
+        is_told = self.reason or self.container_reason or self.exit_code is not None
+        return self.phase != "Failed" or self.gone or bool(is_told)
+
+    def deleted(self) -> Pod:
+        """Return the same pod, which is no more."""
+        return replace(self, gone=True)
+
+    def as_attempt(self) -> Attempt:
+        """Return it as an attempt of its task."""
+        lost = "" if self.exit_code is not None and not self.is_deleting else POD_DELETED
+        reason = self.reason or (lost if self.gone or self.is_deleting else "")
+        return Attempt(
+            reason,
+            self.container_reason,
+            self.exit_code,
+            self.name if self.started_at is not None else "",
+            self.started_at,
+            self.stopped_at,
+        )
+
+
+def read(document: Mapping[str, Any]) -> Pod:
+    """Read a pod.
+
+    Args:
+        document: The object, as the API server has it.
+    """
+    metadata, status = document.get("metadata") or {}, document.get("status") or {}
+    labels, marks = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
+    disrupted = _true(conditions.get("DisruptionTarget"))
+    scheduled = conditions.get("PodScheduled") or {}
+    index = _number(marks.get(INDEX_LABEL, labels.get(INDEX_LABEL)))
+    state = _state(status)
+    ended = state.get("terminated") or {}
+    begun = state.get("running") or ended
+    phase = str(status.get("phase") or "Pending")
+    return Pod(
+        uid=str(metadata.get("uid") or ""),
+        name=str(metadata.get("name") or ""),
+        job=str(labels.get(JOB_LABEL) or ""),
+        index=index,
+        node=_number(labels.get(NODE_LABEL)) or index or 0,
+        attempt=1
+        + sum(_number(marks.get(key)) or 0 for key in (FAILURES, IGNORED_FAILURES, _RESTARTS)),
+        counted=_number(marks.get(FAILURES)) or 0,
+        phase=phase,
+        reason=_reason(status, disrupted, scheduled if phase == "Pending" else {}),
+        container_reason=_container_reason(state),
+        exit_code=_number(ended.get("exitCode")),
+        created_at=moment(metadata.get("creationTimestamp")),
+        started_at=moment(begun.get("startedAt")),
+        stopped_at=moment(ended.get("finishedAt")),
+        has_place=bool((document.get("spec") or {}).get("nodeName") or _true(scheduled)),
+        is_disrupted=bool(disrupted),
+        is_deleting="deletionTimestamp" in metadata,
+        address=str(status.get("podIP") or ""),
+    )
+
+
+def words(reason: object, message: object = "") -> str:
+    """Put the cluster's word for something and its sentence on it together."""
+    return ": ".join(str(part).strip() for part in (reason, message) if part)
+
+
+def moment(text: object) -> datetime | None:
+    """Read a time of Kubernetes's; None where there is none, or it is no time."""
+    if not isinstance(text, str):
+        return None
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
+
+
+def _reason(
+    status: Mapping[str, Any], disrupted: Mapping[str, Any], scheduled: Mapping[str, Any]
+) -> str:
+    """Return why it ended, or waits: the status says the former better than a condition."""
+    if status.get("reason"):
+        return words(status["reason"], status.get("message"))
+    if disrupted:
+        return words(disrupted.get("reason"), disrupted.get("message"))
+    if scheduled.get("status") == "False":
+        return words(scheduled.get("reason"), scheduled.get("message"))
+    return ""
+
+
+def _state(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of the task's container, or of one before it that keeps it waiting."""
+    for each in status.get("initContainerStatuses") or ():
+        state: Mapping[str, Any] = each.get("state") or {}
+        failed = (state.get("terminated") or {}).get("exitCode")
+        waits = (state.get("waiting") or {}).get("reason") not in (None, "PodInitializing")
+        if failed or waits:
+            return state
+    found = status.get("containerStatuses") or ()
+    own: Mapping[str, Any] = next((each for each in found if each.get("name") == CONTAINER), {})
+    return own.get("state") or {}
+
+
+def _container_reason(state: Mapping[str, Any]) -> str:
+    """Return the node's words: none where they say no more than that it runs or has ended."""
+    said = state.get("terminated") or state.get("waiting") or {}
+    hollow = ("Completed", "Error", "ContainerCreating", "PodInitializing")
+    reason, message = said.get("reason"), said.get("message")
+    return "" if reason in hollow and not message else words(reason, message)
+
+
+def _true(condition: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return condition if condition and condition.get("status") == "True" else {}
+
+
+def _number(value: object) -> int | None:
+    """Read a whole number, which others may have written."""
+    try:
+        return int(value)  # type: ignore[call-overload,no-any-return]
+    except (TypeError, ValueError):
+        return None
+
 
 pod = read
 
@@ -96,8 +299,8 @@ class KubernetesDetail(JobDetail):
         return endings.verdict(self)
 
     def waiting(self) -> tuple[str, str]:
-        """Say what the job does or waits for, by `farcall.backends.kubernetes.waiting`."""
-        return waiting.tell(self)
+        """Say what the job does or waits for, by `farcall.backends.kubernetes.endings`."""
+        return endings.tell(self)
 
 
 class _End(NamedTuple):
@@ -217,13 +420,13 @@ def _node_end(
     """Return how a node ended: by its pod, else by its own Job, else with the whole."""
     if last is not None and last.is_over:
         return JobStatus.SUCCEEDED if last.phase == "Succeeded" else JobStatus.FAILED
-    own = next((each for each in parts if resources.rank(each, 0) == rank > 0), None)
+    own = next((each for each in parts if names.rank(each, 0) == rank > 0), None)
     part = _end(own, is_deleted=False) if own is not None else None
     if part is not None or end is None:
         return None if part is None else _of_end(part)
     is_indexed = own is None and "completedIndexes" in (job.get("status") or {})
     if is_indexed and end.is_success:
-        has_completed = indexes.holds(job["status"]["completedIndexes"], rank)
+        has_completed = names.holds(job["status"]["completedIndexes"], rank)
         return JobStatus.SUCCEEDED if has_completed else JobStatus.FAILED
     return JobStatus.FAILED if own is not None else _of_end(end)
 
@@ -267,10 +470,10 @@ def _one(
     last = own[-1] if own else None
     status = job.get("status") or {}
     found = _with_pod(base, last, own)
-    has_succeeded = indexes.holds(status.get("completedIndexes"), index)
+    has_succeeded = names.holds(status.get("completedIndexes"), index)
     if has_succeeded or (last is not None and last.phase == "Succeeded"):
         return replace(found, status=JobStatus.SUCCEEDED, status_reason="")
-    has_failed = indexes.holds(status.get("failedIndexes"), index) or _is_last(job, last)
+    has_failed = names.holds(status.get("failedIndexes"), index) or _is_last(job, last)
     if not has_failed and end is None:
         return _as_it_waits(replace(found, status=_status(job, last)), job, own, events)
     reason = _why(job, index, last, end, has_failed=has_failed)
@@ -440,8 +643,8 @@ def _gang_tried(pods: Sequence[Pod], end: _End | None) -> tuple[Attempt, ...]:
 def _summary(job: Mapping[str, Any], pods: Sequence[Pod], end: _End | None) -> dict[str, int]:
     """Count a map's children by status."""
     status, size = job.get("status") or {}, _size(job)
-    done = indexes.count(status.get("completedIndexes"))
-    failed = indexes.count(status.get("failedIndexes"))
+    done = names.count(status.get("completedIndexes"))
+    failed = names.count(status.get("failedIndexes"))
     if end is not None:
         failed = size - done
     active = 0 if end else max(0, status.get("active") or 0)
@@ -606,14 +809,14 @@ def _templates(document: Mapping[str, Any]) -> list[tuple[int, int, Mapping[str,
     if "tasks" in spec:  # Volcano's
         return [
             (
-                resources.rank(each.get("template") or {}, place),
+                names.rank(each.get("template") or {}, place),
                 each.get("replicas") or 1,
                 (each.get("template") or {}).get("spec") or {},
             )
             for place, each in enumerate(spec["tasks"])
         ]
     template = spec.get("template") or {}
-    first = resources.rank(document, 0)
+    first = names.rank(document, 0)
     return [(first, spec.get("completions") or 1, template.get("spec") or {})]
 
 
@@ -635,7 +838,7 @@ def _environment(container: Mapping[str, Any]) -> dict[str, str]:
 
 def _resources(container: Mapping[str, Any]) -> tuple[float, int, int]:
     limits = (container.get("resources") or {}).get("limits") or {}
-    return resources.asked(limits)
+    return names.asked(limits)
 
 
 def _size(job: Mapping[str, Any]) -> int:

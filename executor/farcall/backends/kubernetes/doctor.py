@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from farcall.backends.base import JobSpec
-from farcall.backends.kubernetes import documents, pods, resources
+from farcall.backends.kubernetes import documents, names
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.refusals import KubeError
 from farcall.model.errors import SettingsError
@@ -102,7 +102,7 @@ async def asked(settings: Settings) -> list[Finding]:
     """See whether the options make a pod that a cluster takes."""
     job = JobSpec("farcall-doctor", 1, {}, settings)
     documents.template(job, settings, {"image": "image"})  # raises where they do not
-    limits = pods.resources(settings)
+    limits = documents.pod_resources(settings)
     text = f"{limits['cpu']} CPU and {limits['memory']} of memory"
     text += f", {settings.num_gpus} GPU" if settings.num_gpus else ""
     return [Finding("resources", OK, f"{text}, as requests and as limits")]
@@ -215,7 +215,7 @@ def _quota(item: Mapping[str, Any], settings: Settings) -> Finding:
     for resource, amount in _amounts(settings).items():
         if resource not in hard:
             continue
-        limit, taken = resources.quantity(hard[resource]), resources.quantity(used.get(resource))
+        limit, taken = names.quantity(hard[resource]), names.quantity(used.get(resource))
         said = f"{name}: {resource} {used.get(resource, 0)} of {hard[resource]} is used"
         if amount > limit:
             remedy = "ask for less (vcpu, memory, num_gpus), or have the quota raised"
@@ -231,9 +231,9 @@ def _quota(item: Mapping[str, Any], settings: Settings) -> Finding:
 def _amounts(settings: Settings) -> dict[str, float]:
     """Return what one pod takes of a quota, by the names that quotas have for it."""
     found: dict[str, float] = {"pods": 1, "count/jobs.batch": 1}
-    for name, value in pods.resources(settings).items():
+    for name, value in documents.pod_resources(settings).items():
         for key in (name, f"requests.{name}", f"limits.{name}"):
-            found[key] = resources.quantity(value)
+            found[key] = names.quantity(value)
     return found
 
 

@@ -13,12 +13,14 @@ Sources:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from farcall.backends import bootstrap
+from farcall.backends import bootstrap, groups
 from farcall.backends.base import STOCK_ENVIRONMENT, STOCK_USER, JobSpec, Runtime
-from farcall.backends.kubernetes import overlay, pods
+from farcall.backends.groups import wrong
 from farcall.backends.kubernetes.names import (
     CONTAINER,
     INDEX_LABEL,
@@ -34,11 +36,269 @@ from farcall.backends.kubernetes.names import (
     object_name,
     run_label,
 )
-from farcall.model.commands import ENV_RUN
-from farcall.model.errors import TaskTooLargeError
+from farcall.backends.merging import merge
+from farcall.model.commands import ENV_RUN, BindMount, ClaimMount, EfsMount, Mount, Nodes
+from farcall.model.errors import SettingsError, TaskTooLargeError
 from farcall.model.settings import Settings
 from farcall_runtime import contract
-from farcall_runtime.contract import ExitCode
+from farcall_runtime.contract import JOB_ENVIRONMENT, PLATFORM_ENVIRONMENT, ExitCode
+
+# --- Overlay of pods: what ``pod_overlay`` adds to a template, and what it may not change. No I/O
+#
+# It may say whatever Kubernetes has a field for. What farcall needs as it is stays so: who else
+# changed it would have jobs that cannot be followed, or tried again, or ended.
+
+
+_LABELS = ("mountPath", "devicePath", "name")
+"""What tells the members of lists apart; a mount's name is its volume's."""
+
+_PARTS = ("metadata", "spec")
+_MARKS = ("labels", "annotations")
+_RESERVED = ("farcall/", "batch.kubernetes.io/", "app.kubernetes.io/managed-by")
+_NAMED = ("containers", "initContainers", "volumes", "imagePullSecrets")
+_FIXED = {
+    "restartPolicy": "farcall's jobs need it to be Never",
+    "activeDeadlineSeconds": "set time_limit",
+    "hostname": "a job's nodes are found by it",
+    "subdomain": "a job's nodes are found by it",
+}
+_VARIABLES = {*JOB_ENVIRONMENT, *PLATFORM_ENVIRONMENT}
+
+
+def overlaid(
+    template: dict[str, Any], settings: Settings, *, has_command: bool = False
+) -> dict[str, Any]:
+    """Merge the option into a template: lists of named things by name, other lists are replaced.
+
+    Args:
+        template: The template of pods.
+        settings: The options.
+        has_command: Whether the container begins with what fetches the task runner.
+
+    Raises:
+        SettingsError: It is of another form, or changes what has to stay.
+    """
+    overlay = settings.pod_overlay
+    if not overlay:
+        return template
+    for key in overlay:
+        if key not in _PARTS:
+            raise _refused(key, f"a pod's template has {' and '.join(_PARTS)}")
+    _check_metadata(_table(overlay, "metadata"))
+    _check_spec(_table(overlay, "spec"), has_command=has_command)
+    found: dict[str, Any] = merge(template, overlay, _LABELS)
+    return found
+
+
+def _check_metadata(metadata: Mapping[str, Any]) -> None:
+    for key in metadata:
+        if key not in _MARKS:
+            raise _refused(f"metadata.{key}", f"pods have {' and '.join(_MARKS)} of their job's")
+        for name, value in _table(metadata, key, "metadata.").items():
+            if name.startswith(_RESERVED):
+                raise _refused(f"metadata.{key}[{name!r}]", "that one is farcall's, or the Job's")
+            if not isinstance(value, str):
+                raise _refused(f"metadata.{key}[{name!r}]", "its value has to be a text")
+
+
+def _check_spec(spec: Mapping[str, Any], *, has_command: bool) -> None:
+    for key, why in _FIXED.items():
+        if key in spec:
+            raise _refused(f"spec.{key}", why)
+    if spec.get("schedulerName") == "volcano":
+        raise _refused("spec.schedulerName", "set scheduler")
+    for key in _NAMED:
+        for each in _named(spec, key):
+            if key == "containers" and each["name"] == CONTAINER:
+                _check_container(each, has_command=has_command)
+
+
+def _check_container(container: Mapping[str, Any], *, has_command: bool) -> None:
+    where = f"spec.containers[{CONTAINER!r}]"
+    if "image" in container:
+        raise _refused(f"{where}.image", "set image, or that of the command's group")
+    for key in ("command", "args"):
+        if has_command and key in container:
+            raise _refused(f"{where}.{key}", "it fetches farcall's runtime; set image to your own")
+    for variable in container.get("env") or ():
+        if isinstance(variable, Mapping) and variable.get("name") in _VARIABLES:
+            raise _refused(f"{where}.env[{variable['name']!r}]", "farcall tells the task by it")
+
+
+def _named(spec: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
+    found = spec.get(key, [])
+    if not isinstance(found, list):
+        raise _refused(f"spec.{key}", "a list is allowed")
+    for each in found:
+        if not isinstance(each, Mapping) or not isinstance(each.get("name"), str):
+            raise _refused(
+                f"spec.{key}",
+                f"each member needs a name, by which it is merged; the task's own container is "
+                f"called {CONTAINER!r}",
+            )
+        yield each
+
+
+def _table(document: Mapping[str, Any], key: str, where: str = "") -> Mapping[str, Any]:
+    found = document.get(key, {})
+    if not isinstance(found, Mapping):
+        raise _refused(f"{where}{key}", "a table is allowed")
+    return found
+
+
+def _refused(what: str, why: str) -> SettingsError:
+    return SettingsError(f"pod_overlay has {what}: {why}", option="pod_overlay")
+
+
+# --- Pods as the options ask for them: resources, placement, volumes, security. No I/O ----------
+#
+# Sources:
+#     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
+#     https://kubernetes.io/docs/reference/labels-annotations-taints/
+#     https://kubernetes.io/docs/concepts/storage/volumes/
+
+
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  # a place in the container
+_ARCHITECTURE, _INSTANCE_TYPE = "kubernetes.io/arch", "node.kubernetes.io/instance-type"
+_ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+_GPU = "nvidia.com/gpu"
+_SCHEDULER = "volcano"
+
+
+def pod_spec(settings: Settings, *, is_command: bool = False) -> dict[str, Any]:
+    """Write what a pod has beside its container and its volumes.
+
+    Args:
+        settings: The options.
+        is_command: Whether its image is anybody's, made for whatever processor.
+
+    Raises:
+        SettingsError: The options contradict each other.
+    """
+    _check_queue(settings)
+    found: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": settings.time_limit,
+        "enableServiceLinks": False,
+        "serviceAccountName": settings.service_account,
+        "priorityClassName": settings.priority_class,
+        "schedulerName": _SCHEDULER if settings.scheduler == "volcano" else "",
+        "nodeSelector": _selector(settings, is_command=is_command),
+        "tolerations": settings.tolerations,
+        "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
+    }
+    found = {key: value for key, value in found.items() if value not in ("", [], {})}
+    # Whose rights nobody asked for, a task has no token of.
+    return found if settings.service_account else {**found, "automountServiceAccountToken": False}
+
+
+def pod_resources(settings: Settings) -> dict[str, str]:
+    """Write the limits of a container, which are its requests, too."""
+    # No float may make one more of what is a whole number of thousandths.
+    milli = math.ceil(round(settings.vcpu * 1000, 6))
+    cpu = f"{milli}m" if milli % 1000 else str(milli // 1000)
+    found = {"cpu": cpu, "memory": f"{math.ceil(settings.memory * 1024)}Mi"}
+    return {**found, _GPU: str(settings.num_gpus)} if settings.num_gpus else found
+
+
+def pod_security(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the security context of a container."""
+    if not any(mount["type"] == "device" for mount in settings.mounts):
+        return dict(given)
+    # Kubernetes hands no device over by itself: a container that sees the node's is privileged,
+    # and the API refuses that beside a ban on more privileges.
+    return {
+        **{key: value for key, value in given.items() if key != "allowPrivilegeEscalation"},
+        "privileged": True,
+    }
+
+
+def pod_volumes(
+    job: JobSpec, settings: Settings, given: Iterable[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Write the volumes that the options ask for, and where the container has them.
+
+    Args:
+        job: The job.
+        settings: Its options.
+        given: What else is mounted into the container, which comes before theirs.
+
+    Raises:
+        SettingsError: Two of them are to be at one place, or there is no room.
+    """
+    found = [(f"volume-{n}", *_mount(each)) for n, each in enumerate(settings.mounts)]
+    if settings.shm_size is not None:
+        found.append(("shared-memory", *_shared_memory(settings)))
+    places = [mounted["mountPath"].rstrip("/") for _, _, mounted in found]
+    twice = next((place for place in places if places.count(place) > 1), "")
+    if twice:
+        raise SettingsError(
+            f"mounts has {twice!r}, where something else is mounted; name another dst",
+            option="mounts",
+        )
+    taken = {each["mountPath"] for each in given}
+    found = [each for each in found if each[2]["mountPath"] not in taken]
+    return (
+        [{"name": name, **volume} for name, volume, _ in found],
+        [{"name": name, **mounted} for name, _, mounted in found],
+    )
+
+
+def _mount(mount: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a member of the option ``mounts`` as a volume, and where it is mounted."""
+    read_only, mounted = mount["readonly"], {"mountPath": mount["dst"]}
+    if mount["type"] == "volume":
+        volume: dict[str, Any] = {"persistentVolumeClaim": {"claimName": mount["src"]}}
+    else:
+        # Nothing tells which kind of device it is. One that is not there keeps the container from
+        # being created; a wrong kind would have the pod wait for it for ever.
+        volume = {"hostPath": {"path": mount["src"]}}
+    if mount["type"] == "device":
+        read_only = "w" not in mount["perm"]
+    return volume, {**mounted, "readOnly": True} if read_only else mounted
+
+
+def _shared_memory(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    assert settings.shm_size is not None  # noqa: S101  # says so to the type checker
+    if settings.shm_size > settings.memory:
+        raise SettingsError(
+            f"shm_size is {settings.shm_size:g} GiB and memory {settings.memory:g} GiB: what lies "
+            "in /dev/shm counts as memory; raise memory, or ask for less",
+            option="shm_size",
+        )
+    size = f"{math.ceil(settings.shm_size * 1024)}Mi"
+    return {"emptyDir": {"medium": "Memory", "sizeLimit": size}}, {"mountPath": _SHARED_MEMORY}
+
+
+def _selector(settings: Settings, *, is_command: bool) -> dict[str, str]:
+    wanted = {_INSTANCE_TYPE: ("instance_type", settings.instance_type)}
+    if not is_command:  # whose image is made for whatever processor it is
+        wanted[_ARCHITECTURE] = ("architecture", _ARCHITECTURES[settings.architecture])
+    found = dict(settings.node_selector)
+    for label, (option, value) in wanted.items():
+        if value and found.setdefault(label, value) != value:
+            raise SettingsError(
+                f"node_selector has {label} = {found[label]!r}, and {option} asks for {value!r}; "
+                f"leave it out there, or set {option} to the same",
+                option="node_selector",
+            )
+    return found
+
+
+def _check_queue(settings: Settings) -> None:
+    if settings.scheduler == "kueue" and not settings.queue:
+        raise SettingsError(
+            "scheduler is 'kueue' and queue is empty: Kueue admits the jobs of its LocalQueues "
+            "alone; set queue to the name of one (kubectl get localqueues)",
+            option="queue",
+        )
+    if settings.scheduler == "default" and settings.queue:
+        raise SettingsError(
+            f"queue is {settings.queue!r}, and the cluster's own scheduler has none; set "
+            "scheduler to 'kueue' or 'volcano', or leave queue empty",
+            option="queue",
+        )
+
 
 LARGEST_ARRAY = 10_000
 """Tasks of one Job, as on Batch. Kubernetes takes 100,000 at this form, and more at others."""
@@ -186,20 +446,20 @@ def template(
         SettingsError: The options do not make a pod that a cluster takes.
         TaskTooLargeError: It has more annotations than an object may have.
     """
-    extra, mounted = pods.volumes(spec, settings, given.get("volumeMounts", ()))
-    resources = pods.resources(settings)
+    extra, mounted = pod_volumes(spec, settings, given.get("volumeMounts", ()))
+    resources = pod_resources(settings)
     own = {
         **given,
         "name": CONTAINER,
         "env": _variables(spec, given.get("env", ())),
         "resources": {"limits": resources, "requests": resources},
         "volumeMounts": [*given.get("volumeMounts", ()), *mounted],
-        "securityContext": pods.security(settings, given.get("securityContext", {})),
+        "securityContext": pod_security(settings, given.get("securityContext", {})),
     }
     if settings.s3_secret:
         own["envFrom"] = [{"secretRef": {"name": settings.s3_secret}}]
     found = {
-        **pods.spec(settings, is_command=spec.is_command),
+        **pod_spec(settings, is_command=spec.is_command),
         "containers": [{key: value for key, value in own.items() if value}],
         "volumes": [*volumes, *extra],
     }
@@ -212,9 +472,9 @@ def template(
     }
     if not marks:
         del document["metadata"]["annotations"]
-    merged = overlay.merged(document, settings, has_command=spec.runtime is not None)
-    check_annotations("the pods", merged)
-    return merged
+    made = overlaid(document, settings, has_command=spec.runtime is not None)
+    check_annotations("the pods", made)
+    return made
 
 
 def _labels(spec: JobSpec) -> dict[str, str]:
@@ -337,3 +597,133 @@ def check_annotations(what: str, document: Mapping[str, Any]) -> None:
             f"the annotations of {what} would have {size} bytes, Kubernetes allows "
             f"{ANNOTATION_BYTES}; shorten tags, pod_overlay and the options of the job"
         )
+
+
+# --- Containers of command jobs in Kubernetes's words: mounts, devices, secrets, users. No I/O
+#
+# What Kubernetes has no word for is refused here, with what to use in its place.
+#
+# Sources:
+#     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
+#     https://kubernetes.io/docs/concepts/storage/volumes/
+
+
+_USER = re.compile(r"[0-9]{1,10}(:[0-9]{1,10})?")
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+"""Newer clusters take more, https://github.com/kubernetes/enhancements/issues/4369"""
+
+_OBJECT = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+
+
+class Container(NamedTuple):
+    """What a group of nodes asks of its pods.
+
+    Attributes:
+        container: Fields of the container.
+        volumes: Volumes of the pod.
+    """
+
+    container: dict[str, Any]
+    volumes: list[dict[str, Any]]
+
+
+def check_group(group: Nodes) -> None:
+    """See that a group is what Kubernetes takes.
+
+    Raises:
+        SettingsError: It is not.
+    """
+    groups.check(group)
+    _check_names("env", group.env)
+    _check_names("secrets", group.secrets)
+    groups.check_each(_check_mount, group.mounts)
+    for limit in group.ulimits:
+        raise wrong(
+            "ulimits",
+            limit.name,
+            "Kubernetes has no limits of a container's processes; set them in the command (ulimit "
+            "-n 65536), or for the node's container runtime",
+        )
+    for name, place in group.secrets.items():
+        secret, slash, key = place.partition("/")
+        if not (slash and _OBJECT.fullmatch(secret) and _KEY.fullmatch(key)):
+            raise SettingsError(
+                f"secrets[{name!r}] is {place!r}: name a Secret of the namespace and a key in it, "
+                'such as "db/password"; what is in AWS comes by the External Secrets operator',
+                option="secrets",
+            )
+    if group.user and not _USER.fullmatch(group.user):
+        allowed = 'Kubernetes takes numbers alone, such as "1000" or "1000:1000"'
+        raise wrong("user", group.user, allowed)
+
+
+def _check_names(what: str, given: Mapping[str, str]) -> None:
+    for name in given:
+        if not _VARIABLE.fullmatch(name):
+            raise wrong(what, name, "Kubernetes takes letters, digits, - . _ and no digit first")
+
+
+def _check_mount(mount: Mount) -> None:
+    if isinstance(mount, EfsMount):
+        raise wrong(
+            "mounts",
+            mount.file_system,
+            "Kubernetes mounts claims; make a PersistentVolumeClaim of the EFS CSI driver, and "
+            "name it in a ClaimMount",
+        )
+    if isinstance(mount, ClaimMount):
+        if not _OBJECT.fullmatch(mount.claim):
+            raise wrong("mounts", mount.claim, "the name of a PersistentVolumeClaim is allowed")
+    elif not mount.source.startswith("/"):
+        raise wrong("mounts", mount.source, "a path on the node begins with /")
+
+
+def container_of(group: Nodes) -> Container:
+    """Write what a group's containers have beside resources and shared memory."""
+    pairs = [(f"mount-{number}", mount) for number, mount in enumerate(group.mounts)]
+    volumes = [_volume(name, mount) for name, mount in pairs]
+    mounts = [_mounted(name, mount.path, read_only=mount.read_only) for name, mount in pairs]
+    for number, device in enumerate(group.devices):
+        volumes.append({"name": f"device-{number}", "hostPath": {"path": device.source}})
+        mounts.append(_mounted(f"device-{number}", device.path or device.source, read_only=False))
+    found: dict[str, Any] = {
+        "image": group.image,
+        # Not the image's entrypoint but what comes behind it, as Batch's command does.
+        "args": list(map(escaped, group.command)),
+        "env": [*variables(group.env), *map(_secret, sorted(group.secrets.items()))],
+        "volumeMounts": mounts,
+        "securityContext": _security(
+            group.user, privileged=group.privileged, devices=group.devices
+        ),
+    }
+    return Container({key: value for key, value in found.items() if value}, volumes)
+
+
+def _security(user: str, *, privileged: bool, devices: object) -> dict[str, Any]:
+    # Kubernetes hands no device over by itself: a container that sees the node's is privileged.
+    found: dict[str, Any] = {"privileged": True} if privileged or devices else {}
+    number, _, group = user.partition(":")
+    if number:
+        found["runAsUser"] = int(number)
+    if group:
+        found["runAsGroup"] = int(group)
+    return found
+
+
+def _secret(item: tuple[str, str]) -> dict[str, Any]:
+    name, place = item
+    secret, _, key = place.partition("/")
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+
+
+def _mounted(name: str, path: str, *, read_only: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": name, "mountPath": path}
+    return {**found, "readOnly": True} if read_only else found
+
+
+def _volume(name: str, mount: BindMount | ClaimMount | EfsMount) -> dict[str, Any]:
+    if isinstance(mount, ClaimMount):
+        return {"name": name, "persistentVolumeClaim": {"claimName": mount.claim}}
+    assert isinstance(mount, BindMount)  # noqa: S101  # says so to the type checker; it was checked
+    return {"name": name, "hostPath": {"path": mount.source}}

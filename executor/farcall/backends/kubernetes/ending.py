@@ -14,13 +14,12 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from farcall.backends.kubernetes import nodes, resources, volcano
-from farcall.backends.kubernetes.client import MERGE_PATCH, Kube
+from farcall.backends.kubernetes import names, nodes
+from farcall.backends.kubernetes.client import MERGE_PATCH, Kube, path_of
 from farcall.backends.kubernetes.describe import MAIN_ENDED
 from farcall.backends.kubernetes.lookup import Found, Lookup
 from farcall.backends.kubernetes.names import ENDED_ANNOTATION, REASON_ANNOTATION
 from farcall.backends.kubernetes.refusals import Call, KubeError
-from farcall.backends.kubernetes.submission import path_of
 from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ServiceError
 
@@ -101,14 +100,14 @@ class Ending:
         if document.get("kind") != "Job":
             return
         body: dict[str, Any] = {"metadata": {"annotations": {REASON_ANNOTATION: reason}}}
-        is_volcano = volcano.is_one(document)
+        is_volcano = nodes.is_one(document)
         if not is_volcano:
             # One that has not begun begins with that, and is past its deadline at once.
             body["spec"] = {"activeDeadlineSeconds": 0, "suspend": False}
         path = f"{path_of(self._kube, document)}/{document['metadata']['name']}"
         await self._kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
         if is_volcano:
-            command = volcano.command(document)
+            command = nodes.command(document)
             await self._kube.request("POST", path_of(self._kube, command), body=command)
 
     # --- children -----------------------------------------------------------------------------
@@ -155,7 +154,7 @@ class Ending:
 
 def _rank(document: Mapping[str, Any]) -> int:
     """Return the number of a later group's node, and 0 for the main node's Job."""
-    return resources.rank(document, 0)
+    return names.rank(document, 0)
 
 
 def _uid(document: Mapping[str, Any]) -> str:

@@ -11,14 +11,21 @@ Sources:
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import json
 import os
+import shlex
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from farcall.model.clock import within
 from farcall.model.errors import SettingsError
 
 _DEFAULT = Path("~/.kube/config")
@@ -340,3 +347,164 @@ def _plugin(origin: str, user: Mapping[str, Any]) -> ExecPlugin | None:
         mode=str(wanted.get("interactiveMode") or "IfAvailable"),
         hint=str(wanted.get("installHint") or "").strip(),
     )
+
+
+# --- Bearer tokens and client certificates of Kubernetes: from a file, or from an exec plugin
+#
+# A plugin is asked again when what it gave has expired, and when the server takes it no longer. A
+# file is read again, because kubelets renew the tokens of service accounts in place.
+#
+# Sources:
+#     https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
+#     https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
+
+
+_KIND = "ExecCredential"
+_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+_PLUGIN_S = 300.0
+"""A person may have to log in."""
+
+_EARLY_S = 10.0
+_REREAD_S = 60.0
+_SAID_CHARACTERS = 2000
+
+
+class Proof(NamedTuple):
+    """Who asks.
+
+    Attributes:
+        authorization: The header's value; empty for none.
+        certificate: PEM of a certificate and of its key; both empty for none.
+    """
+
+    authorization: str = ""
+    certificate: tuple[str, str] = ("", "")
+
+
+class Credentials:
+    """What a connection's requests are made with."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._proof: Proof | None = None
+        self._until = 0.0
+        self._asking = asyncio.Lock()
+
+    @property
+    def may_renew(self) -> bool:
+        """Whether others may be had where the server does not take these."""
+        return bool(self._connection.plugin or self._connection.token_file)
+
+    async def current(self) -> Proof:
+        """Return what to ask with now.
+
+        Raises:
+            SettingsError: The plugin failed, or the file cannot be read.
+        """
+        async with self._asking:  # one plugin at a time
+            if self._proof is None or time.time() >= self._until:
+                self._proof, self._until = await self._obtain()
+            return self._proof
+
+    def expire(self, proof: Proof) -> None:
+        """Note that the server did not take some; others are had the next time."""
+        if proof == self._proof:
+            self._proof = None
+
+    async def _obtain(self) -> tuple[Proof, float]:
+        """Return credentials, and until when they are good, in seconds since 1970."""
+        here = self._connection
+        if here.token_file is not None:
+            return Proof(f"Bearer {_token(here.token_file)}", here.certificate), _soon()
+        if here.token:
+            return Proof(f"Bearer {here.token}", here.certificate), float("inf")
+        if here.plugin is not None:
+            return await _asked(here, here.plugin)
+        if here.login is not None:
+            pair = base64.b64encode(":".join(here.login).encode()).decode()
+            return Proof(f"Basic {pair}", here.certificate), float("inf")
+        return Proof("", here.certificate), float("inf")
+
+
+def _soon() -> float:
+    return time.time() + _REREAD_S
+
+
+def _token(path: Path) -> str:
+    try:
+        return path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"the token of Kubernetes in {path} cannot be read: {error}", option="kubeconfig"
+        ) from error
+
+
+async def _asked(connection: Connection, plugin: ExecPlugin) -> tuple[Proof, float]:
+    """Have a plugin print credentials."""
+    said = await _output(connection, plugin)
+    try:
+        document = json.loads(said)
+        status = document["status"]
+        token = str(status.get("token") or "")
+        certificate = (
+            str(status.get("clientCertificateData") or connection.certificate[0]),
+            str(status.get("clientKeyData") or connection.certificate[1]),
+        )
+        until = _moment(status.get("expirationTimestamp"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _failed(plugin, f"printed no {_KIND} that can be read ({error})") from error
+    if not token and not certificate[0]:
+        raise _failed(plugin, "printed neither a token nor a certificate")
+    if document.get("apiVersion") != plugin.version:
+        found = document.get("apiVersion")
+        raise _failed(plugin, f"printed apiVersion {found!r}, asked for {plugin.version!r}")
+    return Proof(f"Bearer {token}" if token else "", certificate), until
+
+
+def _moment(text: Any) -> float:
+    if not text:
+        return float("inf")
+    return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp() - _EARLY_S
+
+
+async def _output(connection: Connection, plugin: ExecPlugin) -> bytes:
+    if plugin.version not in _VERSIONS:
+        allowed = " and ".join(_VERSIONS)
+        raise _failed(plugin, f"has apiVersion {plugin.version!r}; {allowed} are known")
+    is_interactive = plugin.mode != "Never" and sys.stdin is not None and sys.stdin.isatty()
+    if plugin.mode == "Always" and not is_interactive:
+        raise _failed(plugin, "has to ask a person (interactiveMode Always), and none is here")
+    spec: dict[str, Any] = {"interactive": is_interactive}
+    if plugin.tells_cluster:
+        spec["cluster"] = dict(connection.told)
+    asked = {"apiVersion": plugin.version, "kind": _KIND, "spec": spec}
+    environment = {**os.environ, **plugin.environment, "KUBERNETES_EXEC_INFO": json.dumps(asked)}
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(plugin.command, *plugin.arguments),
+            env=environment,
+            stdin=None if is_interactive else asyncio.subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=None if is_interactive else pipe,  # what it asks is to be seen
+        )
+    except OSError as error:
+        raise _failed(plugin, f"cannot be started: {error.strerror}") from error
+    try:
+        output, errors = await within(_PLUGIN_S, process.communicate())
+    except asyncio.TimeoutError as error:
+        raise _failed(plugin, f"did not end within {_PLUGIN_S:g} s") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        said = (errors or b"").decode(errors="replace").strip()[-_SAID_CHARACTERS:]
+        raise _failed(plugin, f"failed with status {process.returncode}: {said}")
+    return output
+
+
+def _failed(plugin: ExecPlugin, what: str) -> SettingsError:
+    command = shlex.join((plugin.command, *plugin.arguments))
+    text = f"the kubeconfig's credential plugin `{command}` {what}; run it by hand, and log in"
+    return SettingsError(f"{text}; {plugin.hint}" if plugin.hint else text, option="kubeconfig")

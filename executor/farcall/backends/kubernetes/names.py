@@ -6,8 +6,16 @@ Source:
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import math
 import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from farcall.backends.matching import CREATED_BY, IMAGE, STARTED_BY
+from farcall.model.jobs import JobDetail
 
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
 RUN_LABEL = "farcall/run"
@@ -63,3 +71,113 @@ def object_name(name: str) -> str:
 def run_label(run: str) -> str:
     """Return a run's name as a label's value."""
     return _NO_LABEL.sub("-", run)[:_LABEL_CHARACTERS].strip("-._")
+
+
+# --- Words in remedies that stand for what differs from job to job. No I/O ----------------------
+
+
+__all__ = ["CREATED_BY", "IMAGE", "STARTED_BY", "filled"]
+
+
+def filled(remedy: str, detail: JobDetail) -> str:
+    """Return a remedy with what it says of a job in it."""
+    if detail.is_command:
+        words = {
+            IMAGE: f"the image {detail.image}",
+            CREATED_BY: "mounts, devices, secrets and user of the command, and pod_overlay",
+            STARTED_BY: ", the command, and pod_overlay",
+        }
+    elif detail.runtime:
+        words = {
+            IMAGE: f"the image {detail.image} (stock_image_uri; image names one built from "
+            "farcall's Dockerfile)",
+            CREATED_BY: "mounts, s3_secret and pod_overlay",
+            STARTED_BY: ", which needs python3, and pod_overlay",
+        }
+    else:
+        words = {
+            IMAGE: f"the image {detail.image} (the option image)",
+            CREATED_BY: "mounts, s3_secret and pod_overlay",
+            STARTED_BY: " (farcall's Dockerfile sets that of the task runner), and pod_overlay",
+        }
+    for mark, text in words.items():
+        remedy = remedy.replace(mark, text)
+    return remedy
+
+
+# --- Resources and numbers in a cluster's documents, read as numbers. No I/O --------------------
+#
+# Source:
+#     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+
+
+_QUANTITY = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?)([a-zA-Z]{0,2})")
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_UNITS = {
+    **{unit: 10.0**power for unit, power in _DECIMAL.items()},
+    **{f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", 1)},
+}
+_MIB = 1024 * 1024
+_GPU = re.compile(r"(nvidia\.com|amd\.com)/gpu")
+
+
+def quantity(value: object) -> float:
+    """Read a quantity such as ``500m`` or ``4Gi``; 0 for what is none."""
+    found = _QUANTITY.fullmatch(str(value))
+    if found is None or found[2] not in _UNITS:
+        return 0.0
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def asked(limits: Mapping[str, Any]) -> tuple[float, int, int]:
+    """Return the vCPUs, MiB of memory and GPUs of a container's limits."""
+    gpus = sum(quantity(value) for name, value in limits.items() if _GPU.fullmatch(name))
+    memory = math.floor(quantity(limits.get("memory", 0)) / _MIB)
+    return round(quantity(limits.get("cpu", 0)), 6), memory, int(gpus)
+
+
+def rank(document: Mapping[str, Any], otherwise: int) -> int:
+    """Return the number of the node that an object is for."""
+    label = ((document.get("metadata") or {}).get("labels") or {}).get(NODE_LABEL)
+    return int(label) if isinstance(label, str) and label.isdecimal() else otherwise
+
+
+# --- Indexes of a Job as its status lists them: ``1,3-5``. No I/O -------------------------------
+#
+# Source:
+#     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobStatus
+
+
+@functools.lru_cache(maxsize=256)
+def _ranges(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the first and the last of each range, in their order."""
+    pairs = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        pairs.append((int(first), int(last or first)))
+    pairs.sort()
+    return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+
+
+def holds(text: str | None, index: int) -> bool:
+    """Tell whether an index is listed.
+
+    Args:
+        text: The list; None for an empty one.
+        index: The index.
+    """
+    firsts, lasts = _ranges(text or "")
+    place = bisect_right(firsts, index) - 1
+    return place >= 0 and index <= lasts[place]
+
+
+def count(text: str | None) -> int:
+    """Return how many are listed."""
+    firsts, lasts = _ranges(text or "")
+    return sum(last - first + 1 for first, last in zip(firsts, lasts, strict=True))
+
+
+def listed(text: str | None) -> Iterator[int]:
+    """Yield those that are listed, the least first."""
+    for first, last in zip(*_ranges(text or ""), strict=True):
+        yield from range(first, last + 1)

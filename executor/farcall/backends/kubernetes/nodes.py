@@ -3,7 +3,7 @@
 The nodes of one group are the indexes of one Indexed Job. A node that fails ends all of these, and
 the main node's success ends the others. There is one attempt: a Job replaces a lone pod, and a
 rank that starts alone would wait for the others forever. Only a Volcano job runs all of them
-again; see `farcall.backends.kubernetes.volcano`.
+again; see `farcall.backends.kubernetes.nodes`.
 
 The nodes of a later group have other pods, so each is a Job of its own. No Job of Kubernetes ends
 another: `Gang` names those to end, and the client that follows the job ends them.
@@ -19,13 +19,13 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from farcall.backends import groups
 from farcall.backends.base import JobSpec
-from farcall.backends.kubernetes import containers, documents, resources, volcano
+from farcall.backends.kubernetes import documents, names
 from farcall.backends.kubernetes.names import (
     CONTAINER,
     INDEX_LABEL,
@@ -36,7 +36,183 @@ from farcall.backends.kubernetes.names import (
 )
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
-from farcall_runtime.contract import ENV_OWN_MAIN_ADDRESS, ENV_OWN_NODE_INDEX, ENV_OWN_NODES
+from farcall_runtime.contract import (
+    ENV_FAILED_ATTEMPTS,
+    ENV_OWN_MAIN_ADDRESS,
+    ENV_OWN_NODE_INDEX,
+    ENV_OWN_NODES,
+    RETRY_ON_FAILURE,
+    ExitCode,
+)
+
+# --- Volcano jobs: how several nodes are one job of Volcano, and how that is read and ended. No
+# I/O
+#
+# Volcano runs all nodes again, or none: a policy restarts the job, which is where its attempts
+# come from. They are counted by ``maxRetry``, for which Volcano's admission takes 3 where it is
+# 0, and which allows so many attempts, not so many more.
+#
+# Sources:
+#     https://volcano.sh/en/docs/vcjob/
+#     https://github.com/volcano-sh/volcano/blob/master/pkg/controllers/job/state/running.go
+#     https://github.com/volcano-sh/volcano/blob/master/pkg/controllers/job/state/restarting.go
+
+
+API_VERSION, KIND = "batch.volcano.sh/v1alpha1", "Job"
+COMMAND_API_VERSION = "bus.volcano.sh/v1alpha1"
+RETRIES_ANNOTATION = "volcano.sh/job-retry-count"
+"""Of a pod: how many attempts of the job there were before its own."""
+
+_KILLED = 137
+_FINAL = (*range(59, 70), _KILLED)
+"""Exit codes of a task after which another attempt would end the same way."""
+
+_RESTART, _TERMINATE = "RestartJob", "TerminateJob"
+_FAILED_PHASES = ("Failed", "Terminated", "Aborted")
+_PHASES_UNDER_WAY = {"Completing": "SuccessCriteriaMet", "Terminating": "FailureTarget"}
+
+
+def document(
+    job: JobSpec, metadata: dict[str, Any], nodes: Iterable[tuple[int, dict[str, Any]]]
+) -> dict[str, Any]:
+    """Write the Volcano job."""
+    settings = job.settings
+    tasks = [_task(number, template) for number, template in nodes]
+    tasks[0]["policies"] = [{"event": "TaskCompleted", "action": "CompleteJob"}]
+    spec: dict[str, Any] = {
+        "schedulerName": "volcano",
+        "minAvailable": len(tasks),
+        "maxRetry": settings.retry_attempts,
+        "plugins": {"svc": ["--publish-not-ready-addresses"], "env": []},
+        "policies": _policies(settings, is_command=bool(job.groups)),
+        "tasks": tasks,
+    }
+    if settings.queue:
+        spec["queue"] = settings.queue
+    if settings.priority_class:
+        spec["priorityClassName"] = settings.priority_class
+    if settings.ttl is not None:
+        spec["ttlSecondsAfterFinished"] = settings.ttl
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+
+
+def _task(number: int, template: dict[str, Any]) -> dict[str, Any]:
+    attempt = {"fieldRef": {"fieldPath": f"metadata.annotations['{RETRIES_ANNOTATION}']"}}
+    container = template["spec"]["containers"][0]
+    others = [each for each in container.get("env", ()) if each["name"] != ENV_FAILED_ATTEMPTS]
+    container["env"] = [*others, {"name": ENV_FAILED_ATTEMPTS, "valueFrom": attempt}]
+    return {"name": task_name(number), "replicas": 1, "minAvailable": 1, "template": template}
+
+
+def task_name(number: int) -> str:
+    """Return the name of the task that a node is."""
+    return f"n{number}"
+
+
+def pod_name(name: str, number: int) -> str:
+    """Return the name of a node's pod, which is its host name, too."""
+    return f"{name}-{task_name(number)}-0"
+
+
+def _policies(settings: Settings, *, is_command: bool) -> list[dict[str, Any]]:
+    """Write what becomes of the job where a pod fails, or is deleted by somebody."""
+    if settings.retry_attempts == 1:
+        # A restart would take the pods away, and their logs.
+        return [_on("PodEvicted", _TERMINATE), _on("PodFailed", _TERMINATE)]
+    evicted = _on("PodEvicted", _RESTART)
+    if settings.retry_on != RETRY_ON_FAILURE:
+        stopped = {"exitCode": int(ExitCode.TERMINATED), "action": _RESTART}
+        return [evicted, stopped, _on("PodFailed", _TERMINATE)]
+    final = (_KILLED,) if is_command else _FINAL
+    ends = [{"exitCode": code, "action": _TERMINATE} for code in final]
+    # The first that fits counts.
+    return [evicted, *ends, _on("PodFailed", _RESTART)]
+
+
+def _on(event: str, action: str) -> dict[str, Any]:
+    return {"event": event, "action": action}
+
+
+def command(job: Mapping[str, Any], action: str = "AbortJob") -> dict[str, Any]:
+    """Write the Command that ends a Volcano job, whose object and ended pods stay.
+
+    Source:
+        https://github.com/volcano-sh/volcano/blob/master/pkg/cli/util/util.go
+    """
+    metadata = job["metadata"]
+    target = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
+    return {
+        "apiVersion": COMMAND_API_VERSION,
+        "kind": "Command",
+        "metadata": {
+            "generateName": f"{metadata['name']}-{action.lower()}-",
+            "ownerReferences": [target],
+        },
+        "action": action,
+        "target": target,
+    }
+
+
+def is_one(document: Mapping[str, Any]) -> bool:
+    """Tell whether a document is a Volcano job, and no Job of Kubernetes's own."""
+    return document.get("apiVersion") == API_VERSION
+
+
+def as_job(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a Volcano job as if it were a Job, for those who read Jobs."""
+    spec, status = document.get("spec") or {}, document.get("status") or {}
+    tasks = spec.get("tasks") or [{}]
+    state = status.get("state") or {}
+    pending, running = status.get("pending") or 0, status.get("running") or 0
+    found: dict[str, Any] = {
+        "active": pending + running,
+        "ready": running,
+        "succeeded": status.get("succeeded") or 0,
+        "failed": status.get("failed") or 0,
+        "conditions": _conditions(state),
+    }
+    if state.get("phase") == "Completed":
+        found["completionTime"] = state.get("lastTransitionTime")
+    return {
+        "apiVersion": document.get("apiVersion"),
+        "kind": KIND,
+        "metadata": document["metadata"],
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": sum(task.get("replicas") or 0 for task in tasks),
+            "backoffLimit": max(1, spec.get("maxRetry") or 1) - 1,
+            "template": tasks[0].get("template") or {},
+        },
+        "status": found,
+    }
+
+
+def _conditions(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    phase = state.get("phase") or ""
+    if phase == "Completed":
+        kind = "Complete"
+    elif phase in _FAILED_PHASES:
+        kind = "Failed"
+    else:
+        kind = _PHASES_UNDER_WAY.get(phase, "")
+    if not kind:
+        return []
+    reason = state.get("reason") or f"Volcano{phase}"
+    return [
+        {
+            "type": kind,
+            "status": "True",
+            "reason": reason,
+            "message": state.get("message") or f"Volcano says that the job is {phase}",
+            "lastTransitionTime": state.get("lastTransitionTime"),
+        }
+    ]
+
 
 SERVICE = "farcall-nodes"
 """The headless Service of the nodes of all jobs in a namespace."""
@@ -66,7 +242,7 @@ class Group(NamedTuple):
     first: int
     size: int
     settings: Settings
-    asked: containers.Container
+    asked: documents.Container
 
 
 def check(job: JobSpec) -> None:
@@ -77,7 +253,7 @@ def check(job: JobSpec) -> None:
     """
     for place, group in enumerate(job.groups):
         with groups.naming(job, place):
-            containers.check(group)
+            documents.check_group(group)
     if job.nodes > _MOST_NODES:
         raise SettingsError(
             f"the job has {job.nodes} nodes: {_MOST_NODES} are allowed; ask for fewer",
@@ -133,7 +309,7 @@ def _objects(job: JobSpec, image: str, found: Sequence[Group]) -> list[dict[str,
 
 def _groups(job: JobSpec, image: str) -> Iterator[Group]:
     if not job.groups:
-        own = containers.Container(documents.container(job, image), [])
+        own = documents.Container(documents.container(job, image), [])
         yield Group(0, job.nodes, job.settings, own)
     starts = [0, *accumulate(group.count for group in job.groups)]
     for place, (first, group) in enumerate(zip(starts, job.groups, strict=False)):
@@ -141,7 +317,7 @@ def _groups(job: JobSpec, image: str) -> Iterator[Group]:
             settings = groups.resources(job.settings, group)
         if group.shm_size is not None:
             settings = settings.model_copy(update={"shm_size": group.shm_size})
-        yield Group(first, group.count, settings, containers.of(group))
+        yield Group(first, group.count, settings, documents.container_of(group))
 
 
 def _alone(job: JobSpec, group: Group) -> dict[str, Any]:
@@ -206,7 +382,7 @@ def _once() -> dict[str, Any]:
 def _volcano_job(job: JobSpec, found: Sequence[Group], image: str) -> dict[str, Any]:
     """Write a Volcano job, a task of which is one node: no task knows the others' numbers."""
     name = object_name(job.name)
-    main = f"{volcano.pod_name(name, 0)}.{name}"
+    main = f"{pod_name(name, 0)}.{name}"
     tasks = []
     for group in found:
         for node in range(group.first, group.first + group.size):
@@ -216,7 +392,7 @@ def _volcano_job(job: JobSpec, found: Sequence[Group], image: str) -> dict[str, 
     metadata = documents.metadata(job, name)
     if not job.groups:
         metadata["annotations"] |= documents.options(job, image)
-    return volcano.document(job, metadata, tasks)
+    return document(job, metadata, tasks)
 
 
 def _placed(job: JobSpec, name: str, group: Group, index: dict[str, Any]) -> dict[str, Any]:
@@ -292,7 +468,7 @@ class Gang:
 
     def __init__(self, jobs: Sequence[dict[str, Any]]) -> None:
         self._jobs = jobs
-        self._main = next((each for each in jobs if not resources.rank(each, 0)), None)
+        self._main = next((each for each in jobs if not names.rank(each, 0)), None)
 
     @property
     def job(self) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from covalent._shared_files.config import _config_manager, get_config
 from covalent.executor.base import AsyncBaseExecutor
 
 from farcall.model.errors import SettingsError
-from farcall.model.platforms import BATCH
+from farcall.model.names import BATCH
 from farcall.model.settings import (
     ENVIRONMENT_PREFIX,
     FOREIGN_IMAGES,

@@ -14,8 +14,8 @@ from farcall.model import clock, endings
 from farcall.model.endings import About
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.model.names import counted
 from farcall.model.submission import Submission
-from farcall.model.wording import counted
 from farcall.storage import outcomes
 from farcall.storage.chunks import Chunks
 from farcall_runtime import envelope

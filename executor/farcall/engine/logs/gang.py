@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
-from farcall.model.wording import counted
+from farcall.model.names import counted
 
 _CLOCKS = timedelta(hours=1)
 """The clock of a machine that writes may be behind that of the service by so much."""

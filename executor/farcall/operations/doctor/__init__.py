@@ -11,7 +11,7 @@ from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guar
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.model.errors import FarcallError
-from farcall.model.platforms import BATCH
+from farcall.model.names import BATCH
 from farcall.model.settings import Settings
 from farcall.model.settings_help import origins
 from farcall.operations.doctor import account

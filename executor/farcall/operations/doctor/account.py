@@ -17,7 +17,7 @@ from farcall.deploy.contents import TAG
 from farcall.deploy.stack import Stack
 from farcall.model.clock import within
 from farcall.model.errors import ServiceError
-from farcall.model.platforms import BATCH
+from farcall.model.names import BATCH
 from farcall.model.settings import Settings
 
 _SKEW_S = 60

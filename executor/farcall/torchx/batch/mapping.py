@@ -34,7 +34,7 @@ from torchx.specs import AppDef, DeviceMount, RetryPolicy, Role, VolumeMount, ma
 from torchx.specs import BindMount as FolderMount
 from torchx.specs.named_resources_aws import K8S_ITYPE
 
-from farcall.model import job_names
+from farcall.model import names
 from farcall.model.commands import BindMount, Device, EfsMount, Mount, Nodes
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
@@ -83,7 +83,7 @@ class Planned:
 def name_of(app: AppDef, options: BatchOptions) -> str:
     """Return a name for an app's job, which no other job has."""
     plain = f"{app.name}-{options.share_id}" if options.share_id else app.name
-    return job_names.unique(plain, "app")
+    return names.unique(plain, "app")
 
 
 def queue_name(queue: str) -> str:

@@ -16,7 +16,7 @@ import yaml
 
 from farcall.model.commands import Ulimit
 from farcall.model.errors import SettingsError
-from farcall.model.platforms import BATCH
+from farcall.model.names import BATCH
 from farcall.model.settings import Settings
 from farcall.torchx.options import FarcallOptions, workflow, wrong_option
 

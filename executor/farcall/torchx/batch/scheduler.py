@@ -16,9 +16,8 @@ from farcall.engine.session import Session
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
-from farcall.model.platforms import BATCH
+from farcall.model.names import BATCH, named
 from farcall.model.settings import Settings
-from farcall.model.wording import named
 from farcall.torchx.apps import App, Places, Wanted
 from farcall.torchx.batch import mapping
 from farcall.torchx.batch.mapping import Planned, amend, queue_name

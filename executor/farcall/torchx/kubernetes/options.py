@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from farcall.model.platforms import KUBERNETES
+from farcall.model.names import KUBERNETES
 from farcall.model.settings import Settings
 from farcall.torchx.options import FarcallOptions, workflow, wrong_option
 

@@ -15,7 +15,7 @@ from torchx.specs import AppDef
 
 from farcall.engine.session import Session
 from farcall.model.jobs import JobDetail
-from farcall.model.platforms import KUBERNETES
+from farcall.model.names import KUBERNETES
 from farcall.model.settings import Settings
 from farcall.torchx.apps import App, Places, Wanted
 from farcall.torchx.kubernetes import mapping, request

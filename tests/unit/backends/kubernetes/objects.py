@@ -7,7 +7,7 @@ from typing import Any
 from farcall import Settings
 from farcall.backends.base import JobSpec
 from farcall.backends.kubernetes import documents
-from farcall.backends.kubernetes.pod_states import Pod, read
+from farcall.backends.kubernetes.describe import Pod, read
 
 NAME = "simulate-0a1b"
 IMAGE = "registry.example.org/task:1"

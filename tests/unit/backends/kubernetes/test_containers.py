@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.backends.kubernetes import containers
+from farcall.backends.kubernetes import documents
 from farcall.model.commands import BindMount, ClaimMount, Device, EfsMount, Nodes, Ulimit
 from farcall.model.errors import SettingsError
 
 
 def of(**fields):
     group = Nodes(1, "busybox:1", **fields)
-    containers.check(group)
-    return containers.of(group)
+    documents.check_group(group)
+    return documents.container_of(group)
 
 
 def test_a_group_of_few_words_is_an_image_alone():
-    assert of() == containers.Container({"image": "busybox:1"}, [])
+    assert of() == documents.Container({"image": "busybox:1"}, [])
 
 
 def test_nothing_that_begins_with_a_dollar_is_replaced():

@@ -6,7 +6,8 @@ import pytest
 
 from farcall.backends.base import Runtime
 from farcall.backends.kubernetes import describe, documents
-from farcall.backends.kubernetes.pod_states import DELETED, read
+from farcall.backends.kubernetes.describe import POD_DELETED as DELETED
+from farcall.backends.kubernetes.describe import read
 from farcall.model.errors import JobCancelledError
 from farcall.model.jobs import Attempt, JobStatus
 from tests.unit.backends.kubernetes.objects import (

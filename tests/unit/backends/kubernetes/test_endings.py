@@ -11,9 +11,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from farcall.backends.base import Runtime
-from farcall.backends.kubernetes import describe, waiting
-from farcall.backends.kubernetes.blocked import BLOCKED, Heals, row_of
-from farcall.backends.kubernetes.endings import COMMAND_ENDINGS, ENDINGS, verdict
+from farcall.backends.kubernetes import describe
+from farcall.backends.kubernetes.endings import (
+    BLOCKED,
+    COMMAND_ENDINGS,
+    ENDINGS,
+    Heals,
+    row_of,
+    tell,
+    verdict,
+)
 from farcall.model import endings, errors
 from farcall.model.jobs import JobStatus
 from farcall.model.start_script import Fetched, wrap
@@ -847,16 +854,16 @@ def test_each_row_on_the_end_of_a_command_has_an_example():
 def test_what_only_waits_is_not_blocked(document, pods, words):
     detail = describe.detail(document, pods)
     assert not detail.is_blocked
-    assert words in waiting.tell(detail)[0]
+    assert words in tell(detail)[0]
 
 
 def test_a_job_that_is_told_to_stop_says_so():
     detail = replace(describe.detail(job(active=1), ()), is_terminated=True)
-    assert "told to stop" in waiting.tell(detail)[0]
+    assert "told to stop" in tell(detail)[0]
 
 
 def test_kueues_words_are_told_while_it_waits_for_its_turn():
     document, pods, events = held("couldn't assign flavors: insufficient unused quota for cpu")
     detail = describe.detail(document, pods, events)
     assert detail.status is JobStatus.RUNNABLE
-    assert "insufficient unused quota" in waiting.tell(detail)[0]
+    assert "insufficient unused quota" in tell(detail)[0]

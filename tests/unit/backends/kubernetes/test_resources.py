@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.backends.kubernetes import resources
+from farcall.backends.kubernetes import names
 
 
 @pytest.mark.parametrize(
@@ -20,16 +20,16 @@ from farcall.backends.kubernetes import resources
     ],
 )
 def test_quantities(text, number):
-    assert resources.quantity(text) == number
+    assert names.quantity(text) == number
 
 
 def test_what_a_container_asks_for():
     limits = {"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": "2", "amd.com/gpu": 1}
-    assert resources.asked(limits) == (1.5, 1024, 3)
-    assert resources.asked({}) == (0, 0, 0)
+    assert names.asked(limits) == (1.5, 1024, 3)
+    assert names.asked({}) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("label", "number"), [("3", 3), ("x", 9), (None, 9)])
 def test_the_rank_of_a_node_is_in_its_label(label, number):
     labels = {"farcall/node": label} if label else {}
-    assert resources.rank({"metadata": {"labels": labels}}, 9) == number
+    assert names.rank({"metadata": {"labels": labels}}, 9) == number

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from farcall.aws.paced_client import Ticket
+from farcall.backends.kubernetes.backend import check_submission as check
+from farcall.backends.kubernetes.backend import create, delete, marked
 from farcall.backends.kubernetes.names import DIGEST_ANNOTATION, MANAGED_LABEL
-from farcall.backends.kubernetes.submission import check, create, delete, marked
 from farcall.model.errors import SettingsError, SubmissionError
 from tests.unit.backends.kubernetes.api_server import cut, give, refuse
 

@@ -6,7 +6,7 @@ import pytest
 
 from farcall import Settings
 from farcall.backends.base import JobSpec
-from farcall.backends.kubernetes import nodes, volcano
+from farcall.backends.kubernetes import nodes
 from farcall.model.commands import ENV_RUN, Nodes
 from tests.support import volcano_schema
 
@@ -65,7 +65,7 @@ def test_a_pod_is_told_how_many_attempts_there_were():
 
 def test_a_command_names_the_job_and_no_later_one_of_its_name():
     job = {"metadata": {"name": "one", "namespace": "team", "uid": "u-1"}}
-    command = volcano.command(job)
+    command = nodes.command(job)
     assert volcano_schema.faults(command) == []
     assert (command["action"], command["target"]["name"], command["target"]["uid"]) == (
         "AbortJob",
@@ -105,8 +105,8 @@ def volcano_job(phase, **status):
 )
 def test_each_phase_is_read_as_a_job_s_condition(phase, condition):
     job = volcano_job(phase)
-    assert volcano.is_one(job)
-    read = volcano.as_job(job)
+    assert nodes.is_one(job)
+    read = nodes.as_job(job)
     assert [each["type"] for each in read["status"]["conditions"]] == (
         [condition] * bool(condition)
     )

@@ -8,7 +8,7 @@ from typing import Any
 from torchx.specs import AppDef, Resource, Role
 
 from farcall.backends.kubernetes import nodes
-from farcall.engine.launcher import command_of
+from farcall.engine.sender import command_of
 from farcall.torchx.kubernetes.mapping import Planned, job_of
 from farcall.torchx.kubernetes.options import KubernetesOptions
 from farcall.torchx.kubernetes.request import KubernetesRequest, of_documents
