@@ -98,9 +98,3 @@ def test_a_script_runs_as_pasted(block, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() != ""
-
-
-def test_readme_has_a_script_for_each_way_to_write_one():
-    scripts = [block.code for block in SCRIPTS.values() if block.page.name == "README.md"]
-    for name in ("BatchPoolExecutor", "asyncio", "covalent"):
-        assert any(f"import {name}" in code for code in scripts), name
