@@ -30,7 +30,7 @@ help:
 	@echo "make test-containers the tests of the image, with the engine that runs or one that is started (as root)"
 	@echo "make chaos           some hundred tasks while requests, containers, hosts and clients fail, and each"
 	@echo "                     accounted for (minutes; CHAOS='--seed 7 --tasks 400'; CHAOS=--help)"
-	@echo "make check           ruff, mypy, import-linter"
+	@echo "make check           ruff, mypy, import-linter, language check"
 	@echo "make docs            the documentation as pages, in build/site; fails on dead links"
 	@echo "make bench           the benchmarks; writes benchmarks/RESULTS.md (20 minutes;"
 	@echo "                     BENCH='--only tasks --peer' for a part; BENCH=--help)"
@@ -88,6 +88,7 @@ check: $(VENV)/lint
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typed_api.py
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/language
 
 # Not with --quiet: --strict would let dead links pass. The variable silences an advertisement.
 docs: $(VENV)/docs
