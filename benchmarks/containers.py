@@ -147,7 +147,7 @@ class _Run:
         return {
             **given,
             **self._cloud,
-            "FARCALL_CONTAINER_IMAGE_URI": self._images.farcall.tag,
+            "FARCALL_IMAGE": self._images.farcall.tag,
         }
 
     def _floor(self, name: str, image: Image, modules: str) -> None:

@@ -106,7 +106,7 @@ class Door:
             options = {
                 "region": REGION,
                 "s3_bucket_name": BUCKET,
-                "batch_queue": "benchmark",
+                "queue": "benchmark",
                 "poll_freq": 1,
                 "cache_dir": str(self.folder / "cache"),
             }

@@ -40,7 +40,7 @@ async def _one(number: int, folder: str) -> int:
     executor = Alone(
         region=os.environ["AWS_REGION"],
         s3_bucket_name=os.environ["FARCALL_S3_BUCKET_NAME"],
-        batch_queue="benchmark",
+        queue="benchmark",
         poll_freq=1,
         cache_dir=folder,
     )

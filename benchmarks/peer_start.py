@@ -27,11 +27,11 @@ async def _start(form: str, image: str, folder: str) -> dict[str, Any]:
     executor = Alone(
         region=os.environ["AWS_REGION"],
         s3_bucket_name=os.environ["FARCALL_S3_BUCKET_NAME"],
-        batch_queue=os.environ["FARCALL_BATCH_QUEUE"],
+        queue=os.environ["FARCALL_QUEUE"],
         batch_job_role_name=os.environ["FARCALL_BATCH_JOB_ROLE_NAME"],
         batch_execution_role_name=os.environ["FARCALL_BATCH_EXECUTION_ROLE_NAME"],
         batch_job_log_group_name=os.environ["FARCALL_BATCH_JOB_LOG_GROUP_NAME"],
-        container_image_uri=image,
+        image=image,
         vcpu=1,
         poll_freq=1,
         cache_dir=folder,

@@ -110,9 +110,9 @@ def environment(url: str, root: Path = ROOT) -> dict[str, str]:
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "FARCALL_S3_BUCKET_NAME": BUCKET,
-        "FARCALL_BATCH_QUEUE": "benchmark",
+        "FARCALL_QUEUE": "benchmark",
         "FARCALL_BATCH_JOB_ROLE_NAME": f"arn:aws:iam::{ACCOUNT}:role/benchmark",
         "FARCALL_BATCH_EXECUTION_ROLE_NAME": f"arn:aws:iam::{ACCOUNT}:role/benchmark",
         "FARCALL_BATCH_JOB_LOG_GROUP_NAME": "",
-        "FARCALL_CONTAINER_IMAGE_URI": "benchmark",
+        "FARCALL_IMAGE": "benchmark",
     }

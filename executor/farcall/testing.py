@@ -43,6 +43,7 @@ from farcall.backends.fake.script import (
     TimedOut,
 )
 from farcall.engine.session import opening
+from farcall.model.settings import default_bucket, set_default_bucket
 from farcall.model.timing import Timing, in_force, put_in_force
 
 __all__ = [
@@ -77,10 +78,24 @@ def fake_cloud() -> Iterator[FakeCloud]:
     """
     platform = FakePlatform()
     try:
-        with use_timing(Timing.fast()), opening(functools.partial(open_fake, platform)):
+        with (
+            use_timing(Timing.fast()),
+            _bucket("fake"),
+            opening(functools.partial(open_fake, platform)),
+        ):
             yield FakeCloud(platform)
     finally:
         platform.close()
+
+
+@contextlib.contextmanager
+def _bucket(name: str) -> Iterator[None]:
+    before = default_bucket()
+    set_default_bucket(name)
+    try:
+        yield
+    finally:
+        set_default_bucket(before)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ NODE_ADDRESS = "127.0.0.1"
 RESOURCES = {
     "FARCALL_REGION": REGION,  # of the others
     "FARCALL_S3_BUCKET_NAME": BUCKET,
-    "FARCALL_BATCH_QUEUE": QUEUE,
+    "FARCALL_QUEUE": QUEUE,
     "FARCALL_BATCH_JOB_ROLE_NAME": JOB_ROLE,
     "FARCALL_BATCH_EXECUTION_ROLE_NAME": EXECUTION_ROLE,
     "FARCALL_BATCH_JOB_LOG_GROUP_NAME": LOG_GROUP,
@@ -94,10 +94,6 @@ _ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
 """What AWS calls this machine's processor, by what its system does."""
 
 
-_IMAGE_VARIABLES = ("FARCALL_CONTAINER_IMAGE_URI", "FARCALL_IMAGE")
-"""That of tasks, on Batch and on Kubernetes."""
-
-
 def client_environment(
     host: str, port: int, key: AccessKey, *, docker: bool = False, empty: bool = False
 ) -> dict[str, str]:
@@ -106,7 +102,7 @@ def client_environment(
     Where jobs are containers, their image is for the user to name. An empty account has nothing
     that farcall could be told of.
     """
-    image = {} if docker else dict.fromkeys(_IMAGE_VARIABLES, IMAGE)
+    image = {} if docker else {"FARCALL_IMAGE": IMAGE}
     return {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         **key.environment,

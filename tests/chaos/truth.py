@@ -71,7 +71,7 @@ def ask(environment):
     """Ask for everything."""
     truth = Truth()
     with contextlib.closing(_client("batch", environment)) as batch:
-        queue = environment["FARCALL_BATCH_QUEUE"]
+        queue = environment["FARCALL_QUEUE"]
         ids = _list(batch, jobQueue=queue)
         for job in _describe(batch, ids):
             truth.jobs[job["jobId"]] = job

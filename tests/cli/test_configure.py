@@ -116,15 +116,15 @@ async def test_kubernetes_has_a_section_of_its_own(farcall_command, tmp_path: Pa
     section = tomlkit.parse(path.read_text())["executors"]["kubernetes"]
     assert {"backend": "kubernetes", "namespace": "mine", "mounts": [mount]} == section
     assert ("kubernetes", "mine") == (Settings().backend, Settings().namespace)
-    assert "batch_queue" not in path.read_text()
+    assert "share_identifier" not in path.read_text()
 
-    refused = await farcall_command("configure", "--set", "batch_queue=mine")
+    refused = await farcall_command("configure", "--set", "share_identifier=mine")
     assert 2 == refused.returncode
-    assert "batch_queue, an option of Batch" in refused.stderr
+    assert "share_identifier, an option of Batch" in refused.stderr
 
-    done = await farcall_command("configure", "--set", "backend=batch", "--set", "batch_queue=q")
+    done = await farcall_command("configure", "--set", "backend=batch", "--set", "queue=q")
     assert 0 == done.returncode, done.stderr
-    assert ("batch", "q") == (Settings().backend, Settings().batch_queue)
+    assert ("batch", "q") == (Settings().backend, Settings().queue)
     assert "mine" == Settings(backend="kubernetes").namespace
 
 
@@ -141,7 +141,7 @@ async def test_on_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:
     assert "s3_bucket_name is 'No Bucket'" in shown
     section = tomlkit.parse((tmp_path / "new.toml").read_text())["executors"]["awsbatch"]
     assert ("eu-west-1", "my-bucket") == (section["region"], section["s3_bucket_name"])
-    assert "covalent-batch-queue" == section["batch_queue"]
+    assert "farcall-ec2" == section["queue"]
 
 
 def _read_all(terminal: int) -> str:

@@ -108,7 +108,7 @@ async def test_it_is_as_it_was_where_nothing_is_changed(account, farcall_command
     assert written == {
         "region": "us-east-1",
         "s3_bucket_name": outputs["Bucket"],
-        "batch_queue": "farcall-ec2",
+        "queue": "farcall-ec2",
         "batch_job_role_name": outputs["JobRole"],
         "batch_execution_role_name": outputs["ExecutionRole"],
         "batch_job_log_group_name": "/farcall/farcall",
@@ -132,14 +132,12 @@ async def test_what_else_a_file_holds_stays_and_its_lines_are_given_back(
     account, farcall_command, tmp_path
 ):
     path = tmp_path / "mine.toml"
-    text = (
-        '# mine\n[executors.awsbatch]\nvcpu = 1  # few\n# batch_queue = "one"\n\n[other]\na = 1\n'
-    )
+    text = '# mine\n[executors.awsbatch]\nvcpu = 1  # few\n# queue = "one"\n\n[other]\na = 1\n'
     path.write_text(text)
     done = await farcall_command("deploy", "--yes", "--file", path, "--compute", "fargate")
     assert 0 == done.returncode, done.stderr
     written = tomlkit.parse(path.read_text())["executors"]["awsbatch"]
-    assert (1, "farcall-fargate") == (written["vcpu"], written["batch_queue"])
+    assert (1, "farcall-fargate") == (written["vcpu"], written["queue"])
     assert ["FARGATE"] == written["job_definition_extra"]["platformCapabilities"]
     assert "vcpu = 1  # few" in path.read_text()
     done = await farcall_command("destroy", "--yes", "--file", path)
@@ -268,10 +266,10 @@ async def test_jobs_that_have_not_ended_are_named_and_end(account, farcall_comma
 async def test_a_queue_that_goes_names_its_jobs(account, farcall_command, tmp_path):
     done = await farcall_command("deploy", "--yes", "--compute", "spot", "--compute", "ec2")
     assert 0 == done.returncode, done.stderr
-    assert "batch_queue='farcall-ec2'" in done.stdout
-    assert "farcall-spot" == options(tmp_path)["batch_queue"]
+    assert "queue='farcall-ec2'" in done.stdout
+    assert "farcall-spot" == options(tmp_path)["queue"]
     batch = account.client("batch")
-    waiting = ("run", "--detach", "-o", "batch_queue=farcall-spot", "time:sleep", 600)
+    waiting = ("run", "--detach", "-o", "queue=farcall-spot", "time:sleep", 600)
     started = await farcall_command(*waiting, **NO_PACKAGES)
     assert 0 == started.returncode, started.stderr
     job_id = started.stdout.strip()
@@ -281,7 +279,7 @@ async def test_a_queue_that_goes_names_its_jobs(account, farcall_command, tmp_pa
     assert job_id in refused.stdout
     done = await farcall_command("deploy", "--yes", "--compute", "ec2")
     assert 0 == done.returncode, done.stderr
-    assert "farcall-ec2" == options(tmp_path)["batch_queue"]
+    assert "farcall-ec2" == options(tmp_path)["queue"]
     assert ["farcall-ec2"] == account.aws.resources()["job queues"]
     [job] = batch.describe_jobs(jobs=[job_id])["jobs"]
     assert "FAILED" == job["status"]

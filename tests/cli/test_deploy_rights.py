@@ -129,7 +129,7 @@ async def test_the_documented_rights_suffice_from_the_first_call_to_the_last(
     researcher = account.user("researcher", client_policy(account.outputs()))
     ran = subprocess.run(  # noqa: ASYNC221
         [sys.executable, "script.py"],
-        env={**os.environ, **researcher, **NO_PACKAGES, "FARCALL_BATCH_QUEUE": "farcall-spot"},
+        env={**os.environ, **researcher, **NO_PACKAGES, "FARCALL_QUEUE": "farcall-spot"},
         capture_output=True,
         text=True,
         check=False,

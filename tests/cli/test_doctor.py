@@ -80,10 +80,10 @@ async def test_what_is_missing_is_told_side_by_side_with_where_its_name_comes_fr
     (tmp_path / "farcall.toml").write_text(
         '[executors.awsbatch]\nbatch_job_definition_name = "not-there"\n'
     )
-    options = ("S3_BUCKET_NAME", "BATCH_QUEUE", "BATCH_JOB_ROLE_NAME", "BATCH_JOB_LOG_GROUP_NAME")
+    options = ("S3_BUCKET_NAME", "QUEUE", "BATCH_JOB_ROLE_NAME", "BATCH_JOB_LOG_GROUP_NAME")
     missing = {f"FARCALL_{name}": "not-there" for name in options}
 
-    done = await farcall_command("doctor", **missing, FARCALL_CONTAINER_IMAGE_URI="")
+    done = await farcall_command("doctor", **missing, FARCALL_IMAGE="")
 
     assert 1 == done.returncode
     assert f"{len(options)} failed" in done.stderr
@@ -160,7 +160,7 @@ async def test_queues_and_environments_that_run_nothing(
     )
 
     async def of(queue: str, check: str, **options: str) -> str:
-        monkeypatch.setenv("FARCALL_BATCH_QUEUE", queue)
+        monkeypatch.setenv("FARCALL_QUEUE", queue)
         for name, value in options.items():
             monkeypatch.setenv(f"FARCALL_{name}", value)
         finding = (await examine())[check]
@@ -180,7 +180,7 @@ async def test_an_image_that_the_registry_does_not_have(
     aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = "123456789012.dkr.ecr.us-east-1.amazonaws.com/jobs:new"
-    monkeypatch.setenv("FARCALL_CONTAINER_IMAGE_URI", uri)
+    monkeypatch.setenv("FARCALL_IMAGE", uri)
     boto3.client("ecr").create_repository(repositoryName="jobs")
 
     missing = await examine()

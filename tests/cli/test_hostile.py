@@ -54,7 +54,7 @@ async def told(aws, make_executor, tmp_path, monkeypatch):
     shutil.copy(hostile.__file__, tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / f"{ARGUMENT}.py").touch()
-    batch, queue = boto3.client("batch"), aws.environment["FARCALL_BATCH_QUEUE"]
+    batch, queue = boto3.client("batch"), aws.environment["FARCALL_QUEUE"]
     run = f"{this_user()}-20260101-000000-{uuid.uuid4().hex[:6]}"
     foreign = submit(
         batch,
@@ -96,9 +96,9 @@ SHOWING = [
     ("run --dry-run other/script.py:fails",),
     (f"cancel --workflow {ARGUMENT} --all-users",),
     (f"cancel --run {ARGUMENT}",),
-    ("doctor", "FARCALL_BATCH_QUEUE", ARGUMENT),
-    ("ui", "FARCALL_BATCH_QUEUE", ARGUMENT),
-    ("configure --print", "FARCALL_BATCH_QUEUE", ARGUMENT),
+    ("doctor", "FARCALL_QUEUE", ARGUMENT),
+    ("ui", "FARCALL_QUEUE", ARGUMENT),
+    ("configure --print", "FARCALL_QUEUE", ARGUMENT),
 ]
 LIVE = ("logs", "run")
 """They let a task rewrite its own line."""

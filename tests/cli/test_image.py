@@ -243,7 +243,7 @@ async def test_an_image_is_pushed_and_becomes_that_of_the_jobs(
         "repository farcall will be made in us-east-1 of account 123456789012",
     ] == done.stdout.splitlines()[:2]
     assert "next: farcall doctor" in done.stderr
-    assert f"{REGISTRY}/farcall@{DIGEST}" == options(tmp_path)["container_image_uri"]
+    assert f"{REGISTRY}/farcall@{DIGEST}" == options(tmp_path)["image"]
     assert ["farcall"] == account.repositories()
 
     pushed = docker.noted("pushed")
@@ -274,7 +274,7 @@ async def test_a_repository_is_made_once_and_the_file_keeps_the_rest(
     assert "will be made" not in done.stdout
     assert "vcpu = 2  # few" in file.read_text()
     written = tomlkit.parse(file.read_text()).unwrap()["executors"]["awsbatch"]
-    assert {"vcpu": 2, "container_image_uri": f"{REGISTRY}/team/jobs@{DIGEST}"} == written
+    assert {"vcpu": 2, "image": f"{REGISTRY}/team/jobs@{DIGEST}"} == written
 
 
 async def test_nothing_is_made_unasked(account, docker, farcall_command, tmp_path):

@@ -152,7 +152,7 @@ async def test_ctrl_c_ends_the_job_with_all_its_nodes(batch, tmp_path, aws) -> N
         ([""], 1, "there is neither an image nor groups"),
         (["img", "--detach", "--dry-run"], 2, "--detach and --dry-run exclude each other"),
         (["img", "--offline"], 2, "--offline is for --dry-run"),
-        (["img", "-o", "batch_queue=none"], 1, "batch_queue is 'none'"),
+        (["img", "-o", "queue=none"], 1, "queue is 'none'"),
     ],
 )
 async def test_what_is_wrong_is_told_in_a_sentence_and_nothing_is_submitted(

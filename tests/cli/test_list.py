@@ -64,7 +64,7 @@ async def workflow(make_executor, batch):
         for job in (returned, failed, cancelled):
             await described(batch, job.id, "SUCCEEDED", "FAILED")
         filters = [{"name": "JOB_NAME", "values": ["fails-*"]}]
-        listed = batch.list_jobs(jobQueue=executor.settings.batch_queue, filters=filters)
+        listed = batch.list_jobs(jobQueue=executor.settings.queue, filters=filters)
         (parent,) = [
             job["jobId"]
             for job in listed["jobSummaryList"]

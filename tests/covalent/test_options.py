@@ -86,7 +86,9 @@ def test_defaults_are_written_to_covalents_configuration():
     section = tomllib.loads(Path(ct.get_config("sdk.config_file")).read_text())
     section = section["executors"]["awsbatch"]
     optional = {"stuck_timeout_s", "priority", "packages"}  # TOML has no word for None
-    assert {*options_of(BATCH)} - optional | {"log_stdout", "log_stderr"} == {*section}
+    own = {"queue": "batch_queue", "image": "container_image_uri"}
+    names = {own.get(name, name) for name in options_of(BATCH)}
+    assert names - optional | {"log_stdout", "log_stderr"} == {*section}
     documented = {
         "batch_queue": "covalent-batch-queue",
         "vcpu": 2,

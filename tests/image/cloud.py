@@ -46,7 +46,7 @@ def aws(knobs: TestAWS, image: str, monkeypatch: pytest.MonkeyPatch) -> TestAWS:
     """The embedded AWS, with the environment set to it; jobs run in farcall's image."""
     for name, value in knobs.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("FARCALL_CONTAINER_IMAGE_URI", image)
+    monkeypatch.setenv("FARCALL_IMAGE", image)
     return knobs
 
 

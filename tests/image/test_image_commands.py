@@ -116,7 +116,7 @@ def run(
     aws: TestAWS, installed: Path, registry: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Farcall]:
     """Runs the installed farcall, where ECR's password is that of the registry."""
-    monkeypatch.delenv("FARCALL_CONTAINER_IMAGE_URI")
+    monkeypatch.delenv("FARCALL_IMAGE")
     aws.set_registry(registry)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -155,7 +155,7 @@ async def test_an_image_is_built_and_pushed_and_jobs_run_in_it(
     pushed = run("image", "push", tag, "--repository", "team/jobs", "--yes")
 
     assert pushed.returncode == 0, pushed.stderr
-    uri = read(tmp_path / ".config/farcall/farcall.toml")["batch"]["container_image_uri"]
+    uri = read(tmp_path / ".config/farcall/farcall.toml")["batch"]["image"]
     repository, _, digest = uri.partition("@")
     assert repository == f"{registry}/team/jobs"
     assert f"sha256:{hashlib.sha256(manifest(uri)).hexdigest()}" == digest

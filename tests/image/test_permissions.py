@@ -28,9 +28,7 @@ def executor(
     """An executor with the keys of the client's user."""
     for name, value in {**enforced.aws.environment, **enforced.keys}.items():
         monkeypatch.setenv(name, value)
-    yield BatchExecutor(
-        vcpu=1, memory=0.5, retry_attempts=1, linger_s=0.02, container_image_uri=image
-    )
+    yield BatchExecutor(vcpu=1, memory=0.5, retry_attempts=1, linger_s=0.02, image=image)
     enforced.restore()
 
 

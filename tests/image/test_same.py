@@ -22,7 +22,7 @@ _PLAIN = [
 
 @pytest.fixture(scope="module")
 def outcomes(embedded, image, tmp_path_factory):
-    variables = {**embedded.environment, "FARCALL_CONTAINER_IMAGE_URI": image}
+    variables = {**embedded.environment, "FARCALL_IMAGE": image}
     return Runner(tmp_path_factory.mktemp("same"), variables).run_all(_PLAIN)
 
 

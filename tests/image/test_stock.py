@@ -44,7 +44,7 @@ def stock(
         "memory": 0.5,
         "retry_attempts": 1,
         "linger_s": 0.02,
-        "container_image_uri": "",
+        "image": "",
         "stock_image_uri": base_image,
     }
     enforced.restore()

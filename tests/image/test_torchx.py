@@ -38,7 +38,7 @@ def shell(name: str, image: str, script: str, **more: object) -> Role:
 
 def ran(runner: Runner, app: AppDef) -> tuple[str, AppState]:
     """Run an app to its end; return its handle, and how it ended."""
-    queue = os.environ["FARCALL_BATCH_QUEUE"]
+    queue = os.environ["FARCALL_QUEUE"]
     handle = runner.run(app, "aws_batch", cfg={"queue": queue}, workspace=None)
     status = runner.wait(handle, wait_interval=0.2)
     assert status is not None

@@ -28,10 +28,8 @@ class Account:
     def __init__(self, local, image=None):
         self.local = local
         env = local.environment if local else os.environ
-        self.queue = env["FARCALL_BATCH_QUEUE" if local else "FARCALL_TEST_AWS_QUEUE"]
-        self.image = (
-            image or env["FARCALL_CONTAINER_IMAGE_URI" if local else "FARCALL_TEST_AWS_IMAGE"]
-        )
+        self.queue = env["FARCALL_QUEUE" if local else "FARCALL_TEST_AWS_QUEUE"]
+        self.image = image or env["FARCALL_IMAGE" if local else "FARCALL_TEST_AWS_IMAGE"]
         self.patience_s = PATIENCE_S if local else 900
         self.batch = self.client("batch")
         self.logs = self.client("logs")

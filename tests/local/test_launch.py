@@ -220,7 +220,7 @@ def test_serve_prints_exports_until_ctrl_c(spawn):
         process.stdout.readline() for _ in client_environment("127.0.0.1", 1, AccessKey.new())
     ]
     assert lines[0].startswith("export AWS_ENDPOINT_URL=http://127.0.0.1:")
-    assert "export FARCALL_BATCH_QUEUE=farcall-local\n" in lines
+    assert "export FARCALL_QUEUE=farcall-local\n" in lines
     script = "import boto3; boto3.client('batch').describe_job_queues()"
     command = f'{sys.executable} -c "{script}"'
     subprocess.run(["sh", "-euc", "".join([*lines, command])], check=True)

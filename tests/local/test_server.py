@@ -123,7 +123,7 @@ async def test_asynchronous_clients(server):
     async with session.client("batch", **options) as batch:
         queues = await asyncio.gather(*(batch.describe_job_queues() for _ in range(20)))
         assert {reply["jobQueues"][0]["jobQueueName"] for reply in queues} == {
-            server.environment["FARCALL_BATCH_QUEUE"]
+            server.environment["FARCALL_QUEUE"]
         }
 
 

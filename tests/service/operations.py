@@ -156,7 +156,7 @@ class Meeting:
                 if operation == "GetCallerIdentity":  # asked for where IAM does not answer
                     proxy.lasting["iam *"] = "denied"
 
-            executor = self._make_executor(endpoint_url=proxy.url, container_image_uri=image)
+            executor = self._make_executor(endpoint_url=proxy.url, image=image)
             return proxy, await outcome_of(way(executor, spoil, self._folder / f"go {fault}"))
 
 

@@ -16,7 +16,7 @@ from farcall.operations.catalog import Catalog, Query
 
 async def found_by(session, query=None, catalog=None):
     catalog = catalog or Catalog(session.backend)
-    queue = BatchExecutor().settings.batch_queue
+    queue = BatchExecutor().settings.queue
     return [entry async for entry in catalog.find([queue], query or Query())]
 
 

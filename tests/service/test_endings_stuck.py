@@ -136,7 +136,7 @@ async def test_a_success_without_an_outcome_is_an_error(
         assert isinstance(error, OutcomeMissingError)
         assert error.exit_code == 0
         assert "no outcome in the bucket (or there was one, and it was delivered" in str(error)
-        assert "container_image_uri" in str(error)
+        assert "image" in str(error)
 
 
 async def test_an_image_that_lacks_the_runtime_is_named(

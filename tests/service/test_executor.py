@@ -107,7 +107,7 @@ async def test_attaching_to_what_is_no_job_of_ours_says_so(executor: BatchExecut
     with pytest.raises(JobLostError, match="does not know job nonsense"):
         await executor.attach("nonsense").result()
 
-    foreign = submit(boto3.client("batch"), executor.settings.batch_queue)
+    foreign = submit(boto3.client("batch"), executor.settings.queue)
     with pytest.raises(FarcallError, match="was not submitted by farcall"):
         await executor.attach(foreign).result()
 

@@ -93,7 +93,7 @@ async def test_a_task_of_several_calls(make_executor):
         await executor.task(fails).map([2, 3, 4], chunksize=3, return_exceptions=True)
         catalog = Catalog(session.backend)
         (entry,) = [
-            e async for e in catalog.find([executor.settings.batch_queue], Query(workflow="calls"))
+            e async for e in catalog.find([executor.settings.queue], Query(workflow="calls"))
         ]
         why = await explain(session, await described(session, entry.detail.job_id))
     assert (why.kind, why.calls) == ("failed", {"returned": 2, "raised": 1})

@@ -63,7 +63,7 @@ class Ledger:
         batch = boto3.client("batch", endpoint_url=self._aws.endpoint_url)
         try:
             return batch.list_jobs(
-                jobQueue=self._aws.environment["FARCALL_BATCH_QUEUE"],
+                jobQueue=self._aws.environment["FARCALL_QUEUE"],
                 filters=[{"name": "JOB_NAME", "values": [f"{self._name}*"]}],
             )["jobSummaryList"]
         finally:
@@ -103,7 +103,7 @@ async def test_a_submission_becomes_one_job(
     script: dict[str, list[Fault]],
 ) -> None:
     image = f"farcall-local-process:{uuid.uuid4().hex}"  # for a definition that is not there
-    async with make_executor(endpoint_url=proxy.url, container_image_uri=image) as executor:
+    async with make_executor(endpoint_url=proxy.url, image=image) as executor:
         for operation, faults in script.items():
             proxy.faults[operation] += faults
         value = await asyncio.wait_for(executor.task(ledger.function)(7), PATIENCE_S)

@@ -86,7 +86,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
 def jobs(aws: farcall_local.LocalAWS) -> dict[str, str]:
     """Return the status of each job there is, arrays as a whole."""
     listed = boto3.client("batch", endpoint_url=aws.endpoint_url).list_jobs(
-        jobQueue=aws.environment["FARCALL_BATCH_QUEUE"],
+        jobQueue=aws.environment["FARCALL_QUEUE"],
         filters=[{"name": "JOB_NAME", "values": ["sle*"]}],
     )
     return {job["jobId"]: job["status"] for job in listed["jobSummaryList"]}

@@ -173,7 +173,7 @@ async def test_cancelling_the_wait_ends_the_jobs(
 
         by_name = [{"name": "JOB_NAME", "values": [name]}]
         with closing(boto3.client("batch")) as batch:
-            queue = executor.settings.batch_queue
+            queue = executor.settings.queue
             found = batch.list_jobs(jobQueue=queue, filters=by_name)["jobSummaryList"]
         assert len(found) == 1 or moment != "waiting"
         if found:

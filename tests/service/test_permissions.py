@@ -46,7 +46,7 @@ def enforced(account, monkeypatch):
 def executor(**more):
     """An executor whose job definition is not there yet."""
     image = f"farcall-local-process:{uuid.uuid4().hex}"
-    return BatchExecutor(**{**OPTIONS, "container_image_uri": image, **more})
+    return BatchExecutor(**{**OPTIONS, "image": image, **more})
 
 
 def keys_below(account, prefix):

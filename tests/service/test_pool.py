@@ -72,7 +72,7 @@ def script(
 
 def unfinished_jobs() -> list[str]:
     batch = boto3.client("batch")
-    queue = os.environ["FARCALL_BATCH_QUEUE"]
+    queue = os.environ["FARCALL_QUEUE"]
     pages = (batch.list_jobs(jobQueue=queue, jobStatus=status) for status in _ALIVE)
     return [job["jobId"] for page in pages for job in page["jobSummaryList"]]
 

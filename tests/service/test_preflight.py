@@ -24,7 +24,7 @@ def embedded(own_embedded: farcall_local.LocalAWS) -> farcall_local.LocalAWS:
     ("option", "remedy"),
     [
         ("s3_bucket_name", "create it"),
-        ("batch_queue", "there are farcall-local"),
+        ("queue", "there are farcall-local"),
         ("batch_job_role_name", "trust policy for ecs-tasks"),
         ("batch_execution_role_name", "trust policy for ecs-tasks"),
         ("batch_job_log_group_name", "create-log-group"),
@@ -58,7 +58,7 @@ async def test_the_image_of_a_named_definition_is_used(
             ],
         },
     )
-    options = {"container_image_uri": "", "batch_job_definition_name": "the-teams-own"}
+    options = {"image": "", "batch_job_definition_name": "the-teams-own"}
     async with make_executor(**options) as executor:
         assert await executor.task(len)("abc") == 3
 
@@ -99,10 +99,10 @@ async def test_an_endpoint_nobody_listens_on_is_a_service_error(
 
 async def test_error_in_job_names_missing_options(aws, monkeypatch):
     monkeypatch.setenv("AWS_BATCH_JOB_ID", "6f1c")
-    monkeypatch.delenv("FARCALL_BATCH_QUEUE")
+    monkeypatch.delenv("FARCALL_QUEUE")
     with pytest.raises(SettingsError, match="This code runs in a job") as caught:
         await BatchExecutor(vcpu=1, memory=1).task(abs)(-1)
-    assert caught.value.option == "batch_queue"
+    assert caught.value.option == "queue"
 
 
 @pytest.mark.parametrize("options", [{"vcpu": 500}, {"num_gpus": 9}])
@@ -134,7 +134,7 @@ async def test_what_no_compute_environment_could_run_is_refused_as_things_are(
     )
     with Proxy(aws.endpoint_url) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", proxy.url)
-        async with make_executor(batch_queue="small") as executor:
+        async with make_executor(queue="small") as executor:
             for options in ({"vcpu": 500}, {"memory": 4096}, {"num_gpus": 1}):
                 (name,) = options
                 with pytest.raises(SettingsError, match=f"{name} is .* wait for ever") as caught:

@@ -277,7 +277,7 @@ def all_ended(run):
     batch = boto3.client("batch")
     found = []
     for status in ("SUCCEEDED", "FAILED"):
-        listed = batch.list_jobs(jobQueue=os.environ["FARCALL_BATCH_QUEUE"], jobStatus=status)
+        listed = batch.list_jobs(jobQueue=os.environ["FARCALL_QUEUE"], jobStatus=status)
         ids = [job["jobId"] for job in listed["jobSummaryList"]]
         for first in range(0, len(ids), 100):
             found += batch.describe_jobs(jobs=ids[first : first + 100])["jobs"]

@@ -32,7 +32,7 @@ OPTIONS = {
     "memory": 0.5,
     "retry_attempts": 1,
     "linger_s": 0.02,
-    "container_image_uri": "",
+    "image": "",
 }
 
 

@@ -15,7 +15,7 @@ def find(name: str) -> list[dict[str, Any]]:
     """Return what DescribeJobs tells of the jobs of a function; an array is one."""
     batch = boto3.client("batch")
     listed = batch.list_jobs(
-        jobQueue=os.environ["FARCALL_BATCH_QUEUE"],
+        jobQueue=os.environ["FARCALL_QUEUE"],
         filters=[{"name": "JOB_NAME", "values": [f"{name}*"]}],
     )["jobSummaryList"]
     found = [job["jobId"] for job in listed]
@@ -42,7 +42,7 @@ def terminate_all(aws: farcall_local.LocalAWS, since: float) -> None:
         environment["AWS_REGION"],
     )
     after = {"name": "AFTER_CREATED_AT", "values": [str(int(since * 1000))]}
-    queue = environment["FARCALL_BATCH_QUEUE"]
+    queue = environment["FARCALL_QUEUE"]
     for page in batch.get_paginator("list_jobs").paginate(jobQueue=queue, filters=[after]):
         for job in page["jobSummaryList"]:
             if job["status"] not in ("SUCCEEDED", "FAILED"):

@@ -61,7 +61,7 @@ def submitting(aws: farcall_local.LocalAWS, client: str) -> Iterator[Callable[..
         more: dict[str, Any] = {"arrayProperties": {"size": size}} if size else {}
         reply = batch.submit_job(
             jobName=f"{name}-{uuid.uuid4().hex[:8]}",
-            jobQueue=aws.environment["FARCALL_BATCH_QUEUE"],
+            jobQueue=aws.environment["FARCALL_QUEUE"],
             jobDefinition=definitions[wanted],
             containerOverrides={"environment": [{"name": n, "value": v} for n, v in said.items()]},
             **more,

@@ -8,11 +8,20 @@ import importlib
 import pytest
 
 from farcall.client.loop_thread import close_shared
+from farcall.model.settings import set_default_bucket
 from farcall.testing import Timing, fake_cloud
 from tests.support.timing import marked
 from tests.unit.fakes import Clock, Container
 from tests.unit.project import imported
 from tests.unit.tracking import World
+
+
+@pytest.fixture(autouse=True)
+def _bucket():
+    """What the options of most tests leave out."""
+    set_default_bucket("bucket")
+    yield
+    set_default_bucket("")
 
 
 @pytest.fixture

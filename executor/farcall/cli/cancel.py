@@ -44,7 +44,7 @@ _CODES = {
     "queues",
     multiple=True,
     metavar="NAME",
-    help="Where the jobs are, in place of batch_queue; may be repeated.",
+    help="Where the jobs are, in place of the option queue; may be repeated.",
 )
 @click.option(
     "--reason", default="cancelled by farcall cancel", show_default=True, help="Kept with the job."
@@ -124,7 +124,7 @@ async def _cancel(
 
 
 def _where(queues: Sequence[str], settings: Settings) -> list[str]:
-    return list(dict.fromkeys(queues)) or [settings.job_queue]
+    return list(dict.fromkeys(queues)) or [settings.queue]
 
 
 async def _find(

@@ -21,7 +21,7 @@ _ASKED = {
     BATCH: (
         "region",
         "s3_bucket_name",
-        "batch_queue",
+        "queue",
         "batch_job_role_name",
         "batch_execution_role_name",
         "batch_job_log_group_name",
@@ -54,7 +54,7 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
 
     \b
     farcall configure                                    asks for the most important ones
-    farcall configure --set batch_queue=my-queue         sets one, and leaves the rest
+    farcall configure --set queue=my-queue         sets one, and leaves the rest
     farcall configure --set backend=kubernetes           begins the section of Kubernetes
     farcall configure --print                            shows every option there is
 

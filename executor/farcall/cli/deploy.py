@@ -431,7 +431,7 @@ def _tell_more(state: State, kind: str, values: Mapping[str, Any]) -> None:
             is_fargate = other not in parameters.INSTANCES
             if is_fargate != (kind not in parameters.INSTANCES):
                 more = " and another job_definition_extra"
-            say(f"on {KINDS[other].text}: batch_queue={queue!r}{more}")
+            say(f"on {KINDS[other].text}: queue={queue!r}{more}")
     sys.stdout.flush()
     say("next: farcall doctor, or your script: python my_workflow.py", err=True)
 

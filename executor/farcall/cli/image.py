@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 import click
 
 import farcall_runtime
+from farcall import deploy
 from farcall.aws.clients import Aws
 from farcall.cli import docker, options_file, stacks
 from farcall.cli.printing import say
 from farcall.deploy.asking import ask
 from farcall.model.errors import FarcallError, ServiceError
-from farcall.model.names import BATCH, KUBERNETES
 from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall_runtime.contract import PROTOCOL_VERSION
@@ -32,7 +32,7 @@ from farcall_runtime.contract import PROTOCOL_VERSION
 # --- Build context of the jobs' image: farcall's Dockerfile, and what it puts into the image ----
 
 
-DOCKERFILE = Path(__file__).with_name("Dockerfile")
+DOCKERFILE = Path(deploy.__file__).with_name("Dockerfile")
 """That of the repository, to which a link leads; an installed farcall has it here."""
 
 REQUIREMENTS = "/opt/farcall/requirements.txt"
@@ -165,7 +165,6 @@ async def create_repository(access: Aws, name: str) -> None:
 _TAG = "farcall"
 _LABEL = "farcall.protocol-version"
 _PLATFORMS = {"x86_64": "linux/amd64", "arm64": "linux/arm64"}
-_OPTIONS = {BATCH: "container_image_uri", KUBERNETES: "image"}
 _MOST = 255
 """Characters that the option has room for, as Batch has in a job definition."""
 _DIGEST = f"sha256:{64 * '0'}"
@@ -304,10 +303,10 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     farcall image push my-jobs --repository team/jobs
 
     TAG is the image's name here, by default farcall. It signs docker in for the push alone, asks
-    before a repository is made, and writes the option container_image_uri, on Kubernetes image.
+    before a repository is made, and writes the option image.
     """  # noqa: D301  # click's mark for lines to be left as they are
     settings = stacks.settings_for(region)
-    option = _OPTIONS[settings.backend]
+    option = "image"
     path = path or options_file.in_force()
     before = options_file.text_of(path)
     stacks.options_of(path, before)

@@ -144,7 +144,7 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     "queues",
     multiple=True,
     metavar="NAME",
-    help="In this queue in place of batch_queue; may be repeated.",
+    help="In this queue in place of the option queue; may be repeated.",
 )
 @click.option(
     "--limit",
@@ -204,7 +204,7 @@ def list_jobs(
     if as_json:
         print_json([json_view.job(entry) for entry in entries])
         return
-    # An ID's beginning is looked for in batch_queue.
+    # An ID's beginning is looked for in queue.
     tables.show(entries, whole_ids=bool(queues))
     _say_troubles(entries)
     say(_footer(len(entries), limit, None if wholes else query), err=True)
@@ -270,7 +270,7 @@ class _Look:
         settings, session = await opened()
         self._catalog = self._catalog or Catalog(session.backend)
         self._reasons = self._reasons or Reasons(session)
-        queues = list(dict.fromkeys(self.queues)) or [settings.job_queue]
+        queues = list(dict.fromkeys(self.queues)) or [settings.queue]
         if not self.wholes:
             return await self._shown(
                 self._reasons, await self._find(self._catalog, session, queues)

@@ -31,7 +31,7 @@ def run_local(
     farcall local -- python my_workflow.py     a fresh AWS for one command
     farcall local                              prints the export lines, then serves until Ctrl-C
 
-    With --docker a job runs in a container of the image that container_image_uri names, with a
+    With --docker a job runs in a container of the image that the option image names, with a
     docker engine of this machine. Otherwise a job is a process of this machine, and its memory is
     not limited.
 

@@ -199,7 +199,7 @@ async def _one(reference: str | None, *, quiet: bool) -> tuple[Session, Entry]:
 async def _all_of(query: Query) -> tuple[Session, list[Entry]]:
     """Return the jobs that are asked for, the oldest first."""
     settings, session = await opened()
-    queue = settings.job_queue
+    queue = settings.queue
     found = [entry async for entry in Catalog(session.backend).find([queue], query)]
     if not found:
         what = f"run {query.run}" if query.run else f"workflow {query.workflow} of {query.user}"

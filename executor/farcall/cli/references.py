@@ -33,7 +33,7 @@ async def job_id(
         UnknownError: There is none, or there are several.
         ServiceError: AWS refused a call.
     """
-    finder = Finder(session.backend, [settings.job_queue], this_user())
+    finder = Finder(session.backend, [settings.queue], this_user())
     if reference is not None:
         return await _one(finder, reference, quiet=quiet)
     newest = await finder.newest(settings.workflow or None)
@@ -56,7 +56,7 @@ async def job_ids(
     """
     if not references:
         return [await job_id(settings, session, None)], {}
-    return await found(Finder(session.backend, [settings.job_queue], this_user()), references)
+    return await found(Finder(session.backend, [settings.queue], this_user()), references)
 
 
 async def found(

@@ -40,7 +40,7 @@ _RUN = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
     "assignments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Another value of an option, such as memory=8, retry_attempts=3 or batch_queue=big.",
+    help="Another value of an option, such as memory=8, retry_attempts=3 or queue=big.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would run.")
 @click.option("--yes", is_flag=True, help="Do not ask before several jobs are submitted.")
@@ -105,10 +105,10 @@ async def _look(
         job_id = await references.job_id(settings, session, reference)
         plans = [await retry.plan(session, settings, job_id, failed=failed)]
     else:
-        entries = await retry.jobs_of(session, [settings.job_queue], reference)
+        entries = await retry.jobs_of(session, [settings.queue], reference)
         if not entries:
             raise UnknownError(
-                f"no job of run {reference} has failed{in_queues([settings.job_queue])}; "
+                f"no job of run {reference} has failed{in_queues([settings.queue])}; "
                 f"`farcall list --run {reference}` shows its jobs"
             )
         plans = []

@@ -40,7 +40,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     show_default=True,
     help="Jobs submitted since then.",
 )
-@click.option("--queue", "queues", multiple=True, help="By default the option batch_queue.")
+@click.option("--queue", "queues", multiple=True, help="By default the option queue.")
 @click.option("--all-users", is_flag=True, help="Everybody's jobs, and not only yours.")
 @click.option(
     "--covalent",

@@ -29,7 +29,7 @@ from farcall.model.errors import FarcallError, SettingsError, TaskNotPicklableEr
 from farcall.model.interrupts import left_by
 from farcall.model.names import named
 from farcall.model.option_signatures import shows_options
-from farcall.model.settings import Settings
+from farcall.model.settings import Settings, default_bucket
 from farcall.model.start_script import HERE
 from farcall.model.submission import CommandSubmission
 from farcall.payload.pickling import Call, Packed
@@ -93,14 +93,21 @@ class BatchExecutor:
                 "options by name, such as BatchExecutor(vcpu=2)",
                 option="settings",
             )
-        self.settings = settings.replace(**options) if settings else Settings(**options)
+        self._settings = settings.replace(**options) if settings else Settings(**options)
         self._unfinished: dict[str, asyncio.AbstractEventLoop] = {}
         # By event loop: those of the blocks that are inside, one in another.
         self._entered: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Session]]
         self._entered = weakref.WeakKeyDictionary()
 
+    @property
+    def settings(self) -> Settings:
+        """The options."""
+        if not self._settings.s3_bucket_name and default_bucket():
+            return self._settings.with_options(s3_bucket_name=default_bucket())
+        return self._settings
+
     def __repr__(self) -> str:
-        given = sorted(self.settings.model_fields_set)
+        given = sorted(self._settings.model_fields_set)
         options = ", ".join(
             f"{name}=..."  # may hold secrets
             if name == "job_definition_extra"

@@ -290,7 +290,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
 
         Args:
             **options: ``vcpu``, ``memory``, ``num_gpus``, ``time_limit``, ``retry_attempts``,
-                ``retry_on``, ``batch_queue``, ``priority``, ``share_identifier`` and ``tags``.
+                ``retry_on``, ``queue``, ``priority``, ``share_identifier`` and ``tags``.
 
         Raises:
             NothingToRetryError: Each call has given a value, the job has not ended, or what was

@@ -273,7 +273,7 @@ async def _queues(
     hints = await _each(lambda where: bundles.queue_of(store, where), places)
     # Kubernetes has jobs without a queue: an empty name stands for all of the namespace.
     return {
-        where: list(dict.fromkeys(q for q in (hint, settings.job_queue) if q)) or [""]
+        where: list(dict.fromkeys(q for q in (hint, settings.queue) if q)) or [""]
         for where, hint in zip(places, hints, strict=True)
     }
 

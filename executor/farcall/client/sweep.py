@@ -153,7 +153,7 @@ class Sweep(Awaitable[list[R]]):
 
         Args:
             **options: ``vcpu``, ``memory``, ``num_gpus``, ``time_limit``, ``retry_attempts``,
-                ``retry_on``, ``batch_queue``, ``priority``, ``share_identifier`` and ``tags``.
+                ``retry_on``, ``queue``, ``priority``, ``share_identifier`` and ``tags``.
 
         Raises:
             FarcallError: Nothing was submitted yet, or somebody still waits for the map.

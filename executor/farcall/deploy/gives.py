@@ -46,14 +46,14 @@ def options(
         there: The options of the file that they are for.
     """
     architecture = state.parameters["Architecture"]
-    found: dict[str, Any] = {"region": region, "batch_queue": queues(state)[kind]}
+    found: dict[str, Any] = {"region": region, "queue": queues(state)[kind]}
     found |= names(state)
     defaults = Settings.model_fields
     prefix = state.parameters["KeyPrefix"].rstrip("/")
     for option, value in (("architecture", architecture), ("prefix", prefix)):
         if option in there or value != defaults[option].default:
             found[option] = value
-    if "packages" not in there and not there.get("container_image_uri"):
+    if "packages" not in there and not there.get("image"):
         found["packages"] = _PACKAGES
     extra = without_fargate(there.get(_EXTRA, {}))
     if kind in (FARGATE, FARGATE_SPOT):
@@ -81,8 +81,8 @@ def of_stack(name: str, region: str, there: Mapping[str, Any]) -> list[str]:
     found = [o for o, start in begins.items() if str(there.get(o, "")).startswith(start)]
     if there.get("batch_job_log_group_name") == f"/farcall/{name}":
         found.append("batch_job_log_group_name")
-    if there.get("batch_queue") in [f"{name}-{kind}" for kind in KINDS]:
-        found += [o for o in ("batch_queue", "region", "architecture") if o in there]
+    if there.get("queue") in [f"{name}-{kind}" for kind in KINDS]:
+        found += [o for o in ("queue", "region", "architecture") if o in there]
         found += ["packages"] if there.get("packages") == _PACKAGES else []
         if _EXTRA in there and not without_fargate(there[_EXTRA]):
             found.append(_EXTRA)
@@ -129,6 +129,6 @@ def main_kind(state: State, asked: Sequence[str], there: Mapping[str, Any]) -> s
     by_queue = {queue: kind for kind, queue in queues(state).items()}
     return (
         next(iter(asked), "")
-        or by_queue.get(there.get("batch_queue", ""))
+        or by_queue.get(there.get("queue", ""))
         or next(iter(by_queue.values()))
     )

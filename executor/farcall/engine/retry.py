@@ -143,7 +143,7 @@ calls its arguments are, those that are left out among them."""
 
 CHANGEABLE = (
     *("vcpu", "memory", "num_gpus", "time_limit", "retry_attempts", "retry_on", "tags"),
-    *("batch_queue", "priority", "share_identifier"),
+    *("queue", "priority", "share_identifier"),
     *("queue", "priority_class", "max_parallel", "ttl"),
 )
 """Options that a retry may have of its own: all that a submission says beside its definition, on
@@ -846,7 +846,7 @@ async def _submit(session: Session, plan: Plan, settings: Settings) -> list[Retr
         told: list[Note] = []
 
         async def tell(where: Location, copied: _Copied = copied, told: Any = told) -> None:
-            note = Note(where, settings.job_queue, copied.origin(), copied.skips())
+            note = Note(where, settings.queue, copied.origin(), copied.skips())
             await write(store, plan.submission, note)
             told[:] = [note]
 

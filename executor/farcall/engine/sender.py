@@ -254,7 +254,7 @@ class Sender:
             try:
                 return await self._backend.submit(job, ticket)
             except ServiceError as error:
-                queue = job.settings.job_queue
+                queue = job.settings.queue
                 found = await self._follow_up(bundle, queue, error, ticket, tries)
                 if found:
                     return found
@@ -505,7 +505,7 @@ class Launcher:
 
         Whoever cancelled waits for a shorter look: what turns up later is ended.
         """
-        name, queue = job.name, job.settings.job_queue
+        name, queue = job.name, job.settings.queue
         found = await self._in_flight.look(name, queue, error)
         if not found:
             try:
@@ -520,7 +520,7 @@ class Launcher:
         goes_on = f"it was submitted again, as job {kept}" if kept else "it was given up"
         self._in_flight.follow(
             job.name,
-            job.settings.job_queue,
+            job.settings.queue,
             f"{WITHDRAWN}; {goes_on}",
             most=lost,
             kept=kept,

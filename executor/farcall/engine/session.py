@@ -57,7 +57,7 @@ _CONNECTION_OPTIONS = (
     *("s3_encryption", "s3_kms_key_id", "kubeconfig", "context", "namespace"),
 )
 _PLATFORM_OPTIONS = (
-    "batch_queue",
+    "queue",
     "batch_job_role_name",
     "batch_execution_role_name",
     "batch_job_log_group_name",

@@ -24,7 +24,7 @@ _SIGNAL_EXIT = 128  # a shell's way to tell a signal by an exit code
 
 LOST = "raise retry_attempts, or run it on capacity that is not reclaimed (on-demand)"
 MEMORY = "raise memory"
-SUBNET = "the subnets of batch_queue's compute environment need a way to"
+SUBNET = "the subnets of the queue's compute environment need a way to"
 """What is to be done about more than one kind of ending."""
 
 OWN_REASON = "farcall: "

@@ -54,7 +54,7 @@ class SettingsError(FarcallError, ValueError):
     """An option has a wrong value, or names something that does not exist in the account.
 
     Attributes:
-        option: Name of the option, such as ``"batch_queue"``.
+        option: Name of the option, such as ``"queue"``.
     """
 
     def __init__(self, message: str, *, option: str = "") -> None:

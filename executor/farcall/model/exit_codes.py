@@ -15,7 +15,6 @@ class _Words(NamedTuple):
     """What a platform calls the things that are to be seen to.
 
     Attributes:
-        image: Option that names an image with the task runner.
         extra: Option that is merged into the platform's own document.
         rights: What has to be allowed to ask the bucket.
         network: What needs a way to the bucket.
@@ -23,7 +22,6 @@ class _Words(NamedTuple):
         limits: Where limits of processes are set.
     """
 
-    image: str
     extra: str
     rights: str
     network: str
@@ -33,7 +31,6 @@ class _Words(NamedTuple):
 
 _WORDS = {
     PLATFORMS[BATCH]: _Words(
-        "container_image_uri",
         "job_definition_extra",
         "batch_job_role_name",
         SUBNET,
@@ -42,7 +39,6 @@ _WORDS = {
         "ulimits in job_definition_extra",
     ),
     PLATFORMS[KUBERNETES]: _Words(
-        "image",
         "pod_overlay",
         "what service_account or s3_secret gives the pod",
         "pods need a way to",
@@ -80,7 +76,7 @@ def _exits(words: _Words) -> dict[int, Verdict]:
         ExitCode.BAD_ENVIRONMENT: Verdict(
             errors.ImageError,
             "the image did not understand how it was started",
-            f"build the image of {words.image} from this version's Dockerfile, and leave out of "
+            "build the image from this version's Dockerfile, and leave out of "
             f"{words.extra} what sets FARCALL_ variables",
         ),
         ExitCode.BUNDLE_MISSING: Verdict(
@@ -99,8 +95,7 @@ def _exits(words: _Words) -> dict[int, Verdict]:
         ExitCode.VERSION_MISMATCH: Verdict(
             errors.VersionMismatchError,
             "workflow and image run different versions",
-            "use the same Python minor and the same farcall here and in the image of "
-            f"{words.image}",
+            "use the same Python minor and the same farcall here and in the image",
         ),
         ExitCode.TIMED_OUT: Verdict(
             errors.JobTimeoutError, "the job ran longer than time_limit", "raise time_limit"
@@ -108,7 +103,7 @@ def _exits(words: _Words) -> dict[int, Verdict]:
         ExitCode.UNREADABLE: Verdict(
             errors.TaskError,
             "the image could not read the function or its arguments",
-            f'set packages to "auto", or install what they import in the image of {words.image}',
+            'set packages to "auto", or install what they import in the image',
         ),
         ExitCode.OUTCOME_NOT_STORED: Verdict(
             errors.OutcomeMissingError,
@@ -160,12 +155,12 @@ def _exits(words: _Words) -> dict[int, Verdict]:
         126: Verdict(
             errors.ImageError,
             "the image's entry point could not be run",
-            f"build the image of {words.image} from farcall's Dockerfile",
+            "build the image from farcall's Dockerfile",
         ),
         ExitCode.RAISED: Verdict(
             errors.JobError,
             "the container left with an error before it could store an outcome",
-            f"its log says more; most likely the image of {words.image} was not built from "
+            "its log says more; most likely the image was not built from "
             "farcall's Dockerfile (Python leaves like this where it lacks farcall_runtime)",
         ),
     }

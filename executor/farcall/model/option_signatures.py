@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 GROUPS = {
     "What a task gets": (
-        *("vcpu", "memory", "num_gpus", "time_limit", "container_image_uri", "stock_image_uri"),
+        *("vcpu", "memory", "num_gpus", "time_limit", "image", "stock_image_uri"),
         "nodes",
         *("instance_type", "architecture", "packages", "extra_packages", "exclude_packages"),
         *("sources", "exclude_sources"),
@@ -28,7 +28,7 @@ GROUPS = {
         *("retry_attempts", "retry_on", "stuck_timeout_s", "poll_freq", "linger_s"),
     ),
     "Where things are": (
-        *("backend", "batch_queue", "s3_bucket_name", "prefix", "batch_job_role_name"),
+        *("backend", "queue", "s3_bucket_name", "prefix", "batch_job_role_name"),
         *("batch_execution_role_name", "batch_job_log_group_name", "batch_job_definition_name"),
         *("s3_encryption", "s3_kms_key_id", "endpoint_url", "cache_dir"),
     ),
@@ -40,8 +40,8 @@ GROUPS = {
     ),
     "What a task prints": ("log_level", "output"),
     "On Kubernetes": (
-        *("kubeconfig", "context", "namespace", "service_account", "image", "image_pull_secrets"),
-        *("queue", "scheduler", "priority_class", "node_selector", "tolerations", "mounts"),
+        *("kubeconfig", "context", "namespace", "service_account", "image_pull_secrets"),
+        *("scheduler", "priority_class", "node_selector", "tolerations", "mounts"),
         *("shm_size", "s3_secret", "max_parallel", "ttl", "pod_overlay"),
     ),
 }

@@ -121,21 +121,42 @@ def _default_region() -> str:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
 
 
+_default_bucket = ""
+
+
+def default_bucket() -> str:
+    """Return the default of ``s3_bucket_name``: empty, but for a fake cloud's."""
+    return _default_bucket
+
+
+def set_default_bucket(name: str) -> None:
+    """Set the default of ``s3_bucket_name`` in this process."""
+    global _default_bucket
+    _default_bucket = name
+
+
+DEFAULT_QUEUE = "farcall-ec2"
+"""The queue on AWS Batch that ``farcall deploy`` creates first."""
+
+
 class Place(NamedTuple):
     """What errors call the things that options are set in.
 
     Attributes:
         constructor: The class that takes them as arguments.
         file: The file that has the section.
+        names: Names of options there that differ from farcall's.
     """
 
     constructor: str
     file: str
+    names: Mapping[str, str] = {}
 
     def argument(self, option: str) -> str:
         """Return what errors call an option that was passed as an argument."""
         # Of farcall's own there are several: executors, tasks, with_options.
-        return "an argument" if self is _HOME else f"{self.constructor}({option}=...)"
+        name = self.names.get(option, option)
+        return "an argument" if self is _HOME else f"{self.constructor}({name}=...)"
 
 
 _HOME = Place("BatchExecutor", "farcall.toml")
@@ -148,7 +169,7 @@ class CommandOptions(TypedDict, total=False):
     profile: str
     region: str
     credentials: str | os.PathLike[str]
-    batch_queue: str
+    queue: str
     s3_bucket_name: str
     batch_job_definition_name: str
     batch_execution_role_name: str
@@ -163,7 +184,6 @@ class CommandOptions(TypedDict, total=False):
     time_limit: int | str | timedelta
     poll_freq: float | str | timedelta
     cache_dir: str | os.PathLike[str]
-    container_image_uri: str
     stock_image_uri: str
     architecture: Literal["x86_64", "arm64"]
     packages: str | os.PathLike[str] | list[str] | None
@@ -192,7 +212,6 @@ class CommandOptions(TypedDict, total=False):
     context: str
     namespace: str
     service_account: str
-    queue: str
     scheduler: Literal["default", "volcano", "kueue"]
     priority_class: str
     image_pull_secrets: list[str]
@@ -228,10 +247,12 @@ class Settings(BaseModel):
         credentials: Path of the AWS credentials file. The default leaves the choice to
             ``AWS_SHARED_CREDENTIALS_FILE``. Keys in the environment come before either, unless
             ``profile`` names one of the file.
-        batch_queue: Name or ARN of the job queue.
+        queue: On AWS Batch name or ARN of the job queue, ``farcall-ec2`` by default, which
+            ``farcall deploy`` creates. On Kubernetes Kueue's LocalQueue or Volcano's queue; empty
+            for none.
         s3_bucket_name: Bucket for payloads, results and output of functions, or the ARN or alias
             of an access point of it; empty for none, where there are command jobs alone.
-        batch_job_definition_name: Definition whose image is used where ``container_image_uri``
+        batch_job_definition_name: Definition whose image is used where ``image``
             is empty; where there is no such definition, the stock image is.
             farcall submits with definitions of its own, named by their content.
         batch_execution_role_name: Name or ARN of the role that pulls the image and writes the
@@ -257,8 +278,8 @@ class Settings(BaseModel):
         cache_dir: Folder for arguments and values that would take half the memory that is left,
             and where values of more than 64 MiB lie on their way into Covalent's store. The
             default stands for the system's folder for temporary files (``TMPDIR``).
-        container_image_uri: Image of the jobs, built from farcall's Dockerfile. Where it is empty
-            jobs run in the stock image and fetch from the bucket what they need of farcall.
+        image: Image of the jobs, built from farcall's Dockerfile. Where it is empty, jobs run in
+            the stock image and fetch from the bucket what they need of farcall.
         stock_image_uri: Image that has Python, of this minor version, and nothing of farcall's;
             empty for ``public.ecr.aws/docker/library/python:3.X-slim-trixie``.
         architecture: Processor of the jobs, ``x86_64`` or ``arm64``: what is made here for them
@@ -311,7 +332,6 @@ class Settings(BaseModel):
         namespace: Namespace of the jobs; empty for the context's, else ``default``.
         service_account: Service account of the pods, whose rights their tasks have; empty for
             none, where no token is mounted either.
-        queue: Kueue's LocalQueue, or Volcano's queue; empty for none.
         scheduler: What places the pods: ``default`` is the cluster's own, ``volcano`` Volcano, and
             with ``kueue`` jobs are made suspended, and Kueue admits them.
         priority_class: PriorityClass of the pods; empty for the cluster's default.
@@ -327,8 +347,6 @@ class Settings(BaseModel):
         ttl: Seconds after which an ended job is deleted, at least 60, with its pods and their
             logs; None never, for which a file and the environment say ``never``.
         pod_overlay: Merged into the pods' template: any field of its metadata and its spec.
-        image: Image of the pods, as ``container_image_uri`` is of Batch's jobs; empty for the
-            stock image.
         mounts: What is mounted into the pods, tables with type, src, dst, readonly and perm. A
             ``volume`` is a claim, ``bind`` a path of the node, ``device`` a device of it.
         shm_size: Size of ``/dev/shm``, which counts as memory; a number counts GiB. None leaves
@@ -348,21 +366,15 @@ class Settings(BaseModel):
     profile: str = "default"
     region: str = Field(default_factory=_default_region, pattern=r"^[a-z0-9-]+$")
     credentials: _Path = "~/.aws/credentials"
-    batch_queue: _OnBatch = Field("covalent-batch-queue", pattern=rf"^({_NAME}|arn:.+)$")
+    queue: str = ""
     s3_bucket_name: str = Field(
-        "covalent-batch-job-resources",
+        default_factory=default_bucket,
         pattern=rf"^([a-z0-9][a-z0-9._-]{{1,61}}[a-z0-9]|{_ACCESS_POINT}|)$",
     )
-    batch_job_definition_name: _OnBatch = Field(
-        "covalent-batch-jobs", pattern=rf"^({_NAME}(:\d+)?|arn:.+|)$"
-    )
-    batch_execution_role_name: _OnBatch = Field(
-        "ecsTaskExecutionRole", pattern=rf"^({_ROLE}|arn:.+|)$"
-    )
-    batch_job_role_name: _OnBatch = Field("CovalentBatchJobRole", pattern=rf"^({_ROLE}|arn:.+|)$")
-    batch_job_log_group_name: _OnBatch = Field(
-        "covalent-batch-job-logs", pattern=r"^[A-Za-z0-9_/.#-]{0,512}$"
-    )
+    batch_job_definition_name: _OnBatch = Field("", pattern=rf"^({_NAME}(:\d+)?|arn:.+|)$")
+    batch_execution_role_name: _OnBatch = Field("", pattern=rf"^({_ROLE}|arn:.+|)$")
+    batch_job_role_name: _OnBatch = Field("", pattern=rf"^({_ROLE}|arn:.+|)$")
+    batch_job_log_group_name: _OnBatch = Field("", pattern=r"^[A-Za-z0-9_/.#-]{0,512}$")
     vcpu: Annotated[float, Number] = Field(2, gt=0, allow_inf_nan=False)
     memory: Annotated[float, Gib] = Field(3.75, ge=4 / 1024, allow_inf_nan=False)
     num_gpus: Annotated[int, Number] = Field(0, ge=0)
@@ -372,7 +384,6 @@ class Settings(BaseModel):
     time_limit: Annotated[int, Seconds] = Field(300, ge=60)
     poll_freq: Annotated[float, Seconds] = Field(10, ge=0, allow_inf_nan=False)
     cache_dir: _Path = DEFAULT_CACHE_DIR
-    container_image_uri: _OnBatch = Field("", max_length=255)
     stock_image_uri: str = Field("", max_length=255)
     architecture: Literal["x86_64", "arm64"] = "x86_64"
     packages: Annotated[str | list[str] | None, Packages] = None
@@ -407,7 +418,6 @@ class Settings(BaseModel):
     context: _OnKubernetes = ""
     namespace: _OnKubernetes = Field("", pattern=rf"^({LABEL}|)$")
     service_account: _OnKubernetes = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
-    queue: _OnKubernetes = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
     scheduler: Annotated[Literal["default", "volcano", "kueue"], _ON_KUBERNETES] = "default"
     priority_class: Annotated[str, _ON_KUBERNETES] = Field(
         "", pattern=_OBJECT, max_length=LONGEST_NAME
@@ -421,7 +431,7 @@ class Settings(BaseModel):
     pod_overlay: Annotated[dict[str, Any], _ON_KUBERNETES] = Field(
         {}, repr=False
     )  # may hold secrets
-    image: _OnKubernetes = Field("", pattern=r"^\S*$", max_length=512)
+    image: str = Field("", pattern=r"^\S*$", max_length=255)
     mounts: Annotated[list[dict[str, Any]], Mounts, _ON_KUBERNETES] = []
     shm_size: Annotated[float | None, Gib, _ON_KUBERNETES] = Field(None, gt=0, allow_inf_nan=False)
 
@@ -468,7 +478,7 @@ class Settings(BaseModel):
                 **{name: f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in environment},
                 **{name: place.argument(name) for name in options},
             }
-            raise _explain(error, sources) from None
+            raise _explain(error, sources, place.names) from None
 
     @field_validator("*", mode="before")
     @classmethod
@@ -486,6 +496,19 @@ class Settings(BaseModel):
         if prefix and not is_key(prefix):
             raise ValueError("no // is allowed, and no . or .. between slashes")
         return prefix
+
+    @field_validator("queue")
+    @classmethod
+    def _check_queue(cls, queue: str, field: ValidationInfo) -> str:
+        if field.data.get("backend") == KUBERNETES:
+            if len(queue) > LONGEST_NAME or not re.fullmatch(_OBJECT, queue):
+                raise ValueError(_OBJECT_NAME)
+            return queue
+        if queue and not re.fullmatch(rf"{_NAME}|arn:.+", queue):
+            raise ValueError(
+                "a queue's name (up to 128 letters, digits, - and _) or its ARN is allowed"
+            )
+        return queue or DEFAULT_QUEUE
 
     @field_validator("endpoint_url", "page_url")
     @classmethod
@@ -524,16 +547,6 @@ class Settings(BaseModel):
         """Image that holds Python alone, of this process's minor version."""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return self.stock_image_uri or f"{_STOCK_IMAGE}:{version}-slim-trixie"
-
-    @property
-    def job_queue(self) -> str:
-        """The queue on any platform; empty where jobs have none."""
-        return self.queue if self.backend == KUBERNETES else self.batch_queue
-
-    @property
-    def task_image(self) -> str:
-        """The image on any platform that holds the task runner; empty where none is named."""
-        return self.image if self.backend == KUBERNETES else self.container_image_uri
 
     @property
     def attempts(self) -> int:
@@ -575,6 +588,8 @@ class Settings(BaseModel):
         """
         backend = options.get("backend", self.backend)
         kept = self.model_fields_set & options_of(backend if backend in SECTIONS else self.backend)
+        if backend != self.backend:
+            kept -= {"queue", "image"}  # a queue of Batch is none of Kueue
         given = {name: getattr(self, name) for name in kept}
         return type(self)(**{**given, **options})
 
@@ -866,8 +881,6 @@ def _refuse_other_backend(given: Mapping[str, Any], place: Place) -> None:
 
 
 _PAIRS = {
-    "batch_queue": "queue",
-    "container_image_uri": "image",
     "batch_job_role_name": "service_account",
     "priority": "priority_class",
     "job_definition_extra": "pod_overlay",
@@ -876,19 +889,25 @@ _COUNTERPARTS = {**_PAIRS, **{name: other for other, name in _PAIRS.items()}}
 """What does for one platform what an option does for the other."""
 
 
-def _explain(error: ValidationError, sources: Mapping[str, str]) -> SettingsError:
+def _explain(
+    error: ValidationError, sources: Mapping[str, str], names: Mapping[str, str]
+) -> SettingsError:
     problems = error.errors()
-    lines = [_explain_one(problem, sources) for problem in problems]
-    return SettingsError("\n".join(lines), option=str(problems[0]["loc"][0]))
+    lines = [_explain_one(problem, sources, names) for problem in problems]
+    option = str(problems[0]["loc"][0])
+    return SettingsError("\n".join(lines), option=names.get(option, option))
 
 
-def _explain_one(problem: ErrorDetails, sources: Mapping[str, str]) -> str:
+def _explain_one(
+    problem: ErrorDetails, sources: Mapping[str, str], names: Mapping[str, str]
+) -> str:
     option = str(problem["loc"][0])
     found = problem["input"]
     kind = type(found).__name__
     shown = f"a {kind}" if option in _SECRET else f"{_PASSWORD.sub('', repr(found))} ({kind})"
     source = sources.get(option, "AWS_REGION or AWS_DEFAULT_REGION")  # other defaults are valid
-    return f"{option} is {shown}: {_allowed(option, problem)}. The value comes from {source}"
+    name = names.get(option, option)
+    return f"{name} is {shown}: {_allowed(option, problem)}. The value comes from {source}"
 
 
 def _allowed(option: str, problem: ErrorDetails) -> str:
@@ -912,9 +931,8 @@ _OBJECT_NAME = "an object's name (up to 253 lower-case letters, digits, - and .)
 PATTERNS = {
     "region": "a region's name, such as eu-west-1, is allowed",
     "namespace": "a namespace's name (up to 63 lower-case letters, digits and -) is allowed",
-    **dict.fromkeys(("service_account", "queue", "priority_class", "s3_secret"), _OBJECT_NAME),
+    **dict.fromkeys(("service_account", "priority_class", "s3_secret"), _OBJECT_NAME),
     "image": "an image such as registry.example/mine:1, without blanks, is allowed",
-    "batch_queue": "a queue's name (up to 128 letters, digits, - and _) or its ARN is allowed",
     "s3_bucket_name": "3 to 63 lower-case letters, digits, dots and hyphens are allowed, "
     "or the ARN of an access point in one region, or an empty text for none",
     "batch_job_definition_name": "a definition's name, name:revision or ARN is allowed",

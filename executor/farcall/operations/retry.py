@@ -14,7 +14,7 @@ from farcall.model.settings import Settings
 from farcall.model.settings_help import describe
 from farcall.operations.catalog import Catalog, Entry, Query
 
-SHOWN = ("vcpu", "memory", "num_gpus", "time_limit", "retry_attempts", "batch_queue")
+SHOWN = ("vcpu", "memory", "num_gpus", "time_limit", "retry_attempts", "queue")
 """Options that a page offers to be changed, in this order."""
 
 _UNITS = {"memory": "GiB", "time_limit": "s"}

@@ -395,7 +395,7 @@ def _explain(error: UvError, pins: Sequence[Pin], target: Target, source: Source
         f"packages: {len(lacking)} cannot be had as wheels for {target}, and nothing is built "
         f"here:\n{lines}\ntake versions that have one, leave them out with "
         f"exclude_packages={sorted(pin.name for pin in lacking)}, or build an image with them "
-        "(container_image_uri, image on Kubernetes)",
+        "(image)",
         option="packages",
     )
 

@@ -90,7 +90,7 @@ def _make(target: Target, folder: Path) -> Archive:
     except OSError as error:
         raise FarcallError(
             f"farcall's runtime cannot be packed for the jobs: {error}; mend that, or set "
-            "container_image_uri (image on Kubernetes) to one built from farcall's Dockerfile"
+            "image to one built from farcall's Dockerfile"
         ) from error
 
 
@@ -119,7 +119,7 @@ def _find(name: str, here: Mapping[str, installed.Found]) -> installed.Found:
         return here[name]
     raise FarcallError(
         f"{name} has no metadata here, so it cannot travel with the jobs; install farcall anew, "
-        "in a virtual environment, or set container_image_uri (image on Kubernetes) to one built "
+        "in a virtual environment, or set image to one built "
         "from farcall's Dockerfile"
     )
 
@@ -128,9 +128,7 @@ def _files(found: installed.Found) -> Iterator[File]:
     """Yield the modules of a distribution and its metadata, without its scripts."""
     about = installed.describe(found)
     if about.problem:
-        raise FarcallError(
-            f"{about.name} {about.problem}; or set container_image_uri (image on Kubernetes)"
-        )
+        raise FarcallError(f"{about.name} {about.problem}; or set image")
     for file in installed.content(found, about).files:
         inside = file.name.removeprefix(f"{installed.SITE}/")
         if inside != file.name:
@@ -156,7 +154,7 @@ def _fetched(version: str, target: Target, place: Path) -> Iterator[File]:
     except FarcallError as error:
         raise FarcallError(
             f"{pin} cannot be fetched for {target}: {error}; set architecture to that of the "
-            "jobs, or container_image_uri (image on Kubernetes) to one built from farcall's "
+            "jobs, or image to one built from farcall's "
             "Dockerfile"
         ) from error
     for found in installed.scan([str(place / installed.SITE)]):

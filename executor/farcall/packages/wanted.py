@@ -174,7 +174,7 @@ def explain(error: UvError, target: Target) -> FarcallError:
         return SettingsError(
             f"packages cannot be had as wheels for {target}, and nothing is built here: {error}\n"
             "take a version that has one, leave it out with exclude_packages, or build an image "
-            "(container_image_uri, image on Kubernetes)",
+            "(image)",
             option="packages",
         )
     return SettingsError(

@@ -153,7 +153,7 @@ class Bundle:
                 "attempts": settings.attempts,
                 "retry_on": settings.retry_on,
                 "time_limit_s": settings.time_limit,
-                "queue": settings.job_queue,
+                "queue": settings.queue,
                 **self._facts,
                 **({contract.SHARED: shared} if shared else {}),
                 **({contract.PACKAGES: self._packages} if self._packages else {}),

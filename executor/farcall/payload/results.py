@@ -41,12 +41,12 @@ _IS_LACKING = (
 )
 _LACKS_LIBRARY = (
     "The image of the job has no {0}, a library of the system's: packages do not bring those "
-    "along. Set container_image_uri (image on Kubernetes) to one that has it (docs/image.md), or "
+    "along. Set image to one that has it (docs/image.md), or "
     "look for a package that needs none, as opencv-python-headless does not need libGL"
 )
 _IS_TOO_OLD = (
     "The image of the job has an older {0} than a package was built for: set "
-    "container_image_uri (image on Kubernetes) to one of a newer Linux, or name an older version "
+    "image to one of a newer Linux, or name an older version "
     "of the package"
 )
 _IS_NOT_SENT = (

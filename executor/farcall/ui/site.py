@@ -125,7 +125,7 @@ class Options:
         port: Its port; 0 takes a free one.
         read_only: Whether nothing can be cancelled or run again on it.
         span: How long ago a job may have been submitted.
-        queues: Names or ARNs of the queues; without any the option ``batch_queue`` counts.
+        queues: Names or ARNs of the queues; without any the option ``queue`` counts.
         everybody: Whether the jobs of all users are shown, and not only one's own.
         covalent: The Covalent server by which electrons are cancelled.
     """
@@ -152,7 +152,7 @@ class Site:
 
     def __init__(self, settings: Settings, options: Options) -> None:
         self.options = options
-        self.queues = list(options.queues) or [settings.job_queue]
+        self.queues = list(options.queues) or [settings.queue]
         self._settings = settings
         self._account = Account(settings)
         self.jobs = Jobs(self._account, self.queues, options.span, everybody=options.everybody)

@@ -60,6 +60,7 @@ class Place:
         self.environment = {
             "KUBECONFIG": str(self._file),
             "FARCALL_BACKEND": "kubernetes",
+            "FARCALL_QUEUE": "",
             "FARCALL_NAMESPACE": NAMESPACE,
             "FARCALL_S3_SECRET": S3_SECRET,
         }

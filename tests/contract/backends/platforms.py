@@ -123,7 +123,7 @@ class Jobs:
 
     async def listed(self, **how: Any) -> list[JobDetail]:
         """Return the jobs of the queue."""
-        queue = Settings().job_queue
+        queue = Settings().queue
         return [job async for page in self.backend.list_jobs(queue, **how) for job in page]
 
 
@@ -157,7 +157,7 @@ class Fake:
     """The fake cloud; what goes wrong is scripted before."""
 
     tells_places = True
-    image_option = "container_image_uri"
+    image_option = "image"
     retries_nodes = True
 
     def __init__(self, cloud: FakeCloud) -> None:
@@ -176,7 +176,7 @@ class EmbeddedBatch:
     """AWS Batch as the embedded AWS has it, by HTTP."""
 
     tells_places = True
-    image_option = "container_image_uri"
+    image_option = "image"
     retries_nodes = True
 
     def __init__(self, aws: LocalAWS) -> None:

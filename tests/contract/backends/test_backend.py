@@ -56,7 +56,7 @@ async def test_a_description_tells_what_was_submitted(jobs):
     found = await jobs.ended(job_id)
     assert found.job_id == job_id
     assert found.name == spec.name
-    assert found.queue == spec.settings.job_queue
+    assert found.queue == spec.settings.queue
     assert (found.vcpu, found.memory_mib, found.gpus) == (2, 3 * 1024, 0)
     assert (found.attempts_allowed, found.time_limit_s) == (4, 77)
     assert found.tags["team"] == "physics"
@@ -84,7 +84,7 @@ async def test_an_outcome_is_there_when_a_job_has_succeeded(jobs):
 
 async def test_a_job_is_found_by_its_name_in_any_status(jobs, go):
     spec = await jobs.spec(hold, (str(go),))
-    queue = spec.settings.job_queue
+    queue = spec.settings.queue
     assert await jobs.backend.find(spec.name, queue) == []
     job_id = await jobs.submit(spec)
     await until_async(lambda: jobs.backend.find(spec.name, queue))
@@ -97,7 +97,7 @@ async def test_a_job_is_found_by_its_name_in_any_status(jobs, go):
 
 async def test_jobs_of_one_name_are_listed_with_their_status(jobs):
     spec = await jobs.spec(say, ("a",))
-    queue = spec.settings.job_queue
+    queue = spec.settings.queue
     assert await jobs.backend.list_named(spec.name, queue) == []
     job_id = await jobs.submit(spec)
     await jobs.ended(job_id)
@@ -125,8 +125,8 @@ async def test_the_options_of_a_job_are_read_back(jobs):
     found = await jobs.backend.options_of(await jobs.submit(spec))
     given = {name: value for name, value in found.items() if name != "batch_job_definition_name"}
     again = spec.settings.replace(**given)
-    assert again.job_queue == spec.settings.job_queue
-    assert again.task_image == spec.settings.task_image
+    assert again.queue == spec.settings.queue
+    assert again.image == spec.settings.image
     assert await jobs.backend.options_of(NOBODY) == {}
 
 
@@ -141,7 +141,7 @@ async def test_what_is_too_large_is_refused_before_it_is_submitted(jobs):
     large = dataclasses.replace(spec, environment={**spec.environment, "X": "x" * 2_000_000})
     with pytest.raises(farcall.TaskTooLargeError):
         await jobs.backend.prepare(large)
-    assert await jobs.backend.find(spec.name, spec.settings.job_queue) == []
+    assert await jobs.backend.find(spec.name, spec.settings.queue) == []
 
 
 @pytest.mark.parametrize("offline", [False, True])
@@ -149,7 +149,7 @@ async def test_a_plan_submits_nothing(jobs, platform, offline):
     spec = await jobs.spec(say, ("a",), **{platform.image_option: "an/image:1"})
     planned = json.dumps(await jobs.backend.plan(spec, offline=offline))
     assert spec.name in planned
-    assert await jobs.backend.find(spec.name, spec.settings.job_queue) == []
+    assert await jobs.backend.find(spec.name, spec.settings.queue) == []
 
 
 async def test_what_the_options_name_is_looked_for(jobs):
@@ -200,7 +200,7 @@ async def test_a_job_whose_submission_is_not_answered_is_found_and_runs_once(job
     await sender.close()
     assert (await jobs.ended(job_id)).status is JobStatus.SUCCEEDED
     assert len(list(marks.iterdir())) == 1
-    assert await jobs.backend.find(spec.name, settings.job_queue) == [job_id]
+    assert await jobs.backend.find(spec.name, settings.queue) == [job_id]
 
 
 class NoAnswer:

@@ -176,7 +176,7 @@ async def test_all_nodes_are_terminated_with_their_job(jobs):
 @pytest.mark.parametrize("count", [1, 2])
 async def test_commands_are_found_and_listed(jobs, count):
     spec = jobs.command(shell("true", count=count))
-    queue = spec.settings.job_queue
+    queue = spec.settings.queue
     assert await jobs.backend.find(spec.name, queue) == []
     job_id = await jobs.submit(spec)
     found = await jobs.ended(job_id)
@@ -193,11 +193,11 @@ async def test_a_plan_of_a_command_shows_it(jobs, offline):
     planned = json.dumps(await jobs.backend.plan(spec, offline=offline))
     for expected in (spec.name, "planned-here", "and-there"):
         assert expected in planned
-    assert await jobs.backend.find(spec.name, spec.settings.job_queue) == []
+    assert await jobs.backend.find(spec.name, spec.settings.queue) == []
 
 
 async def test_what_a_group_lacks_is_refused_before_it_is_submitted(jobs):
     spec = jobs.command(shell("true"), dataclasses.replace(shell("true"), image=""))
     with pytest.raises(SettingsError, match=r"groups\[1\]: image is ''"):
         await jobs.backend.prepare(spec)
-    assert await jobs.backend.find(spec.name, spec.settings.job_queue) == []
+    assert await jobs.backend.find(spec.name, spec.settings.queue) == []

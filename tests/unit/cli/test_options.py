@@ -26,10 +26,10 @@ def test_an_option_is_refused_as_a_usage_error(assignment: str, said: str) -> No
 
 
 def test_options_are_read_as_their_types_say() -> None:
-    words = ['tags={"a": "b"}', "stuck_timeout_s=null", "keep-artifacts=yes", "batch_queue=123"]
+    words = ['tags={"a": "b"}', "stuck_timeout_s=null", "keep-artifacts=yes", "queue=123"]
 
     options = given(words, {"vcpu": "4", "memory": None})
 
-    expected = {"tags": {"a": "b"}, "stuck_timeout_s": None, "vcpu": 4, "batch_queue": "123"}
+    expected = {"tags": {"a": "b"}, "stuck_timeout_s": None, "vcpu": 4, "queue": "123"}
     assert {**expected, "keep_artifacts": "yes"} == options
     assert Settings(**options).keep_artifacts is True

@@ -19,7 +19,7 @@ from tests.unit.fakes import store_in_memory
 
 RUN = "mary-20261122-101500-0a1b2c"
 ROOT = f"farcall/v1/{RUN}"
-SETTINGS = Settings()
+SETTINGS = Settings(s3_bucket_name="bucket")
 
 
 class Backend:
@@ -47,7 +47,7 @@ class Backend:
         return [
             job_id
             for job_id, detail in self.known.items()
-            if detail.name == name and self.queues.get(job_id, SETTINGS.batch_queue) == queue
+            if detail.name == name and self.queues.get(job_id, SETTINGS.queue) == queue
         ]
 
     async def describe(self, job_ids):
@@ -70,13 +70,11 @@ class Account:
     def store(self, bucket="bucket"):
         return self._bucket
 
-    async def submit(
-        self, tasks=1, job_id="6f1c", status=JobStatus.RUNNING, queue=SETTINGS.batch_queue
-    ):
+    async def submit(self, tasks=1, job_id="6f1c", status=JobStatus.RUNNING, queue=SETTINGS.queue):
         """Store a bundle, and have Batch know its job."""
         calls = [[((number,), {})] for number in range(tasks)]
         submission, environment = await bundles.submit(
-            self.store(), *calls, root=ROOT, job_id=job_id, batch_queue=queue
+            self.store(), *calls, root=ROOT, job_id=job_id, queue=queue
         )
         self.backend.known[job_id] = JobDetail(
             job_id,

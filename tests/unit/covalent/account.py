@@ -7,7 +7,7 @@ import asyncio
 from farcall import Settings
 from tests.unit.fakes import Client
 
-SETTINGS = Settings(container_image_uri="repo/image:1", linger_s=0.1)
+SETTINGS = Settings(s3_bucket_name="bucket", image="repo/image:1", linger_s=0.1)
 
 
 class Bucket:

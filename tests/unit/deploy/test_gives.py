@@ -30,7 +30,7 @@ def test_options_name_what_the_stack_has_and_are_taken_back_by_its_name():
     found = given(stack(), "spot", {})
     assert found == {
         "region": "eu-west-1",
-        "batch_queue": "farcall-spot",
+        "queue": "farcall-spot",
         "s3_bucket_name": "farcall-bucket-1",
         "batch_job_role_name": "farcall-JobRole-1",
         "batch_execution_role_name": "farcall-ExecutionRole-1",
@@ -68,7 +68,7 @@ def test_on_fargate_jobs_are_told_so_and_what_else_is_said_of_them_stays():
 def test_without_public_addresses_jobs_ask_for_none():
     extra = given(stack(), "fargate", {}, is_public=False)["job_definition_extra"]
     assert "DISABLED" == extra["containerProperties"]["networkConfiguration"]["assignPublicIp"]
-    there = {"batch_queue": "farcall-fargate", "job_definition_extra": extra}
+    there = {"queue": "farcall-fargate", "job_definition_extra": extra}
     assert "job_definition_extra" in gives.of_stack("farcall", "eu-west-1", there)
     there["job_definition_extra"] = {**extra, "schedulingPriority": 1}
     assert "job_definition_extra" not in gives.of_stack("farcall", "eu-west-1", there)
@@ -76,9 +76,9 @@ def test_without_public_addresses_jobs_ask_for_none():
 
 def test_who_has_packages_of_their_own_or_an_image_keeps_them():
     assert "packages" not in given(stack(), "spot", {"packages": ["numpy"]})
-    assert "packages" not in given(stack(), "spot", {"container_image_uri": "mine"})
-    there = {"batch_queue": "farcall-spot", "packages": ["numpy"]}
-    assert ["batch_queue"] == gives.of_stack("farcall", "eu-west-1", there)
+    assert "packages" not in given(stack(), "spot", {"image": "mine"})
+    there = {"queue": "farcall-spot", "packages": ["numpy"]}
+    assert ["queue"] == gives.of_stack("farcall", "eu-west-1", there)
 
 
 def test_the_prefix_is_written_where_it_is_another():
@@ -91,5 +91,5 @@ def test_the_prefix_is_written_where_it_is_another():
 def test_jobs_go_to_the_first_queue_asked_for_or_to_the_one_they_went_to():
     state = stack()
     assert "fargate" == gives.main_kind(state, ("fargate", "spot"), {})
-    assert "fargate" == gives.main_kind(state, (), {"batch_queue": "farcall-fargate"})
-    assert "spot" == gives.main_kind(state, (), {"batch_queue": "another"})
+    assert "fargate" == gives.main_kind(state, (), {"queue": "farcall-fargate"})
+    assert "spot" == gives.main_kind(state, (), {"queue": "another"})

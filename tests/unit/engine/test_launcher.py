@@ -14,7 +14,7 @@ from tests.unit.fakes import Client, ScriptedBatch, broken, no_answer, not_sent,
 
 NAME = "hello-0123456789abcdef"
 ACCEPTED = {"jobId": "job-1"}
-SETTINGS = Settings(batch_queue="queue", vcpu=1)
+SETTINGS = Settings(queue="queue", vcpu=1)
 JOB = JobSpec(NAME, 1, {}, SETTINGS, (Nodes(1, "alpine", ["true"]),))
 LOOKS = len(Timing().submit_looks_s)
 THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")

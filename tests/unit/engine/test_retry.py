@@ -281,7 +281,7 @@ async def test_a_note_of_somebody_else_says_nothing(executor, session, swept):
 
 async def test_options_of_the_definition_are_refused(executor, session, swept):
     plan = await look(session, executor.settings, await swept())
-    for name in ("container_image_uri", "nodes", "no_such"):
+    for name in ("image", "nodes", "no_such"):
         with pytest.raises(SettingsError, match=f"{name} cannot be changed for a retry"):
             plan.with_options({name: 1})
     with pytest.raises(SettingsError, match="memory is"):

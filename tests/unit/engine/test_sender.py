@@ -33,7 +33,7 @@ NOTHING = {"jobSummaryList": []}
 THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")
 FUNCTION = pack_function(abs)
 (ARGUMENTS,) = pack_calls([[((1,), {})]])
-SETTINGS = Settings(s3_bucket_name="bucket", batch_queue="queue", container_image_uri="image")
+SETTINGS = Settings(s3_bucket_name="bucket", queue="queue", image="image")
 LOOKS = len(Timing().submit_looks_s)
 
 
@@ -126,9 +126,9 @@ async def test_a_refusal_is_final(expected, failure, made):
 
 async def test_a_refused_queue_is_named(made):
     world = made(submit_job=[refusal("ClientException", 404, "Job queue queue not found")])
-    with pytest.raises(SettingsError, match="batch_queue is 'queue'") as caught:
+    with pytest.raises(SettingsError, match="queue is 'queue'") as caught:
         await world.send()
-    assert caught.value.option == "batch_queue"
+    assert caught.value.option == "queue"
 
 
 async def test_a_definition_that_batch_does_not_know_yet_is_waited_for(made):

@@ -18,7 +18,7 @@ from farcall.payload.pickling import pack_calls, pack_function
 from farcall_runtime import contract
 from tests.unit.fakes import TIMING, ScriptedBatch
 
-OPTIONS = {"container_image_uri": "repo/image:1"}
+OPTIONS = {"image": "repo/image:1"}
 
 
 class Account:
@@ -226,15 +226,15 @@ async def test_a_request_that_is_too_large_uploads_nothing(submitter, account, c
             tags={f"{n:0128d}": "v" * 256 for n in range(45)},
             prefix="p" * 400,
             share_identifier="s" * 255,
-            batch_queue="arn:" + "q" * 20_000,
+            queue="arn:" + "q" * 20_000,
         )
     assert [entry for entry in account.log if entry[0] == "put"] == []
 
 
 async def test_without_an_image_that_of_the_named_definition_is_used(submitter, account, clock):
     account.definitions["mine"] = {"containerProperties": {"image": "repo/mine:1"}}
-    one = send(submitter, container_image_uri="", batch_job_definition_name="mine")
-    two = send(submitter, container_image_uri="repo/mine:1", batch_job_definition_name="mine")
+    one = send(submitter, image="", batch_job_definition_name="mine")
+    two = send(submitter, image="repo/mine:1", batch_job_definition_name="mine")
     await asyncio.gather(one, two)
     assert len({name for kind, name in account.log if kind == "definition"}) == 1
 

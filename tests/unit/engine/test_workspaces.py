@@ -32,7 +32,9 @@ async def session(timing):
 
 
 def test_a_plan_names_the_object_by_the_options_alone(archive):
-    settings = Settings(s3_bucket_name="mine", prefix="a", region="eu-west-1")
+    settings = Settings(
+        s3_bucket_name="mine", prefix="a", region="eu-west-1", batch_job_role_name="role"
+    )
     found = workspaces.planned(settings, archive, "/work")
     assert found._asdict() == {
         "region": "eu-west-1",
@@ -58,11 +60,11 @@ def test_without_a_bucket_there_is_no_way_for_a_workspace(archive):
 
 def test_a_folder_of_a_container_is_named_from_its_root(archive):
     with pytest.raises(SettingsError, match="is 'work'; an absolute path is allowed"):
-        workspaces.planned(Settings(), archive, "work")
+        workspaces.planned(Settings(batch_job_role_name="role"), archive, "work")
 
 
 async def test_what_is_stored_is_where_the_session_has_found_the_bucket(session, archive):
-    settings = Settings(s3_bucket_name="bucket", region="eu-west-1")
+    settings = Settings(s3_bucket_name="bucket", region="eu-west-1", batch_job_role_name="role")
     planned = workspaces.planned(settings, archive)
     found = await workspaces.store(session, planned, archive)
     assert await session.stores.of("bucket").get(found.key) == b"archive"

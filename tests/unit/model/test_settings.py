@@ -18,12 +18,12 @@ DOCUMENTED = {
     "profile": "default",
     "region": "us-east-1",
     "credentials": "~/.aws/credentials",
-    "batch_queue": "covalent-batch-queue",
-    "s3_bucket_name": "covalent-batch-job-resources",
-    "batch_job_definition_name": "covalent-batch-jobs",
-    "batch_execution_role_name": "ecsTaskExecutionRole",
-    "batch_job_role_name": "CovalentBatchJobRole",
-    "batch_job_log_group_name": "covalent-batch-job-logs",
+    "queue": "farcall-ec2",
+    "s3_bucket_name": "bucket",
+    "batch_job_definition_name": "",
+    "batch_execution_role_name": "",
+    "batch_job_role_name": "",
+    "batch_job_log_group_name": "",
     "vcpu": 2,
     "memory": 3.75,
     "num_gpus": 0,
@@ -34,7 +34,7 @@ DOCUMENTED = {
 }
 OWN = {
     "backend": "batch",
-    "container_image_uri": "",
+    "image": "",
     "stock_image_uri": "",
     "architecture": "x86_64",
     "packages": None,
@@ -67,8 +67,6 @@ ON_KUBERNETES = {
     "context": "",
     "namespace": "",
     "service_account": "",
-    "image": "",
-    "queue": "",
     "scheduler": "default",
     "priority_class": "",
     "image_pull_secrets": [],
@@ -125,15 +123,15 @@ def test_the_region_comes_from_the_usual_variables(monkeypatch):
 
 
 def test_the_folder_s_file_is_read():
-    write("farcall.toml", 'batch_queue = "here"\nmemory = 8')
-    assert (Settings().batch_queue, Settings().memory) == ("here", 8)
+    write("farcall.toml", 'queue = "here"\nmemory = 8')
+    assert (Settings().queue, Settings().memory) == ("here", 8)
 
 
 def test_the_home_s_file_is_read_where_the_folder_has_none():
-    home_file('batch_queue = "home"')
-    assert Settings().batch_queue == "home"
+    home_file('queue = "home"')
+    assert Settings().queue == "home"
     write("farcall.toml", "memory = 8")
-    assert Settings().batch_queue == "covalent-batch-queue"
+    assert Settings().queue == "farcall-ec2"
 
 
 def test_a_file_of_others_may_lie_in_the_folder():
@@ -166,9 +164,9 @@ def test_none_is_null_in_the_environment(monkeypatch):
 
 
 def test_text_is_text_in_the_environment(monkeypatch):
-    monkeypatch.setenv("FARCALL_BATCH_QUEUE", "123")
+    monkeypatch.setenv("FARCALL_QUEUE", "123")
     monkeypatch.setenv("FARCALL_KEEP_ARTIFACTS", "yes")
-    assert (Settings().batch_queue, Settings().keep_artifacts) == ("123", True)
+    assert (Settings().queue, Settings().keep_artifacts) == ("123", True)
 
 
 def test_what_a_job_finds_in_its_environment_is_no_option(monkeypatch):
@@ -183,7 +181,7 @@ def test_another_program_s_file_takes_the_place_of_ours(monkeypatch):
     monkeypatch.setenv("FARCALL_MEMORY", "5")
     section = {"prefix": "p", "memory": 6, "time_limit": 600}
     settings = Settings.within(section, place, time_limit=700)
-    assert (settings.batch_queue, settings.vcpu) == ("covalent-batch-queue", 2)
+    assert (settings.queue, settings.vcpu) == ("farcall-ec2", 2)
     assert (settings.prefix, settings.memory, settings.time_limit) == ("p", 5, 700)
     assert settings.model_fields_set == {"prefix", "memory", "time_limit"}
     for wrong, given, words in (
@@ -226,8 +224,7 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
     ("option", "value"),
     [
         ("region", ""),
-        ("batch_queue", ""),
-        ("batch_queue", "no blanks"),
+        ("queue", "no blanks"),
         ("s3_bucket_name", "Upper"),
         ("s3_bucket_name", "s3://bucket"),
         ("batch_job_definition_name", "a b"),
@@ -243,8 +240,8 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
         ("time_limit", 59),
         ("poll_freq", -1),
         ("cache_dir", "a\0b"),
-        ("container_image_uri", "x" * 256),
-        ("container_image_uri", "image\x1b[2J"),
+        ("image", "x" * 256),
+        ("image", "image\x1b[2J"),
         ("architecture", "x86"),
         ("packages", "Local"),
         ("packages", ["./mine"]),
@@ -281,7 +278,7 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
         ("endpoint_url", "http://host/\x1b[2J"),
         ("page_url", "http://127.0.0.1:8750/#token=abc"),
         ("workflow", "\x1b]0;title\x07"),
-        ("batch_queue", "arn:aws:batch:\x1b[2J"),
+        ("queue", "arn:aws:batch:\x1b[2J"),
         ("keep_artifacts", "perhaps"),
     ],
 )
@@ -358,10 +355,10 @@ def test_an_unknown_variable_is_refused_as_it_is_spelled(monkeypatch):
 
 
 def test_an_unknown_key_is_refused_with_its_file():
-    write("farcall.toml", "batch_que = 'x'")
+    write("farcall.toml", "queu = 'x'")
     error = refused()
     assert "farcall.toml, section [executors.awsbatch]" in str(error)
-    assert "did you mean batch_queue?" in str(error)
+    assert "did you mean queue?" in str(error)
 
 
 @pytest.mark.parametrize("option", ["vcpu", "tags", "keep_artifacts", "retry_on"])
@@ -560,8 +557,8 @@ def test_of_two_sections_the_one_of_the_backend_counts(monkeypatch):
     ("options", "said"),
     [
         ({"namespace": "a"}, 'leave it out, or set backend="kubernetes"'),
-        ({"image": "a"}, "container_image_uri is Batch's for it"),
-        ({"backend": "kubernetes", "batch_queue": "q"}, "queue is Kubernetes's for it"),
+        ({"service_account": "a"}, "batch_job_role_name is Batch's for it"),
+        ({"backend": "kubernetes", "priority": 1}, "priority_class is Kubernetes's for it"),
         ({"backend": "kubernetes", "batch_job_log_group_name": ""}, 'set backend="batch"'),
     ],
 )
@@ -573,11 +570,9 @@ def test_an_option_of_another_platform_is_refused_by_name(options, said):
 
 
 def test_in_a_section_it_is_refused_too():
-    write("farcall.toml", 'batch_queue = "q"', KUBERNETES)
+    write("farcall.toml", "priority = 1", KUBERNETES)
     said = str(refused())
-    assert said.startswith(
-        f"farcall.toml, section {KUBERNETES} has batch_queue, an option of Batch"
-    )
+    assert said.startswith(f"farcall.toml, section {KUBERNETES} has priority, an option of Batch")
     write("farcall.toml", 'backend = "kubernetes"')
     assert f"a section of its own: [executors.awsbatch] or {KUBERNETES}" in str(refused())
     write("farcall.toml", "vcpu = 1", "[executors.kubernets]")
@@ -586,11 +581,11 @@ def test_in_a_section_it_is_refused_too():
 
 def test_in_the_environment_it_does_not_count(monkeypatch):
     monkeypatch.setenv("FARCALL_NAMESPACE", "Not A Name")
-    monkeypatch.setenv("FARCALL_BATCH_QUEUE", "mine")
-    assert Settings().batch_queue == "mine"
+    monkeypatch.setenv("FARCALL_PRIORITY", "7")
+    assert Settings().priority == 7
     assert "namespace is 'Not A Name'" in str(refused(backend="kubernetes"))
     monkeypatch.delenv("FARCALL_NAMESPACE")
-    assert "batch_queue" not in Settings(backend="kubernetes").model_fields_set
+    assert "priority" not in Settings(backend="kubernetes").model_fields_set
 
 
 @pytest.mark.parametrize(
@@ -627,25 +622,25 @@ def test_file_of_the_working_directory_that_others_can_write_is_refused():
 
 
 def test_another_backend_leaves_the_former_one_s_own_options_behind():
-    before = Settings(batch_queue="q", vcpu=4)
+    before = Settings(queue="q", vcpu=4)
     after = before.replace(backend="kubernetes", namespace="a")
     assert (after.backend, after.vcpu, after.namespace) == ("kubernetes", 4, "a")
-    assert "batch_queue" not in after.model_fields_set
-    with pytest.raises(SettingsError, match="batch_queue"):
-        before.replace(backend="kubernetes", batch_queue="r")
+    assert "queue" not in after.model_fields_set
+    with pytest.raises(SettingsError, match="priority"):
+        before.replace(backend="kubernetes", priority=1)
 
 
-def test_queue_and_image_are_those_of_the_platform():
-    batch = Settings(batch_queue="q", container_image_uri="i")
-    assert (batch.job_queue, batch.task_image) == ("q", "i")
-    other = Settings(backend="kubernetes", queue="lq", image="mine")
-    assert (other.job_queue, other.task_image) == ("lq", "mine")
+def test_a_queue_is_named_as_its_platform_names_queues():
+    assert (Settings().queue, Settings(backend="kubernetes").queue) == ("farcall-ec2", "")
+    assert Settings(queue="arn:aws:batch:q").queue == "arn:aws:batch:q"
+    assert "an object's name" in str(refused(backend="kubernetes", queue="My_Queue"))
+    assert "or its ARN" in str(refused(queue="no blanks"))
 
 
 def test_another_program_s_file_is_of_batch(monkeypatch):
     monkeypatch.setenv("FARCALL_BACKEND", "kubernetes")
     place = Place("TheirExecutor", "their.conf")
-    assert Settings.within({"batch_queue": "q"}, place).backend == "batch"
+    assert Settings.within({"queue": "q"}, place).backend == "batch"
     for section, given in (({}, {"backend": "kubernetes"}), ({"backend": "kubernetes"}, {})):
         with pytest.raises(SettingsError, match="TheirExecutor runs tasks on Batch"):
             Settings.within(section, place, **given)

@@ -13,7 +13,7 @@ from farcall.model import settings_help
 def test_every_option_is_told_in_the_words_of_its_definition():
     said = {each.name: each for each in settings_help.describe()}
     assert list(said) == list(Settings.model_fields)
-    assert said["batch_queue"].text.endswith(".")
+    assert said["queue"].text.endswith(".")
     assert not [each.name for each in said.values() if "``" in each.text or "\n" in each.text]
 
 

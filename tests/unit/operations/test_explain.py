@@ -118,4 +118,4 @@ async def test_delivered_task_of_array_has_peak_memory(executor, why, session):
 async def test_missing_outcome_names_image(executor, why, cloud):
     cloud.next_job(OutcomeMissing())
     told = await why(await executor.submit(pow, 2, 3))
-    assert "container_image_uri must be an image built" in told.remedy
+    assert "image must be an image built" in told.remedy

@@ -62,7 +62,7 @@ async def test_old_and_new_job_tell_of_each_other(executor, session, failed, fou
     assert (await describe.of(session, entry))["job"]["retry_of"] == job_id
     assert (await describe.of(session, failed))["retries"] == [again.job_id]
     # What the retry ran is the first one's: it stands for both.
-    (whole,) = await retry.jobs_of(session, [executor.settings.batch_queue], entry.client)
+    (whole,) = await retry.jobs_of(session, [executor.settings.queue], entry.client)
     assert whole.detail.job_id == job_id
     plan = await retry.plan(session, executor.settings, job_id)
     assert [task.number for task in plan.tasks] == [0]

@@ -60,9 +60,9 @@ def written(*functions, **options):
 
 
 def index_of(made, data):
-    digest = made.environment(
-        url="https://covalent-batch-job-resources.s3.eu-west-1.amazonaws.com", region="eu-west-1"
-    )[contract.ENV_DIGEST]
+    digest = made.environment(url="https://bucket.s3.eu-west-1.amazonaws.com", region="eu-west-1")[
+        contract.ENV_DIGEST
+    ]
     return envelope.Index(data[-envelope.root_size(data) :], digest)
 
 
@@ -157,14 +157,14 @@ def test_the_bundle_says_what_the_container_must_know():
         "attempts": 4,
         "retry_on": "infrastructure",
         "time_limit_s": 99,
-        "queue": Settings().batch_queue,
+        "queue": Settings().queue,
     }
 
 
 def test_the_job_s_environment_is_read_by_the_runtime():
     made, data = written(double, prefix="ignored")
     environment = made.environment(
-        url="https://covalent-batch-job-resources.s3.eu-west-1.amazonaws.com", region="eu-west-1"
+        url="https://bucket.s3.eu-west-1.amazonaws.com", region="eu-west-1"
     )
     found = Assignment.read({**environment, "AWS_BATCH_JOB_ARRAY_INDEX": "7"})
     assert (found.where, found.key, found.array_index, found.attempt) == (
@@ -222,7 +222,7 @@ def test_a_bundle_has_a_name_that_batch_accepts_for_its_job(function, plain):
 
 
 def test_the_index_tells_the_queue_so_that_the_job_can_be_found():
-    made, data = written(double, batch_queue="nightly")
+    made, data = written(double, queue="nightly")
     assert index_of(made, data).meta["queue"] == "nightly"
 
 
@@ -350,7 +350,7 @@ def test_a_bundle_is_full_of_its_own_values_and_not_of_those_all_its_tasks_have(
 
 
 def test_the_job_is_told_how_its_objects_are_encrypted():
-    url = contract.bucket_url("covalent-batch-job-resources", "eu-west-1")
+    url = contract.bucket_url("bucket", "eu-west-1")
     made = bundle(double, s3_encryption="aws:kms", s3_kms_key_id="alias/mine")
     environment = made.environment(url=url, region="eu-west-1")
     assert environment["FARCALL_S3_ENCRYPTION"] == "aws:kms"

@@ -79,7 +79,7 @@ def test_a_module_that_the_job_lacks_travels_by_an_option(message, name):
 def test_a_library_of_the_system_s_comes_with_an_image(kind, library):
     message = f"{library}: cannot open shared object file: No such file or directory"
     assert f"has no {library}" in hint(kind, message)
-    assert "container_image_uri" in hint(kind, message)
+    assert "image" in hint(kind, message)
     assert not hint(kind, "data.csv: cannot open shared object file: No such file or directory")
 
 
@@ -89,7 +89,7 @@ def test_a_library_that_is_too_old_comes_with_an_image():
         "/tmp/x/numpy/core.so)"
     )
     assert "an older GLIBC" in hint("ImportError", message)
-    assert "container_image_uri" in hint("ImportError", message)
+    assert "image" in hint("ImportError", message)
 
 
 @pytest.mark.parametrize(

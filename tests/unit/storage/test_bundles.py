@@ -163,13 +163,13 @@ async def test_another_python_s_arguments_are_not_read(store):
 
 
 async def test_facts_are_believed_by_the_digest(store, submitted):
-    submission = await submitted([((1,), {})], time_limit=99, batch_queue="nightly")
+    submission = await submitted([((1,), {})], time_limit=99, queue="nightly")
     facts = await facts_of(store, submission)
     assert (facts["time_limit_s"], facts["queue"]) == (99, "nightly")
 
 
 async def test_the_queue_is_a_hint_that_nobody_has_verified(store, submitted):
-    submission = await submitted([((1,), {})], batch_queue="nightly")
+    submission = await submitted([((1,), {})], queue="nightly")
     assert await queue_of(store, submission.where) == "nightly"
 
 

@@ -83,7 +83,7 @@ class BatchBackend:
 
     async def _image(self, settings: Settings) -> preflight.Image:
         """Return the image of tasks, looked up once."""
-        options = ("container_image_uri", "stock_image_uri", "batch_job_definition_name")
+        options = ("image", "stock_image_uri", "batch_job_definition_name")
         key = tuple(getattr(settings, option) for option in options)
         if key not in self._images:
             self._images[key] = await preflight.find_image(self._batch, settings)
@@ -331,7 +331,7 @@ class BatchBackend:
 
 
 def _platform(settings: Settings) -> tuple[str, ...]:
-    return settings.batch_queue, *_roles(settings)
+    return settings.queue, *_roles(settings)
 
 
 def _roles(settings: Settings) -> tuple[str, str]:
@@ -347,8 +347,8 @@ def _refused(request: Mapping[str, Any], error: ServiceError) -> Exception:
     """Say which option is to blame for a refused SubmitJob, or that it was the job itself."""
     if "queue" in str(error).lower():
         return SettingsError(
-            f"batch_queue is {request['jobQueue']!r}: {error}; set batch_queue to a queue that "
+            f"queue is {request['jobQueue']!r}: {error}; set queue to a queue that "
             "exists in this region and is ENABLED",
-            option="batch_queue",
+            option="queue",
         )
     return SubmissionError(f"job {request['jobName']} was not accepted: {error}")

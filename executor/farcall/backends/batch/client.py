@@ -387,7 +387,7 @@ def _refused_definition(error: ServiceError) -> SettingsError:
     """Say which options make the definition that was refused."""
     return SettingsError(
         f"the job definition made of the options was refused: {error}; check "
-        "container_image_uri, the roles and job_definition_extra",
+        "image, the roles and job_definition_extra",
         option="job_definition_extra",
     )
 

@@ -125,7 +125,7 @@ def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
         return failed(
             f"it runs jobs of {wanted} alone",
             f"set platformCapabilities to {[wanted.upper()]} in job_definition_extra, or "
-            "batch_queue to another queue",
+            "queue to another queue",
         )
     unfit = placement.misfit(found, settings, settings.nodes)
     if unfit is not None:
@@ -227,7 +227,7 @@ async def image(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
     if name in ("", DEFAULT_DEFINITION):
         return [Finding("image", OK, text)]
     text += f"; there is no job definition {name!r} with an image for them"
-    remedy = "empty batch_job_definition_name, or set container_image_uri"
+    remedy = "empty batch_job_definition_name, or set image"
     return [Finding("image", WARNING, text, remedy)]
 
 
@@ -247,9 +247,9 @@ async def _see_in_ecr(access: Aws, uri: str, place: re.Match[str]) -> None:
         if error.code not in ("ImageNotFoundException", "RepositoryNotFoundException"):
             raise
         raise SettingsError(
-            f"container_image_uri is {uri!r}, and there is no such image; push it, or set "
-            "container_image_uri to one that `aws ecr describe-images` lists",
-            option="container_image_uri",
+            f"image is {uri!r}, and there is no such image; push it, or set "
+            "image to one that `aws ecr describe-images` lists",
+            option="image",
         ) from error
 
 

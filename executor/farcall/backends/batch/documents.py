@@ -201,7 +201,7 @@ def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
     settings = job.settings
     request: dict[str, Any] = {
         "jobName": job.name,
-        "jobQueue": settings.batch_queue,
+        "jobQueue": settings.queue,
         "jobDefinition": definition_arn,
         **_overriding(job, is_own=_is_own(job)),
         "timeout": {"attemptDurationSeconds": settings.time_limit},

@@ -91,14 +91,14 @@ def _words_for(detail: JobDetail) -> dict[str, str]:
         }
     if detail.runtime:
         return {
-            IMAGE: f"the image {detail.image} (stock_image_uri; container_image_uri names one "
+            IMAGE: f"the image {detail.image} (stock_image_uri; image names one "
             "built from farcall's Dockerfile)",
             CREATED_BY: "memory, and volumes, devices and user in job_definition_extra",
             STARTED_BY: ", which needs python3, and command and linuxParameters in "
             "job_definition_extra",
         }
     return {
-        IMAGE: "the image of container_image_uri",
+        IMAGE: "the image that the option image names",
         CREATED_BY: "memory, and volumes, devices and user in job_definition_extra",
         STARTED_BY: " (farcall's Dockerfile sets that of the task runner), and command and "
         "linuxParameters in job_definition_extra",
@@ -196,46 +196,46 @@ _BLOCKED_WORDS = ("MISCONFIGURATION:", "CAPACITY:", "ACTION_REQUIRED", "UNDETERM
 BLOCKED: tuple[Blocked, ...] = (
     Blocked(
         "INSUFFICIENT_INSTANCE_CAPACITY",
-        "wait, or set batch_queue to one whose compute environment has more instance types, "
+        "wait, or set queue to one whose compute environment has more instance types, "
         "more subnets or on-demand capacity",
     ),
     Blocked(
         "COMPUTE_ENVIRONMENT_MAX_RESOURCE",
         "ask for less (vcpu, memory, num_gpus), or raise the maximum vCPUs (maxvCpus) of the "
-        "compute environment behind batch_queue",
+        "compute environment behind the queue",
     ),
     Blocked(
         "JOB_RESOURCE_REQUIREMENT",
-        "ask for less (vcpu, memory, num_gpus), or set batch_queue to one with larger instances; "
+        "ask for less (vcpu, memory, num_gpus), or set queue to one with larger instances; "
         "an instance offers some hundred MiB less memory than its type has",
     ),
     Blocked(
         "EC2_INSTANCE_CONFIGURATION_UNSUPPORTED",
-        "change the instance types of the compute environment behind batch_queue: none of them "
+        "change the instance types of the compute environment behind the queue: none of them "
         "can be had in its subnets",
     ),
     Blocked(
         "SERVICE_ROLE_PERMISSIONS",
-        "give the service role of the compute environment behind batch_queue the policy "
+        "give the service role of the compute environment behind the queue the policy "
         "AWSBatchServiceRole",
     ),
     Blocked(
         "ACTION_REQUIRED",
-        "repair the compute environments behind batch_queue, which are invalid; each one's "
+        "repair the compute environments behind the queue, which are invalid; each one's "
         "statusReason says why",
     ),
     Blocked(
         "MISCONFIGURATION:",
-        "change what Batch names in the compute environment behind batch_queue, or ask for less "
+        "change what Batch names in the compute environment behind the queue, or ask for less "
         "(vcpu, memory, num_gpus)",
     ),
     Blocked(
         "CAPACITY:",
-        "wait, or set batch_queue to one whose compute environment has other capacity",
+        "wait, or set queue to one whose compute environment has other capacity",
     ),
     Blocked(
         "UNDETERMINED",
-        "check that the compute environment behind batch_queue is ENABLED and VALID, that its "
+        "check that the compute environment behind the queue is ENABLED and VALID, that its "
         "instances reach ECS, and that vcpu, memory and num_gpus fit into one of them",
     ),
 )
@@ -274,7 +274,7 @@ _BY_TEXT: tuple[Row, ...] = (
             errors.JobStuckError,
             "the queue's time limit for waiting jobs ended the job",
             "ask for less (vcpu, memory, num_gpus), or look at the jobStateTimeLimitActions and "
-            "the compute environment of batch_queue",
+            "the compute environment of the queue",
         ),
     ),
     Row(
@@ -283,7 +283,7 @@ _BY_TEXT: tuple[Row, ...] = (
             errors.JobStuckError,
             "the job could not be placed for stuck_timeout_s and was ended",
             "ask for less (vcpu, memory, num_gpus), or enlarge the compute environment behind "
-            "batch_queue",
+            "queue",
         ),
     ),
     Row(
@@ -337,7 +337,7 @@ _BY_TEXT: tuple[Row, ...] = (
         Verdict(
             errors.JobError,
             "the queue was deleted while the job was in it",
-            "set batch_queue to another, and submit it again",
+            "set queue to another, and submit it again",
         ),
     ),
     *STARTS,
@@ -393,7 +393,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
             Verdict(
                 errors.VersionMismatchError,
                 "farcall's runtime is made for another processor, Python or libc than the job has",
-                "set architecture to the processor of batch_queue's machines, and "
+                "set architecture to the processor of the queue's machines, and "
                 "stock_image_uri to an image with glibc (Debian's, not Alpine's) and the Python "
                 "minor that is used here, empty for the official one",
             ),
@@ -455,7 +455,7 @@ ENDINGS: tuple[Row, ...] = (
             errors.OutcomeMissingError,
             "the job succeeded, and there is no outcome in the bucket (or there was one, and it "
             "was delivered before)",
-            "container_image_uri must be an image built from farcall's Dockerfile; where another "
+            "image must be an image built from farcall's Dockerfile; where another "
             "client took the outcome, set keep_artifacts; nothing else may delete outcomes",
         ),
     ),

@@ -67,7 +67,7 @@ def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
     request = _part(requests, _SUBMISSION)
     request |= {
         "jobName": job.name,
-        "jobQueue": job.settings.batch_queue,
+        "jobQueue": job.settings.queue,
         "jobDefinition": definition_arn,
     }
     for each in _overrides(request, _part(requests, _DEFINITION)):

@@ -86,8 +86,8 @@ def check(environments: Sequence[Mapping[str, Any]], settings: Settings, nodes: 
         value = getattr(settings, option)
         raise SettingsError(
             f"{option} is {value if isinstance(value, str) else format(value, 'g')}, with which "
-            f"a job of queue {settings.batch_queue!r} would wait for ever: {reasons}; {remedy}, "
-            "or set batch_queue to another queue",
+            f"a job of queue {settings.queue!r} would wait for ever: {reasons}; {remedy}, "
+            "or set queue to another queue",
             option=option,
         )
 

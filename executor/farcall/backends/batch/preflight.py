@@ -74,16 +74,16 @@ async def find_queue(batch: Batch, settings: Settings, region: str) -> dict[str,
         SettingsError: There is none, or it takes no jobs.
         ServiceError: Batch refused.
     """
-    name = settings.batch_queue
+    name = settings.queue
     queue = await batch.find_queue(name)
     if queue is None:
         raise await unknown_queue(batch, name, region)
     if queue.get("state", "ENABLED") != "ENABLED" or queue.get("status") == "INVALID":
         raise SettingsError(
-            f"batch_queue is {name!r}, which is {queue.get('state')} and "
+            f"queue is {name!r}, which is {queue.get('state')} and "
             f"{queue.get('status')} ({queue.get('statusReason', 'no reason given')}); "
-            "enable it or set batch_queue to another",
-            option="batch_queue",
+            "enable it or set queue to another",
+            option="queue",
         )
     return queue
 
@@ -99,9 +99,9 @@ async def unknown_queue(batch: Batch, name: str, region: str) -> SettingsError:
         if len(names) > 10 and not close:
             found += f" and {len(names) - 10} more"
     return SettingsError(
-        f"batch_queue is {name!r}, which is not a queue in {region}; {found}; set "
-        "batch_queue to one of this region, or set region",
-        option="batch_queue",
+        f"queue is {name!r}, which is not a queue in {region}; {found}; set "
+        "queue to one of this region, or set region",
+        option="queue",
     )
 
 
@@ -161,8 +161,8 @@ async def find_image(batch: Batch, settings: Settings) -> Image:
     Raises:
         ServiceError: Batch refused.
     """
-    if settings.container_image_uri:
-        return Image(settings.container_image_uri)
+    if settings.image:
+        return Image(settings.image)
     name = settings.batch_job_definition_name
     found = await batch.find_definition(name) if name else None
     image = str((found or {}).get("containerProperties", {}).get("image", ""))
@@ -184,8 +184,8 @@ def unasked_image(settings: Settings) -> Image:
 
     A definition of the default's name is taken for missing.
     """
-    if settings.container_image_uri:
-        return Image(settings.container_image_uri)
+    if settings.image:
+        return Image(settings.image)
     name = settings.batch_job_definition_name
     if name not in ("", DEFAULT_DEFINITION):
         return Image(f"(image of {name})")
@@ -204,7 +204,7 @@ async def _check_queue(batch: Batch, settings: Settings, region: str) -> list[di
     except ServiceError as error:
         if "AccessDenied" not in error.code:
             raise
-        _log.debug("batch_queue was not checked: %s", error)
+        _log.debug("queue was not checked: %s", error)
         return []
     names = [each["computeEnvironment"] for each in queue.get("computeEnvironmentOrder", [])]
     try:

@@ -66,7 +66,7 @@ def options_of(detail: JobDetail, requests: Mapping[str, Any]) -> dict[str, Any]
     container = definition.get("containerProperties") or groups[0].get("container", {})
     platforms = definition.get("platformCapabilities")
     found: dict[str, Any] = {
-        "batch_queue": detail.queue,
+        "queue": detail.queue,
         "priority": asked.get("schedulingPriorityOverride"),
         "share_identifier": asked.get("shareIdentifier", ""),
         "job_definition_extra": {"platformCapabilities": platforms} if platforms else {},
@@ -81,9 +81,9 @@ def options_of(detail: JobDetail, requests: Mapping[str, Any]) -> dict[str, Any]
 def image_of(detail: JobDetail) -> dict[str, str]:
     """Return the options by which a job has its image."""
     if not detail.runtime:
-        return {"container_image_uri": detail.image}
+        return {"image": detail.image}
     return {
-        "container_image_uri": "",
+        "image": "",
         "batch_job_definition_name": "",
         "stock_image_uri": detail.image,
     }

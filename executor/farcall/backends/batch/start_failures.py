@@ -19,7 +19,7 @@ from farcall.backends.matching import (
 from farcall.model import errors
 from farcall.model.endings import SUBNET, Verdict
 
-LOST = "raise retry_attempts, or set batch_queue to one with on-demand capacity"
+LOST = "raise retry_attempts, or set queue to one with on-demand capacity"
 """What is to be done about a lost machine."""
 
 STARTS: tuple[Row, ...] = (
@@ -187,7 +187,7 @@ STARTS: tuple[Row, ...] = (
         Verdict(
             errors.ImageError,
             "the container was not started, and Batch does not say why",
-            "submit it again; the event log of the ECS cluster behind batch_queue may say more",
+            "submit it again; the event log of the ECS cluster behind the queue may say more",
         ),
     ),
 )

@@ -86,7 +86,7 @@ class _Job:
 
     @property
     def queue(self) -> str:
-        return self.spec.settings.batch_queue
+        return self.spec.settings.queue
 
     @property
     def is_array(self) -> bool:
@@ -145,9 +145,7 @@ class _Job:
             environment=environment,
             queue=self.queue,
             definition="farcall-fake:1",
-            image=spec.groups[self.place(node)].image
-            if spec.groups
-            else settings.container_image_uri,
+            image=spec.groups[self.place(node)].image if spec.groups else settings.image,
             command=self.command(node),
             vcpu=resources.vcpus,
             memory_mib=resources.memory_mib,
@@ -585,7 +583,7 @@ class _Asked:
 
 def request_of(spec: JobSpec) -> dict[str, Any]:
     """Write the SubmitJob request of a job, which is checked by that, as its definition is."""
-    image = spec.settings.container_image_uri
+    image = spec.settings.image
     definition(spec, image=image, region="", job_role="", execution_role="")
     return job_request(spec, "farcall-fake:1")
 

@@ -31,8 +31,25 @@ _log = logging.getLogger("farcall")
 CONSTRUCTOR = "AWSBatchExecutor"
 
 _SECTION = ".".join(SECTIONS[BATCH])
-_OPTIONS = tuple(name for name in Settings.model_fields if name in options_of(BATCH))
-"""Those of Batch: what a task of Covalent's runs on."""
+_OWN_NAMES = {"batch_queue": "queue", "container_image_uri": "image"}
+"""Names of the AWS Batch plugin's documentation, and farcall's names of the same options."""
+
+_NAMES = {own: name for name, own in _OWN_NAMES.items()}
+_OPTIONS = tuple(
+    _NAMES.get(name, name) for name in Settings.model_fields if name in options_of(BATCH)
+)
+"""The options of AWS Batch, by their names in Covalent."""
+
+_DEFAULTS = {
+    "s3_bucket_name": "covalent-batch-job-resources",
+    "batch_queue": "covalent-batch-queue",
+    "batch_job_definition_name": "covalent-batch-jobs",
+    "batch_execution_role_name": "ecsTaskExecutionRole",
+    "batch_job_role_name": "CovalentBatchJobRole",
+    "batch_job_log_group_name": "covalent-batch-job-logs",
+    "retry_on": RETRY_ON_FAILURE,
+}
+"""Defaults of the plugin's documentation, where farcall's differ."""
 
 _LEFT_TO_AWS = ("profile", "region", "credentials")
 """Options that AWS's own configuration decides where the section has them empty."""
@@ -40,7 +57,7 @@ _LEFT_TO_AWS = ("profile", "region", "credentials")
 _WRONG = "wrong"
 _LOG_OPTIONS = ("log_stdout", "log_stderr")
 _VARIABLES = (
-    *(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in _OPTIONS),
+    *(f"{ENVIRONMENT_PREFIX}{_OWN_NAMES.get(name, name).upper()}" for name in _OPTIONS),
     *("AWS_REGION", "AWS_DEFAULT_REGION"),
 )
 
@@ -49,10 +66,9 @@ def plugin_defaults() -> dict[str, Any]:
     """Return what Covalent writes into the section where the user has not."""
     defaults: dict[str, Any] = dict.fromkeys((*_LEFT_TO_AWS, *_LOG_OPTIONS), "")
     for name in _OPTIONS:
-        default = Settings.model_fields[name].default
+        default = _DEFAULTS.get(name, Settings.model_fields[_OWN_NAMES.get(name, name)].default)
         if name not in _LEFT_TO_AWS and default is not None:  # TOML has no word for None
             defaults[name] = default
-    defaults["retry_on"] = RETRY_ON_FAILURE  # as the plugin before this one documents it
     try:
         section = get_config(_SECTION)
     except KeyError:
@@ -132,7 +148,7 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
         self.__dict__ = {
             **first,
             **self.__dict__,
-            **settings.model_dump(mode="json", include={*_OPTIONS}),
+            **{_NAMES.get(name, name): value for name, value in _dumped(settings).items()},
         }
 
     @property
@@ -164,8 +180,18 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
         return settings
 
 
+def _dumped(settings: Settings) -> dict[str, Any]:
+    return settings.model_dump(mode="json", include={*options_of(BATCH)})
+
+
+def _own(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options by farcall's names."""
+    return {_OWN_NAMES.get(name, name): value for name, value in options.items()}
+
+
 def _resolve(section: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
     """Return the options in force; Covalent makes several executors for each task."""
+    section, given = _own(section), _own(given)
     environment = [os.environ.get(name) for name in _VARIABLES]
     try:
         options = json.dumps([section, given, environment])
@@ -181,7 +207,7 @@ def _resolve_again(options: str) -> Settings:
 
 
 def _place() -> Place:
-    return Place(CONSTRUCTOR, _config_manager.config_file)
+    return Place(CONSTRUCTOR, _config_manager.config_file, _NAMES)
 
 
 def _refuse_nodes(settings: Settings) -> None:
@@ -194,7 +220,7 @@ def _refuse_nodes(settings: Settings) -> None:
 
 
 def _refuse_foreign_image(settings: Settings) -> None:
-    image = settings.container_image_uri
+    image = settings.image
     if image.startswith(FOREIGN_IMAGES):
         raise SettingsError(
             f"container_image_uri is {image!r}, the image of covalent-awsbatch-plugin, which "

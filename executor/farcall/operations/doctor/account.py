@@ -113,7 +113,7 @@ _CHECK = "stack"
 
 async def examine(access: Aws, settings: Settings) -> list[Finding]:
     """Look at the stack that `farcall deploy` has made; of other queues nothing is said."""
-    queue = settings.batch_queue
+    queue = settings.queue
     reply = await ask(access, "batch", "describe_job_queues", jobQueues=[queue])
     name = next((q.get("tags", {}).get(TAG, "") for q in reply["jobQueues"]), "")
     if not name:

@@ -23,7 +23,7 @@ from farcall.torchx.options import FarcallOptions, workflow, wrong_option
 EC2, FARGATE = "ec2", "fargate"
 
 _SPELLED = {
-    "queue": "batch_queue",
+    "queue": "queue",
     "region": "region",
     "profile": "profile",
     "job_role_arn": "batch_job_role_name",
@@ -37,13 +37,6 @@ _SPELLED = {
     "job_definition_extra": "job_definition_extra",
 }
 """Which option of farcall each run option is."""
-
-_NONE_UNLESS_SET = (
-    "batch_job_role_name",
-    "batch_execution_role_name",
-    "batch_job_log_group_name",
-)
-"""What nobody chose counts as none here: an account that ran TorchX need not have them."""
 
 _WHOLE = re.compile(r"-?\d+")
 
@@ -152,9 +145,7 @@ class BatchOptions(FarcallOptions):
             "priority": self.priority if self.share_id else None,
         }
         found = self._settings(app, more)
-        chosen = found.model_fields_set
-        none: dict[str, Any] = {option: "" for option in _NONE_UNLESS_SET if option not in chosen}
-        return found.replace(**none, **workflow(found, name))
+        return found.replace(**workflow(found, name))
 
     def unfetchable(self, settings: Settings) -> str:
         """Say why a job could not fetch its workspace from the bucket; empty where it can."""

@@ -82,7 +82,7 @@ class BatchRequest(Request):
         Raises:
             SettingsError: One is wrong.
         """
-        return Settings(**{**self.options, "batch_queue": self.queue})
+        return Settings(**{**self.options, "queue": self.queue})
 
     @property
     def requests(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _overrides(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 # --- Batch queues as the places of apps, whose IDs are ``queue:name`` ---------------------------
 #
-# Where the queue is left out, the app is looked for in farcall's ``batch_queue``, and then in all
+# Where the queue is left out, the app is looked for in farcall's ``queue``, and then in all
 # queues.
 
 
@@ -157,7 +157,7 @@ class Queues:
         """Return the queue; that of the settings, then all others, where it is left out."""
         if place:
             return [place]
-        first = self.settings("").batch_queue
+        first = self.settings("").queue
         return sorted(await session.backend.queues(), key=lambda queue: queue != first)
 
     async def named(self, session: Session, name: str, queue: str) -> list[JobDetail]:

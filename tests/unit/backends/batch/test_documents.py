@@ -33,6 +33,9 @@ MATRIX = {
 }
 
 
+LOGS = {"batch_job_log_group_name": "logs"}
+
+
 def made(
     *,
     image="repo/image:1",
@@ -43,7 +46,7 @@ def made(
     **options,
 ):
     return definition(
-        JobSpec("simulate-1", 1, {}, Settings(**options), groups),
+        JobSpec("simulate-1", 1, {}, Settings(**{**LOGS, **options}), groups),
         image=image,
         region=region,
         job_role=job_role,
@@ -82,7 +85,7 @@ def test_the_name_is_the_same_in_every_process():
         "from farcall import Settings\n"
         "from farcall.backends.base import JobSpec\n"
         "from farcall.backends.batch.documents import definition\n"
-        "job = JobSpec('job', 1, {}, Settings())\n"
+        "job = JobSpec('job', 1, {}, Settings(batch_job_log_group_name='logs'))\n"
         "print(definition(job, image='i', region='r', job_role='', execution_role='').name)"
     )
     run = [sys.executable, "-W", "ignore", "-c", code]
@@ -121,7 +124,7 @@ def test_what_a_submission_cannot_override_is_in_the_name(change):
         {"retry_on": "failure"},
         {"tags": {"a": "b"}},
         {"priority": 3},
-        {"batch_queue": "other"},
+        {"queue": "other"},
         {"s3_bucket_name": "other-bucket"},
     ],
 )
@@ -137,7 +140,7 @@ def test_the_document_has_what_batch_needs():
     assert container["executionRoleArn"] == "arn:exec"
     assert container["logConfiguration"] == {
         "logDriver": "awslogs",
-        "options": {"awslogs-group": "covalent-batch-job-logs", "awslogs-region": "us-east-1"},
+        "options": {"awslogs-group": "logs", "awslogs-region": "us-east-1"},
     }
 
 
@@ -159,7 +162,7 @@ def test_any_field_of_batch_can_be_added():
     assert document["platformCapabilities"] == ["FARGATE"]
     assert container["linuxParameters"] == {"initProcessEnabled": True}
     assert container["logConfiguration"]["options"] == {
-        "awslogs-group": "covalent-batch-job-logs",
+        "awslogs-group": "logs",
         "awslogs-region": "us-east-1",
         "awslogs-stream-prefix": "mine",
     }
@@ -299,7 +302,7 @@ def test_a_plain_job_overrides_everything_that_can_be():
     made = request(vcpu=1, memory=1, num_gpus=1, time_limit=60, retry_attempts=1)
     assert made == {
         "jobName": "simulate-1",
-        "jobQueue": "covalent-batch-queue",
+        "jobQueue": "farcall-ec2",
         "jobDefinition": "arn:aws:batch:us-east-1:1:job-definition/farcall-0:1",
         "containerOverrides": {
             "environment": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],

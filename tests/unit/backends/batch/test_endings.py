@@ -79,14 +79,14 @@ RECORDED = [
     Recorded(
         errors.JobStuckError,
         ["time limit for waiting jobs"],
-        ["vcpu", "memory", "batch_queue"],
+        ["vcpu", "memory", "queue"],
         f"Canceled by JobStateTimeLimit action due to reason: {TOO_LARGE}",
         flag="isCancelled",
     ),
     Recorded(
         errors.JobStuckError,
         ["time limit for waiting jobs"],
-        ["jobStateTimeLimitActions", "batch_queue"],
+        ["jobStateTimeLimitActions", "queue"],
         "Canceled by JobStateTimeLimit action due to reason: SOMETHING_NEW",
         flag="isCancelled",
     ),
@@ -148,7 +148,7 @@ RECORDED = [
         flag="isTerminated",
     ),
     # the machine went
-    Recorded(errors.HostLostError, ["instance"], ["retry_attempts", "batch_queue"], HOST_LOST),
+    Recorded(errors.HostLostError, ["instance"], ["retry_attempts", "queue"], HOST_LOST),
     Recorded(errors.HostLostError, ["instance"], ["retry_attempts"], HOST_LOST, exit_code=143),
     Recorded(errors.HostLostError, ["Fargate Spot"], ["retry_attempts"], SPOT, exit_code=137),
     Recorded(errors.HostLostError, ["Fargate Spot"], ["retry_attempts"], SPOT, exit_code=3),
@@ -156,7 +156,7 @@ RECORDED = [
     Recorded(
         errors.HostLostError,
         ["container engine", "slow"],
-        ["retry_attempts", "container_image_uri"],
+        ["retry_attempts", "image"],
         NOT_STARTED,
         "DockerTimeoutError: Could not transition to created; timed out after waiting 4m0s",
     ),
@@ -194,7 +194,7 @@ RECORDED = [
     Recorded(
         errors.ImageError,
         ["refused access"],
-        ["container_image_uri", "repositoryCredentials"],
+        ["image", "repositoryCredentials"],
         NOT_STARTED,
         "CannotPullContainerError: Error response from daemon: pull access denied for lab/x, "
         "repository does not exist or may require 'docker login'",
@@ -210,7 +210,7 @@ RECORDED = [
     Recorded(
         errors.ImageError,
         ["no more pulls"],
-        ["container_image_uri", "ECR"],
+        ["image", "ECR"],
         NOT_STARTED,
         pull("429 Too Many Requests - toomanyrequests: You have reached your pull rate limit"),
     ),
@@ -232,14 +232,14 @@ RECORDED = [
     Recorded(
         errors.ImageError,
         ["does not have it"],
-        ["container_image_uri", "tag"],
+        ["image", "tag"],
         NOT_STARTED,
         pull("failed to resolve ref docker.io/library/no-such:latest: not found"),
     ),
     Recorded(
         errors.ImageError,
         ["could not be pulled"],
-        ["container_image_uri", "batch_execution_role_name", "subnet"],
+        ["image", "batch_execution_role_name", "subnet"],
         NOT_STARTED,
         "CannotPullImageManifestError: Error response from daemon: something new",
     ),
@@ -309,14 +309,14 @@ RECORDED = [
     Recorded(
         errors.ImageError,
         ["was not started"],
-        ["container_image_uri", "batch_execution_role_name", "log group"],
+        ["image", "batch_execution_role_name", "log group"],
         NOT_STARTED,
         "SnapshotterError: words that nobody knows yet",
     ),
     Recorded(
         errors.ImageError,
         ["was not started"],
-        ["container_image_uri"],
+        ["image"],
         "new text, which nobody knows yet",
     ),
     Recorded(
@@ -326,18 +326,18 @@ RECORDED = [
         "new text, which nobody knows yet",
         log=True,
     ),
-    Recorded(errors.ImageError, ["does not say why"], ["ECS cluster", "batch_queue"], NOT_STARTED),
+    Recorded(errors.ImageError, ["does not say why"], ["ECS cluster", "queue"], NOT_STARTED),
     # other jobs, and the queue
     Recorded(errors.JobError, ["depends on"], ["dependsOn"], "Dependent Job failed"),
     Recorded(errors.JobError, ["child"], ["errors of its children"], "Array Child Job failed"),
-    Recorded(errors.JobError, ["queue was deleted"], ["batch_queue"], "JobQueue deleted"),
+    Recorded(errors.JobError, ["queue was deleted"], ["queue"], "JobQueue deleted"),
     # exit codes
     Recorded(errors.ImageError, ["entry point"], ["Dockerfile"], EXITED, exit_code=126),
     Recorded(errors.ImageError, ["entry point"], ["Dockerfile"], EXITED, exit_code=127),
     Recorded(
         errors.OutcomeMissingError,
         ["succeeded", "no outcome", "delivered before"],
-        ["container_image_uri", "keep_artifacts"],
+        ["image", "keep_artifacts"],
         EXITED,
         exit_code=ExitCode.RETURNED,
         status="SUCCEEDED",
@@ -354,7 +354,7 @@ RECORDED = [
     Recorded(
         errors.OutcomeMissingError,
         ["succeeded"],
-        ["container_image_uri"],
+        ["image"],
         SPOT,  # a container that exits with 0 on SIGTERM
         exit_code=ExitCode.RETURNED,
         status="SUCCEEDED",
@@ -362,7 +362,7 @@ RECORDED = [
     Recorded(
         errors.JobError,
         ["left with an error"],
-        ["log", "container_image_uri", "farcall_runtime"],
+        ["log", "image", "farcall_runtime"],
         EXITED,
         exit_code=ExitCode.RAISED,
     ),
@@ -383,7 +383,7 @@ RECORDED = [
     Recorded(
         errors.ImageError,
         ["did not understand"],
-        ["container_image_uri", "FARCALL_"],
+        ["image", "FARCALL_"],
         EXITED,
         exit_code=ExitCode.BAD_ENVIRONMENT,
     ),
@@ -425,7 +425,7 @@ RECORDED = [
     Recorded(
         errors.VersionMismatchError,
         ["different versions"],
-        ["Python minor", "container_image_uri"],
+        ["Python minor", "image"],
         EXITED,
         exit_code=ExitCode.VERSION_MISMATCH,
     ),
@@ -439,7 +439,7 @@ RECORDED = [
     Recorded(
         errors.TaskError,
         ["could not read the function"],
-        ["install", "container_image_uri"],
+        ["install", "image"],
         EXITED,
         exit_code=ExitCode.UNREADABLE,
     ),
@@ -508,7 +508,7 @@ RECORDED = [
         "NewError: and another",
         3,
     ),
-    Recorded(errors.ImageError, ["was not started"], ["container_image_uri"]),
+    Recorded(errors.ImageError, ["was not started"], ["image"]),
 ]
 
 
@@ -878,7 +878,7 @@ def test_each_row_on_command_jobs_is_recorded():
 @pytest.mark.parametrize("row", RECORDED)
 def test_of_a_command_job_no_remedy_speaks_of_the_task_runner_s_image(row):
     found = verdict(as_command(row))
-    assert "container_image_uri" not in found.sentence + found.remedy
+    assert "the option image" not in found.sentence + found.remedy
     for is_command in (True, False):
         detail = as_command(row) if is_command else from_describe(plain(row))
         assert "{image}" not in verdict(detail).remedy

@@ -26,7 +26,7 @@ def planned(*counts):
 
 
 def spec(requests, **options):
-    settings = Settings(**{"batch_queue": "other", **options})
+    settings = Settings(**{"queue": "other", **options})
     return JobSpec("hello-2", 1, {"FARCALL_RUN": "me-1"}, settings, requests=requests)
 
 

@@ -27,8 +27,11 @@ ARN = "arn:aws:batch:us-east-1:1:job-definition/farcall-0:1"
 FARGATE = {"platformCapabilities": ["FARGATE"]}
 
 
+ROLES = {"batch_job_role_name": "job", "batch_execution_role_name": "execution"}
+
+
 def job(*groups, **options):
-    return JobSpec("hello-1", 1, {"FARCALL_RUN": "me-1"}, Settings(**options), groups)
+    return JobSpec("hello-1", 1, {"FARCALL_RUN": "me-1"}, Settings(**{**ROLES, **options}), groups)
 
 
 def command(**fields):

@@ -35,7 +35,7 @@ def environment(*types, most=256, kind="EC2"):
     ],
 )
 def test_what_never_finds_a_place_is_refused_with_what_to_set(where, options, words):
-    settings = Settings(batch_queue="q", **options)
+    settings = Settings(queue="q", **options)
     with pytest.raises(SettingsError, match=words) as caught:
         placement.check([where], settings, settings.nodes)
     assert caught.value.option in options

@@ -69,13 +69,13 @@ def test_options_of_batch_alone():
     job = {**JOB, "container": container, "schedulingPriority": 7, "shareIdentifier": "blue"}
     detail = from_describe(job)
     assert options_of(detail, requests_of(job)) == {
-        "batch_queue": detail.queue,
+        "queue": detail.queue,
         "priority": 7,
         "share_identifier": "blue",
         "job_definition_extra": {},
-        "container_image_uri": "alpine",
+        "image": "alpine",
         "batch_job_role_name": container["jobRoleArn"],
         "batch_execution_role_name": container["executionRoleArn"],
     }
     stock = options_of(replace(detail, runtime="s3://bucket/key"), requests_of(job))
-    assert (stock["stock_image_uri"], stock["container_image_uri"]) == ("alpine", "")
+    assert (stock["stock_image_uri"], stock["image"]) == ("alpine", "")

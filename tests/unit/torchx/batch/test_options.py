@@ -16,7 +16,7 @@ def refused(**options):
 
 def test_roles_and_log_group_that_nobody_chose_count_as_none():
     settings = BatchOptions("q").settings()
-    assert settings.batch_queue == "q"
+    assert settings.queue == "q"
     assert settings.batch_job_role_name == settings.batch_execution_role_name == ""
     assert settings.batch_job_log_group_name == ""
 

@@ -74,7 +74,7 @@ async def test_settings_say_where_it_is_sent_and_follow_an_edit(monkeypatch):
     request = await written(region="eu-west-1", job_role_arn="worker")
     request.queue, request.name = "other", "other-1"
     settings = request.settings()
-    assert (settings.region, settings.batch_queue) == ("eu-west-1", "other")
+    assert (settings.region, settings.queue) == ("eu-west-1", "other")
     assert settings.endpoint_url == "http://127.0.0.1:9"
     assert settings.batch_job_role_name == "worker"
     assert settings.batch_execution_role_name == ""
