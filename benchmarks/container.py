@@ -1,4 +1,4 @@
-"""The container's start: real processes of the real runtime, in the embedded AWS.
+"""The container's start: real processes of the real runtime, in the local AWS emulator.
 
 Needs the ``local`` extra. Run as a command it prints one line of JSON.
 """

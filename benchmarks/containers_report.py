@@ -43,15 +43,16 @@ end, storing the outcome and docker's share included.
 
 **Real:** the images, the containers and all that runs in them, the clients, the job definitions,
 and role credentials that the container fetches from an endpoint as on ECS. **Played:** S3 and
-Batch by the embedded AWS on the same machine, over HTTP without TLS.
+Batch by the local AWS emulator on the same machine, over HTTP without TLS.
 
 **Floors:** an interpreter in a container that imports the modules named, and nothing else.
 
-**Peer:** covalent-awsbatch-plugin 0.42.0 from PyPI, `AWSBatchExecutor.run` driven directly against
-the same embedded AWS; in its image the `exec.py` of covalent-aws-plugins 0.19.0, unchanged. A
-function that needs nothing of Covalent is its best case. A Covalent server gives its executor the
-function in Covalent's own wrapper (`wrapper_fn`), which brings Covalent with it in the container;
-this was measured the same way, without a server. farcall's containers import no Covalent.
+**Peer:** covalent-awsbatch-plugin 0.42.0 from PyPI, `AWSBatchExecutor.run` driven directly
+against the same local AWS emulator; in its image the `exec.py` of covalent-aws-plugins 0.19.0,
+unchanged. A function that needs nothing of Covalent is its best case. A Covalent server gives
+its executor the function in Covalent's own wrapper (`wrapper_fn`), which brings Covalent with it
+in the container; this was measured the same way, without a server. farcall's containers import
+no Covalent.
 """
 
 

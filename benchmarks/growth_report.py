@@ -41,7 +41,7 @@ not.
 
 **Real:** the client; the bundles, the outcomes and their signatures; the runtime's code that
 verifies, unpickles, calls, pickles and signs; in the container's start everything: the processes
-are those of the embedded AWS.
+are those of the local AWS emulator.
 
 **Played:** S3, Batch and STS by one process in memory (`cloud.py`), over HTTP without TLS and
 without distance; the containers by one process (`fleet.py`) that runs no process per task and

@@ -1,6 +1,6 @@
 """Command job: run a program in an image, without any Python of yours in it.
 
-The embedded AWS runs the command on this machine; with `farcall local --docker` it runs in a
+The local AWS emulator runs the command on this machine; with `farcall local --docker` it runs in a
 container of the image.
 
     farcall local -- python examples/command.py

@@ -150,7 +150,7 @@ def embedded_kubernetes() -> Iterator[farcall_local.LocalAWS]:
 def kubernetes(
     embedded_kubernetes: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch
 ) -> farcall_local.LocalAWS:
-    """An embedded AWS with a Kubernetes, and the environment set to both."""
+    """A local AWS emulator with a Kubernetes, and the environment set to both."""
     for name, value in embedded_kubernetes.environment.items():
         monkeypatch.setenv(name, value)
     return embedded_kubernetes

@@ -12,7 +12,7 @@ A fake cloud needs nothing but this package, and how its jobs end can be scripte
         assert await my_pipeline() == 42
         assert cloud.jobs[0].attempts == 2
 
-The embedded AWS is the same by its own protocols, and `use_timing` shortens waits there::
+The local AWS emulator is the same by its own protocols, and `use_timing` shortens waits there::
 
     @pytest.fixture(autouse=True, scope="session")
     def _fast():

@@ -1,4 +1,4 @@
-"""The command line's two uses of the embedded AWS: for one command, and until Ctrl-C."""
+"""The command line's two uses of the local AWS emulator: for one command, and until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_command(
     docker: bool = False,
     kubernetes: bool = False,
 ) -> int:
-    """Run a command against a fresh embedded AWS, and end both.
+    """Run a command against a fresh local AWS emulator, and end both.
 
     SIGTERM and SIGHUP are passed on to the command. So is SIGINT, unless a terminal has sent it:
     then the command has it already. To be called from the main thread.
@@ -91,7 +91,7 @@ def _wait(process: subprocess.Popen[bytes], aws: LocalAWS) -> int:
             return process.wait(LOOK_S)
         if not told and not aws.running:
             told = True
-            sys.stderr.write("farcall local: the embedded AWS has ended, its jobs with it\n")
+            sys.stderr.write("farcall local: the local AWS emulator has ended, its jobs with it\n")
 
 
 def serve(
@@ -134,7 +134,7 @@ def serve(
         out.flush()
         if out.isatty():
             sys.stderr.write(
-                f"\nAn embedded AWS serves on {aws.endpoint_url}, until Ctrl-C here.\nPaste these "
+                f"\nA local AWS emulator serves on {aws.endpoint_url} until Ctrl-C.\nPaste these "
                 "lines into another terminal: what is started there runs on it. `farcall local -- "
                 "COMMAND`\nruns one command on a new one, without them.\n"
             )
@@ -145,7 +145,9 @@ def serve(
                 signals.get(timeout=LOOK_S)
                 return
             if not aws.running:
-                raise RuntimeError("The embedded AWS has ended; its standard error says why.")
+                raise RuntimeError(
+                    "The local AWS emulator has ended; its standard error says why."
+                )
 
 
 @contextlib.contextmanager

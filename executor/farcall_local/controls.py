@@ -1,4 +1,4 @@
-"""What a developer may change in the embedded AWS while it runs, for whoever calls it.
+"""What a developer may change in the local AWS emulator while it runs, for whoever calls it.
 
 These calls exist in the emulator only. Over HTTP they are ``POST /_farcall/<name>`` with a JSON
 document; in code they are the methods of `Controls`. `farcall_local.services.server` carries them
@@ -21,7 +21,7 @@ class Controls(abc.ABC):
 
     @property
     def kubernetes(self) -> KubernetesControls:
-        """Those of the embedded Kubernetes, where there is one."""
+        """Those of the local Kubernetes emulator, where there is one."""
         return KubernetesControls(self._call)
 
     def configure(

@@ -1,4 +1,4 @@
-"""Start the embedded AWS in a process of its own."""
+"""Start the local AWS emulator in a process of its own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MISLEADING = (
 
 
 class LocalAWS(Controls):
-    """A running embedded AWS; a context manager that stops it.
+    """A running local AWS emulator; a context manager that stops it.
 
     It runs in a child process that ends when this process does, however that happens, and takes
     its jobs with it. Nothing of it outlives it. Its state is in memory, large objects are in a
@@ -86,7 +86,7 @@ class LocalAWS(Controls):
             self._process.wait()
 
     def _call(self, name: str, document: dict[str, Any]) -> Any:
-        # Not where the module begins: most embedded AWSs are never told anything.
+        # Not where the module begins: most local AWS emulators are never told anything.
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
         from botocore.credentials import Credentials
@@ -182,13 +182,13 @@ def spawn(
     if not line:
         process.communicate()
         raise RuntimeError(
-            f"The embedded AWS did not start (exit code {process.returncode}); "
+            f"The local AWS emulator did not start (exit code {process.returncode}); "
             "its standard error says why."
         )
     told = json.loads(line)
     if "error" in told:
         process.communicate()
-        raise RuntimeError(f"The embedded AWS did not start: {told['error']}.")
+        raise RuntimeError(f"The local AWS emulator did not start: {told['error']}.")
     return process, told
 
 
@@ -213,7 +213,7 @@ def require_extra(*, docker: bool = False, kubernetes: bool = False) -> None:
     for module in wanted:
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
-                f"The embedded AWS needs {module}: pip install 'farcall[local]'", name=module
+                f"The local AWS emulator needs {module}: pip install 'farcall[local]'", name=module
             )
 
 

@@ -1,4 +1,4 @@
-"""Account, region, names and ARNs of the embedded AWS."""
+"""Account, region, names and ARNs of the local AWS emulator."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
 def client_environment(
     host: str, port: int, key: AccessKey, *, docker: bool = False, empty: bool = False
 ) -> dict[str, str]:
-    """Return the variables that point AWS clients and farcall at the embedded AWS.
+    """Return the variables that point AWS clients and farcall at the local AWS emulator.
 
     Where jobs are containers, their image is for the user to name. An empty account has nothing
     that farcall could be told of.

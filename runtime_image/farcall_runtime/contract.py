@@ -42,8 +42,7 @@ ENV_RETRY_OF = "FARCALL_RETRY_OF"
 """ID of the job whose failed calls this one runs again: for whoever looks at jobs."""
 
 ENV_STREAM_S = "FARCALL_STREAM_S"
-"""Seconds between two chunks of output. The embedded AWS sets it where a test wants it to; no
-client does, and on AWS it is not there."""
+"""Seconds between two chunks of output. Only the local AWS emulator sets it, for tests."""
 
 ENV_LOG_LEVEL = "FARCALL_LOG_LEVEL"
 """The least level of what the function logs that is written, where not `LOG_LEVEL`."""

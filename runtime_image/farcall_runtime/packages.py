@@ -1,8 +1,8 @@
 """Packages a task brings along (Covalent's ``DepsPip``), installed before the function is read.
 
 They go into a folder of the task's own that lies over the image's packages: the image may be
-read-only and belongs to other users than the task's, and on the embedded AWS it is the user's own
-environment. What the image has in a fitting version is not installed again.
+read-only and belongs to other users than the task's, and on the local AWS emulator it is the
+user's own environment. What the image has in a fitting version is not installed again.
 """
 
 from __future__ import annotations

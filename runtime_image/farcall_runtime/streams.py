@@ -87,7 +87,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Limits:
-        """Return those of a container; the embedded AWS may ask for output to be stored sooner."""
+        """Return a container's limits; the local AWS emulator may request shorter ones."""
         stream_s = environment.get(ENV_STREAM_S)
         if not stream_s:
             return cls()

@@ -22,9 +22,9 @@ _MANY = 100
 @click.option("--tasks", default=400, show_default=True)
 @click.option("--clients", default=4, show_default=True, help="Processes that share them.")
 @click.option("--minutes", default=15.0, show_default=True, help="After which it has failed.")
-@click.option("--kubernetes", is_flag=True, help="On the embedded Kubernetes, not on Batch.")
+@click.option("--kubernetes", is_flag=True, help="On the local Kubernetes emulator, not on Batch.")
 def main(*, seed, tasks, clients, minutes, kubernetes):
-    """Run tasks on an embedded AWS while requests, containers, hosts and clients fail.
+    """Run tasks on a local AWS emulator while requests, containers, hosts and clients fail.
 
     Exit code 1 says that a task is lost, came to two ends or to the wrong one, or that something
     is left behind.

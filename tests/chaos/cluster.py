@@ -42,7 +42,7 @@ class ClusterStorm(Storm):
 
     Args:
         plan: The plan.
-        aws: The embedded Kubernetes.
+        aws: The local Kubernetes emulator.
         ledger: Path of the tasks' ledger.
 
     Attributes:

@@ -21,7 +21,7 @@ class Storm:
 
     Args:
         plan: The plan.
-        aws: The embedded AWS, whose processes the containers are.
+        aws: The local AWS emulator, whose processes the containers are.
         ledger: Path of the tasks' ledger.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""One chaos run, from a fresh embedded AWS to its figures."""
+"""One chaos run, from a fresh local AWS emulator to its figures."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ NO_PACKAGES = {"FARCALL_PACKAGES": "null"}
 
 
 class Account:
-    """An embedded AWS with nothing in it."""
+    """A local AWS emulator with nothing in it."""
 
     def __init__(self, aws):
         self.aws = aws

@@ -42,7 +42,7 @@ NO_PACKAGES = {"FARCALL_PACKAGES": "null"}
 
 
 class Account:
-    """An embedded AWS with nothing in it but users, which checks what they may."""
+    """A local AWS emulator with nothing in it but users, which checks what they may."""
 
     def __init__(self, aws):
         self.aws = aws

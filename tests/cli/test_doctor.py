@@ -68,7 +68,7 @@ async def test_on_the_embedded_aws_all_is_well_and_nothing_is_left_in_the_bucket
     assert (0, True) == (done.returncode, found["ok"]), done.stdout
     assert {OK} == {each["verdict"] for each in found["checks"]}
     checked = {each["check"]: each["found"] for each in found["checks"]}
-    assert "farcall's embedded AWS" in checked["region"]
+    assert "farcall's local AWS emulator" in checked["region"]
     assert len(checked) >= 15
     after = boto3.client("s3").list_objects_v2(Bucket="farcall-local")["KeyCount"]
     assert before == after

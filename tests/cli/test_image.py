@@ -115,7 +115,7 @@ def docker(tmp_path, monkeypatch):
 
 
 class Account:
-    """An embedded AWS that checks what its users may, with one that pushes images."""
+    """A local AWS emulator that checks what its users may, with one that pushes images."""
 
     def __init__(self, aws):
         self.aws = aws

@@ -1,4 +1,4 @@
-"""Makes the embedded Kubernetes' table of fields from the official schemas.
+"""Makes the local Kubernetes emulator's table of fields from the official schemas.
 
 ``python -m tests.contract.make_kubernetes_schema`` writes it, and `test_kubernetes_schema.py`
 compares. The schemas are Kubernetes' own, by the distribution kubernetes-validate: 22 MB, of which

@@ -1,4 +1,4 @@
-"""The embedded Kubernetes' table of fields is what the official schemas say."""
+"""The local Kubernetes emulator's table of fields is what the official schemas say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Covalent server on the embedded AWS, and Covalent in this process as its client.
+"""A real Covalent server on the local AWS emulator, and Covalent in this process as its client.
 
 Covalent reads its environment once, on import, and keeps what it found for the whole process. So
 it is imported here, before the test modules do it: into a directory of this run, with the address
@@ -120,7 +120,7 @@ def _covalent_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[farcall_local.LocalAWS]:
-    """The embedded AWS whose key the server has, with room for several jobs at a time."""
+    """The local AWS emulator whose key the server has, with room for several jobs at a time."""
     with farcall_local.start(cpus=8) as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
@@ -128,7 +128,7 @@ def embedded() -> Iterator[farcall_local.LocalAWS]:
 
 @pytest.fixture(scope="session")
 def server(embedded: farcall_local.LocalAWS) -> Iterator[CovalentServer]:
-    """The server that Covalent in this process talks to, on the embedded AWS."""
+    """The server that Covalent in this process talks to, on the local AWS emulator."""
     assert _COVALENT is not None
     # It has the port that the import has left in the configuration.
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -117,7 +117,7 @@ def under_way(client):
 
 @pytest.fixture(scope="module")
 def aws():
-    """An embedded AWS with room for all jobs at once."""
+    """A local AWS emulator with room for all jobs at once."""
     with farcall_local.start(cpus=16) as running:
         running.configure(stream_s=STREAM_S)
         yield running

@@ -1,4 +1,4 @@
-"""The examples run as they stand, on the embedded AWS, and print what they are there to show."""
+"""The examples run unchanged on the local AWS emulator, and print what they show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python in README and docs/ runs as a reader would run it, on the embedded AWS.
+"""The Python in README and docs/ runs as a reader would run it, on the local AWS emulator.
 
 A block whose first line is ``# name.py`` is a whole script. The others of a page are run in their
 order and share their names, as the cells of a notebook do: they may await. What stands behind

@@ -1,4 +1,4 @@
-"""Service Quotas of the embedded AWS: the vCPUs that a new account may have at a time.
+"""Service Quotas of the local AWS emulator: the vCPUs that a new account may have at a time.
 
 moto knows the quotas of networks alone. Batch here keeps to none of them.
 

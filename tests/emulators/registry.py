@@ -1,4 +1,4 @@
-"""ECR of the embedded AWS: moto's repositories, and the password of a registry served elsewhere.
+"""ECR of the local AWS emulator: moto's repositories, and a registry's password.
 
 There are no images in them. Docker is sent to the registry that `Controls.configure` names, and
 never to the address that a real account's has.
@@ -47,7 +47,7 @@ def get_authorization_token(_: Any) -> ActionResult:
         from moto.ecr.exceptions import InvalidParameterException
 
         raise InvalidParameterException(
-            "farcall's embedded AWS has no registry; its jobs run in images that docker has here."
+            "The local AWS emulator has no registry; its jobs run in images that docker has here."
         )
     password = f"AWS:{names.ACCOUNT_ID}-auth-token"
     data = {

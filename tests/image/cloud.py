@@ -1,4 +1,4 @@
-"""The embedded AWS with containers for jobs, and executors on it."""
+"""The local AWS emulator with containers for jobs, and executors on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def embedded(image: str) -> Iterator[TestAWS]:
 
 @pytest.fixture
 def knobs(embedded: TestAWS) -> Iterator[TestAWS]:
-    """The embedded AWS's development calls; afterwards it is as it was."""
+    """The local AWS emulator's development calls; afterwards it is as it was."""
     yield embedded
     embedded.configure(**DEFAULTS, credential_lifetime_s=6 * 3600.0)
 
@@ -43,7 +43,7 @@ def batch(account: Account, knobs: TestAWS) -> Account:
 
 @pytest.fixture
 def aws(knobs: TestAWS, image: str, monkeypatch: pytest.MonkeyPatch) -> TestAWS:
-    """The embedded AWS, with the environment set to it; jobs run in farcall's image."""
+    """The local AWS emulator, with the environment set to it; jobs run in farcall's image."""
     for name, value in knobs.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FARCALL_IMAGE", image)

@@ -177,7 +177,7 @@ def test_what_cannot_be_started_says_why(batch, container, reason):
 
 
 def containers(docker, server):
-    """Return the containers an embedded AWS has on the engine, whatever their state."""
+    """Return the containers a local AWS emulator has on the engine, whatever their state."""
     return docker("ps", "--all", "--quiet", "--filter", f"label={SERVER_LABEL}={server}").split()
 
 

@@ -1,4 +1,4 @@
-"""joblib on the embedded AWS."""
+"""joblib on the local AWS emulator."""
 
 from __future__ import annotations
 

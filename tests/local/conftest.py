@@ -51,9 +51,9 @@ def batch(account):
 
 @pytest.fixture
 def knobs(batch):
-    """The embedded AWS's development calls; a real account has none."""
+    """The local AWS emulator's development calls; a real account has none."""
     if batch.local is None:
-        pytest.skip("needs the embedded AWS")
+        pytest.skip("needs the local AWS emulator")
     return batch.local
 
 
@@ -79,9 +79,9 @@ def cluster(any_cluster):
 
 @pytest.fixture
 def hooks(cluster):
-    """What the embedded Kubernetes does on request; a real one has nothing of that."""
+    """What the local Kubernetes emulator does on request; a real one has nothing of that."""
     if cluster.local is None:
-        pytest.skip("needs the embedded Kubernetes")
+        pytest.skip("needs the local Kubernetes emulator")
     return cluster.local.kubernetes
 
 

@@ -24,7 +24,7 @@ from tests.support.foreign import INTRUDER
 from tests.support.patience import PATIENCE_S, until
 from tests.support.signing import session, signed
 
-#: A call of each service and of what is the embedded AWS's own: method, path, body and headers.
+#: A call of each service and of the emulator's own: method, path, body and headers.
 CALLS = {
     "batch": ("POST", "/v1/registerjobdefinition", json.dumps(INTRUDER), {}),
     "s3": ("PUT", "/farcall-local/intruder", "x", {}),

@@ -1144,7 +1144,7 @@ def test_ordered_faults(batch, knobs):
 
 
 def test_unsupported_operations_say_so(batch, knobs):
-    """What the embedded Batch lacks is refused with a sentence."""
+    """What the emulated Batch lacks is refused with a sentence."""
     assert "does not support" in refusal(batch.batch.list_scheduling_policies)
     message = refusal(batch.definition, "true", ecsProperties={"taskProperties": []})
     assert "does not support ecsProperties" in message

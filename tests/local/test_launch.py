@@ -131,7 +131,7 @@ def test_exit_code_of_a_command(script, code):
 
 
 def test_environment_of_a_command(monkeypatch, tmp_path):
-    """The user's profile and endpoints do not lead the command past the embedded AWS."""
+    """The user's profile and endpoints do not lead the command past the local AWS emulator."""
     misleading = {
         *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ENDPOINT_URL_S3", "AWS_CA_BUNDLE"),
         *("AWS_CREDENTIAL_EXPIRATION", "AWS_USE_FIPS_ENDPOINT", "FARCALL_CREDENTIALS"),
@@ -179,7 +179,7 @@ def test_a_command_that_outlives_its_aws(monkeypatch, capfd):
 
     monkeypatch.setattr("farcall_local.command.start", doomed)
     assert run_command(["sh", "-c", "sleep 2; exit 7"]) == 7
-    assert capfd.readouterr().err.count("the embedded AWS has ended") == 1
+    assert capfd.readouterr().err.count("the local AWS emulator has ended") == 1
 
 
 def test_a_signal_reaches_the_command_once(spawn):
@@ -259,7 +259,7 @@ def test_serve_notices_that_its_server_is_gone(spawn):
     )
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
-    assert "The embedded AWS has ended" in err
+    assert "The local AWS emulator has ended" in err
 
 
 @pytest.mark.parametrize("use", [start, lambda: farcall_local.LocalServer])

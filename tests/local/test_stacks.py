@@ -23,7 +23,7 @@ TEMPLATE = (Path(__file__).parent / "stack.yaml").read_text()
 
 
 class Account:
-    """An account of the embedded AWS, by its API and with its own key."""
+    """An account of the local AWS emulator, by its API and with its own key."""
 
     def __init__(self, aws: emulators.TestAWS) -> None:
         self.aws = aws

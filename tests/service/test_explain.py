@@ -141,7 +141,7 @@ async def test_jobs_that_wait_with_their_place_in_the_queue(make_executor, tmp_p
         assert each["explanation"]["kind"] == "waiting"
         assert each["explanation"]["sentence"] == "the job waits for a place to run"
         assert each["explanation"]["remedy"].startswith("wait")
-        assert each["links"] == {}  # the embedded AWS has no console
+        assert each["links"] == {}  # the local AWS emulator has no console
 
 
 # --- arrays -----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 
 ROOT = Path(__file__).parents[2]
 USER = "restricted"
-"""Context, and user, of the embedded Kubernetes that has no rights but those it is given."""
+"""Context, and user, of the local Kubernetes emulator that has no rights but those it is given."""
 
 OPTIONS = {"backend": "kubernetes", "context": USER, "vcpu": 1, "memory": 1, "linger_s": 0.02}
 

@@ -25,7 +25,7 @@ IMPORTED = (
 AT_LEAST = 60
 INSTALLERS = {"pip", "setuptools", "uv", "wheel"}  # which nothing here needs in a job
 
-# Of the job's packages alone: the embedded AWS's own Python lies below them.
+# Of the job's packages alone: the local AWS emulator's own Python lies below them.
 SCRIPT = """
 import asyncio, json, sys
 from farcall import BatchExecutor

@@ -75,7 +75,7 @@ class Client:
 
 
 class Place:
-    """Clients, the tasks' ledger, and a proxy between these and the embedded AWS."""
+    """Clients, the tasks' ledger, and a proxy between these and the local AWS emulator."""
 
     def __init__(self, aws, folder, proxy):
         self.proxy = proxy

@@ -95,7 +95,7 @@ def fail(x):
 async def test_a_task_has_the_runtime_and_no_other_package(executor):
     async with executor() as opened:
         job = await opened.submit(describe_yourself, 1)
-        # Neither what is installed where the embedded AWS runs, nor keys in the environment.
+        # Neither what is installed where the local AWS emulator runs, nor keys in the environment.
         assert (2, [False, False], [], "/tmp") == await job.result()
         assert (await job.stdout(), await job.stderr()) == ("of 1\n", "to stderr\n")
 

@@ -1,4 +1,4 @@
-"""The policies of docs/iam, filled in, and an embedded AWS that enforces them."""
+"""The policies of docs/iam, filled in, and a local AWS emulator that enforces them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _elsewhere(statement: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 class Enforced:
-    """An embedded AWS with one user and the two roles, whose policies can be changed."""
+    """A local AWS emulator with one user and the two roles, whose policies can be changed."""
 
     def __init__(self, aws: farcall_local.LocalAWS) -> None:
         self.aws = aws

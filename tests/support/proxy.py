@@ -1,4 +1,4 @@
-"""A proxy before the embedded AWS: it counts what comes through, and lets things go wrong."""
+"""A proxy in front of the local AWS emulator: counts requests and injects faults."""
 
 from __future__ import annotations
 

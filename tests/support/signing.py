@@ -44,7 +44,7 @@ def signed(
 
 
 def session(environment: Mapping[str, str], role: str) -> dict[str, Any]:
-    """Assume a role of an embedded AWS; return its keys as the container's endpoint has them."""
+    """Assume a role of the local AWS emulator; return its keys as ECS returns them."""
     sts = boto3.client(
         "sts",
         endpoint_url=environment["AWS_ENDPOINT_URL"],

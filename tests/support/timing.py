@@ -9,7 +9,7 @@ import pytest
 from farcall.testing import Timing
 
 STREAM_S = 0.1
-"""How often tasks store their output on the embedded AWS, so that tests that read along see it."""
+"""Interval at which tasks store output on the local AWS emulator, for tests that follow it."""
 
 
 def marked(timing: Timing, request: pytest.FixtureRequest) -> Timing:

@@ -1,4 +1,4 @@
-"""Apps of shell commands, which the embedded AWS runs as processes."""
+"""Apps of shell commands, which the local AWS emulator runs as processes."""
 
 from __future__ import annotations
 

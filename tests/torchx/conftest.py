@@ -1,4 +1,4 @@
-"""TorchX on the embedded AWS: its command, its Runner, and apps for them."""
+"""TorchX on the local AWS emulator: its command, its Runner, and apps for them."""
 
 from __future__ import annotations
 

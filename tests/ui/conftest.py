@@ -1,4 +1,4 @@
-"""The page as a person meets it: `farcall ui` on the embedded AWS, in a real browser.
+"""The page as a person meets it: `farcall ui` on the local AWS emulator, in a real browser.
 
 Every test of a page ends with what a browser tells its developer: no error, no violation of the
 content security policy, no dialog, and no request to anywhere but the page's own server.

@@ -46,7 +46,7 @@ def remedy(url: str) -> str:
         return "check the network and its proxy, and the option region"
     if _is_here(url):
         return (
-            "check what serves there: where an embedded AWS has ended, `farcall local -- COMMAND` "
+            "check what serves there; if it was a local AWS emulator, `farcall local -- COMMAND` "
             "starts another; or set another URL, or none for AWS's own"
         )
     return "check the network, and set another URL, or none for AWS's own"

@@ -39,7 +39,7 @@ the request was on its way. If not, whoever waits is to hear of it soon."""
 _VALUE = re.compile(r", value: .*?(?=, type: <class|, valid )", re.DOTALL)
 
 _RENEW = "renew the credentials and try again"
-WITHOUT = "`farcall local -- COMMAND` runs a command on an embedded AWS"
+WITHOUT = "`farcall local -- COMMAND` runs a command on a local AWS emulator"
 NO_CREDENTIALS = (
     "check where the credentials come from: `aws sts get-caller-identity` needs them too, and "
     f"`aws sso login` renews those of IAM Identity Center; without an account {WITHOUT}"

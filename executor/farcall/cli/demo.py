@@ -41,7 +41,10 @@ print(score_svm(data, clf))"""
 
 _NEXT = (
     ("farcall demo --page", "the page in a browser, with workflows to look at"),
-    ("farcall local -- python workflow.py", "your own script, on an embedded AWS like this one"),
+    (
+        "farcall local -- python workflow.py",
+        "your own script, on a local AWS emulator like this one",
+    ),
     ("farcall doctor", "on your AWS account: are bucket, queue, roles and image there?"),
     ("farcall --help", "what else there is"),
 )
@@ -55,7 +58,7 @@ _ON_PAGE = (
 
 
 CPUS = 8
-"""Processors of the embedded AWS that they are laid out for."""
+"""Processors of the local AWS emulator that they are laid out for."""
 
 MONTHS = 24
 SECONDS = 5 * 60
@@ -112,10 +115,10 @@ async def _run(tasks: int) -> None:
             )
     console = Console(markup=True, highlight=True)
     began = time.monotonic()
-    with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):
+    with console.status("Starting the local AWS emulator (S3, Batch, CloudWatch Logs, IAM, STS)"):
         aws = farcall_local.start()
     with aws, _environment({**os.environ, **aws.environment}):
-        console.print(f"An embedded AWS runs on [cyan]{aws.endpoint_url}[/]\n")
+        console.print(f"A local AWS emulator runs on [cyan]{aws.endpoint_url}[/]\n")
         executor = BatchExecutor(vcpu=1, memory=2, time_limit=300)
         async with executor:
             rows = [
@@ -251,7 +254,7 @@ async def serve_page(port: int) -> None:
     console = Console(markup=True, highlight=True)
     # The page tells of the attempts that fail.
     logging.getLogger("farcall").setLevel(logging.ERROR)
-    with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):
+    with console.status("Starting the local AWS emulator (S3, Batch, CloudWatch Logs, IAM, STS)"):
         aws = farcall_local.start(cpus=CPUS)
     with aws, _environment({**os.environ, **aws.environment}):
         site = ui.Site(Settings(), ui.Options(port=port))

@@ -73,7 +73,7 @@ def serve_page(
 
     \b
     farcall ui
-    farcall local -- farcall ui                    the page of an embedded AWS
+    farcall local -- farcall ui                    the page of a local AWS emulator
     ssh -tL 8750:127.0.0.1:8750 HOST farcall ui    the page of another machine
     """  # noqa: D301  # click's mark for lines to be left as they are
     if covalent and no_covalent:

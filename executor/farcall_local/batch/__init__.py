@@ -1,1 +1,1 @@
-"""The embedded Batch: its rules, without HTTP and without processes."""
+"""The emulated Batch: its rules, without HTTP and without processes."""

@@ -1,4 +1,4 @@
-"""The operations of the embedded Batch, from JSON to JSON.
+"""The operations of the emulated Batch, from JSON to JSON.
 
 Operations it lacks are refused with a sentence instead of being imitated badly: EKS,
 service jobs, consumable resources and scheduling policies.
@@ -357,7 +357,7 @@ class BatchApi:
             return Response(error.status, {"message": str(error)}, error.code)
         except Exception:
             _log.exception("%r %r broke", request.method, request.path)
-            message = "The embedded Batch failed; see its log."
+            message = "The emulated Batch failed; see its log."
             return Response(ApiError.status, {"message": message}, ApiError.code)
         self._limits.leave(name)
         return Response(200, reply)
@@ -380,7 +380,7 @@ class BatchApi:
             return methods.get(request.method, ""), document
         name = self._by_path.get(request.path.rstrip("/").lower())
         if name is None:
-            raise ClientError(f"farcall's embedded Batch does not support {request.path}.")
+            raise ClientError(f"farcall's emulated Batch does not support {request.path}.")
         return name, document
 
     def _register(self, document: dict[str, Any]) -> dict[str, Any]:

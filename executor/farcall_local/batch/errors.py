@@ -1,4 +1,4 @@
-"""What the embedded Batch answers when it refuses a call.
+"""What the emulated Batch answers when it refuses a call.
 
 Batch declares two errors for every operation, and sends a third one when calls come too fast:
 

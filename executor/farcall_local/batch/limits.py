@@ -1,4 +1,4 @@
-"""How often the embedded Batch may be called, and the faults a test may order.
+"""How often the emulated Batch may be called, and the faults a test may order.
 
 Batch allows 50 calls a second per account and region, SubmitJob included, and answers HTTP 429
 above that; the limit is fixed. Here every operation has a bucket of its own that holds one

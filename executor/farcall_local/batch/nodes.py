@@ -71,7 +71,7 @@ def check(properties: dict[str, Any]) -> None:
     for group in groups:
         for unsupported in ("ecsProperties", "eksProperties"):
             if group.get(unsupported):
-                raise ClientError(f"farcall's embedded Batch does not support {unsupported}.")
+                raise ClientError(f"farcall's emulated Batch does not support {unsupported}.")
         validate.require(group, "container")
         validate.container(group["container"], fargate=False)
     _check_cover(properties)
@@ -122,7 +122,7 @@ def _by_target(overrides: list[dict[str, Any]]) -> dict[Target, dict[str, Any]]:
     for one in overrides:
         for unsupported in ("ecsPropertiesOverride", "eksPropertiesOverride"):
             if one.get(unsupported):
-                raise ClientError(f"farcall's embedded Batch does not support {unsupported}.")
+                raise ClientError(f"farcall's emulated Batch does not support {unsupported}.")
         validate.container_overrides(one.get("containerOverrides"))
         key = target(one["targetNodes"])
         if key in found:

@@ -127,7 +127,7 @@ def _type(document: dict[str, Any]) -> None:
     """Check a definition's type and that it has the properties of this type alone."""
     for unsupported in ("ecsProperties", "eksProperties"):
         if document.get(unsupported):
-            raise ClientError(f"farcall's embedded Batch does not support {unsupported}.")
+            raise ClientError(f"farcall's emulated Batch does not support {unsupported}.")
     if document["type"] not in PROPERTIES:
         raise ClientError(f"Job definition type {document['type']} is not supported.")
     for kind, properties in PROPERTIES.items():
@@ -192,7 +192,7 @@ def submission(document: dict[str, Any], size_bytes: int) -> None:
     job_name(document["jobName"])
     for unsupported in ("ecsPropertiesOverride", "eksPropertiesOverride"):
         if document.get(unsupported):
-            raise ClientError(f"farcall's embedded Batch does not support {unsupported}.")
+            raise ClientError(f"farcall's emulated Batch does not support {unsupported}.")
     size = (document.get("arrayProperties") or {}).get("size")
     if size is not None and not MIN_ARRAY_SIZE <= size <= MAX_ARRAY_SIZE:
         raise ClientError(f"Array size must be between {MIN_ARRAY_SIZE} and {MAX_ARRAY_SIZE}.")

@@ -1,1 +1,1 @@
-"""The embedded Kubernetes: API server, controllers and kubelet beside the embedded AWS."""
+"""Local Kubernetes emulator: API server, controllers and kubelet."""

@@ -1,4 +1,4 @@
-"""Who may do what in the embedded Kubernetes: tokens, roles and access reviews.
+"""Who may do what in the local Kubernetes emulator: tokens, roles and access reviews.
 
 The sender of a request is known by a token. The first is an administrator's; others have what
 Roles give them, by RoleBindings that name them as User, Group or ServiceAccount.

@@ -1,4 +1,4 @@
-"""Admission of pods to the embedded Kubernetes: service accounts, priorities and quotas.
+"""Admission of pods to the local Kubernetes emulator: service accounts, priorities and quotas.
 
 Who makes a pod is refused with Forbidden, and a Job's controller tells that as FailedCreate: such
 a Job has no pod at all.

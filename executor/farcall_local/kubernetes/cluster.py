@@ -1,4 +1,4 @@
-"""Cluster behind the API of the embedded Kubernetes: controllers, scheduler, kubelets and nodes.
+"""Controllers, scheduler, kubelets and nodes of the local Kubernetes emulator.
 
 It works on the store alone and never speaks HTTP. Its methods besides `start` and `close` are what
 tests do to a cluster: evict, preempt, lose a node. All of it belongs on one event loop.

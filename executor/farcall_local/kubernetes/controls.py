@@ -1,4 +1,4 @@
-"""What a developer may do to the embedded Kubernetes while it runs: faults, nodes, evictions.
+"""Development calls of the local Kubernetes emulator: faults, nodes, evictions.
 
 Each is a call of ``POST /_farcall/kubernetes`` with ``{"call": name, "arguments": {...}}``.
 `farcall_local.kubernetes.embedded` carries them out; nothing of it is imported here.
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class KubernetesControls:
-    """The development calls of an embedded Kubernetes: ``aws.kubernetes``.
+    """The development calls of a local Kubernetes emulator: ``aws.kubernetes``.
 
     Args:
         call: Reaches the server with a call's name and document.

@@ -1,4 +1,4 @@
-"""Discovery documents: which API groups, kinds and verbs the embedded Kubernetes serves.
+"""Discovery documents: which API groups, kinds and verbs the local Kubernetes emulator serves.
 
 kubectl and the official client learn from them what ``jobs`` or ``job`` means and where to ask for
 it. The older form, a document for each group, is served: whoever prefers the aggregated one takes

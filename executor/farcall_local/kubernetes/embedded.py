@@ -1,6 +1,6 @@
-"""The embedded Kubernetes as a whole: objects, API server, controllers, what is there at first.
+"""The local Kubernetes emulator: objects, API server, controllers, initial objects.
 
-All of it belongs on one event loop, that of the embedded AWS' jobs.
+All of it belongs on one event loop, that of the local AWS emulator's jobs.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class EmbeddedKubernetes:
         """Set times of the cluster's."""
         for name, value in times.items():
             if not hasattr(self.cluster.timing, name):
-                raise ValueError(f"There is no time {name!r} in the embedded Kubernetes.")
+                raise ValueError(f"There is no time {name!r} in the local Kubernetes emulator.")
             setattr(self.cluster.timing, name, value)
 
     def _make_namespace(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Status objects with which the embedded Kubernetes refuses a request, worded as the real one.
+"""Status objects of refused requests, worded like those of the real API server.
 
 Sources:
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/

@@ -1,4 +1,4 @@
-"""Faults of the embedded Kubernetes' API for tests, and the count of its requests."""
+"""Faults of the local Kubernetes emulator's API for tests, and the count of its requests."""
 
 from __future__ import annotations
 

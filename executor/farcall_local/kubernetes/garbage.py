@@ -1,4 +1,4 @@
-"""Garbage of the embedded Kubernetes: what has lost its owner, Jobs past their time, dead pods.
+"""Garbage collection: objects without an owner, expired Jobs, dead pods.
 
 Sources:
     https://kubernetes.io/docs/concepts/architecture/garbage-collection/

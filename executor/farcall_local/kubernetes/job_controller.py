@@ -1,4 +1,4 @@
-"""Job controller of the embedded Kubernetes: makes the pods of Jobs, counts them and ends Jobs.
+"""Job controller: creates and counts the pods of Jobs, and finishes Jobs.
 
 Rules and texts are those of Kubernetes 1.36. It leaves out what nobody can see: pods are counted
 the moment they have ended, so status.uncountedTerminatedPods is always empty.
@@ -397,4 +397,4 @@ class WorkQueue(Generic[K]):
         try:
             self._handle(key)
         except Exception:
-            _log.exception("The embedded Kubernetes could not handle %s", key)
+            _log.exception("The local Kubernetes emulator could not handle %s", key)

@@ -1,4 +1,4 @@
-"""Kinds of objects that the embedded Kubernetes keeps: names in paths, groups, versions, scope."""
+"""Kinds of objects in the local Kubernetes emulator: names, groups, versions, scope."""
 
 from __future__ import annotations
 

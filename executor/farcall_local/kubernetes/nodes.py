@@ -1,4 +1,4 @@
-"""Nodes of the embedded Kubernetes: what they have, and which of them takes a pod.
+"""Nodes of the local Kubernetes emulator: what they have, and which of them takes a pod.
 
 Texts are those of Kubernetes 1.36's scheduler. Of affinity, only required node affinity is looked
 at; a pod that asks for more is placed as if it did not.

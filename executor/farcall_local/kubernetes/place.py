@@ -1,4 +1,4 @@
-"""Where the embedded Kubernetes is: its port, its certificate, tokens and kubeconfig file.
+"""Where the local Kubernetes emulator is: its port, its certificate, tokens and kubeconfig file.
 
 The authority that signs the certificate is made for this one start and forgotten: nobody can
 sign another with it.

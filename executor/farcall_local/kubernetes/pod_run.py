@@ -42,7 +42,7 @@ _CANNOT_RUN = (
 )
 _NOT_STARTED = "CannotStartContainerError"
 _ONE_CONTAINER = (
-    "farcall's embedded Kubernetes runs pods of one container, without init containers"
+    "farcall's local Kubernetes emulator runs pods of one container, without init containers"
 )
 
 _log = logging.getLogger("farcall")
@@ -112,7 +112,7 @@ class PodRun:
         except Exception:
             # A fault of ours must not leave a pod running for ever.
             _log.exception("The pod %s broke", "/".join(self._key))
-            text = "The embedded Kubernetes failed; see its log."
+            text = "The local Kubernetes emulator failed; see its log."
             self._write(lambda pod: pod_status.failed(pod, "UnexpectedAdmissionError", text))
         finally:
             self._over = True
@@ -435,7 +435,7 @@ class Images:
         )
 
 
-# --- Kubelets of the embedded Kubernetes: they run the pods that were given to their nodes ------
+# --- Kubelets: they run the pods that are bound to their nodes ----------------------------------
 #
 # All nodes are this machine: one object runs the pods of all.
 #

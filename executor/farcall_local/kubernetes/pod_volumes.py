@@ -2,7 +2,7 @@
 
 A process sees the folder itself, where a variable names the mount's path
 (`farcall_local.runners.process`). A claim of a persistent volume is a folder that lasts as long as
-the embedded Kubernetes does.
+the local Kubernetes emulator does.
 
 Sources:
     https://kubernetes.io/docs/concepts/storage/volumes/

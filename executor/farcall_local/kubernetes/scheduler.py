@@ -1,4 +1,4 @@
-"""Scheduler of the embedded Kubernetes: which pod gets which node, and why one gets none.
+"""Scheduler of the local Kubernetes emulator: which pod gets which node, and why one gets none.
 
 Pods are taken by priority, and then as they came; one that fits nowhere holds up none behind it.
 Pods that ask for the same are judged together, so ten thousand that wait cost no more than one.

@@ -1,4 +1,4 @@
-"""HTTPS server of the embedded Kubernetes' API, on the event loop where its controllers live.
+"""HTTPS server of the Kubernetes API, on the event loop of its controllers.
 
 Sources:
     https://kubernetes.io/docs/reference/using-api/api-concepts/
@@ -99,7 +99,7 @@ class ApiServer:
         except ConnectionError:  # the client has disconnected
             return web.Response()
         except Exception:
-            _log.exception("The embedded Kubernetes has failed")
+            _log.exception("The local Kubernetes emulator has failed")
             return _refusal(StatusError("an error on the server has prevented the request"))
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""Objects of the embedded Kubernetes, in memory: versions, finalizers, and a history to watch.
+"""Objects of the local Kubernetes emulator, in memory, with versions and history.
 
 Everything here is synchronous and belongs on one event loop. A document that the store has or
 hands out is never changed: whoever wants another makes a new one of its parts and gives that to

@@ -1,4 +1,4 @@
-"""Pauses and limits of the embedded Kubernetes: what takes time there, for tests to shorten."""
+"""Pauses and limits of the local Kubernetes emulator, which tests shorten."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Job runners: what starts, watches and ends an attempt of the embedded Batch."""
+"""Job runners: what starts, watches and ends an attempt of the emulated Batch."""

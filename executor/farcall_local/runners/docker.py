@@ -1,7 +1,7 @@
 """Attempts as containers of a docker engine: the image users deploy, on their own machine.
 
 Containers use the host's network, as those of Batch on EC2 do, so the engine must run on this
-machine; the embedded AWS listens on its loopback alone.
+machine; the local AWS emulator listens on its loopback alone.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html
@@ -28,7 +28,7 @@ from farcall_local.runners import host_config
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.runner import AttemptSpec, Exit, Running, StartError
 
-#: On every container: which embedded AWS has started it (`leftovers.identity`), and for which job.
+#: Labels of every container: the emulator that started it (`leftovers.identity`), and its job.
 SERVER_LABEL, JOB_LABEL = "farcall.server", "farcall.client.job"
 #: Where a container finds what it shows the credential endpoint.
 TOKEN_FILE = "/run/farcall/authorization-token"  # noqa: S105 - a path
@@ -76,10 +76,10 @@ class DockerRunner:
     """Runs an attempt as a container.
 
     An image the machine has is used as it is, another one is pulled first, without a login. What
-    an embedded AWS that was killed has left is removed when the next one starts a job.
+    a local AWS emulator that was killed has left is removed when the next one starts a job.
 
     Args:
-        endpoint_url: Of the embedded AWS, given to each job as ``AWS_ENDPOINT_URL``.
+        endpoint_url: Of the local AWS emulator, given to each job as ``AWS_ENDPOINT_URL``.
         credentials: Gives each job the credentials of its role.
     """
 
@@ -279,7 +279,7 @@ async def _remove(container: DockerContainer) -> None:
 
 
 async def _remove_leftovers(docker: aiodocker.Docker) -> None:
-    """Remove what embedded AWSs of this machine have left that were killed."""
+    """Remove what local AWS emulators of this machine have left that were killed."""
     found = await docker.containers.list(all=True, filters={"label": [SERVER_LABEL]})
     for container in found:
         if leftovers.is_gone(container["Labels"].get(SERVER_LABEL, "")):

@@ -149,7 +149,7 @@ class Execution:
             except Exception:
                 # A fault of ours must not leave a job running for ever.
                 _log.exception("The attempt of job %s broke", self._job.id)
-                self.ending = Ending("The embedded Batch failed; see its log.", final=True)
+                self.ending = Ending("The emulated Batch failed; see its log.", final=True)
         if self.ending is not None:
             self.attempt.status_reason = self.ending.status_reason
         self.attempt.stopped_at = names.now_ms()

@@ -1,6 +1,6 @@
 """Fork server: has imported farcall's runtime, and forks a job whenever it is told to.
 
-Runs as a script, in a process of its own, and imports nothing of the embedded AWS: a job has the
+Runs as a script, in a process of its own, and imports nothing of the emulator: a job has the
 modules that ``python -m farcall_runtime`` would have had at its end.
 `farcall_local.runners.process` starts it and talks with it over a socket: requests are a length
 (four bytes) and JSON, a job's with the descriptor its output goes to; answers are a JSON document

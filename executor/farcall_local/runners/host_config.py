@@ -52,7 +52,7 @@ def host_config(container: dict[str, Any], resources: Resources, cpus: int) -> d
         config["DeviceRequests"] = [{"Count": resources.gpus, "Capabilities": [["gpu"]]}]
     if container.get("secrets"):
         raise StartError(
-            "ResourceInitializationError: unable to pull secrets: farcall's embedded AWS has no "
+            "ResourceInitializationError: unable to pull secrets: the local AWS emulator has no "
             "Secrets Manager and no Parameter Store for jobs"
         )
     return config
@@ -104,7 +104,9 @@ def _mount(point: dict[str, Any], volumes: dict[str | None, dict[str, Any]]) -> 
     read_only = point.get("readOnly", False)
     for kind in ("efsVolumeConfiguration", "s3filesVolumeConfiguration"):
         if kind in volume:
-            raise StartError(f"ResourceInitializationError: farcall's embedded AWS has no {kind}")
+            raise StartError(
+                f"ResourceInitializationError: farcall's local AWS emulator has no {kind}"
+            )
     source = (volume.get("host") or {}).get("sourcePath")
     if source:
         return bind(source, point["containerPath"], read_only=read_only)

@@ -69,7 +69,7 @@ class ProcessRunner:
     environment, folder, session and descriptors, whichever way it came to be.
 
     Args:
-        endpoint_url: Of the embedded AWS, given to each job as ``AWS_ENDPOINT_URL``.
+        endpoint_url: Of the local AWS emulator, given to each job as ``AWS_ENDPOINT_URL``.
         credentials: Gives a job its keys, in its environment.
     """
 

@@ -1,8 +1,8 @@
 """The seam between a platform's bookkeeping and whatever runs a container.
 
-Batch, or the embedded Kubernetes, decides when an attempt starts and why it ends; a runner starts
-it, waits for it and signals it. `farcall_local.runners.process` runs it as a process of this
-machine, `farcall_local.runners.docker` as a container.
+Batch or Kubernetes decides when an attempt starts and why it ends; a runner starts it, waits for
+it and signals it. `farcall_local.runners.process` runs it as a process of this machine,
+`farcall_local.runners.docker` as a container.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class StockPythons:
     """The interpreters that play the official images, made when the first job asks for one.
 
     Args:
-        endpoint_url: Of the embedded AWS, which hands out credentials.
+        endpoint_url: Of the local AWS emulator, which hands out credentials.
         credentials: Gives each job the credentials of its role.
     """
 

@@ -1,1 +1,1 @@
-"""The HTTP side of the embedded AWS: one port, with moto's services behind it."""
+"""The HTTP side of the local AWS emulator: one port, with moto's services behind it."""

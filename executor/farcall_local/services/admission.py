@@ -1,4 +1,4 @@
-"""Who may ask the embedded AWS for anything: AWS clients that have a key, and no web page.
+"""Who may ask the local AWS emulator for anything: AWS clients that have a key, and no web page.
 
 A job is a command that runs as the user who started the server, and every program of the machine
 and every page in a browser there can send it requests. So nothing is answered but what is signed
@@ -75,7 +75,7 @@ class Admission:
         origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
         if origin is not None or site not in (None, "none"):
             found = f"Origin: {origin}" if origin is not None else f"Sec-Fetch-Site: {site}"
-            text = f"The embedded AWS answers no web pages ({found[:_SHOWN]})."
+            text = f"The local AWS emulator answers no web pages ({found[:_SHOWN]})."
             raise RefusedError(Reason.DENIED, text)
 
     def find(self, request: Request) -> Caller:
@@ -87,7 +87,7 @@ class Admission:
         signature = signatures.read(request)
         if signature is None:
             text = (
-                "The request carries no signature. The embedded AWS answers whoever signs with "
+                "The request is not signed. The local AWS emulator answers requests signed with "
                 "the access key that it made at its start, which farcall local hands on."
             )
             raise RefusedError(Reason.UNSIGNED, text)
@@ -112,7 +112,7 @@ def _name(host: str) -> str:
 
 def _unknown_key() -> RefusedError:
     text = (
-        "The security token included in the request is invalid. The embedded AWS makes another "
+        "The security token included in the request is invalid. The local emulator makes another "
         "access key at each start: take the one that farcall local prints now."
     )
     return RefusedError(Reason.UNKNOWN_KEY, text)

@@ -1,4 +1,4 @@
-"""The embedded AWS as an object: threads, backends and first resources.
+"""The local AWS emulator as an object: threads, backends and first resources.
 
 Threads: one accepts connections, one for each connection reads and answers, and one runs the
 event loop on which Batch lives.
@@ -147,7 +147,7 @@ _LIFECYCLE = (
 
 
 class LocalServer(Controls):
-    """The embedded AWS in this process, all of its services on one port.
+    """The local AWS emulator in this process, all of its services on one port.
 
     Use it as a context manager in tests that want to look inside; `farcall_local.start` runs the
     same in a process of its own, where it does not share the interpreter lock with its clients.

@@ -173,7 +173,7 @@ class Fake:
 
 
 class EmbeddedBatch:
-    """AWS Batch as the embedded AWS has it, by HTTP."""
+    """AWS Batch as the local AWS emulator has it, by HTTP."""
 
     tells_places = True
     image_option = "image"

@@ -1,1 +1,1 @@
-"""The embedded CloudFormation: stacks of the resources that farcall's own template has."""
+"""The emulated CloudFormation: stacks of the resources that farcall's own template has."""

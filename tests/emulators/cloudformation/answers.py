@@ -1,4 +1,4 @@
-"""Answers of the embedded CloudFormation: stacks as its API describes them, and XML."""
+"""Answers of the emulated CloudFormation: stacks as its API describes them, and XML."""
 
 from __future__ import annotations
 

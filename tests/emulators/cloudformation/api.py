@@ -1,4 +1,4 @@
-"""The operations of the embedded CloudFormation, from AWS's query protocol to stacks.
+"""The operations of the emulated CloudFormation, from AWS's query protocol to stacks.
 
 A call that begins something is answered at once, and the work goes on in a thread: whoever asks
 for the stack's events sees them come. Change sets, stack sets, nested stacks, exports, macros and
@@ -91,7 +91,7 @@ class Stacks:
 
     def _carry_out(self, name: str, form: dict[str, str], key: AccessKey) -> bytes:
         if name not in self._operations:
-            raise StackError(f"farcall's embedded CloudFormation does not support {name!r}.")
+            raise StackError(f"farcall's emulated CloudFormation does not support {name!r}.")
         operation = get_service_model("cloudformation").operation_model(name)
         values: Any = {"values": form}
         document = QueryParser(operation).parse(values)
@@ -125,7 +125,7 @@ class Stacks:
         failing = document.get("OnFailure")
         if failing not in _ON_FAILURE:
             raise StackError(
-                f"farcall's embedded CloudFormation does not support OnFailure {failing}."
+                f"farcall's emulated CloudFormation does not support OnFailure {failing}."
             )
         stack_id, given = new_id(name), _parameters(document, {})
         template = self._read(document, given, name, stack_id)
@@ -337,7 +337,7 @@ def _all(stack: Stack) -> list[Resource]:
 def _body(document: Mapping[str, Any]) -> str:
     if document.get("TemplateURL"):
         raise StackError(
-            "farcall's embedded CloudFormation does not support TemplateURL: give TemplateBody."
+            "farcall's emulated CloudFormation does not support TemplateURL: give TemplateBody."
         )
     if not document.get("TemplateBody"):
         raise StackError("Either Template URL or Template Body must be specified.")

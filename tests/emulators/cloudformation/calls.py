@@ -1,4 +1,4 @@
-"""AWS API calls of the embedded CloudFormation: with the caller's keys, or its service role's.
+"""AWS API calls of the emulated CloudFormation: with the caller's keys, or its service role's.
 
 CloudFormation makes what a template describes by the services' own API, with the permissions of
 whoever asked for the stack. So does this one, on its own port: each call is signed, checked and

@@ -1,4 +1,4 @@
-"""What the embedded CloudFormation answers when it refuses a call.
+"""What the emulated CloudFormation answers when it refuses a call.
 
 Sources:
     https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/CommonErrors.html

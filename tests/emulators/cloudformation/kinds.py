@@ -1,4 +1,4 @@
-"""The resource types of the embedded CloudFormation: from properties to API calls, and back.
+"""The resource types of the emulated CloudFormation: from properties to API calls, and back.
 
 They are those of farcall's own template. Each has the properties that are named here; a template
 with any other is told so, because what was passed over would be missed later.

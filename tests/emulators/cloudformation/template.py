@@ -190,7 +190,7 @@ class Template:
         if function == "Fn::Contains":
             listed, wanted = (self.evaluate(each, _no_resources) for each in value)
             return _text(wanted) in [_text(each) for each in listed]
-        raise StackError(f"farcall's embedded CloudFormation does not support {function}.")
+        raise StackError(f"farcall's emulated CloudFormation does not support {function}.")
 
     def is_made(self, name: str) -> bool:
         """Say whether a resource is to be there, by its condition."""
@@ -219,7 +219,7 @@ class Template:
             if name in _FUNCTIONS:
                 return _FUNCTIONS[name](self, argument, look)
             if name.startswith("Fn::"):
-                raise StackError(f"farcall's embedded CloudFormation does not support {name}.")
+                raise StackError(f"farcall's emulated CloudFormation does not support {name}.")
         pairs = {key: self.evaluate(each, look) for key, each in value.items()}
         return {key: each for key, each in pairs.items() if each is not NO_VALUE}
 

@@ -56,7 +56,7 @@ class FailedError(Exception):
 
 
 class EndedError(Exception):
-    """The embedded AWS ends."""
+    """The local AWS emulator ends."""
 
 
 class Work:
@@ -66,7 +66,7 @@ class Work:
         stack: The stack.
         calls: Makes the API calls.
         lock: Held while something is changed that others read.
-        ended: Set when the embedded AWS ends.
+        ended: Set when the local AWS emulator ends.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Work:
         except Exception:
             _log.exception("The work on stack %s broke", self._stack.name)
             state = self._stack.status.partition("_")[0]
-            self._turn(f"{state}_FAILED", "The embedded CloudFormation failed; see its log.")
+            self._turn(f"{state}_FAILED", "The emulated CloudFormation failed; see its log.")
 
     # --- create -----------------------------------------------------------------------------
 

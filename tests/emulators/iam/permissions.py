@@ -107,7 +107,7 @@ def _objection(caller: _Caller, need: Need) -> str | None:
     try:
         verdict = evaluate(caller.policies, need)
     except UnknownElementError as error:
-        return f"farcall's embedded AWS does not evaluate {error}, which stands in a policy."
+        return f"farcall's local AWS emulator does not evaluate {error}, which stands in a policy."
     if verdict is Verdict.ALLOWED:
         return None
     text = f"User: {caller.arn} is not authorized to perform: {need.action}"

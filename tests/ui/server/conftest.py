@@ -1,4 +1,4 @@
-"""The page's server by HTTP, with a proxy between it and the embedded AWS."""
+"""The page's server by HTTP, with a proxy between it and the local AWS emulator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.ui.server.screen import get
 
 @pytest.fixture(scope="module")
 def proxy(embedded) -> Iterator[Proxy]:
-    """Between the page and the embedded AWS: it counts."""
+    """Between the page and the local AWS emulator: it counts."""
     with Proxy(embedded.endpoint_url) as proxy:
         yield proxy
 

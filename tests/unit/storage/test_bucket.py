@@ -55,7 +55,7 @@ async def test_what_obstore_does_not_repeat_is_repeated(clock):
 async def test_a_store_where_nobody_is_left_is_named_with_what_to_do(clock, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     text = "Error performing GET http://127.0.0.1:9/b/k in 3 s - HTTP error: error sending request"
-    with pytest.raises(ServiceError, match="where an embedded AWS has ended"):
+    with pytest.raises(ServiceError, match="if it was a local AWS emulator"):
         await World(GenericError(text)).get()
 
 

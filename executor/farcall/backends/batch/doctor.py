@@ -68,7 +68,7 @@ async def region(access: Aws) -> list[Finding]:
     url = access.batch.meta.endpoint_url
     found = f"{access.region_and_origin}, by {url}"
     if reply["ResponseMetadata"]["HTTPHeaders"].get("server") == "farcall-local":
-        found += ", which is farcall's embedded AWS"
+        found += ", which is farcall's local AWS emulator"
     elif not access.has_console:
         found += ", which is not AWS itself"
     return [Finding("region", OK, found)]

@@ -1,4 +1,4 @@
-"""Objects, versions, finalizers and watches of the embedded Kubernetes."""
+"""Objects, versions, finalizers and watches of the local Kubernetes emulator."""
 
 from __future__ import annotations
 
