@@ -161,7 +161,7 @@ def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _in_foreground() -> bool:
-    """Say whether a terminal sends its Ctrl-C to this process and its children alike."""
+    """Return whether a terminal sends its Ctrl-C to this process and its children alike."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR)
     except OSError:

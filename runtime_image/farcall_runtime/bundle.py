@@ -215,7 +215,7 @@ def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
 
 
 def is_cancelled(job: Assignment, storage: Storage) -> bool:
-    """Tell whether a client's mark says that the task was cancelled; others' marks say nothing.
+    """Return whether a client's mark says that the task was cancelled; others' marks say nothing.
 
     Raises:
         RefusedError: S3 could not be asked.
@@ -231,7 +231,7 @@ def is_cancelled(job: Assignment, storage: Storage) -> bool:
 
 
 def is_receipted(job: Assignment, storage: Storage) -> bool:
-    """Tell whether a client says that it has the task's value, which it signs.
+    """Return whether a client says that it has the task's value, which it signs.
 
     It does so before it deletes an outcome, but for the last ones of a bundle: before those it
     deletes the bundle, and after that the receipts. So ask for receipts first, then for the
@@ -254,7 +254,7 @@ def is_receipted(job: Assignment, storage: Storage) -> bool:
 
 
 def is_delivered(job: Assignment, storage: Storage) -> bool:
-    """Tell whether a client has the task's value, or the bundle is gone.
+    """Return whether a client has the task's value, or the bundle is gone.
 
     Raises:
         StorageError: S3 could not be asked, or refused.

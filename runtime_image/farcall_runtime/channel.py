@@ -198,7 +198,7 @@ class SupervisorEnd:
         return True
 
     def is_receiving(self) -> bool:
-        """Tell whether a result is on its way."""
+        """Return whether a result is on its way."""
         return self._coming is not None
 
     def _reply_to_result(self, found: Result | None, answer: Callable[[bool], Any]) -> None:
@@ -304,7 +304,7 @@ class _Coming:
         return self._data[self.received : self.received + _MOST_BYTES]
 
     def is_whole(self) -> bool:
-        """Tell whether all of it is there."""
+        """Return whether all of it is there."""
         return self.received >= len(self._data)
 
     def result(self) -> Result:

@@ -530,7 +530,7 @@ def module_arguments(module: str) -> tuple[str, str]:
 
 
 def is_key(text: str) -> bool:
-    """Tell whether S3's clients take a text as a key as it stands.
+    """Return whether S3's clients take a text as a key as it stands.
 
     obstore, and AWS's own console, refuse or change a key that has an empty segment, ``.`` or
     ``..`` between its slashes, or a character that is not printable.
@@ -539,7 +539,7 @@ def is_key(text: str) -> bool:
 
 
 def is_digest(text: str) -> bool:
-    """Tell whether a text is a SHA-256 as it stands in keys: 64 lower-case hexadecimal digits."""
+    """Return whether a text is a SHA-256 as keys have it: 64 lower-case hexadecimal digits."""
     return len(text) == 64 and frozenset("0123456789abcdef").issuperset(text)
 
 

@@ -46,7 +46,7 @@ class Outlet:
             self._changed.notify_all()
 
     def holds(self) -> bool:
-        """Tell whether who writes more should wait: much is waiting, and it is being read."""
+        """Return whether who writes more should wait: much is waiting, and it is being read."""
         if len(self._waiting) < _MOST_WAITING_BYTES:
             return False
         with self._changed:

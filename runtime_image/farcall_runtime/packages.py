@@ -69,7 +69,7 @@ def _find_uv() -> str | None:
 
 
 def _is_satisfied(uv: str, wanted: list[str]) -> bool:
-    """Tell whether the image has it all; uv, unlike pip, does not see it from the overlay."""
+    """Return whether the image has it all; uv, unlike pip, does not see it from the overlay."""
     command = [uv, "pip", "install", "--dry-run", "--python", sys.executable, *wanted]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)  # noqa: S603
     return done.returncode == 0 and _NO_CHANGES in done.stderr

@@ -62,7 +62,7 @@ _UNKNOWN_STATUS, _UNKNOWN = 501, "NotImplemented"
 
 
 def is_unknown(code: str, status: int) -> bool:
-    """Tell whether the service does not know what it was asked for, and never will.
+    """Return whether the service does not know what it was asked for, and never will.
 
     Args:
         code: The error's code, empty where the answer has none; some emulators give any.
@@ -72,7 +72,7 @@ def is_unknown(code: str, status: int) -> bool:
 
 
 def may_pass(code: str, status: int) -> bool:
-    """Tell whether what was refused may be granted when it is asked for again.
+    """Return whether what was refused may be granted when it is asked for again.
 
     Args:
         code: The error's code, empty where the answer has none.

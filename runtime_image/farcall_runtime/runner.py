@@ -425,7 +425,7 @@ class Supervisor:
         return ExitCode.OUTCOME_NOT_STORED
 
     def _is_final(self, code: ExitCode) -> bool:
-        """Tell whether Batch starts no further attempt after this exit code."""
+        """Return whether Batch starts no further attempt after this exit code."""
         if code in (ExitCode.TERMINATED, ExitCode.STORAGE_UNREACHABLE):
             return False  # a reclaimed host is followed by another attempt, a cancel by none
         if code in (ExitCode.RETURNED, ExitCode.BAD_ENVIRONMENT) or str(code.value)[0] == "6":
@@ -482,7 +482,7 @@ def _code_of(records: list[dict[str, Any]]) -> ExitCode:
 
 
 def _was_interrupted(records: list[dict[str, Any]]) -> bool:
-    """Tell whether a call ended by being told to stop, or a node of a task group did."""
+    """Return whether a call ended by being told to stop, or a node of a task group did."""
     each = [node for record in records for node in (record, *record.get("nodes", ()))]
     links = (link for record in each for link in record.get("chain", ()))
     return any(link["type"] == contract.TERMINATED_TYPE for link in links)

@@ -49,7 +49,7 @@ class Mark:
         self._followed_until = -math.inf
 
     def is_followed(self, storage: Storage) -> bool:
-        """Tell whether somebody reads along, and has left a mark that says so.
+        """Return whether somebody reads along, and has left a mark that says so.
 
         Clocks are not compared: a mark counts from the moment on in which it was first seen.
         """
@@ -198,7 +198,7 @@ class Streams:
         self._is_being_stored(storage)
 
     def _is_being_stored(self, storage: Storage) -> bool:
-        """Tell whether there is the thread; start it where there is none, or none any more."""
+        """Return whether there is the thread; start it where there is none, or none any more."""
         if self._thread is None or not self._thread.is_alive():
             run = functools.partial(self._store_while_running, storage)
             try:
@@ -209,7 +209,7 @@ class Streams:
         return True
 
     def holds(self, stream: Stream) -> bool:
-        """Tell whether a pipe is to be left to fill, and the task to wait.
+        """Return whether a pipe is to be left to fill, and the task to wait.
 
         Too much waits to be stored, or to be taken by the container's own stream.
         """

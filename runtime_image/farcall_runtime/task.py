@@ -412,7 +412,7 @@ _stopping = False
 
 
 def is_stopping() -> bool:
-    """Tell whether the task was told to stop, whatever its function made of that."""
+    """Return whether the task was told to stop, whatever its function made of that."""
     return _stopping
 
 

@@ -109,7 +109,7 @@ class Times:
         return min(most_s, max(0.0, at - time.monotonic()))
 
     def is_beyond_reach(self) -> bool:
-        """Tell whether SIGKILL was of no use: a process in the kernel's hands can outlive it."""
+        """Return whether SIGKILL was of no use: a process in the kernel's hands can outlive it."""
         return time.monotonic() > self._killed_at + _KILL_S
 
     @property

@@ -97,7 +97,7 @@ def _check(infos: list[zipfile.ZipInfo], most_bytes: int) -> None:
 
 
 def _is_inside(name: str) -> bool:
-    """Tell whether a name is a path below a folder, and nothing else."""
+    """Return whether a name is a path below a folder, and nothing else."""
     odd = {"", ".", ".."}.intersection(name.split("/"))
     return not odd and "\\" not in name and name.isprintable()
 

@@ -297,7 +297,7 @@ class Account:
         return int(key.split("/")[1]) in self._known.killed
 
     def _is_done(self, number, nth):
-        """Tell whether nothing of a task may be left in one of its retries; what failed stays."""
+        """Return whether a task must have left nothing in one of its retries."""
         return self.ends.get(number) == "value" and self.retries[number] == nth
 
     # --- processes ----------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class Storm:
                 self._left.remove(blow)
 
     def _deal(self, blow, clients):
-        """Tell whether there was somebody to hit, or never will be."""
+        """Return whether there was somebody to hit, or never will be."""
         if blow.client is not None:
             process = clients[blow.kind, blow.client]
             if process.poll() is None:

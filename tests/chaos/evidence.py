@@ -61,11 +61,11 @@ class Evidence:
         return sorted({0} | told | {self._record.truth.nth(j) for j in self.jobs[number]})
 
     def is_of_killed(self, number):
-        """Tell whether a task's client was killed."""
+        """Return whether a task's client was killed."""
         return self._record.plan.client_of(number) in self.killed
 
     def hit(self, job_id, attempt):
-        """Tell whether an attempt was ended by a blow."""
+        """Return whether an attempt was ended by a blow."""
         made = self._record.truth.jobs.get(job_id, {}).get("attempts", ())
         if any(a["container"].get("reason") == NO_START for a in made[attempt - 1 : attempt]):
             return True
@@ -73,7 +73,7 @@ class Evidence:
         return any((b.get("job"), b.get("attempt")) == (job_id, attempt) for b in blows)
 
     def is_ended_by_blow(self, job_id):
-        """Tell whether the last attempt that was made was a blow's.
+        """Return whether the last attempt that was made was a blow's.
 
         A container that is killed looks as if it had too little memory, which is final.
         """

@@ -61,7 +61,7 @@ class Work:
         return _ENDS.get(self.kind, "value")
 
     def is_to_run_again(self, nth, end):
-        """Tell whether its owner retries it after an end: once, and more often after blows."""
+        """Return whether its owner retries it after an end: once, and more often after blows."""
         return end != "value" if nth == 0 else end in TAKEN and self.end(nth) == "value"
 
 

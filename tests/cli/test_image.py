@@ -98,7 +98,7 @@ class StandIn:
         return [words for words in map(json.loads, lines) if words[0] == word]
 
     def left(self, folder: object) -> bool:
-        """Tell whether a folder that it was given is still there."""
+        """Return whether a folder that it was given is still there."""
         return Path(str(folder)).exists()
 
     def noted(self, name: str) -> dict[str, object]:

@@ -152,7 +152,7 @@ def directories(temporary):
 
 
 def gone(pid):
-    """Say whether a process has ended, be it as a zombie nobody has reaped."""
+    """Return whether a process has ended, be it as a zombie nobody has reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

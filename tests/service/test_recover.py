@@ -273,7 +273,7 @@ def test_in_the_midst_of_a_loop_over_a_map(place):
 
 
 def all_ended(run):
-    """Tell whether the one array of a run has ended, by Batch."""
+    """Return whether the one array of a run has ended, by Batch."""
     batch = boto3.client("batch")
     found = []
     for status in ("SUCCEEDED", "FAILED"):

@@ -275,7 +275,7 @@ class CovalentServer:
             time.sleep(_POLL_S)
 
     def _answers(self) -> bool:
-        """Say whether the server has its database and can read it."""
+        """Return whether the server has its database and can read it."""
         try:
             Covalent(self.address).latest()
         except FarcallError:
@@ -341,7 +341,7 @@ def _is_free(port: int) -> bool:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Say whether a process has ended, without freeing its ID and with it its group's."""
+    """Return whether a process has ended, without freeing its ID and with it its group's."""
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process.pid, flags) is not None
 

@@ -74,7 +74,7 @@ def _place(url: str) -> tuple[str, str | None, int | None]:
 
 
 def is_aws(url: str) -> bool:
-    """Tell whether a URL is one of AWS's own."""
+    """Return whether a URL is one of AWS's own."""
     return (_place(url)[1] or "").endswith(tuple(f".{each}" for each in DOMAINS))
 
 

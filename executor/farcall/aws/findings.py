@@ -76,7 +76,7 @@ def told(check: str, error: Exception) -> Finding:
 
 
 def _is_unknown(error: ServiceError) -> bool:
-    """Tell whether a service that is none of AWS's lacks an operation that only looks."""
+    """Return whether a service that is none of AWS's lacks an operation that only looks."""
     return refusals.is_unknown_call(error) and error.operation not in _NEEDED
 
 

@@ -245,7 +245,7 @@ class Ticket:
         return self._withdrawn
 
     def withdraw(self) -> bool:
-        """Tell whether the call has not been sent; if it has, it is not repeated."""
+        """Return whether the call has not been sent; if it has, it is not repeated."""
         self._withdrawn = True
         return not self._sent
 
@@ -308,5 +308,5 @@ class Tries:
 
 
 def is_throttling(code: str) -> bool:
-    """Tell whether an error's code means that calls come too fast."""
+    """Return whether an error's code means that calls come too fast."""
     return code in _THROTTLED

@@ -196,13 +196,13 @@ def remedy(error: ServiceError, text: str = "") -> str:
 
 
 def is_denied(error: ServiceError) -> bool:
-    """Tell whether a permission was missing for the call."""
+    """Return whether a permission was missing for the call."""
     # Where an answer has no body, its status stands for a code.
     return "AccessDenied" in error.code or error.code in ("403", "Forbidden", _UNAUTHORIZED)
 
 
 def is_of_credentials(error: BaseException) -> bool:
-    """Tell whether it was the credentials that AWS did not take, or that could not be had.
+    """Return whether it was the credentials that AWS did not take, or that could not be had.
 
     Others may be there soon: somebody renews them, or sets the clock.
     """
@@ -229,21 +229,21 @@ def showable(error: BaseException) -> BaseException:
 
 
 def may_pass(error: ServiceError) -> bool:
-    """Tell whether what went wrong may be gone when the same call is made again."""
+    """Return whether what went wrong may be gone when the same call is made again."""
     if error.status:
         return refusals.may_pass(error.code, error.status)
     return not isinstance(error.__cause__, _LASTING)
 
 
 def is_unknown_call(error: ServiceError) -> bool:
-    """Tell whether the service does not know the operation: it is older, or not AWS's own."""
+    """Return whether the service does not know the operation: it is older, or not AWS's own."""
     if error.code == NOT_AWS:
         return False
     return error.status in _UNKNOWN_CALL_STATUSES or error.code.startswith(_UNKNOWN_CALLS)
 
 
 def concerns_all(error: BaseException) -> bool:
-    """Tell whether what kept one object of the bucket from being had keeps every other, too.
+    """Return whether what kept one object of the bucket from being had keeps every other, too.
 
     The bucket is gone, or the credentials may not. Anything else may be the matter of that object
     alone, whatever S3 calls it; and credentials that are not taken may be renewed.
@@ -254,7 +254,7 @@ def concerns_all(error: BaseException) -> bool:
 
 
 def is_expired(error: ServiceError) -> bool:
-    """Tell whether the credentials had expired, which other ones need not have."""
+    """Return whether the credentials had expired, which other ones need not have."""
     return error.code in refusals.EXPIRED
 
 
@@ -326,7 +326,7 @@ def _refused(operation: str, error: botocore.exceptions.ClientError, url: str) -
 
 
 def _was_sent(error: BaseException) -> bool:
-    """Tell whether a request may have reached the service before this went wrong."""
+    """Return whether a request may have reached the service before this went wrong."""
     if isinstance(error, botocore.exceptions.EndpointConnectionError):
         # aiobotocore calls it by the same name when a connection breaks after the request.
         return not isinstance(_cause(error), aiohttp.ClientConnectorError)

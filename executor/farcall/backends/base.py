@@ -219,7 +219,7 @@ class Backend(Protocol):
         """
 
     async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
-        """Tell whether the image that tasks run in holds nothing of farcall's.
+        """Return whether the image that tasks run in holds nothing of farcall's.
 
         Raises:
             ServiceError: The platform refused.

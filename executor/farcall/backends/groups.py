@@ -121,7 +121,7 @@ def wrong(option: str, found: object, allowed: str) -> SettingsError:
 
 
 def is_whole(value: object) -> bool:
-    """Tell whether a value is a whole number, and no truth value."""
+    """Return whether a value is a whole number, and no truth value."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

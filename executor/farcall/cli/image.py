@@ -135,7 +135,7 @@ async def sign_in(access: Aws) -> Registry:
 
 
 async def has_repository(access: Aws, name: str) -> bool:
-    """Tell whether there is a repository of this name.
+    """Return whether there is a repository of this name.
 
     Raises:
         ServiceError: ECR refused.

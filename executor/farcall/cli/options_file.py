@@ -146,7 +146,7 @@ def without(text: str, names: Iterable[str]) -> str:
 
 
 def _has_section(text: str, backend: BackendName) -> bool:
-    """Tell whether there is the table, though it be empty."""
+    """Return whether there is the table, though it be empty."""
     outer, inner = SECTIONS[backend]
     return tomlkit.parse(text).unwrap().get(outer, {}).get(inner) is not None
 

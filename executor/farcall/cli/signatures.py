@@ -297,7 +297,7 @@ def _name(annotation: Any) -> str:
 
 
 def _is_document(annotation: Any) -> bool:
-    """Tell whether a type is written as JSON and in no other way."""
+    """Return whether a type is written as JSON and in no other way."""
     try:
         schema = TypeAdapter(annotation).json_schema()
     except PydanticUserError:

@@ -90,7 +90,7 @@ class _Waiting:
             pause_s = _LOOK_S[0] if has_news else min(pause_s * 1.5, _LOOK_S[1])
 
     def is_over(self, *, is_any: bool) -> bool:
-        """Tell whether all have ended, or the first of them."""
+        """Return whether all have ended, or the first of them."""
         return not self.left or (is_any and len(self.left) < self._count)
 
     async def look(self) -> None:

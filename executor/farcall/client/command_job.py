@@ -238,7 +238,7 @@ def group_nodes(
 
 
 def _is_zero(value: object) -> bool:
-    """Tell whether a number was given that is not allowed, as opposed to none."""
+    """Return whether a number was given that is not allowed, as opposed to none."""
     return value == 0 and value is not False
 
 

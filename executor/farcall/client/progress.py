@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def is_here() -> bool:
-    """Tell whether this is a notebook's kernel, and no terminal."""
+    """Return whether this is a notebook's kernel, and no terminal."""
     ipython: Any = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 

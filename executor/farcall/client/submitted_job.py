@@ -37,7 +37,7 @@ class SubmittedJob(Generic[H]):
         return self._handle.name
 
     def done(self) -> bool:
-        """Tell whether the job's end is known here; it asks nobody."""
+        """Return whether the job's end is known here; it asks nobody."""
         return self._handle.has_ended
 
     async def status(self) -> JobStatus:

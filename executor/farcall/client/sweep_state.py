@@ -382,7 +382,7 @@ class SweepState:
                 queue.get_nowait()
 
     def is_full(self) -> bool:
-        """Tell whether enough tasks are known that wait to be fetched."""
+        """Return whether enough tasks are known that wait to be fetched."""
         return self.arrivals.qsize() >= self._timing.most_unfetched
 
     def calls_of(self, array: Array, index: int) -> range:

@@ -311,7 +311,7 @@ def _read_pip(arguments: bytes) -> list[str]:
 
 
 def _is_plain(text: str) -> bool:
-    """Tell whether a requirement is a name, with extras, versions and a marker at most."""
+    """Return whether a requirement is a name, with extras, versions and a marker at most."""
     try:
         return Requirement(text).url is None
     except InvalidRequirement:

@@ -346,7 +346,7 @@ def _told(found: State | None, events: Sequence[Event]) -> str:
 
 
 def _is_overtaken(error: ServiceError) -> bool:
-    """Tell whether another command was faster."""
+    """Return whether another command was faster."""
     text = str(error)
     return error.code.startswith("AlreadyExists") or (
         error.code == "ValidationError"

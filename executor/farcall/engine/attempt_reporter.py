@@ -227,7 +227,7 @@ async def _read(store: Store, submission: Submission, key: str, said: JobDetail 
 
 
 def _goes_on(detail: JobDetail) -> bool:
-    """Tell whether Batch follows an attempt that has ended with another."""
+    """Return whether Batch follows an attempt that has ended with another."""
     withdrawn = detail.is_cancelled or detail.is_terminated
     return not detail.status.is_final and not withdrawn
 
@@ -240,7 +240,7 @@ def _place(where: Location, key: str) -> tuple[int, int]:
 
 
 def is_the_end(meta: dict[str, Any], detail: JobDetail) -> bool:
-    """Tell whether what the last attempt stored of itself says how the job ended.
+    """Return whether what the last attempt stored of itself says how the job ended.
 
     It was stored for another attempt to follow, which Batch did not let follow. Where the attempt
     was told to stop, or somebody ended the job after it, the reasons for that are the job's.

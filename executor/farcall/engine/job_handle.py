@@ -136,7 +136,7 @@ class JobHandle:
 
 
 def was_closed(arrived: Arrival) -> bool:
-    """Tell whether it is the tracker that ended, and not the job.
+    """Return whether it is the tracker that ended, and not the job.
 
     Raises:
         FarcallError: The job could not be looked for; it goes on.

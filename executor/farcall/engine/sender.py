@@ -388,7 +388,7 @@ async def withdraw(
 
 
 async def has_begun(store: Store, where: Location) -> bool:
-    """Tell whether the job of a bundle has left something in the bucket.
+    """Return whether the job of a bundle has left something in the bucket.
 
     Raises:
         ServiceError: S3 refused.

@@ -167,5 +167,5 @@ async def submit(
 
 
 def _has_failed(delivery: asyncio.Task[Delivered]) -> bool:
-    """Tell whether a delivery came to nothing and is to be tried again."""
+    """Return whether a delivery came to nothing and is to be tried again."""
     return delivery.done() and (delivery.cancelled() or delivery.exception() is not None)

@@ -279,7 +279,7 @@ def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> F
 
 
 def is_unseen(error: BaseException) -> bool:
-    """Tell whether an error came of a job that could not be looked for, in whatever it is wrapped.
+    """Return whether an error, or one that it wraps, says that a job could not be polled.
 
     Such a job goes on, and so do others of whoever stops for it: nothing is wrong with them. The
     same is so where AWS does not take the credentials.

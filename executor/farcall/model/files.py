@@ -53,7 +53,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def _is_special(path: Path) -> bool:
-    """Tell whether there is something that is no regular file."""
+    """Return whether there is something that is no regular file."""
     try:
         return not stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:

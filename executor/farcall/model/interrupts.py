@@ -21,7 +21,7 @@ _wanted: Counter[Interrupts] = Counter()
 
 
 def is_ctrl_c(error: BaseException) -> bool:
-    """Tell whether an error may be somebody's Ctrl-C, which Python raises in the main thread."""
+    """Return whether an error may be somebody's Ctrl-C, which Python raises in the main thread."""
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and isinstance(error, KeyboardInterrupt)
 

@@ -23,7 +23,7 @@ def identity(pid: int) -> str:
 
 
 def is_gone(owner: str) -> bool:
-    """Say whether a process is no more that could be seen from here; not known but on Linux."""
+    """Return whether a process is no more that could be seen from here; not known but on Linux."""
     where, _, began = owner.rpartition("-")
     pid = where.rpartition("-")[2]
     if not pid.isdecimal() or not began:

@@ -26,7 +26,7 @@ CONTROLS = re.compile(f"[\t{terminal.CONTROLS}]")
 
 
 def has(pattern: re.Pattern[str], value: object) -> bool:
-    """Tell whether a pattern is found in a text, or in a document with texts in it."""
+    """Return whether a pattern is found in a text, or in a document with texts in it."""
     if isinstance(value, dict):
         return any(has(pattern, part) for item in value.items() for part in item)
     if isinstance(value, (list, tuple)):
@@ -50,7 +50,7 @@ def _path(value: object) -> object:
 
 
 def _is_bare(text: str) -> bool:
-    """Tell whether a text is a number without a unit."""
+    """Return whether a text is a number without a unit."""
     try:
         float(text)
     except ValueError:
@@ -223,7 +223,7 @@ _NEVER = "never"
 
 
 def _is_name(value: Any) -> bool:
-    """Tell whether a value is a name that an object may have."""
+    """Return whether a value is a name that an object may have."""
     is_short = isinstance(value, str) and len(value) <= LONGEST_NAME
     return is_short and _SUBDOMAIN.match(value) is not None
 

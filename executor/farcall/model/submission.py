@@ -47,7 +47,7 @@ class Submission:
         return f"{self.job_id}:{index}"
 
     def is_other_node(self, index: int) -> bool:
-        """Tell whether an index is that of a node that is not the main one."""
+        """Return whether an index is that of a node that is not the main one."""
         return self.nodes > 1 and index > 0
 
     def name_of(self, index: int) -> str:

@@ -118,7 +118,7 @@ class Entry:
         return said if _JOB.fullmatch(said) and not self.is_command else ""
 
     def has_status(self, statuses: Iterable[JobStatus]) -> bool:
-        """Tell whether it, or one of its children, has one of these."""
+        """Return whether it, or one of its children, has one of these."""
         counts = self.detail.status_summary
         own = (self.detail.status, self.detail.furthest)
         return any(s in own or counts.get(s.value) for s in statuses)
@@ -142,7 +142,7 @@ class Query(NamedTuple):
     since: datetime | None = None
 
     def fits(self, entry: Entry) -> bool:
-        """Tell whether a job is one of them; `since` is left to the listing."""
+        """Return whether a job is one of them; `since` is left to the listing."""
         return (
             self.user in (None, entry.user)
             and self.workflow in (None, *entry.workflow)
@@ -200,7 +200,7 @@ class Catalog:
         return {job_id: Entry.of(detail) for job_id, detail in found.items()}
 
     def _is_news(self, job: JobDetail) -> bool:
-        """Tell whether a job is to be described: once, and again if that alone says who ended it.
+        """Return whether to describe a job: once, and again if only that shows who canceled it.
 
         Other than a description, a listing does not say that somebody terminated a job.
         """

@@ -100,7 +100,7 @@ class Finder:
         raise UnknownError(f"there is no job{self._whose()}{of}{self._where()}")
 
     async def _is_named(self, word: str) -> bool:
-        """Tell whether a word is the whole ID of a job, where such IDs are names."""
+        """Return whether a word is the whole ID of a job, where such IDs are names."""
         if not self._backend.capabilities.ids_are_names or not _NAMED.fullmatch(word):
             return False
         return bool(await self._backend.describe([word]))

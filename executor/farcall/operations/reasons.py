@@ -231,7 +231,7 @@ def child_of(parent: JobDetail, listed: JobDetail) -> JobDetail:
 
 
 def _ended_by_words(listed: JobDetail) -> bool:
-    """Tell whether a person ended a child: a listing only has that person's words."""
+    """Return whether a person ended a child: a listing only has that person's words."""
     return listed.status is JobStatus.FAILED and bool(
         listed.status_reason and not listed.is_explained
     )

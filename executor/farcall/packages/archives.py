@@ -117,7 +117,7 @@ def build(files: Iterable[File], folder: Path, level: int = LEVEL) -> Archive:
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a file of an archive may have a name."""
+    """Return whether a file of an archive may have a name."""
     return (
         bool(name)
         and name == posixpath.normpath(name)

@@ -98,7 +98,7 @@ class Environment:
 
 
 def is_wanted(settings: Settings) -> bool:
-    """Tell whether packages travel at all."""
+    """Return whether packages travel at all."""
     return settings.packages is not None or bool(settings.extra_packages)
 
 
@@ -309,7 +309,7 @@ def _problem(item: Item, target: Target) -> str:
 
 
 def _is_foreign(about: About, target: Target) -> bool:
-    """Tell whether the files here are no good there."""
+    """Return whether the files here are no good there."""
     return not about.is_pure and (not target.is_here or about.is_conda)
 
 

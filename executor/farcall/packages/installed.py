@@ -257,7 +257,7 @@ def _rows(info: Path) -> Iterator[list[str]]:
 
 
 def _stays(info: Path, path: Path, name: str, scripts: set[str]) -> bool:
-    """Tell whether a file is made anew in the job, or tells of this machine alone."""
+    """Return whether a file is made anew in the job, or tells of this machine alone."""
     is_of_client = path.parent == info and path.name in _CLIENTS
     is_script = name.startswith("bin/") and _stem(name) in scripts
     return _CACHE in path.parts or is_of_client or is_script

@@ -136,7 +136,7 @@ def _files(found: installed.Found) -> Iterator[File]:
 
 
 def _is_fit(found: installed.Found, target: Target) -> bool:
-    """Tell whether a distribution that is installed here serves the jobs.
+    """Return whether a distribution that is installed here serves the jobs.
 
     One of conda's, or one that was compiled here, may want a newer libc than the image has.
     """

@@ -50,7 +50,7 @@ class Target(NamedTuple):
         )
 
     def needs(self, requirement: Requirement, extra: str = "") -> bool:
-        """Tell whether a requirement's marker is true there.
+        """Return whether a requirement's marker is true there.
 
         Args:
             requirement: The requirement.

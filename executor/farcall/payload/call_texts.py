@@ -162,7 +162,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 @functools.lru_cache(1024)
 def _is_secret(name: str) -> bool:
-    """Tell whether what is called like this is not to be shown."""
+    """Return whether what is called like this is not to be shown."""
     if _SECRETS.search(name):
         return True
     lowered = name.lower()

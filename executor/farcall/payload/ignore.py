@@ -67,7 +67,7 @@ class Ignore:
                 self._rules.append(rule)
 
     def leaves_out(self, path: str) -> bool:
-        """Tell whether a path is left out."""
+        """Return whether a path is left out."""
         is_out = False
         for rule in self._rules:
             if rule.takes_back == is_out and rule.pattern.fullmatch(path):
@@ -75,7 +75,7 @@ class Ignore:
         return is_out
 
     def leaves_out_all_of(self, folder: str) -> bool:
-        """Tell whether nothing that lies in a folder, which is left out, is taken back in.
+        """Return whether nothing that lies in a folder, which is left out, is taken back in.
 
         Args:
             folder: Its path relative to the folder of the file, with slashes.

@@ -180,7 +180,7 @@ class CallResult(Generic[R]):
 
 
 def is_success(meta: dict[str, Any]) -> bool:
-    """Tell whether an outcome holds a value for each call."""
+    """Return whether an outcome holds a value for each call."""
     return meta["status"] == OutcomeStatus.DONE and all(
         record["status"] == CallStatus.RETURNED for record in meta["results"]
     )
@@ -276,7 +276,7 @@ def _shares(meta: dict[str, Any], job: About) -> Iterator[About]:
 
 
 def was_told_to_stop(record: dict[str, Any]) -> bool:
-    """Tell whether what a call or a node raised came of its being told that the job ends."""
+    """Return whether what a call or a node raised came of its being told that the job ends."""
     return any(link["type"] == TERMINATED_TYPE for link in record.get("chain", ()))
 
 

@@ -79,7 +79,7 @@ class Digests:
         self._shared: set[bytes] = set()
 
     def admit(self, digest: bytes) -> bool:
-        """Tell whether a value is shared."""
+        """Return whether a value is shared."""
         if digest not in self._shared and len(self._shared) < self._most:
             self._shared.add(digest)
         return digest in self._shared
@@ -181,7 +181,7 @@ def _least_bytes(piece: Buffer) -> int:
 
 
 def _is_spilled(piece: Buffer, number: int) -> bool:
-    """Tell whether a piece is a whole pickle in a file, which no other is equal to."""
+    """Return whether a piece is a whole pickle in a file, which no other is equal to."""
     return not number and isinstance(piece, memoryview) and isinstance(piece.obj, mmap.mmap)
 
 

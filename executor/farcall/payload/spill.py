@@ -63,7 +63,7 @@ def _refuse_strangers_links(path: Path) -> None:
 
 
 def is_needed(size: int) -> bool:
-    """Tell whether a value had better lie in a file: it would take half the memory that is left.
+    """Return whether a value had better lie in a file: it would take half the memory that is left.
 
     Args:
         size: Its size in bytes.

@@ -127,7 +127,7 @@ class Bucket:
             await clock.back_off(tries, _FIRST_WAIT_S)
 
     async def _is_over(self, told: Exception, spent_s: float, met: Counter[str]) -> bool:
-        """Tell whether there is no further try, or see to what it needs.
+        """Return whether there is no further try, or see to what it needs.
 
         Args:
             told: What the last one met.

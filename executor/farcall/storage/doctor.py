@@ -264,7 +264,7 @@ async def _rules(client: Any, settings: Settings) -> list[dict[str, Any]]:
 
 
 def _covers(rule: dict[str, Any], root: str) -> bool:
-    """Tell whether a rule is for every object below a prefix."""
+    """Return whether a rule is for every object below a prefix."""
     conditions = {**rule.get("Filter", {}), **rule.get("Filter", {}).get("And", {})}
     conditions.pop("And", None)
     prefix = conditions.pop("Prefix", rule.get("Prefix", ""))

@@ -56,7 +56,7 @@ async def list_all(store: Store, root: str) -> dict[str, Stored]:
 
 
 def is_there(stored: Mapping[str, Stored], sha256: str, size: int) -> bool:
-    """Tell whether an object is there, and stays for as long as a job may wait."""
+    """Return whether an object is there, and stays for as long as a job may wait."""
     found = stored.get(sha256)
     is_whole = found is not None and found.size == size
     return is_whole and found is not None and datetime.now(timezone.utc) - found.at < FRESH

@@ -182,7 +182,7 @@ def missing(store: Store, place: SharedPlace) -> FarcallError:
 
 
 async def _is_held(store: Store, place: SharedPlace) -> bool:
-    """Tell whether a run refers to a value; take markers away of those that are over."""
+    """Return whether a run refers to a value; take markers away of those that are over."""
     markers = await store.list_times(place.held_prefix)
     now = datetime.now(timezone.utc)
     if any(now - at < ABANDONED for at in markers.values()):

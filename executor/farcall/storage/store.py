@@ -90,7 +90,7 @@ def number_in(text: str) -> int | None:
 
 
 def is_chunk(name: str) -> bool:
-    """Tell whether the last part of a key is that of a chunk of output, or a part of a value."""
+    """Return whether the last part of a key is that of a chunk of output, or a part of a value."""
     return _CHUNK.fullmatch(name) is not None
 
 
@@ -558,7 +558,7 @@ class Store:
         return await self._ask("ListObjectsV2", prefix, look)
 
     async def is_there(self, prefix: str) -> bool:
-        """Tell whether there is any object below a prefix that ends with a slash.
+        """Return whether there is any object below a prefix that ends with a slash.
 
         Raises:
             SettingsError: There is no such bucket.

@@ -212,7 +212,7 @@ class Wanted(NamedTuple):
     states: Collection[AppState] = ()
 
     def fits(self, detail: JobDetail) -> bool:
-        """Tell whether a job is an app of these; the queue is left to the listing."""
+        """Return whether a job is an app of these; the queue is left to the listing."""
         return (
             states.is_app(detail)
             and self.user in ("", states.user_of(detail))

@@ -54,7 +54,7 @@ class RoleNodes(NamedTuple):
 
 
 def is_app(detail: JobDetail) -> bool:
-    """Tell whether TorchX submitted a job."""
+    """Return whether TorchX submitted a job."""
     return TAG_VERSION in detail.tags or ENV_ROLE_NAME in detail.environment
 
 

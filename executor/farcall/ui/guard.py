@@ -154,7 +154,7 @@ def url(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches what listens at an address."""
+    """Return whether only this machine reaches what listens at an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -162,7 +162,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_visit(scope: Scope, headers: Headers) -> bool:
-    """Tell whether somebody follows a link to the page, which holds nothing by itself."""
+    """Return whether somebody follows a link to the page, which holds nothing by itself."""
     return (
         scope["method"] == "GET"
         and scope["path"] == "/"

@@ -192,7 +192,7 @@ class Jobs(Watcher[str]):
         return list(self.entries)
 
     def is_active(self) -> bool:
-        """Tell whether a job has not ended, or there is more to be read of one."""
+        """Return whether a job has not ended, or there is more to be read of one."""
         return self.whys.are_left or any(
             not entry.detail.status.is_final for entry in self.entries.values()
         )
@@ -268,7 +268,7 @@ class _Queue:
         self._newest: datetime | None = None
 
     def has_read(self, since: datetime) -> bool:
-        """Tell whether all that was submitted since some moment was listed once."""
+        """Return whether all that was submitted since some moment was listed once."""
         return self._read_since is not None and self._read_since <= since
 
     def note_read(self, since: datetime) -> None:
@@ -329,7 +329,7 @@ class _Queue:
             self.known[job.job_id] = known._replace(settled_at=now + max(0.0, wait_s))
 
     def has_settled(self, page: list[JobDetail]) -> bool:
-        """Tell whether nothing unknown can stand behind a page."""
+        """Return whether nothing unknown can stand behind a page."""
         known = [self.known.get(job.job_id) for job in page]
         return all(each is not None and each.settled_at <= clock.now() for each in known)
 

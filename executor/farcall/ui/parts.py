@@ -66,11 +66,11 @@ class Parts(Watcher[int]):
         self.tell(changed)
 
     def is_unread(self, part: JobDetail) -> bool:
-        """Tell whether why a part failed will be read, and told again."""
+        """Return whether why a part failed will be read, and told again."""
         return False
 
     def is_over(self, part: JobDetail) -> bool:
-        """Tell whether nothing of a part changes any more."""
+        """Return whether nothing of a part changes any more."""
         return part.status.is_final
 
 
@@ -102,7 +102,7 @@ class Nodes(Parts):
         self._asked_at: dict[int, float] = {}
 
     def is_active(self) -> bool:
-        """Tell whether one of them has not ended."""
+        """Return whether one of them has not ended."""
         return bool(self._left())
 
     async def look(self) -> None:
@@ -122,7 +122,7 @@ class Nodes(Parts):
         self.is_complete = len(self.known) == self._whole.nodes
 
     def is_over(self, part: JobDetail) -> bool:
-        """Tell whether a node does not run again, as it may in another attempt of its job."""
+        """Return whether a node does not run again, as it may in another attempt of its job."""
         return part.status.is_final and self._whole.status.is_final
 
     def _left(self) -> list[int]:
@@ -160,7 +160,7 @@ class Children(Parts):
         self._parent: JobDetail | None = None
 
     def is_active(self) -> bool:
-        """Tell whether there is more to be read; the list of jobs tells when something changed."""
+        """Return whether errors are left to be read."""
         return bool(self._unread())
 
     async def look(self) -> None:
@@ -193,7 +193,7 @@ class Children(Parts):
         self.tell(indexes)
 
     def is_unread(self, part: JobDetail) -> bool:
-        """Tell whether a child failed and its error was not read yet."""
+        """Return whether a child failed and its error was not read yet."""
         return part.index not in self.errors and json_view.state(part) == JobStatus.FAILED.value
 
     def _unread(self) -> list[int]:

@@ -147,7 +147,7 @@ class Watcher(abc.ABC, Generic[K]):
 
     @abc.abstractmethod
     def is_active(self) -> bool:
-        """Tell whether something is likely to change."""
+        """Return whether something is likely to change."""
 
     @abc.abstractmethod
     async def look(self) -> None:

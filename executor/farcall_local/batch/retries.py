@@ -37,7 +37,7 @@ class RetryStrategy:
     rules: tuple[dict[str, str], ...] = ()
 
     def wants_another(self, made: int, *, status_reason: str, reason: str, exit_code: str) -> bool:
-        """Say whether a failed attempt is followed by another.
+        """Return whether a failed attempt is followed by another.
 
         The first rule all of whose conditions match decides; when none matches, the job is
         retried. An absent reason or exit code counts as the empty string, which only ``*``

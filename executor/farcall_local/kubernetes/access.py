@@ -122,7 +122,7 @@ class Access:
         )
 
     def allows(self, user: User, action: Action) -> bool:
-        """Say whether somebody may do something."""
+        """Return whether somebody may do something."""
         if MASTERS in user.groups:
             return True
         return any(_permits(rule, action) for rule in self.rules(user, action.namespace))

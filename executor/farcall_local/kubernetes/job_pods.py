@@ -234,7 +234,7 @@ def _advance(pod: dict[str, Any]) -> tuple[bool, bool, bool]:
 
 
 def replaces_failed_only(job: dict[str, Any]) -> bool:
-    """Say whether a pod is replaced only when it has ended, not while it is being deleted.
+    """Return whether a pod is replaced only when it has ended, not while it is being deleted.
 
     Source:
         https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-replacement-policy
@@ -244,7 +244,7 @@ def replaces_failed_only(job: dict[str, Any]) -> bool:
 
 
 def has_failed(job: dict[str, Any], pod: dict[str, Any]) -> bool:
-    """Say whether a Job takes a pod for failed."""
+    """Return whether a Job takes a pod for failed."""
     phase = (pod.get("status") or {}).get("phase")
     if phase == "Failed" or replaces_failed_only(job):
         return bool(phase == "Failed")
@@ -286,7 +286,7 @@ COMPLETE = Finish(
 
 
 def has_finished(job: dict[str, Any]) -> bool:
-    """Say whether a Job has ended."""
+    """Return whether a Job has ended."""
     return pod_status.holds(job, "Complete") or pod_status.holds(job, "Failed")
 
 

@@ -110,7 +110,7 @@ def objections(
 
 
 def tolerates(spec: dict[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Say whether a pod tolerates a taint."""
+    """Return whether a pod tolerates a taint."""
     return any(_tolerates(each, taint) for each in spec.get("tolerations") or ())
 
 

@@ -408,7 +408,7 @@ _NAME = re.compile(
 
 
 def is_name(image: str) -> bool:
-    """Say whether an image's name is well-formed."""
+    """Return whether an image's name is well-formed."""
     return bool(_NAME.fullmatch(image))
 
 

@@ -139,7 +139,7 @@ def found(document: dict[str, Any], kind: str) -> dict[str, Any] | None:
 
 
 def holds(document: dict[str, Any], kind: str) -> bool:
-    """Say whether an object has a condition of a type that is True."""
+    """Return whether an object has a condition of a type that is True."""
     condition = found(document, kind)
     return condition is not None and condition["status"] == "True"
 

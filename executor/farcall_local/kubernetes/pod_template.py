@@ -21,7 +21,7 @@ MAX_PREFIX = 58
 
 
 def is_indexed(job: dict[str, Any]) -> bool:
-    """Say whether a Job's pods have indexes."""
+    """Return whether a Job's pods have indexes."""
     return bool(job["spec"].get("completionMode") == "Indexed")
 
 

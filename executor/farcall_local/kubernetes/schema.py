@@ -125,7 +125,7 @@ class Decoder:
 
 
 def _is_left_out(type_: str, value: Any) -> bool:
-    """Say whether an empty value is as good as none: lists and maps, but not structures."""
+    """Return whether an empty value is as good as none: lists and maps, but not structures."""
     return not value and type_[0] in "[{"
 
 

@@ -117,7 +117,7 @@ class RoleCredentials:
             return 200, grant.answer
 
     def expired(self, key_id: str) -> bool:
-        """Say whether a key is one that was handed out here and is good no more."""
+        """Return whether a key is one that was handed out here and is good no more."""
         return time.time() >= self._expires.get(key_id, float("inf"))
 
     def _renew(self, grant: _Grant) -> None:

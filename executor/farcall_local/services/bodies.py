@@ -136,7 +136,7 @@ def receive(environ: dict[str, Any], request: signatures.Request, caller: Caller
 
 
 def _is_upload(environ: dict[str, Any], query: dict[str, str]) -> bool:
-    """Say whether a body is an object's or a part's."""
+    """Return whether a body is an object's or a part's."""
     _, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
     algorithm = environ.get("HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM", "")
     # moto computes a checksum that was not sent along, of the body.

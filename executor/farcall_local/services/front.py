@@ -231,7 +231,7 @@ def make_app(service: Any) -> Any:
 
 
 def _sends_content(environ: dict[str, Any]) -> bool:
-    """Say whether moto passes an object on, or copies it, without looking at it."""
+    """Return whether moto passes an object on, or copies it, without looking at it."""
     if environ["REQUEST_METHOD"] == "GET":
         return True
     is_copy = "HTTP_X_AMZ_COPY_SOURCE" in environ

@@ -305,7 +305,7 @@ class LocalServer(Controls):
         return self.trusts(role_arn, "ecs-tasks.amazonaws.com")
 
     def trusts(self, role_arn: str, service: str) -> bool:
-        """Say whether moto's IAM has a role that trusts a service."""
+        """Return whether moto's IAM has a role that trusts a service."""
         with self.front.locks["iam"]:
             roles = list(_backend("iam", "aws").roles.values())
         return any(

@@ -68,7 +68,7 @@ class Kind(abc.ABC):
                 raise RefusedPropertyError(f"#: extraneous key [{key}] is not permitted")
 
     def replaces(self, old: dict[str, Any], new: dict[str, Any]) -> bool:
-        """Say whether a change needs another resource."""
+        """Return whether a change needs another resource."""
         return any(old.get(name) != new.get(name) for name in self.replacing)
 
     @abc.abstractmethod
@@ -592,7 +592,7 @@ class ComputeEnvironment(Kind):
         return str(given) if given else f"{resource.logical_id}-{_random(16)}"
 
     def replaces(self, old: dict[str, Any], new: dict[str, Any]) -> bool:
-        """Say whether a change needs another one, as most do unless it is told not to."""
+        """Return whether a change needs another one, as most do unless it is told not to."""
         if super().replaces(old, new):
             return True
         before, after = (each.get("ComputeResources") or {} for each in (old, new))

@@ -166,7 +166,7 @@ class Template:
     # --- conditions -------------------------------------------------------------------------
 
     def condition(self, name: str) -> bool:
-        """Say whether a condition holds."""
+        """Return whether a condition holds."""
         conditions = self.document.get("Conditions") or {}
         if name not in conditions:
             raise StackError(f"Template format error: Unresolved condition dependency {name}")
@@ -193,7 +193,7 @@ class Template:
         raise StackError(f"farcall's emulated CloudFormation does not support {function}.")
 
     def is_made(self, name: str) -> bool:
-        """Say whether a resource is to be there, by its condition."""
+        """Return whether a resource is to be there, by its condition."""
         resource = self.resources[name]
         return "Condition" not in resource or self.condition(resource["Condition"])
 

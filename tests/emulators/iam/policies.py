@@ -120,7 +120,7 @@ def _meets(conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, st
 
 
 def _holds(operator: str, value: str | None, wanted: list[str]) -> bool:
-    """Say whether one key meets one operator, any of several values being enough."""
+    """Return whether one key meets one operator, any of several values being enough."""
     if operator == "Null":
         return str(value is None).lower() in map(str.lower, wanted)
     name = operator.removesuffix("IfExists")

@@ -72,9 +72,7 @@ async def test_a_port_that_nobody_listens_on_was_sent_nothing(monkeypatch):
     assert refusals.may_pass(error)
     said = str(error)
     assert f"nothing answers at http://127.0.0.1:{port} (from an argument endpoint_url" in said
-    assert (
-        "Connection refused; check what serves there; if it was a local AWS emulator" in said
-    )
+    assert "Connection refused; check what serves there; if it was a local AWS emulator" in said
     assert str(refusals.explain_tries(error, 3, 10)) == f"{said}; tried 3 times in 10 s"
 
 

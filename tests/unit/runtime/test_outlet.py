@@ -23,7 +23,7 @@ class Pipe:
         self.outlet = Outlet(self.writer)
 
     def room(self):
-        """Tell whether it takes anything."""
+        """Return whether it takes anything."""
         poll = select.poll()
         poll.register(self.writer, select.POLLOUT)
         return bool(poll.poll(0))

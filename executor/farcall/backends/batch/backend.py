@@ -77,7 +77,7 @@ class BatchBackend:
         return doctor.checks(self._aws, self._batch, settings, answers=answers)
 
     async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
-        """Tell whether tasks run in the stock image."""
+        """Return whether tasks run in the stock image."""
         found = preflight.unasked_image(settings) if offline else await self._image(settings)
         return found.is_stock
 
@@ -196,7 +196,7 @@ class BatchBackend:
                     raise _refused(request, last) from error
 
     async def _redefine(self, job: JobSpec, request: dict[str, Any], error: ServiceError) -> bool:
-        """Tell whether a refused request may be taken yet, for it is its definition that lacks.
+        """Return whether a refused request may be taken yet, for it is its definition that lacks.
 
         Batch's own services learn of a new one one after the other, and one that has a command in
         it another process may have deregistered.

@@ -223,7 +223,7 @@ def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
 
 
 def _is_own(job: JobSpec) -> bool:
-    """Tell whether the command and variables of a group do not fit into the overrides."""
+    """Return whether the command and variables of a group do not fit into the overrides."""
     overrides = _overrides(job, is_own=False) if job.groups else []
     return any(len(json.dumps(each)) > OVERRIDE_CHARACTERS for each in overrides)
 

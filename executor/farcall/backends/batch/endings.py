@@ -106,7 +106,7 @@ def _words_for(detail: JobDetail) -> dict[str, str]:
 
 
 def is_explained(detail: JobDetail) -> bool:
-    """Tell whether the status reason is Batch's or farcall's own.
+    """Return whether the status reason is Batch's or farcall's own.
 
     Others there may be, and they are taken for the words of a person who ended the job.
     """
@@ -120,7 +120,7 @@ def telling(reason: str) -> str:
 
 
 def may_be_stopped(detail: JobDetail) -> bool:
-    """Tell whether a job may have been ended from outside, for all that Batch says of it.
+    """Return whether a job may have been ended from outside, for all that Batch says of it.
 
     Nothing says that, and nothing says otherwise: it has failed, and its container, if there was
     one, was stopped by a signal.
@@ -136,7 +136,7 @@ def may_be_stopped(detail: JobDetail) -> bool:
 
 
 def is_blocked(detail: JobDetail) -> bool:
-    """Tell whether Batch says that it cannot place a job as things are."""
+    """Return whether Batch says that it cannot place a job as things are."""
     return detail.status is JobStatus.RUNNABLE and detail.status_reason.startswith(_BLOCKED_WORDS)
 
 

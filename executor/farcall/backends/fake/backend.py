@@ -276,7 +276,7 @@ class _FakeLog:
 
 
 def _is_within(at: datetime, since: datetime | None, until: datetime | None) -> bool:
-    """Tell whether a moment is in a range, to the millisecond."""
+    """Return whether a moment is in a range, to the millisecond."""
     begin, end = since and _whole(since), until and _whole(until)
     return (begin is None or _whole(at) >= begin) and (end is None or _whole(at) <= end)
 

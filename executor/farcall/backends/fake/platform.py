@@ -412,7 +412,7 @@ class FakePlatform:
             raise service_error(operation, "the fake cloud was closed", _NOT_ACCEPTED, 400)
 
     def is_going(self, name: str, index: int) -> bool:
-        """Tell whether a task has not ended, by its job's name; from any thread."""
+        """Return whether a task has not ended, by its job's name; from any thread."""
         job = self._names.get(name)
         return job is not None and index < len(job.tasks) and not job.tasks[index].status.is_final
 

@@ -165,5 +165,5 @@ class Script:
         return script
 
     def concerns(self, index: int) -> bool:
-        """Tell whether it happens to a task of the job."""
+        """Return whether it happens to a task of the job."""
         return self.task in (None, index)

@@ -139,7 +139,7 @@ async def _create(kube: Kube, document: Mapping[str, Any], ticket: Ticket) -> di
 
 
 def _is_same(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tell whether what has a name was made of a document; a Service is all jobs'."""
+    """Return whether what has a name was made of a document; a Service is all jobs'."""
     found, own = there.get("metadata") or {}, wanted["metadata"]
     if wanted["kind"] == "Service":
         return bool((found.get("labels") or {}).get(MANAGED_LABEL) == MANAGER)
@@ -369,7 +369,7 @@ class KubernetesBackend:
         return doctor.checks(self.kube, settings, answers=answers)
 
     async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
-        """Tell whether tasks run in the stock image."""
+        """Return whether tasks run in the stock image."""
         return not settings.image
 
     async def plan(self, job: JobSpec, *, offline: bool = False) -> dict[str, Any]:

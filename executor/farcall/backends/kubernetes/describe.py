@@ -503,7 +503,7 @@ def _why(
 
 
 def _is_last(job: Mapping[str, Any], pod: Pod | None) -> bool:
-    """Tell whether a pod has failed, and the Job will make no other, which it says a moment later.
+    """Return whether a failed pod is the last of its Job, which reports it a moment later.
 
     A deleted pod does not end the Job: a suspended Job runs again later, and a Job that ends has
     a condition that says why.
@@ -530,7 +530,7 @@ def _is_last(job: Mapping[str, Any], pod: Pod | None) -> bool:
 
 
 def _fits(codes: Mapping[str, Any], exit_code: int | None) -> bool:
-    """Tell whether a rule on exit codes is about one; none is about 0."""
+    """Return whether a rule on exit codes is about one; none is about 0."""
     if not exit_code:
         return False
     is_listed: bool = exit_code in (codes.get("values") or ())
@@ -759,7 +759,7 @@ def _base(job: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Kuberne
 
 
 def is_own(job: Mapping[str, Any]) -> bool:
-    """Tell whether farcall submitted a job."""
+    """Return whether farcall submitted a job."""
     labels = (job.get("metadata") or {}).get("labels") or {}
     return bool(labels.get(MANAGED_LABEL) == MANAGER)
 
@@ -793,7 +793,7 @@ def _groups(objects: Iterable[Mapping[str, Any]]) -> tuple[NodeGroup, ...]:
 
 
 def _is_same(one: NodeGroup, other: NodeGroup) -> bool:
-    """Tell whether two nodes run the same, but for their numbers."""
+    """Return whether two nodes run the same, but for their numbers."""
     alike = replace(other, first=one.first, last=one.last, environment=one.environment)
     ranks = endings.NODE_VARIABLES
     environments = [

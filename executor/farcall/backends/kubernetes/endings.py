@@ -602,12 +602,12 @@ def telling(detail: JobDetail) -> str:
 
 
 def is_hollow(reason: str) -> bool:
-    """Tell whether a Job's words say no more than that it has failed."""
+    """Return whether a Job's words say no more than that it has failed."""
     return reason.startswith(_HOLLOW)
 
 
 def is_blocked(detail: JobDetail) -> bool:
-    """Tell whether the cluster says that it cannot start a job as things are."""
+    """Return whether the cluster says that it cannot start a job as things are."""
     is_waiting = not detail.status.is_final and detail.status is not JobStatus.RUNNING
     return is_waiting and not detail.is_terminated and row_of(detail) is not None
 

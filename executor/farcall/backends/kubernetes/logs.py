@@ -335,7 +335,7 @@ class Followed:
         self._task = asyncio.ensure_future(self._run(kube, pod))
 
     def covers(self, since: datetime) -> bool:
-        """Tell whether all lines from a moment on are here."""
+        """Return whether all lines from a moment on are here."""
         return self._is_open and since >= self._floor
 
     async def lines(self, since: datetime) -> AsyncGenerator[Stamped, None]:

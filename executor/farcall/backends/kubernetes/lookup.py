@@ -443,7 +443,7 @@ def by_index(pods: Iterable[Pod]) -> dict[int, list[Pod]]:
 
 
 def _may_change(job: Found, found: Sequence[Any]) -> bool:
-    """Tell whether more may be seen although the Job does not change."""
+    """Return whether more may be seen although the Job does not change."""
     if not found:
         return not job.is_final
     return any(pod.is_pending or not pod.is_settled for pod in found)
@@ -460,7 +460,7 @@ def _whole(
 
 
 def _is_gang(job: Mapping[str, Any]) -> bool:
-    """Tell whether a Job's pods are nodes that work together."""
+    """Return whether a Job's pods are nodes that work together."""
     template = (job.get("spec") or {}).get("template") or {}
     return nodes.GANG_LABEL in ((template.get("metadata") or {}).get("labels") or {})
 

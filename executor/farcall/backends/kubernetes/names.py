@@ -160,7 +160,7 @@ def _ranges(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def holds(text: str | None, index: int) -> bool:
-    """Tell whether an index is listed.
+    """Return whether an index is listed.
 
     Args:
         text: The list; None for an empty one.

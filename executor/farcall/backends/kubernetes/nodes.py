@@ -159,7 +159,7 @@ def command(job: Mapping[str, Any], action: str = "AbortJob") -> dict[str, Any]:
 
 
 def is_one(document: Mapping[str, Any]) -> bool:
-    """Tell whether a document is a Volcano job, and no Job of Kubernetes's own."""
+    """Return whether a document is a Volcano job, and no Job of Kubernetes's own."""
     return document.get("apiVersion") == API_VERSION
 
 
@@ -268,12 +268,12 @@ def check(job: JobSpec) -> None:
 
 
 def is_several(job: JobSpec) -> bool:
-    """Tell whether a job is one of these, and no plain Job of tasks."""
+    """Return whether a job is one of these, and no plain Job of tasks."""
     return bool(job.groups) or job.nodes > 1
 
 
 def is_volcano(job: JobSpec) -> bool:
-    """Tell whether a job is Volcano's own: it has several groups, or all nodes may run again."""
+    """Return whether a job is Volcano's own: it has several groups, or all nodes may run again."""
     settings = job.settings
     wants = len(job.groups) > 1 or settings.retry_attempts > 1
     return settings.scheduler == "volcano" and job.nodes > 1 and wants

@@ -116,7 +116,7 @@ class ClusterWatch(Generic[P]):
         return seen if following.jobs.is_current and seen and seen.objects else None
 
     def knows_failed(self, name: str) -> bool:
-        """Tell whether all failed pods of a job are known."""
+        """Return whether all failed pods of a job are known."""
         following = self._runs.get(self._run_of.get(name, ""))
         return following is not None and following.pods.is_current
 

@@ -72,7 +72,7 @@ async def look_for_orphans(dispatch_id: str) -> None:
 
 
 def has_ended(dispatch_id: str, node: int) -> bool:
-    """Tell whether a node had ended when `look_for_orphans` looked, as far as that is known."""
+    """Return whether a node had ended when `look_for_orphans` looked, as far as that is known."""
     looked = _left[dispatch_id]
     return looked.exception() is None and node in looked.result().ended
 

@@ -87,7 +87,7 @@ class AttemptHistory:
             )
 
     def goes_on(self, number: int, *, follow: bool) -> bool:
-        """Tell whether there is another attempt, or may be, after one that is over."""
+        """Return whether there is another attempt, or may be, after one that is over."""
         if self._is_forgotten or (self._final is not None and self._final.attempt <= number):
             return False
         kept = self.kept()
@@ -99,7 +99,7 @@ class AttemptHistory:
         return number < self.last()
 
     async def is_over(self, number: int) -> bool:
-        """Tell whether an attempt is over.
+        """Return whether an attempt is over.
 
         Raises:
             IntegrityError: What it stored at its end is not what the container wrote.
@@ -175,7 +175,7 @@ class AttemptHistory:
         return self._backend.log(detail, stream)
 
     def has_just_ended(self) -> bool:
-        """Tell whether the job has ended so lately that CloudWatch may not show it all."""
+        """Return whether the job has ended so lately that CloudWatch may not show it all."""
         stopped = self.detail.stopped_at
         return stopped is not None and not _is_past(stopped + _JUST_NOW)
 

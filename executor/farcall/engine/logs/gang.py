@@ -161,7 +161,7 @@ class Gang:
         return found
 
     def has_ended(self, index: int, attempt: int | None = None) -> bool:
-        """Tell whether no log is to come from a node.
+        """Return whether no log is to come from a node.
 
         Args:
             index: Which node.
@@ -178,7 +178,7 @@ class Gang:
         return detail is not None and is_final and self._number(detail) >= last
 
     def _goes_on(self, node: JobDetail) -> bool:
-        """Tell whether a node's container runs; it is being stopped when the job has ended."""
+        """Return whether a node's container runs; it is being stopped when the job has ended."""
         if self.is_forgotten or node.status is not JobStatus.RUNNING:
             return False
         stopped_at = self.job.stopped_at
@@ -217,7 +217,7 @@ class Gang:
 
 
 def is_long_ago(moment: datetime) -> bool:
-    """Tell whether nothing of a container comes any more that ended at a moment."""
+    """Return whether nothing of a container comes any more that ended at a moment."""
     return moment < datetime.now(timezone.utc) - _LONG
 
 

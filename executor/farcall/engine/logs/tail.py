@@ -114,7 +114,7 @@ async def _begun(chunks: Chunks, number: int, stream: str, sequence: int) -> byt
 
 
 def _is_whole(ending: Ending | None, places: list[ChunkPlace]) -> bool:
-    """Tell whether S3 has all that an attempt wrote."""
+    """Return whether S3 has all that an attempt wrote."""
     if ending is None:
         return False
     there = {(place.stream, place.sequence) for place in places}

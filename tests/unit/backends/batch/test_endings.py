@@ -633,7 +633,7 @@ PYTHON = {"string": str, "integer": int, "long": int, "boolean": bool}
 
 
 def check(shape, value):
-    """Tell whether a document is one that the model of the service allows."""
+    """Return whether a document is one that the model of the service allows."""
     if shape.type_name == "structure":
         for name, member in value.items():
             check(shape.members[name], member)
