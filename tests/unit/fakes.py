@@ -19,11 +19,11 @@ import farcall_runtime
 from farcall.aws.buckets import place
 from farcall.backends.batch.backend import BatchBackend, _platform
 from farcall.backends.batch.preflight import Resources
-from farcall.backends.fake.bucket import StoreOperations
 from farcall.model.endings import About
 from farcall.model.timing import Timing
 from farcall.payload import pickling, results, unpickling
 from farcall.storage.store import Store
+from farcall.testing.bucket import StoreOperations
 from farcall_runtime import envelope
 
 TIMING = Timing()

@@ -11,7 +11,6 @@ from obstore.store import MemoryStore
 from farcall import Settings
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
-from farcall.backends.fake.bucket import StoreOperations
 from farcall.engine.sender import Sender
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall.model.timing import Timing
@@ -19,6 +18,7 @@ from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall.storage.store import Store
+from farcall.testing.bucket import StoreOperations
 from tests.unit.fakes import (
     Client,
     ScriptedBatch,

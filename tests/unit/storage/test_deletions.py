@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from obstore.store import MemoryStore
 
-from farcall.backends.fake.bucket import StoreOperations
 from farcall.model.submission import Submission
 from farcall.storage import deletions as module
 from farcall.storage.store import Store
+from farcall.testing.bucket import StoreOperations
 from farcall_runtime import envelope
 from farcall_runtime.contract import RECEIPTS, Location
 

@@ -7,10 +7,10 @@ import os
 import pytest
 from obstore.store import from_url
 
-from farcall.backends.fake.bucket import StoreOperations
 from farcall.engine.terminations import mark_cancelled
 from farcall.model.submission import Submission
 from farcall.storage.store import Store
+from farcall.testing.bucket import StoreOperations
 from farcall_runtime.bundle import Assignment, is_cancelled
 from farcall_runtime.contract import CANCELLED, Location
 from farcall_runtime.storage import Storage

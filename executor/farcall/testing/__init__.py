@@ -27,9 +27,12 @@ import contextlib
 import functools
 from collections.abc import Iterator
 
-from farcall.backends.fake.backend import open_fake
-from farcall.backends.fake.platform import FakeCloud, FakePlatform
-from farcall.backends.fake.script import (
+from farcall.engine.session import opening
+from farcall.model.settings import default_bucket, set_default_bucket
+from farcall.model.timing import Timing, in_force, put_in_force
+from farcall.testing.backend import open_fake
+from farcall.testing.platform import FakeCloud, FakePlatform
+from farcall.testing.script import (
     Cancelled,
     Ending,
     Happening,
@@ -42,9 +45,6 @@ from farcall.backends.fake.script import (
     Throttled,
     TimedOut,
 )
-from farcall.engine.session import opening
-from farcall.model.settings import default_bucket, set_default_bucket
-from farcall.model.timing import Timing, in_force, put_in_force
 
 __all__ = [
     "Cancelled",

@@ -16,8 +16,8 @@ from obstore.store import LocalStore, MemoryStore, S3Store
 
 from farcall.aws.buckets import Place
 from farcall.aws.s3 import NO_UPLOAD, Headed, Listed, Operations, Page
-from farcall.backends.fake.platform import FakePlatform
 from farcall.model.timing import in_force
+from farcall.testing.platform import FakePlatform
 
 _KEYS_IN_PAGE = 1000
 

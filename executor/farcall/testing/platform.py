@@ -31,16 +31,16 @@ from farcall.backends.base import JobSpec, LogLine
 from farcall.backends.batch.describe import BatchJob
 from farcall.backends.batch.documents import definition, job_request
 from farcall.backends.batch.endings import EXITED
-from farcall.backends.fake.script import (
-    Ending,
-    Happening,
-    Script,
-)
 from farcall.model.commands import ENV_RUN
 from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ServiceError, SubmissionError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.model.start_script import unwrap
+from farcall.testing.script import (
+    Ending,
+    Happening,
+    Script,
+)
 from farcall_local import names
 from farcall_local.batch import retries
 from farcall_local.batch.resources import Resources

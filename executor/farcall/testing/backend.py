@@ -30,12 +30,12 @@ from farcall.backends.base import (
 )
 from farcall.backends.batch.documents import LARGEST_ARRAY
 from farcall.backends.batch.resubmission import options_of
-from farcall.backends.fake.bucket import FakeAccess
-from farcall.backends.fake.platform import FakePlatform, listed, request_of
 from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ServiceError, SubmissionError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
+from farcall.testing.bucket import FakeAccess
+from farcall.testing.platform import FakePlatform, listed, request_of
 
 _JOBS_IN_PAGE, _CHILDREN_IN_PAGE = 100, 1000
 _DESCRIBED = 100

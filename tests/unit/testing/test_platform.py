@@ -18,7 +18,6 @@ import farcall_runtime
 from farcall import BatchExecutor, JobStatus, Settings
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
-from farcall.backends.fake.bucket import StoreOperations
 from farcall.engine.session import session_for
 from farcall.model.submission import Submission
 from farcall.testing import (
@@ -33,6 +32,7 @@ from farcall.testing import (
     TimedOut,
     fake_cloud,
 )
+from farcall.testing.bucket import StoreOperations
 from farcall_local.runners import process
 from tests.support.patience import PATIENCE_S, until, until_async
 

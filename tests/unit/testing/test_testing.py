@@ -18,7 +18,7 @@ from farcall import Settings
 from farcall.aws.clients import Aws
 from farcall.testing import Ending, Happening, Timing, use_timing
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 SETTINGS = Settings(endpoint_url="http://127.0.0.1:9", region="us-east-1")
 
 
