@@ -54,7 +54,7 @@ the electrons. Figures are medians of the runs, which follow in brackets; the re
 the run with the most. Above the floor: medians of the differences between the runs of one turn; in
 the next turn another executor begins. The values of every first turn's lattices were checked,
 outside of the measurement. The server had run one electron of each kind before; what that cost is
-in the rows of the first electron. Peak memory is the largest resident size (VmHWM, begun anew
+in the rows of the first electron. Peak memory is the largest resident size (VmHWM, begun again
 before each lattice); anonymous is the largest RssAnon, seen 50 times a second. Other programs
 share the machine, so CPU is the figure to look at.
 

@@ -3,7 +3,7 @@
 For each task it verifies and unpickles the payload, calls the function, pickles what it returns,
 signs the outcome and stores it, as the container does. What it leaves out is the process for each
 task, unless it is told otherwise: interpreter start, fork, output, and reading the bundle's index
-anew for each child.
+again for each child.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STREAM = {"chunks": 0, "stored": 0, "dropped": 0}
 
 
 def main(endpoint: str) -> None:
-    """Play jobs for ever."""
+    """Play jobs forever."""
     with ThreadPoolExecutor(_THREADS) as threads:
         while True:
             with urllib.request.urlopen(f"{endpoint}{CONTROL}job") as reply:

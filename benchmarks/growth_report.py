@@ -32,7 +32,7 @@ Every client ran in a fresh process; in each turn one after the other, then thei
 that of all its threads, from the moment the executor was open to the moment it was closed with
 everything deleted; opening it (imports, AWS's service models, the first look at queue and bucket)
 is not a task's and is not counted. Wall time ends with the last result. Memory is how much the
-largest resident size since that moment (VmHWM, begun anew) is above the resident size at it, which
+largest resident size since that moment (VmHWM, reset) exceeds the resident size at it, which
 follows in brackets.
 Requests were counted by the server. Figures are medians of the turns, which follow in brackets;
 times are medians of the ratios within each turn; the requests are those of the turn with the most.

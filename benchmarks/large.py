@@ -52,7 +52,7 @@ is when the array is in the bucket; the 0.1 s in which a submission waits for ot
 result's time** is from the moment the container has stored the outcome to the array at hand. CPU
 is all of the client's, for a result since the submission.
 
-**The client's memory** is its largest resident size (VmHWM, begun anew) above the one before; for
+**The client's memory** is its largest resident size (VmHWM, begun again) above the one before; for
 an argument the array was there before, for a result its size is taken off.
 
 **The container** is the real one as a process: `python -m farcall_runtime`, supervisor and child.

@@ -1,4 +1,4 @@
-"""The peer's venv, made anew in a temporary folder, about 140 MB."""
+"""The peer's venv, made again in a temporary folder, about 140 MB."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def memory_bytes(pid: int | str = "self") -> dict[str, int]:
 
 
 def restart_peak(pid: int | str = "self") -> None:
-    """Have a process's largest resident size begin anew (proc(5), ``clear_refs``)."""
+    """Have a process's largest resident size begin again (proc(5), ``clear_refs``)."""
     Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
 
 

@@ -75,7 +75,7 @@ def _clean_environment(
 
 @pytest.fixture
 def timing(request: pytest.FixtureRequest) -> Timing:
-    """Waits and limits of a test: short ones, but for those that it names by a mark."""
+    """Waits and limits of a test: short ones, except those that it names by a mark."""
     return marked(Timing.fast(), request)
 
 

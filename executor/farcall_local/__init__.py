@@ -14,7 +14,7 @@ that, and `LocalServer` is the same server inside this process. They need the ``
 
 What it does not do: EKS jobs, ecsProperties, fair-share scheduling and queue priorities; as
 processes, memory limits and images. Jobs share the machine's processors in the order they come. A
-job that waits for a job it has submitted itself can wait for ever where processors are few. The
+job that waits for a job it has submitted itself can wait forever where processors are few. The
 nodes of a multi-node parallel job, containers too, share this machine's network: the main node's
 address is 127.0.0.1, and two nodes cannot listen on one port.
 """

@@ -233,7 +233,7 @@ def is_cancelled(job: Assignment, storage: Storage) -> bool:
 def is_receipted(job: Assignment, storage: Storage) -> bool:
     """Return whether a client says that it has the task's value, which it signs.
 
-    It does so before it deletes an outcome, but for the last ones of a bundle: before those it
+    It does so before it deletes an outcome, except the last ones of a bundle: before those it
     deletes the bundle, and after that the receipts. So ask for receipts first, then for the
     bundle.
 

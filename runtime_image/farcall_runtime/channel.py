@@ -167,7 +167,7 @@ class SupervisorEnd:
             self._socket.send(head + json.dumps(what).encode())
 
     def listen(self, take: Callable[[Result], None], answer: Callable[[bool], Any]) -> bool:
-        """Take in the next message; tell whether there was one.
+        """Take in the next message; say whether there was one.
 
         Args:
             take: Gets a result that is complete.
@@ -414,7 +414,7 @@ class TaskEnd:
     def _send_result(
         self, pieces: Sequence[Buffer], size: int, more: tuple[int, int, int]
     ) -> bool:
-        """Send a result from its beginning; tell whether the socket takes messages so large."""
+        """Send a result from its beginning; say whether the socket takes messages so large."""
         kind = _Kind.RESULT
         try:
             for portion in _messages(pieces, size, self._most_bytes):
@@ -499,7 +499,7 @@ class TaskEnd:
                 return
 
     def _check(self) -> None:
-        """Look whether the descriptor is still what it was."""
+        """Check whether the descriptor is still what it was."""
         try:
             found = os.fstat(self._socket.fileno())
         except OSError as error:

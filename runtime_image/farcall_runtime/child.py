@@ -120,7 +120,7 @@ class Child:
         self.control.go([function, arguments, shared_at, cloudpickle, f"{skip:x}", prefix])
 
     def listen(self) -> bool | None:
-        """Take in the next message; tell whether there was one, or None at the end of all."""
+        """Take in the next message; say whether there was one, or None at the end of all."""
         try:
             return self.control.listen(self._keep, self._answer)
         except EOFError:
@@ -168,7 +168,7 @@ class Child:
         return [piece for piece in (*pieces, b"".join(small)) if piece]
 
     def reap(self) -> bool:
-        """Collect all the dead; tell whether the task's own process is among them by now.
+        """Collect all the dead; say whether the task's own process is among them by now.
 
         What it started and left is this process's to collect: a zombie counts against the
         container's limit of processes.

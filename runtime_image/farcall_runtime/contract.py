@@ -154,8 +154,8 @@ SOON_CHUNKS = 150
 often, unless somebody follows."""
 
 FOLLOWED_S = 150.0
-"""So long after a container saw that the mark was stored, or stored anew, it takes its output for
-followed, in seconds. Whoever follows stores it anew more than twice in that time."""
+"""So long after a container saw that the mark was stored, or stored again, it takes its output for
+followed, in seconds. Whoever follows stores it again more than twice in that time."""
 
 RETRY_ON_FAILURE = "failure"
 """Value of a bundle's ``retry_on``: Batch retries failures of the function, too."""
@@ -225,7 +225,7 @@ class ExitCode(enum.IntEnum):
     CHILD_KILLED = 71
     PACKAGES_MISSING = 72
     """A package that the bundle names is not in the bucket. Whoever submits with the same one
-    stores it anew, so another attempt may find it."""
+    stores it again, so another attempt may find it."""
     STORAGE_UNREACHABLE = 73
     SUPERVISOR_FAILED = 74
     """The container's own part failed: it got no process or no file, most likely."""

@@ -12,7 +12,7 @@ import logging
 from typing import Any
 
 OFF = "OFF"
-"""In the place of a level: logging is left as Python has it."""
+"""Instead of a level: logging is left as Python has it."""
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

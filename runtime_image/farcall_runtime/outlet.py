@@ -17,7 +17,7 @@ from farcall_runtime.waiting import NoThreadError, start_thread
 _MOST_WAITING_BYTES = 1024 * 1024
 _STALL_S = 5.0
 """A stream that takes nothing for so long is read by nobody: it must not hold a task, and what it
-has no room for is left out of it. The bucket has that all the same."""
+has no room for is left out of it. The bucket has that anyway."""
 
 
 class Outlet:

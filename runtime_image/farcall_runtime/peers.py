@@ -3,7 +3,7 @@
 Batch looks at the main node alone: the job ends when that one does, and another one's failure
 changes nothing. (Kubernetes stops all nodes then.) So the main node looks for the outcomes of the
 others. It leaves when all are there. When one of them tells of a failure the function is stopped,
-which might wait for that node for ever. A node that is lost leaves nothing; then the time limit
+which might wait for that node forever. A node that is lost leaves nothing; then the time limit
 ends the job.
 
 Source:
@@ -75,7 +75,7 @@ class Peers:
             self._news.wait(LOOK_S)
 
     def has_one_failed_by_itself(self) -> bool:
-        """Look once, and tell whether one has failed that was not told to stop."""
+        """Look once, and say whether one has failed that was not told to stop."""
         if self._is_open():
             self._look()
         return self.failed is not None and self.failed["status"] != OutcomeStatus.TERMINATED

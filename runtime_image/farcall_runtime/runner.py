@@ -215,7 +215,7 @@ class Supervisor:
                 self._keep_time()
 
     def _listen(self) -> bool | None:
-        """Take in a message, of a large result some; tell whether there was one, None at the end.
+        """Take in a message, of a large result some; say whether there was one, None at the end.
 
         Of the other messages none follows another that has not been answered.
         """
@@ -226,7 +226,7 @@ class Supervisor:
         return True
 
     def _choose(self, selector: selectors.BaseSelector) -> bool:
-        """Have those streams watched that are to be read now; tell whether one is to wait."""
+        """Have those streams watched that are to be read now; say whether one is to wait."""
         held = False
         for stream in self._streams.both:
             holds = not stream.at_end and self._streams.holds(stream)

@@ -319,7 +319,7 @@ class Storage:
             raise TooShortError(str(error)) from error
 
     def version(self, key: str) -> object:
-        """Return something that is another thing once the object is stored anew. One try.
+        """Return something that is another thing once the object is stored again. One try.
 
         Raises:
             NotFoundError: There is no such object.
@@ -528,7 +528,7 @@ class Storage:
             self._store = None
 
     def _sleep(self, pause_s: float, stop: float) -> bool:
-        """Wait before the next try; tell whether there is time for one."""
+        """Wait before the next try; say whether there is time for one."""
         wake = time.monotonic() + pause_s
         while (now := time.monotonic()) < wake:
             if wake > min(stop, self._deadline()):

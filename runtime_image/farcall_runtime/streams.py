@@ -240,7 +240,7 @@ class Streams:
     def drain(self) -> None:
         """Read what the pipes hold, without waiting for more.
 
-        A process that the task left behind may write for ever, so what a pipe holds is the most
+        A process that the task left behind may write forever, so what a pipe holds is the most
         that is read.
         """
         for stream in self.both:
@@ -300,7 +300,7 @@ class Streams:
         return not is_slow or self.mark.is_followed(storage)
 
     def _store_chunk(self, storage: Storage, stream: Stream) -> bool:
-        """Store one chunk; tell whether it is there.
+        """Store one chunk; say whether it is there.
 
         A request that was given up may still arrive, after a later one too. So the same bytes are
         sent under a name until they are stored.

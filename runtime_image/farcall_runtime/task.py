@@ -126,7 +126,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
         int(skip, 16),
     )
     _flush()
-    # What the interpreter does at its end, but for waiting for threads the function left.
+    # What the interpreter does at its end, except waiting for threads the function left.
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     _flush()
@@ -212,7 +212,7 @@ def _flush() -> None:
 
 
 def _open_stream(descriptor: int, name: str) -> None:
-    """Open stdout or stderr anew: the interpreter opened another file under this number, or none.
+    """Open stdout or stderr again: the interpreter opened another file under this number, or none.
 
     ``TextIOWrapper.reconfigure`` fails where that one was seekable and this one is not.
     """

@@ -170,7 +170,7 @@ class Times:
     def left_to_flush_s(self) -> float:
         """Return for how long the container's own streams may be waited for at the end.
 
-        All that counts is in the bucket by then, but for the exit code: SIGKILL has its own.
+        All that counts is in the bucket by then, except the exit code: SIGKILL has its own.
         """
         if self.terminated_at is None:
             return _FLUSH_S

@@ -3,9 +3,9 @@
 It is a program of the standard library alone, which reads orders from stdin, a line of JSON each,
 and leaves at the first that cannot be carried out. Threads would hardly gain anything: there are
 many small files, so that most of the time is the interpreter's. Forked from the supervisor, which
-has threads by then, it could wait for ever for a lock.
+has threads by then, it could wait forever for a lock.
 
-Whoever gives an order has verified the archive. What is checked here all the same is that no name
+Whoever gives an order has verified the archive. What is checked here anyway is that no name
 leads out of the folder, and that there is no more than was said.
 """
 

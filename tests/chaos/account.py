@@ -124,7 +124,7 @@ class Account:
         if order.way == "complete" and (not is_last or self._known.is_of_killed(number)):
             allowed |= {"cancelled"}  # with the others, when one of them had failed
         if order.way == "complete":
-            allowed |= {"value"}  # of what was mended when it had not been ended yet
+            allowed |= {"value"}  # of what was fixed when it had not been ended yet
         if end not in allowed:
             self._say(f"ended as {end}, not as {' or '.join(sorted(allowed))}", number)
 

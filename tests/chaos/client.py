@@ -194,7 +194,7 @@ class Client:
                 return
 
     def _mend(self, order):
-        """Have the calls of a map that "mend" give their values from now on."""
+        """Have the calls of a map that "fix" give their values from now on."""
         for work in order.works:
             tasks.mend(self.spec["ledger"], work.number)
 

@@ -121,7 +121,7 @@ def _kill(client):
 
 
 def left_behind(*words):
-    """Return the processes that bear a word in their environment, but for this one."""
+    """Return the processes that bear a word in their environment, except this one."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -56,7 +56,7 @@ class Work:
 
     def end(self, nth):
         """Return what it comes to if nothing happens to it, in one of its retries; 0 for none."""
-        if self.kind == "mends":
+        if self.kind == "fixes":
             return "value" if nth else "raised"
         return _ENDS.get(self.kind, "value")
 
@@ -166,7 +166,7 @@ def _orders(chance, numbers, tasks):
         retried = not orders or (not cancelled and chance.random() < _RETRIED.get(way, 0))
         works = [_work(chance, next(numbers), way, retried=retried) for _ in range(count)]
         for at in range({"complete": 1}.get(way, 0 if orders else min(2, count))):
-            works[at] = Work(works[at].number, "mends", 0.1, 64)
+            works[at] = Work(works[at].number, "fixes", 0.1, 64)
         cancel_s = None
         if cancelled:
             works[-1] = Work(works[-1].number, "forever", 600)
@@ -182,7 +182,7 @@ def _work(chance, number, way, *, retried):
     without = {"chunks": ("exit", "large"), "complete": _FAIL}.get(way, ())
     kinds = {k: n for k, n in _KINDS.items() if k not in without}
     if retried:
-        kinds["mends"] = _MENDS
+        kinds["fixes"] = _MENDS
     (kind,) = chance.choices([*kinds], [*kinds.values()])
     size = chance.choice([64, 1024])
     if kind == "large":

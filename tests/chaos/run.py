@@ -132,7 +132,7 @@ class _Crew:
         self._to_recover = []  # client and moment
 
     def work(self, deadline):
-        """Have everything done; tell whether it was before the deadline."""
+        """Have everything done; say whether it was before the deadline."""
         for client in range(len(self._record.plan.clients)):
             self._start("client", client)
         seen = 0

@@ -12,9 +12,9 @@ import signal
 import time
 from pathlib import Path
 
-#: What a task may do. "forever" is ended by its owner, the others end by themselves; "mends"
-#: raises until its owner, who is about to have it run again, has mended it.
-KINDS = ("return", "sleep", "print", "raise", "exit", "segfault", "large", "forever", "mends")
+#: What a task may do. "forever" is ended by its owner, the others end by themselves; "fixes"
+#: raises until its owner, who is about to have it run again, has fixed it.
+KINDS = ("return", "sleep", "print", "raise", "exit", "segfault", "large", "forever", "fixes")
 
 EXIT_CODE = 3
 PRINTED = 200
@@ -57,7 +57,7 @@ def work(call, ledger, argument=b"", shared=b""):
     time.sleep(call["seconds"])
     if kind == "print":
         print(printed(number), end="", flush=True)
-    if kind == "raise" or (kind == "mends" and not is_mended(ledger, number)):
+    if kind == "raise" or (kind == "fixes" and not is_mended(ledger, number)):
         raise ValueError(f"task {number} raises")
     if kind == "exit":
         os._exit(EXIT_CODE)
@@ -79,12 +79,12 @@ def whose():
 
 
 def mend(ledger, number):
-    """Note that from now on a task that "mends" is to give its value."""
-    note(f"{ledger}.mended", task=number)
+    """Note that from now on a task that "fixes" is to give its value."""
+    note(f"{ledger}.fixed", task=number)
 
 
 def is_mended(ledger, number):
-    return any(line["task"] == number for line in read(f"{ledger}.mended"))
+    return any(line["task"] == number for line in read(f"{ledger}.fixed"))
 
 
 def value(number, size):

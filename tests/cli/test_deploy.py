@@ -163,7 +163,7 @@ async def test_a_failure_is_told_by_its_cause_and_the_next_try_begins_anew(
     logs.delete_log_group(logGroupName="/farcall/farcall")
     done = await farcall_command("deploy", "--yes")
     assert 0 == done.returncode, done.stderr
-    assert "farcall is ROLLBACK_COMPLETE: it is deleted, and made anew" in done.stderr
+    assert "farcall is ROLLBACK_COMPLETE: it is deleted, and made again" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["deploy", "destroy"])

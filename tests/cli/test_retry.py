@@ -26,7 +26,7 @@ def retry(farcall_command):
 @pytest.fixture
 def failed(executor, tmp_path):
     """Have a map end of which calls 1 and 3 of 4 fail, until a file is there; return its job."""
-    mended = tmp_path / "mended"
+    mended = tmp_path / "fixed"
 
     async def run():
         def halve(x):

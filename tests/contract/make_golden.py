@@ -1,7 +1,7 @@
 """Writes the golden files in ``v1/``: ``python tests/contract/make_golden.py``.
 
 They are written once for each protocol version, with fixed names and keys and as if by a fixed
-Python. Files of a released version never change; what has to be read for ever is read in
+Python. Files of a released version never change; what has to be read forever is read in
 ``test_golden.py``.
 """
 

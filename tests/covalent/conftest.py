@@ -78,7 +78,7 @@ def _import() -> CovalentServer | None:
         _isolate(monkeypatch)
         for name, value in bound.environment.items():
             monkeypatch.setenv(name, value)
-        # Whatever the installed versions of its libraries complain of is not ours to mend.
+        # Whatever the installed versions of its libraries complain of is not ours to fix.
         warnings.simplefilter("ignore")
         import covalent  # noqa: F401
     return bound

@@ -261,7 +261,7 @@ def test_boto_options_are_those_of_the_same_account(monkeypatch):
 
 
 class Direct:
-    """Calls an executor as Covalent's legacy runner does, but for a database behind it."""
+    """Calls an executor as Covalent's legacy runner does, except a database behind it."""
 
     def __init__(self, executor, folder, monkeypatch):
         self.executor = executor

@@ -38,7 +38,7 @@ FAST_PAGES = {"README.md", "docs/async.md", "docs/sync.md"}
 
 def require_covalent(*parts):
     if any("import covalent" in block.code for block in parts):
-        with warnings.catch_warnings():  # those of its libraries are not ours to mend
+        with warnings.catch_warnings():  # those of its libraries are not ours to fix
             warnings.simplefilter("ignore")
             pytest.importorskip("covalent", reason="pip install 'farcall[covalent]'")
 

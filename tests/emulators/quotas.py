@@ -30,7 +30,7 @@ _others = models.ServiceQuotasBackend.get_service_quota
 
 
 def get_service_quota(backend: Any, service_code: str, quota_code: str) -> dict[str, Any]:
-    """Answer GetServiceQuota, in the place of the method of moto's backend."""
+    """Answer GetServiceQuota, instead of the method of moto's backend."""
     if (service_code, quota_code) not in _VCPUS:
         found: dict[str, Any] = _others(backend, service_code, quota_code)
         return found

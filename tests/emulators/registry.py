@@ -42,7 +42,7 @@ def install() -> None:
 
 
 def get_authorization_token(_: Any) -> ActionResult:
-    """Answer GetAuthorizationToken, in the place of the method of moto's."""
+    """Answer GetAuthorizationToken, instead of the method of moto's."""
     if not _Registry.host:
         from moto.ecr.exceptions import InvalidParameterException
 

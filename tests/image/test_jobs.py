@@ -213,7 +213,7 @@ async def overrun(executor: BatchExecutor) -> tuple[str, JobTimeoutError]:
         print("working", flush=True)
         while True:
             try:
-                time.sleep(600)  # for ever: the container has to end it
+                time.sleep(600)  # forever: the container has to end it
             except KeyboardInterrupt:
                 print("not yet", flush=True)
 

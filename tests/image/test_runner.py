@@ -186,7 +186,7 @@ def folders(server):
 
 
 def test_nothing_outlives_the_embedded_aws(docker, base_image):
-    """Neither a server that is stopped nor one that is killed leaves a container for ever."""
+    """Neither a server that is stopped nor one that is killed leaves a container forever."""
     for killed in (False, True):
         with farcall_local.start(cpus=2, docker=True) as aws:
             account = Account(aws, base_image)

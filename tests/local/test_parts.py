@@ -19,7 +19,7 @@ from farcall_local.runners import logs
 
 @given(st.lists(st.sampled_from([0.25, 0.5, 1, 2, 3, 4, 9]), max_size=30), st.data())
 def test_every_job_gets_its_processors_in_turn(needs, data):
-    """Whatever ends when, jobs start in the order they came and none waits for ever."""
+    """Whatever ends when, jobs start in the order they came and none waits forever."""
     processors = Processors(4, lambda _: True)
     for item, need in enumerate(needs):
         processors.add(item, need)
@@ -89,7 +89,7 @@ def test_bucket_refills_with_time():
     ],
 )
 def test_patterns(pattern, reason, retried):
-    """A pattern is literal but for one trailing asterisk."""
+    """A pattern is literal except one trailing asterisk."""
     rules = [{"onReason": pattern, "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
     strategy = retries.parse({"attempts": 2, "evaluateOnExit": rules})
     assert strategy.wants_another(1, status_reason="", reason=reason, exit_code="") is retried

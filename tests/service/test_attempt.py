@@ -157,7 +157,7 @@ def test_sigterm_ends_a_container_that_cannot_fetch(attempt, proxy, fault):
 
 
 class Slow:
-    """A value that takes for ever to be pickled, or to be unpickled."""
+    """A value that takes forever to be pickled, or to be unpickled."""
 
     def __init__(self, phase):
         self.phase = phase
@@ -239,7 +239,7 @@ def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(late):
         while True:
             try:
                 Path(late).touch()  # the signal may come before sleep begins
-                time.sleep(60)  # for ever: the container has to end it
+                time.sleep(60)  # forever: the container has to end it
             except KeyboardInterrupt:
                 print("ignored", flush=True)
 

@@ -92,7 +92,7 @@ async def test_a_job_that_cannot_be_placed_is_told_of_at_once_and_fails_when_tol
         assert proxy.of("batch").get("terminatejobs", 0) == 0
 
         error = await result
-        # TerminateJob has put a reason of its own in the place of Batch's.
+        # TerminateJob has put a reason of its own instead of Batch's.
         assert isinstance(error, JobStuckError)
         assert f"farcall: stuck for 3 s: {reason}"[:1024] in error.reason
         assert reason in str(error)

@@ -106,7 +106,7 @@ def part(data: bytes, kind: str, number: int = 0) -> tuple[int, int]:
 
 
 def forge(attacker: Attacker, data: bytes, kind: str) -> bytes:
-    """Put the attacker's in the place of a part of a bundle, whose index stays as it was."""
+    """Put the attacker's instead of a part of a bundle, whose index stays as it was."""
     start, end = part(data, kind)
     return data[:start] + attacker.packed(end - start) + data[end:]
 
@@ -296,7 +296,7 @@ SPOILS: dict[str, Callable[[bytes], bytes]] = {
 async def check_refused(
     attacker: Attacker, executor: BatchExecutor, job_id: str, key: str, forgeries: dict[str, bytes]
 ) -> None:
-    """Put forgeries in the place of an object, each for a client of its own; end as it was."""
+    """Put forgeries instead of an object, each for a client of its own; end as it was."""
     true = attacker.get(key)
     spoilt = {name: change(true) for name, change in SPOILS.items()}
     for name, data in {**forgeries, **spoilt}.items():
@@ -398,7 +398,7 @@ async def test_a_client_refuses_a_forged_value_of_its_own(
 
 
 def count(number: int) -> int:
-    """Return a few numbers at once, and wait for ever with the next."""
+    """Return a few numbers at once, and wait forever with the next."""
     print("at", number, flush=True)
     if number == 2:
         time.sleep(600)  # until the attacked job is ended

@@ -48,7 +48,7 @@ def cluster(own: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Clu
 
 
 def grant(cluster: Cluster, without: tuple[str, str] | None = None) -> None:
-    """Give the user the rights of the file, but for one."""
+    """Give the user the rights of the file, except one."""
     role, binding = _documents()
     for document in (role, binding):
         document["metadata"]["namespace"] = cluster.namespace

@@ -137,7 +137,7 @@ async def test_what_no_compute_environment_could_run_is_refused_as_things_are(
         async with make_executor(queue="small") as executor:
             for options in ({"vcpu": 500}, {"memory": 4096}, {"num_gpus": 1}):
                 (name,) = options
-                with pytest.raises(SettingsError, match=f"{name} is .* wait for ever") as caught:
+                with pytest.raises(SettingsError, match=f"{name} is .* wait forever") as caught:
                     await executor.task(abs, **options)(-1)
                 assert caught.value.option == name
             assert await executor.task(abs)(-1) == 1

@@ -62,7 +62,7 @@ def test_values_arrive_and_who_writes_to_one_changes_no_other(attempt, proxy):
 
 
 def forged(made, marker):
-    """What a stranger may put in the place of the first value."""
+    """What a stranger may put instead of the first value."""
     one, other = sorted(made.shared, key=lambda key: made.shared[key] != LARGE)
     bomb = pickle.dumps(Bomb(str(marker)))
     data = made.shared[one]

@@ -57,7 +57,7 @@ def aws(
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A site folder, in the place of this interpreter's: that one takes long to pack."""
+    """A site folder, instead of this interpreter's: that one takes long to pack."""
     site = tmp_path / "env" / installed.SITE
     site.mkdir(parents=True)
     scan = installed.scan

@@ -16,7 +16,7 @@ class Absent(pytest.Module):
 
     @classmethod
     def because(cls, reason: str, path: Path, parent: pytest.Collector) -> Absent:
-        """Return what `pytest_pycollect_makemodule` gives in the place of a module."""
+        """Return what `pytest_pycollect_makemodule` gives instead of a module."""
         module: Absent = cls.from_parent(parent, path=path)
         module.reason = reason
         return module

@@ -20,7 +20,7 @@ SEQUENCES = {
     "lines": "\x85\u2028\v\f",
 }
 TEXT = f"{MARK}{''.join(SEQUENCES.values())}end"
-"""One line that has them all, but for the carriage return."""
+"""One line that has them all, except the carriage return."""
 
 OVERWRITE = "\rowned"
 

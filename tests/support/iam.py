@@ -110,7 +110,7 @@ class Enforced:
         self.set_policy("execution-role", policy("execution-role"))
 
     def set_policy(self, name: str, document: dict[str, Any]) -> None:
-        """Put a policy in the place of one of the three."""
+        """Put a policy instead of one of the three."""
         text = json.dumps(document)
         if name == "client":
             self.iam.put_user_policy(UserName=USER, PolicyName="farcall", PolicyDocument=text)

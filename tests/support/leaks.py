@@ -32,7 +32,7 @@ class Held(NamedTuple):
     Attributes:
         threads: Python's threads.
         files: What is open, by what it is: of a file its path.
-        tasks: Tasks of the running event loop, but for the one that asks.
+        tasks: Tasks of the running event loop, except the one that asks.
     """
 
     threads: frozenset[threading.Thread]

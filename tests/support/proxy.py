@@ -64,7 +64,7 @@ class Proxy:
         faults: For an operation, what its next requests meet.
         lasting: For an operation, what every request meets.
         ignored: Names of headers that S3 is not given, as if it did not know them.
-        keys: Access key by which such a request is signed anew, by the environment's names.
+        keys: Access key by which such a request is signed again, by the environment's names.
         chances: As given; may be changed.
     """
 

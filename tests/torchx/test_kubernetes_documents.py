@@ -27,7 +27,7 @@ DIFFERENCES = {
     "spec.minAvailable": "as Volcano fills it in: all that are needed",
     "spec.maxRetry": "0 would be 3 by Volcano's admission; of several roles the most count, for "
     "the job is what is retried",
-    "spec.policies": "the whole job is started anew, also where a role's own policy has no "
+    "spec.policies": "the whole job is started again, also where a role's own policy has no "
     "event; what ran out of memory is not",
     # --- of a task
     "task.name": "by the node's number: a role's name need not be a label of DNS",

@@ -9,7 +9,7 @@ from tests.support.patience import PATIENCE_S
 #: Patience with a busy machine, in milliseconds.
 PATIENCE_MS = int(1000 * PATIENCE_S)
 
-#: The elements that have to be scrolled sideways, but for texts and rows of buttons that may.
+#: The elements that have to be scrolled sideways, except texts and rows of buttons that may.
 SCROLLS_SIDEWAYS = """[...document.querySelectorAll("*")]
   .filter(one => one.scrollWidth > one.clientWidth && one.checkVisibility())
   .filter(one => one === document.documentElement

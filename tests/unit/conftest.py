@@ -26,7 +26,7 @@ def _bucket():
 
 @pytest.fixture
 def timing(request):
-    """The real waits and limits, but for those that a test names by a mark."""
+    """The real waits and limits, except those that a test names by a mark."""
     return marked(Timing(), request)
 
 

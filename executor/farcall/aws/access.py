@@ -40,7 +40,7 @@ class Access(Protocol):
         """Return where requests for a bucket go; see `farcall.aws.buckets`."""
 
     async def locate(self, bucket: str) -> bool:
-        """Ask which region a bucket is in; tell whether that is not the one in force."""
+        """Ask which region a bucket is in; say whether that is not the one in force."""
 
     async def account(self) -> str:
         """Return the account's ID, twelve digits."""

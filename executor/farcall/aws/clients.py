@@ -270,7 +270,7 @@ class Aws:
         if "credentials" in settings.model_fields_set and credentials.method == _ENVIRONMENT:
             aws.overruled = (
                 f"credentials is {settings.credentials!r}, and the keys of AWS_ACCESS_KEY_ID in "
-                "the environment are used all the same, as everywhere in AWS; unset them, or set "
+                "the environment are used anyway, as everywhere in AWS; unset them, or set "
                 "profile to one of the file, which comes before them"
             )
         if is_batch:
@@ -378,8 +378,8 @@ class Aws:
         if self._lacking is not None:
             raise self._lacking
 
-    async def _frozen(self, anew: bool) -> Any:
-        if anew:
+    async def _frozen(self, renew: bool) -> Any:
+        if renew:
             await self._read_anew()
         return await (await self._session.get_credentials()).get_frozen_credentials()
 
@@ -435,7 +435,7 @@ class Aws:
     async def _ask_region(self, bucket: str) -> str:
         try:
             reply = await (await self.client("s3")).head_bucket(Bucket=bucket)
-        except botocore.exceptions.ClientError as error:  # which names it all the same
+        except botocore.exceptions.ClientError as error:  # which names it anyway
             reply = error.response
         except (*refusals.ALL, ServiceError) as error:
             _log.debug("the region of bucket %s was not found: %r", bucket, error)
@@ -502,7 +502,7 @@ class Aws:
         """Take over keys that somebody has written meanwhile where the ones in use came from.
 
         botocore renews credentials whose end it knows. Keys from a file or from the environment
-        it reads once, and would use for ever.
+        it reads once, and would use forever.
         """
         held = await self._session.get_credentials()
         if type(held) is not AioCredentials or held.method not in _READ_ONCE:
@@ -516,7 +516,7 @@ class Aws:
 
     async def _credentials(self) -> S3Credential:
         """Hand the session's credentials to obstore, renewed by botocore where they expire."""
-        frozen = await self._frozen(anew=True)
+        frozen = await self._frozen(renew=True)
         expires = None
         if frozen.token:
             expires = datetime.now(timezone.utc) + _CREDENTIALS_KEPT

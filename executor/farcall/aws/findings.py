@@ -119,10 +119,10 @@ async def guarded(
     except asyncio.TimeoutError:
         if here.heard:
             found = f"no success within {time_limit_s:g} s; the last answer: {here.heard}"
-            return [Finding(check, FAILED, found, "mend what it names, or try again later")]
+            return [Finding(check, FAILED, found, "fix what it names, or try again later")]
         remedy = "check the network, and the options region and endpoint_url"
         return [Finding(check, FAILED, f"no answer within {time_limit_s:g} s", remedy)]
-    except Exception as error:  # the other checks are to be heard all the same
+    except Exception as error:  # the other checks are to be heard anyway
         return [told(check, error)]
     finally:
         del waiting[here]

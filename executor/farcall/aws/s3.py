@@ -211,7 +211,7 @@ class S3Operations:
             key: The object's key.
             upload: The upload's ID.
             number: From 1 to 10,000; the object has its parts in the order of their numbers.
-            data: At least 5 MiB but for the last one.
+            data: At least 5 MiB except the last one.
             digest: Its SHA-256, hexadecimal. It is signed: S3 refuses what arrives otherwise.
 
         Source:

@@ -152,7 +152,7 @@ async def warnings(access: Aws, parameters: Mapping[str, str]) -> list[str]:
     most = int(parameters["MaxVcpus"])
     return [
         f"the account may have {vcpus:g} vCPUs of {wanted.KINDS[kind].text} at a time, and the "
-        f"queue may start {most}: a job that asks for more than {vcpus:g} waits for ever; `aws "
+        f"queue may start {most}: a job that asks for more than {vcpus:g} waits forever; `aws "
         f"service-quotas request-service-quota-increase --service-code {quotas[kind][0]} "
         f"--quota-code {quotas[kind][1]} --desired-value {most}` asks for more"
         for kind, vcpus in zip(kinds, found, strict=True)

@@ -40,7 +40,7 @@ async def follow(session: Session, job_id: str, *, count: int) -> None:
         async with contextlib.aclosing(batches):
             async for batch in batches:
                 printer.print(batch)
-    except ServiceError as error:  # how the job ends is to be known all the same
+    except ServiceError as error:  # how the job ends is to be known anyway
         say(f"farcall: its output cannot be read: {error}", fg="red", err=True)
 
 
@@ -129,10 +129,10 @@ def launch(
     farcall launch --workspace . python:3 -- python train.py
 
     Without COMMAND the image's own is run. Nothing of farcall's has to be in the image, and no
-    bucket is used but for a workspace. Equal launches share one job definition. The first node is
+    bucket is used except a workspace. Equal launches share one job definition. The first node is
     the main node: as it ends the job does, and the others are stopped.
 
-    A workspace is stored in the bucket once, but for what its .dockerignore names. Each container
+    A workspace is stored in the bucket once, except what its .dockerignore names. Each container
     fetches it with the job role, by python3, curl or wget, one of which the image needs.
 
     What the nodes write goes to stdout, with the node's number before each line where there are

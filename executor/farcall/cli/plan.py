@@ -33,7 +33,7 @@ from farcall.payload.call_texts import CallTexts
 from farcall.payload.project import Pickling
 from farcall_runtime.contract import ENV_OUTCOME_KEY, run_root
 
-_SECRET = "(a secret, made anew for each job)"  # noqa: S105  # it stands in its place
+_SECRET = "(a secret, made again for each job)"  # noqa: S105  # it stands in its place
 _RUN = "RUN"
 
 
@@ -162,7 +162,7 @@ async def of_command(
 
 async def _online(settings: Settings) -> tuple[Access, Backend]:
     session = await session_for(settings)
-    await session.submitter(settings)  # which looks whether everything is there
+    await session.submitter(settings)  # which checks whether everything is there
     return session.aws, session.backend
 
 

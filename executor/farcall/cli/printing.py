@@ -55,7 +55,7 @@ class _Row:
         self._text = ""
 
     def show(self, owner: object, stream: TextIO, text: str) -> None:
-        """Show a text, cut to the terminal's width, in the place of what is shown.
+        """Show a text, cut to the terminal's width, instead of what is shown.
 
         Args:
             owner: Whose text it is.

@@ -121,7 +121,7 @@ async def hand_over(
     Args:
         job: The job, of an executor with ``keep_artifacts``.
         output: File for the value as a pickle.
-        keeps: Whether it stays in the bucket all the same.
+        keeps: Whether it stays in the bucket anyway.
         show: What to print of the value.
 
     Returns:
@@ -189,7 +189,7 @@ async def _recover(run: str, folder: Path | None) -> bool:
 async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) -> bool:
     """Wait for a job, save its value, and tell what came of it.
 
-    Whatever goes wrong with this one, the others are brought back all the same.
+    Whatever goes wrong with this one, the others are brought back anyway.
 
     Returns:
         Whether it gave a value, and that was saved if it was to be.

@@ -78,7 +78,7 @@ def batch_settings(region: str | None, command: str) -> Settings:
         raise SettingsError(
             f"backend is {settings.backend!r} (from {origin('backend')}), and {command} is of "
             f"stacks for AWS Batch; a cluster needs what docs/kubernetes.md says, and "
-            f"FARCALL_BACKEND=batch {command} is of Batch all the same",
+            f"FARCALL_BACKEND=batch {command} is of Batch anyway",
             option="backend",
         )
     return settings

@@ -98,7 +98,7 @@ def _import_file(path: Path, function: str) -> ModuleType:
         raise click.UsageError(f"there is no file {path}; {_near(path.name, there)}")
     path = path.resolve()
     _add_to_path(path.parent)
-    # A file called like a module that is there already is to be itself all the same.
+    # A file called like a module that is there already is to be itself anyway.
     name = path.stem if path.stem.isidentifier() and _is_free(path) else f"_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -258,7 +258,7 @@ class BlockingCalls:
         return self._loop.run(begin())
 
     def check_process(self) -> None:
-        """Refuse what would wait for ever in a fork's child.
+        """Refuse what would wait forever in a fork's child.
 
         Raises:
             RuntimeError: The calls are the parent process's.

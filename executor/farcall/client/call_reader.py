@@ -183,7 +183,7 @@ class Ahead:
 class _InThread(Ahead):
     """Reads in a thread of its own, the same one for all rows.
 
-    An iterable may wait for ever, and nobody can end that. So the interpreter's end does not wait
+    An iterable may wait forever, and nobody can end that. So the interpreter's end does not wait
     for this thread, and neither does `close`.
     """
 

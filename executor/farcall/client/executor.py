@@ -71,7 +71,7 @@ class BatchExecutor:
             y = await simulate(3)
             ys = await simulate.map(range(10_000))
 
-    ``async with`` opens the clients and looks whether what the options name exists. Leaving the
+    ``async with`` opens the clients and checks whether what the options name exists. Leaving the
     block by an exception, Ctrl-C included, terminates the jobs that are unfinished; leaving it
     otherwise leaves them running and logs their IDs, for `attach`. Without the block the clients
     open with the first call and close with the event loop.
@@ -246,8 +246,8 @@ class BatchExecutor:
             job = await executor.command(image, ["torchrun", "train.py"], nodes=4, num_gpus=8)
             job = await executor.command(groups=[Nodes(1, image, ["ps"]), Nodes(8, image)])
 
-        Nothing of farcall's needs to be in the image, and no bucket is used but for a workspace.
-        Equal images, mounts and the like share one job definition for ever.
+        Nothing of farcall's needs to be in the image, and no bucket is used except a workspace.
+        Equal images, mounts and the like share one job definition forever.
 
         Args:
             image: Image of the containers.
@@ -264,7 +264,7 @@ class BatchExecutor:
             secrets: By variable, ARN of a secret or a parameter.
             privileged: Whether containers have the instance's root.
             user: User in the container.
-            workspace: Folder of this machine that the commands start in, but for what its
+            workspace: Folder of this machine that the commands start in, except what its
                 ``.dockerignore`` names. It is stored in ``s3_bucket_name`` under its hash, once,
                 and each container fetches it with the job role; the image needs a shell,
                 coreutils, and python3, curl or wget.

@@ -26,7 +26,7 @@ class Owner(Protocol):
     """What a future asks of the one who runs its call."""
 
     def check_process(self) -> None:
-        """Refuse what would wait for ever in a fork's child.
+        """Refuse what would wait forever in a fork's child.
 
         Raises:
             RuntimeError: The call is the parent process's.
@@ -123,11 +123,11 @@ class BatchFuture(concurrent.futures.Future[R]):
         return self._owner.start(self._again(options))
 
     def cancel_pending(self) -> bool:
-        """End the call where Batch has not accepted it yet; tell whether it is cancelled."""
+        """End the call where Batch has not accepted it yet; say whether it is cancelled."""
         return self._cancel(FINISHED, RUNNING)
 
     def _cancel(self, *kept: str) -> bool:
-        """End the call but in some states; tell whether it is cancelled."""
+        """End the call but in some states; say whether it is cancelled."""
         if self._owner is None:
             return super().cancel()
         self._owner.check_process()
@@ -149,7 +149,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         """Wait for the call's end and return the function's value.
 
         Args:
-            timeout: For so many seconds at most; by default for ever.
+            timeout: For so many seconds at most; by default forever.
 
         Raises:
             concurrent.futures.TimeoutError: The call has not ended by then. It goes on.

@@ -285,7 +285,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         """Run the calls of the task again that gave no value, and return the new job.
 
         Function and arguments are read from the bucket as they were submitted, and verified; all
-        options are those of this job, but for those that are given. The new job goes on when the
+        options are those of this job, except those that are given. The new job goes on when the
         executor's block is left.
 
         Args:

@@ -169,7 +169,7 @@ class _Loop:
         return self._is_closing or self.pid != os.getpid()
 
     def let_go(self) -> bool:
-        """Count a holder out; tell whether it was the last one."""
+        """Count a holder out; say whether it was the last one."""
         self.holders -= 1
         return not self.holders
 
@@ -179,7 +179,7 @@ class _Loop:
         return threading.current_thread() is self._thread
 
     def tell(self, function: Callable[[], object]) -> bool:
-        """Have a function called on the loop, and wait for nothing; tell whether it will be."""
+        """Have a function called on the loop, and wait for nothing; say whether it will be."""
         with self._lock:
             if self.is_over:
                 return False

@@ -169,7 +169,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
         """Call a function, or a `Task`, with each item, and iterate over the values in order.
 
         The iterables are read, and the calls submitted, before this returns; they run also where
-        nobody iterates. The error of a call is raised in the place of its value. Leaving the
+        nobody iterates. The error of a call is raised instead of its value. Leaving the
         iterator early, or closing it, ends the calls that are left.
 
         Args:

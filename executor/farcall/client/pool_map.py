@@ -52,7 +52,7 @@ class Source(Protocol):
 class MapValues(Iterator[R], Generic[R]):
     """The values of a map, in the order of its arguments.
 
-    The error of a call is raised in the place of its value, and the next value follows. Leaving
+    The error of a call is raised instead of its value, and the next value follows. Leaving
     it early ends the calls that are left, as soon as nobody refers to it; so do `close` and the
     end of the time. What was never iterated over goes on.
 

@@ -212,7 +212,7 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     """Return the job of a bundle, from Batch; None if it was never submitted.
 
     Who is told that there is none submits again. So the bundle is deleted then: a job that turns
-    up all the same finds no payload, and runs nothing. One that is found at the last moment has
+    up anyway finds no payload, and runs nothing. One that is found at the last moment has
     its bundle back.
 
     Args:

@@ -78,7 +78,7 @@ async def put(settings: Settings, value: T) -> Shared[T]:
     """Store a value, unless it is there; see `BatchExecutor.put`."""
     session = await session_for(settings)
     with session.at_work():
-        await session.submitter(settings)  # looks whether there is such a bucket
+        await session.submitter(settings)  # checks whether there is such a bucket
         using = await session.threads.run(Pickling.of, settings)
         packed = await session.threads.run(pickling.pack_value, value, using)
         store = session.stores.of(settings.s3_bucket_name)

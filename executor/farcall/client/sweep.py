@@ -70,7 +70,7 @@ class Sweep(Awaitable[list[R]]):
     end the jobs that are still unfinished. The error of a call has ``map_failure``, which tells
     how far the map had come and where the values are that were computed; its jobs are FAILED.
 
-    In a loop, what its body has not taken yet stays on S3, but for some 256 MiB that are fetched
+    In a loop, what its body has not taken yet stays on S3, except some 256 MiB that are fetched
     ahead. What is known at once is submitted at once. Of iterables without a length, calls are
     submitted as they come, up to 10,000 tasks and those of one more array whose results were not
     taken yet; so an endless one works in a loop that is left by ``break``.
@@ -148,7 +148,7 @@ class Sweep(Awaitable[list[R]]):
                 values = await sweep.retry(memory=8).complete()
 
         Nothing is submitted before that is awaited. Function and arguments are read from the
-        bucket as they were submitted, and all options are those of the map, but for those given.
+        bucket as they were submitted, and all options are those of the map, except those given.
         Calls that were never submitted are not among them.
 
         Args:
@@ -471,7 +471,7 @@ class Sweep(Awaitable[list[R]]):
     async def _fetch(self, session: Session, state: SweepState) -> None:
         """Fetch outcomes, as fast as the caller takes their values.
 
-        What goes wrong with one of them is its own calls' matter: others are fetched all the same.
+        What goes wrong with one of them is its own calls' matter: others are fetched anyway.
         """
         while True:
             ready = await state.arrivals.get()

@@ -225,7 +225,7 @@ class SweepState:
         is_over: Whether nobody waits any more.
         errors: How many of the calls that were fetched have an error of which class.
         raised: The error of a call that is being raised, if any.
-        has_raised: Whether a pool has raised the error of a call; it may go on all the same.
+        has_raised: Whether a pool has raised the error of a call; it may go on anyway.
         given_values: How many values were handed over.
         failures: The calls that have an error, of those that were fetched.
         with_output: As the argument.
@@ -260,7 +260,7 @@ class SweepState:
         self._taken: list[Callable[[], None]] = []
 
     def postpone(self, ready: Ready) -> bool:
-        """Have a task fetched again a little later; tell whether that still makes sense."""
+        """Have a task fetched again a little later; say whether that still makes sense."""
         now = clock.now()
         since = now if ready.failing_since is None else ready.failing_since
         if now - since > self._timing.fetch_retry_s:
@@ -337,7 +337,7 @@ class SweepState:
             await self._less.wait()
 
     async def has_more(self) -> bool:
-        """Wait until there is a result to be taken; tell whether there is one.
+        """Wait until there is a result to be taken; say whether there is one.
 
         Raises:
             BaseException: What keeps others from coming.

@@ -73,7 +73,7 @@ class GroupRun:
         return done.result()
 
     def take_back(self) -> bool:
-        """Cancel it; tell whether that is all, because there is no job yet."""
+        """Cancel it; say whether that is all, because there is no job yet."""
         again, self.cancelled = self.cancelled, True
         if self.group is not None:
             return True
@@ -84,7 +84,7 @@ class GroupRun:
         return True
 
     async def was_cancelled(self) -> bool:
-        """Wait for the end, and tell whether the job was terminated, here or elsewhere."""
+        """Wait for the end, and say whether the job was terminated, here or elsewhere."""
         result = (await self._delivered()).results[0]
         return isinstance(result.error, JobCancelledError)
 

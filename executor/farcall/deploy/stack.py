@@ -197,13 +197,13 @@ class Stack:
         while True:
             found = await self.settled()
             if found is not None and found.is_dead:
-                self._tell(f"{self.name} is {found.status}: it is deleted, and made anew")
+                self._tell(f"{self.name} is {found.status}: it is deleted, and made again")
                 await self.delete()
                 continue
             if found is not None and found.status == _STUCK:
                 raise FarcallError(
                     f"stack {self.name} is {_STUCK}: {found.reason or 'no reason is given'}; "
-                    "mend what it names, then `aws cloudformation continue-update-rollback "
+                    "fix what it names, then `aws cloudformation continue-update-rollback "
                     f"--stack-name {self.name}` ends that, or `farcall destroy` deletes it"
                 )
             operation = "update_stack" if found else "create_stack"

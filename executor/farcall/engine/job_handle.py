@@ -114,7 +114,7 @@ class JobHandle:
 
     def _tell(self, _index: int, arrived: Arrival) -> None:
         if isinstance(arrived, Ended) and arrived.error is not None:
-            self._followed = False  # the job goes on; whoever waits follows it anew
+            self._followed = False  # the job goes on; whoever waits follows it again
         else:
             self._arrival = arrived
             self._on_end(self.id)

@@ -164,7 +164,7 @@ class _Lister:
             try:
                 await self._look()
                 self._patience.renew()
-            except Exception as error:  # nobody may wait for ever because of a bug
+            except Exception as error:  # nobody may wait forever because of a bug
                 self._patience.endure(error, self.watches)
         self._patience.end()
 

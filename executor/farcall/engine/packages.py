@@ -235,7 +235,7 @@ class TaskPackages:
         await asyncio.gather(*(look(*each) for each in doubted.items()))
 
     def _find(self, settings: Settings) -> Environment:
-        """Return the environment; anew only where something was installed or changed."""
+        """Return the environment; again only where something was installed or changed."""
         key = repr([getattr(settings, name) for name in _OPTIONS])
         stamp = _stamp(settings)
         before, found = self._found.get(key, (None, None))

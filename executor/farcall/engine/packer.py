@@ -123,7 +123,7 @@ class Batcher(Generic[K, V]):
         answers: Sequence[V | Exception]
         try:
             answers = await self._answer(list(batch))
-        except Exception as error:  # whatever it is, nobody is to wait for ever
+        except Exception as error:  # whatever it is, nobody is to wait forever
             answers = [error] * len(batch)
         for future, answer in zip(batch.values(), answers, strict=True):
             if future.done():
@@ -169,7 +169,7 @@ class Packer:
 
 
 def _pack_all(some: list[_Wanted]) -> list[tuple[Packed, Packed] | Exception]:
-    """Pickle; what cannot be pickled has its error in the place of its pickles."""
+    """Pickle; what cannot be pickled has its error instead of its pickles."""
     functions: dict[tuple[int, str], Packed] = {}
     texts: dict[int, CallTexts] = {}
     digests = Digests()  # they came within a moment

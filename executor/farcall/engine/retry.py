@@ -83,7 +83,7 @@ class Note:
 
 
 async def write(store: Store, of: Submission, note: Note) -> None:
-    """Store a note, or store it anew.
+    """Store a note, or store it again.
 
     Raises:
         ServiceError: S3 refused.
@@ -257,7 +257,7 @@ class Plan:
             if name not in changeable:
                 raise SettingsError(
                     f"{name} cannot be changed for a retry, which runs in the job definition of "
-                    f"the job: {', '.join(changeable)} can; submit the calls anew for another "
+                    f"the job: {', '.join(changeable)} can; submit the calls again for another "
                     f"{name}",
                     option=name,
                 )
@@ -470,7 +470,7 @@ def _as_submitted(
     facts: Mapping[str, Any],
     own: Mapping[str, Any],
 ) -> Settings:
-    """Return the options that make a job like one that there is, but for its definition."""
+    """Return the options that make a job like one that there is, except its definition."""
     root = submission.where.root.split("/")
     found: dict[str, Any] = {
         "s3_bucket_name": submission.where.bucket,
@@ -588,7 +588,7 @@ async def _told(
     failed: Sequence[JobDetail],
     calls: Sequence[_Calls],
 ) -> dict[int, int]:
-    """Return which calls of failed tasks have returned all the same, as their outcomes say."""
+    """Return which calls of failed tasks have returned anyway, as their outcomes say."""
     store = session.stores.of(submission.where.bucket)
     # Of a task of one call that raised there is nothing to be learnt.
     doubtful = [
@@ -813,7 +813,7 @@ class Retried(NamedTuple):
 async def submit(session: Session, plan: Plan, settings: Settings) -> list[Retried]:
     """Submit what a plan says, as one job; as several where a bundle would be too large.
 
-    Cancelling the wait takes the request back; a job that is accepted all the same is terminated.
+    Cancelling the wait takes the request back; a job that is accepted anyway is terminated.
 
     Args:
         session: The event loop's session.

@@ -303,7 +303,7 @@ class Sender:
         """Take the payload away from the job of a request that was not answered.
 
         Returns:
-            The job, where it has begun all the same; then it has its payload back.
+            The job, where it has begun anyway; then it has its payload back.
 
         Raises:
             ServiceError: Whether there is one cannot be told; then it has its payload back, too.
@@ -357,7 +357,7 @@ async def withdraw(
 ) -> T | None:
     """Take the payload away from a job that nobody finds, and look for it once more.
 
-    The bundle gets another name. It has its own back where the job is there all the same, and
+    The bundle gets another name. It has its own back where the job is there anyway, and
     where that cannot be told.
 
     Args:
@@ -419,7 +419,7 @@ async def launch(
 ) -> str:
     """Submit a command job, and return its ID. No bucket is needed.
 
-    Cancelling the wait takes the request back; a job that is accepted all the same is terminated.
+    Cancelling the wait takes the request back; a job that is accepted anyway is terminated.
 
     Args:
         session: The running event loop's session.

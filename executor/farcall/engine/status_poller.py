@@ -105,7 +105,7 @@ class StatusPoller:
             try:
                 if await self._ask_jobs(self._due()) + await self._ask_missing():
                     self._patience.renew()
-            except Exception as error:  # nobody may wait for ever because of a bug
+            except Exception as error:  # nobody may wait forever because of a bug
                 self._patience.endure(error, self._watches)
                 await asyncio.sleep(self._pause_s)
         self._patience.end()
@@ -175,7 +175,7 @@ class StatusPoller:
         return len(watches)
 
     def _note_unseen(self, watch: Watch) -> None:
-        """A job may be missing right after its submission, and for ever once Batch forgot it."""
+        """A job may be missing right after its submission, and forever once Batch forgot it."""
         now = clock.now()
         watch.unseen_since = watch.unseen_since or now
         if now - watch.unseen_since > self._timing.lost_after_s:
@@ -301,7 +301,7 @@ class StatusPoller:
         elif detail is None or (watch.detail is not None and watch.detail.status.is_final):
             watch.ended[index] = None  # its outcome is looked for again, and then Batch is asked
         else:
-            watch.failed = 0  # it lives: failed children are listed anew
+            watch.failed = 0  # it lives: failed children are listed again
         return is_over
 
 

@@ -215,7 +215,7 @@ class Submitter:
             ServiceError: AWS refused a call.
         """
         if not await self._backend.needs_runtime(settings):
-            return None  # what the image has in a fitting version would be sent all the same
+            return None  # what the image has in a fitting version would be sent anyway
         return await self._packages.adding(self._store, self._root, settings, requirements)
 
     def _most_of(self, settings: Settings) -> int:

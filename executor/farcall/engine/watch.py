@@ -208,7 +208,7 @@ class Trouble:
 
 
 class Patience:
-    """Bears failures of the tracker's own calls, but not for ever."""
+    """Bears failures of the tracker's own calls, but not forever."""
 
     def __init__(self, trouble: Trouble, timing: Timing) -> None:
         self._trouble = trouble
@@ -226,7 +226,7 @@ class Patience:
         self._trouble.forget(self)
 
     def bear(self, error: FarcallError) -> bool:
-        """Note a failure; tell whether it is borne, and not given up."""
+        """Note a failure; say whether it is borne, and not given up."""
         now = clock.now()
         if self._failing_since is None:
             self._failing_since = now
@@ -241,10 +241,10 @@ class Patience:
         return True
 
     def endure(self, error: Exception, watches: Mapping[str, Watch]) -> None:
-        """Note a failure; where it would last for ever, tell those who wait.
+        """Note a failure; where it would last forever, tell those who wait.
 
         Args:
-            error: Whatever it is, nobody may wait for ever because of it.
+            error: Whatever it is, nobody may wait forever because of it.
             watches: What could not be looked for.
         """
         if isinstance(error, FarcallError):
@@ -269,7 +269,7 @@ def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> F
         again = f"farcall result {one}"
         run = f", and `farcall recover {job.where.root.rpartition('/')[2]}` all of this run"
     text = (
-        f"{error}; job {job.job_id} ({job.name}) goes on{kept}: when this is mended, "
+        f"{error}; job {job.job_id} ({job.name}) goes on{kept}: when this is fixed, "
         f"`{again}` waits for it{run}"
     )
     told = UnseenError(text)

@@ -30,8 +30,7 @@ from farcall_runtime.contract import run_root
 _log = logging.getLogger("farcall")
 
 FRESH = timedelta(days=7)
-"""What was stored longer ago is stored anew: a lifecycle rule, which counts days from then, leaves
-what is in use."""
+"""Age after which an archive is stored again, so that a lifecycle rule keeps what is in use."""
 
 
 def key_of(prefix: str, sha256: str) -> str:

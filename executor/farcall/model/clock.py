@@ -33,7 +33,7 @@ async def within(limit_s: float, awaitable: Awaitable[T]) -> T:
 
     Before Python 3.12 `asyncio.wait_for` swallows a cancel that comes in the moment in which
     what is waited for is done: a loop that is to end by a cancel goes on, and who waits for its
-    end waits for ever.
+    end waits forever.
 
     Args:
         limit_s: How many seconds.

@@ -60,7 +60,7 @@ def _exits(words: _Words) -> dict[int, Verdict]:
             "with others, and ran nothing",
             "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
             "and nobody may delete what is below shared/; then submit again, which stores the "
-            "value anew",
+            "value again",
         ),
         ExitCode.STORE_UNFIT: Verdict(
             errors.OutcomeMissingError,
@@ -116,7 +116,7 @@ def _exits(words: _Words) -> dict[int, Verdict]:
             "the job did not find its packages in the bucket, and ran nothing",
             "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
             "and nobody may delete what is below packages/; then submit again, which stores them "
-            "anew",
+            "again",
         ),
         ExitCode.DISK_FULL: Verdict(
             errors.DiskFullError,

@@ -75,7 +75,7 @@ class Interrupts:
 
 
 class _Relay:
-    """The handler. A program that has kept it may call it for ever: it always passes on.
+    """The handler. A program that has kept it may call it forever: it always passes on.
 
     Attributes:
         active: The one that tells, or None.

@@ -49,7 +49,7 @@ GROUPS = {
 
 
 def shows_options(function: F) -> F:
-    """Put each option into a function's signature, in the place of ``**options``.
+    """Put each option into a function's signature, instead of ``**options``.
 
     A constructor's docstring becomes the list of them, with what each is in a sentence.
     """

@@ -133,7 +133,7 @@ def place(written: int, gaps: Iterable[_Gap]) -> int:
 
 
 def deleted(length: int) -> bytes:
-    """Return what stands in the place of bytes that were stored and are no longer there."""
+    """Return what stands instead of bytes that were stored and are no longer there."""
     return f"\n[farcall: {length} bytes were deleted from the bucket]\n".encode()
 
 

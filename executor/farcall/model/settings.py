@@ -5,7 +5,7 @@ An option is looked up in the constructor's arguments, then in the environment
 kubernetes ``[executors.kubernetes]``, of ``farcall.toml`` in the working directory or else of
 ``~/.config/farcall/farcall.toml``, then in the table of defaults. Zero, false and the empty
 string are values. A file of the working directory must not choose credentials, see `refuse_here`;
-``FARCALL_CONFIG`` names a file in the place of both.
+``FARCALL_CONFIG`` names a file instead of both.
 
 Some options are of one platform alone. Where the backend is another one they are refused, except
 in the environment, which may be set for both.
@@ -83,7 +83,7 @@ SECTIONS: dict[BackendName, tuple[str, str]] = {
 
 ENVIRONMENT_PREFIX = "FARCALL_"
 CONFIG_VARIABLE = "FARCALL_CONFIG"
-"""Names the file of options, in the place of both."""
+"""Names the file of options, instead of both."""
 
 WORKING_FILE = Path("farcall.toml")
 _FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
@@ -125,7 +125,7 @@ _default_bucket = ""
 
 
 def default_bucket() -> str:
-    """Return the default of ``s3_bucket_name``: empty, but for a fake cloud's."""
+    """Return the default of ``s3_bucket_name``: empty, except a fake cloud's."""
     return _default_bucket
 
 
@@ -550,7 +550,7 @@ class Settings(BaseModel):
 
     @property
     def attempts(self) -> int:
-        """Attempts in all that a task may have: nothing of Kubernetes's own begins nodes anew."""
+        """Attempts in all that a task may have: nothing of Kubernetes's own begins nodes again."""
         is_gang = self.backend == KUBERNETES and self.nodes > 1
         return 1 if is_gang and self.scheduler != "volcano" else self.retry_attempts
 
@@ -594,7 +594,7 @@ class Settings(BaseModel):
         return type(self)(**{**given, **options})
 
     def with_packages(self, requirements: Iterable[str]) -> Settings:
-        """Return settings with more ``extra_packages``; nothing is read anew."""
+        """Return settings with more ``extra_packages``; nothing is read again."""
         return self.with_options(extra_packages=[*self.extra_packages, *requirements])
 
     def with_options(self, **options: Any) -> Settings:

@@ -168,7 +168,7 @@ async def _cancel(
     )
     try:
         later = await session.backend.describe(left)
-    except ServiceError:  # what was done is known all the same
+    except ServiceError:  # what was done is known anyway
         later = {}
 
     def tell(job_id: str) -> Cancelled:

@@ -76,7 +76,7 @@ class Found:
 
 
 async def find(session: Session, job_id: str) -> Found:
-    """Look whether a job can be replayed; of an array its first failed child is meant.
+    """Check whether a job can be replayed; of an array its first failed child is meant.
 
     Raises:
         JobLostError: Batch does not know the job.

@@ -57,7 +57,7 @@ async def plan(session: Session, settings: Settings, job_id: str, *, failed: boo
 
 
 async def run(session: Session, chosen: Plan, options: Mapping[str, Any]) -> list[Again]:
-    """Have a plan's calls run again, and say by which jobs: one, but for very much data.
+    """Have a plan's calls run again, and say by which jobs: one, except very much data.
 
     Args:
         session: The event loop's session.

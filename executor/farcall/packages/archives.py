@@ -2,7 +2,7 @@
 
 Names are sorted, all times are 1 January 1980, modes are 0644 or 0755, folders have no entry of
 their own. Beside each source lies what Python compiles of it: a container would else compile it
-anew, each time one starts. The compiled files are valid without a look at the source
+again, each time one starts. The compiled files are valid without a look at the source
 (``unchecked-hash``), for an archive is verified as a whole.
 
 This file is also the program that makes one, in a process of its own: compiling takes long, and

@@ -67,7 +67,7 @@ def forget(key: str) -> None:
 
 
 def _is_own() -> bool:
-    """Make the folder, and tell whether it is this user's alone."""
+    """Make the folder, and say whether it is this user's alone."""
     try:
         place = folder()
         place.mkdir(mode=_MODE, parents=True, exist_ok=True)

@@ -430,7 +430,7 @@ def pack(item: Item, folder: Path) -> tuple[Packed, Archive]:
 
 
 def forget_changed(environment: Environment) -> list[Stays]:
-    """Have what was changed by hand packed anew; return what there is to say of it."""
+    """Have what was changed by hand packed again; return what there is to say of it."""
     said = []
     for item in environment.items:
         if (

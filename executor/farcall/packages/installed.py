@@ -40,7 +40,7 @@ _CLIENTS = {
     *("INSTALLER", "REQUESTED", "RECORD", "RECORD.jws", "RECORD.p7s"),
     *("direct_url.json", "uv_cache.json", "uv_build.json"),
 }
-"""Files of a dist-info folder that tell of this machine; a RECORD is written anew."""
+"""Files of a dist-info folder that tell of this machine; a RECORD is written again."""
 
 _CACHE = "__pycache__"
 _SHEBANG = re.compile(rb"\A#!(?:/bin/sh\n'''exec' [^\n]*\n' '''\n|[^\n]*python[^\n]*\n)")
@@ -71,7 +71,7 @@ class Found(NamedTuple):
 
     @property
     def stamp(self) -> str:
-        """What tells whether it was installed anew; costs one look at the disk."""
+        """What tells whether it was installed again; costs one look at the disk."""
         path = self.info / "RECORD"
         try:
             stat = path.stat()
@@ -138,7 +138,7 @@ def describe(found: Found) -> About:
     metadata = message_from_string(_read(info / "METADATA"))
     name, version = metadata.get("Name", found.key), metadata.get("Version", "")
     if not version:
-        return About(name, "", problem="has no METADATA; install it anew")
+        return About(name, "", problem="has no METADATA; install it again")
     wheel = message_from_string(_read(info / "WHEEL"))
     tags = wheel.get_all("Tag", [])
     try:
@@ -156,7 +156,7 @@ def describe(found: Found) -> About:
         source=_source(origin),
         problem=""
         if _read(info / "RECORD")
-        else "has no RECORD of its files; install it anew, in a virtual environment",
+        else "has no RECORD of its files; install it again, in a virtual environment",
     )
 
 
@@ -170,7 +170,7 @@ def _describe_egg(found: Found) -> About:
     return About(
         name,
         version,
-        problem="has no RECORD of its files; install it anew, in a virtual environment",
+        problem="has no RECORD of its files; install it again, in a virtual environment",
     )
 
 
@@ -243,7 +243,7 @@ def content(found: Found, about: About) -> Content:
     if elsewhere:
         raise _refused(about, elsewhere, "outside of its environment's folders", "an image")
     if gone:
-        raise _refused(about, gone, "not there, which its RECORD lists", "install it anew")
+        raise _refused(about, gone, "not there, which its RECORD lists", "install it again")
     record = f"{info.name}/RECORD"
     files.append(File(f"{SITE}/{record}", _record(rows, record)))
     return Content(files, left)
@@ -257,7 +257,7 @@ def _rows(info: Path) -> Iterator[list[str]]:
 
 
 def _stays(info: Path, path: Path, name: str, scripts: set[str]) -> bool:
-    """Return whether a file is made anew in the job, or tells of this machine alone."""
+    """Return whether a file is made again in the job, or tells of this machine alone."""
     is_of_client = path.parent == info and path.name in _CLIENTS
     is_script = name.startswith("bin/") and _stem(name) in scripts
     return _CACHE in path.parts or is_of_client or is_script
@@ -280,7 +280,7 @@ def _name_in_job(site: Path, recorded: str) -> str:
 
 
 def _entry_points(info: Path) -> set[str]:
-    """Return the names of the scripts that are made anew, from entry_points.txt."""
+    """Return the names of the scripts that are made again, from entry_points.txt."""
     parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment]  # names keep their case
     try:

@@ -89,7 +89,7 @@ def _make(target: Target, folder: Path) -> Archive:
             return build(files, folder, _LEVEL)
     except OSError as error:
         raise FarcallError(
-            f"farcall's runtime cannot be packed for the jobs: {error}; mend that, or set "
+            f"farcall's runtime cannot be packed for the jobs: {error}; fix that, or set "
             "image to one built from farcall's Dockerfile"
         ) from error
 
@@ -118,7 +118,7 @@ def _find(name: str, here: Mapping[str, installed.Found]) -> installed.Found:
     if name in here:
         return here[name]
     raise FarcallError(
-        f"{name} has no metadata here, so it cannot travel with the jobs; install farcall anew, "
+        f"{name} has no metadata here, so it cannot travel with the jobs; install farcall again, "
         "in a virtual environment, or set image to one built "
         "from farcall's Dockerfile"
     )

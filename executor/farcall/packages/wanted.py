@@ -72,7 +72,7 @@ def resolve_file(path: Path, extra: Sequence[str], target: Target) -> Pins:
 
     Args:
         path: The file.
-        extra: Requirements on top. Those of a lock keep to its versions, but for what they name.
+        extra: Requirements on top. Those of a lock keep to its versions, except what they name.
         target: The platform.
 
     Raises:

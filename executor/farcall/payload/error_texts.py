@@ -1,7 +1,7 @@
 """Error texts: why calls failed, in a line each, and grouped. No I/O, and nothing is unpickled.
 
 Two failures are the same where the class of the error is, the function of the user's that raised
-it, and its message but for numbers, addresses and UUIDs.
+it, and its message except numbers, addresses and UUIDs.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Digests:
             return owner.sha256
         place = _place_of(owner)
         if place is not None:
-            while (base := getattr(owner, "base", None)) is not None:  # a view is made anew
+            while (base := getattr(owner, "base", None)) is not None:  # a view is made again
                 owner = base
         elif not isinstance(owner, bytes | bytearray) or len(owner) != len(data):
             return sha256(data)  # some part of something: nothing tells which
@@ -143,7 +143,7 @@ def sha256(data: Buffer) -> bytes:
 def take(
     parts: Iterable[pickles.Pieces], digests: Digests
 ) -> tuple[list[list[Buffer | Reference]], tuple[Piece, ...]]:
-    """Put references in the place of what is to be shared.
+    """Put references instead of what is to be shared.
 
     Args:
         parts: A pickle and its buffers, as `pickles.dump` returns them.

@@ -199,7 +199,7 @@ def _has_source(module: object) -> bool:
 
 
 def project_modules() -> list[ModuleType]:
-    """Return the loaded modules of the project, but for the script, in the order of imports."""
+    """Return the loaded modules of the project, except the script, in the order of imports."""
     global _modules_seen
     loaded = sys.modules.copy()
     newest = len(loaded), next(reversed(loaded)), id(next(reversed(loaded.values())))
@@ -473,7 +473,7 @@ _MOST_KNOWN = 64
 
 
 def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sources | None:
-    """Return the project's files as they are now; packed anew only where something changed.
+    """Return the project's files as they are now; packed again only where something changed.
 
     Args:
         option: The option ``sources``: ``"auto"``, folders, or None.
@@ -558,7 +558,7 @@ def _folder(named: str) -> str:
 
 
 def _layout(roots: Iterable[str]) -> dict[str, str]:
-    """Return the place of each folder; one in another lies in the place of that."""
+    """Return the place of each folder; one in another lies instead of that."""
     places: dict[str, str] = {}
     number = 0
     for root in sorted(dict.fromkeys(roots), key=len):

@@ -118,7 +118,7 @@ _HERE: dict[str, Any] = {
     "main_global": _main_global,
     "prepared": _prepared,
 }
-"""What a pickle calls here in the place of `farcall_runtime.sources`, which acts in a job."""
+"""What a pickle calls here instead of `farcall_runtime.sources`, which acts in a job."""
 
 _copies: WeakSet[type] = WeakSet()
 """Classes that a result brought along, which cloudpickle returns for every later result."""

@@ -59,7 +59,7 @@ class Bucket:
         name: Its name.
         store: Its obstore store.
         timing: How long requests are tried again.
-        reopen: Opens it anew, with fresh credentials; with ``sending=True`` for objects that may
+        reopen: Opens it again, with fresh credentials; with ``sending=True`` for objects that may
             take long to be sent. Without it ``store`` does everything.
         locate: Asks which region it is in, and tells whether that is another one than was
             thought, for which it is then opened.
@@ -147,7 +147,7 @@ class Bucket:
         return not _may_pass(told) or spent_s > self._timing.store_retry_s
 
     async def _move(self) -> bool:
-        """Open the bucket for the region that it is in; tell whether that is another one."""
+        """Open the bucket for the region that it is in; say whether that is another one."""
         if self._locate is None or not await self._locate():
             return False
         self._stores.clear()

@@ -210,7 +210,7 @@ class Deletions:
                 bundle.number += 1  # another client's, or of a request whose answer was lost
 
     async def _put_receipt(self, bundle: _Bundle) -> bool:
-        """Write a receipt; tell whether it is there."""
+        """Write a receipt; say whether it is there."""
         key = bundle.submission.where.receipt_key(bundle.number)
         submission, said = bundle.submission, bytes(bundle.delivered)
         pieces = envelope.seal_receipt(submission.key, key, said, bundle.peaks)

@@ -227,7 +227,7 @@ async def _versions(client: Any, settings: Settings) -> list[Finding]:
         Finding(
             "versions",
             WARNING,
-            "kept for ever: what farcall deletes goes on to cost storage",
+            "kept forever: what farcall deletes goes on to cost storage",
             "add NoncurrentVersionExpiration to the bucket's lifecycle rule",
         )
     ]

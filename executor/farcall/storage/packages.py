@@ -1,7 +1,7 @@
 """Packages in the bucket: archives of distributions, and manifests, each under its SHA-256.
 
 Nobody owns one: whoever needs the same distribution shares it, and farcall deletes none. A
-lifecycle rule does, 30 days after it was stored; so what is still in use is stored anew before.
+lifecycle rule does, 30 days after it was stored; so what is still in use is stored again before.
 What is there is known by a list; what a job fetches it compares with the digest that it was told.
 """
 
@@ -125,6 +125,6 @@ async def confirm(store: Store, root: str, fact: Sequence[Any]) -> None:
 def _gone(store: Store, prefix: str, what: str) -> FarcallError:
     return FarcallError(
         f"packages of the job are no longer at s3://{store.bucket}/{prefix}: {what}; submit the "
-        "calls anew, which stores them, and find out who deletes there: a lifecycle rule must "
+        "calls again, which stores them, and find out who deletes there: a lifecycle rule must "
         "leave them for 30 days"
     )

@@ -198,7 +198,7 @@ async def _is_held(store: Store, place: SharedPlace) -> bool:
 
 
 async def _copy(store: Store, place: SharedPlace, generation: str, to: str) -> bool:
-    """Copy data, so that it is as if stored today; tell whether it was there."""
+    """Copy data, so that it is as if stored today; say whether it was there."""
     try:
         await store.copy(place.data_key(generation), place.data_key(to))
     except ServiceError as error:

@@ -102,7 +102,7 @@ class Store:
         store: Its obstore store.
         operations: What is asked of it without obstore.
         timing: How long requests are tried again, and what is too large.
-        reopen: Opens it anew; see `Bucket`.
+        reopen: Opens it again; see `Bucket`.
         locate: Asks for its region; see `Bucket`.
     """
 
@@ -624,7 +624,7 @@ class Store:
         await self._upload(to, make)
 
     async def renew(self, key: str) -> None:
-        """Store an object anew, as it is, so that it is as if stored today.
+        """Store an object again, as it is, so that it is as if stored today.
 
         Raises:
             FileNotFoundError: There is none.

@@ -59,7 +59,7 @@ _THROTTLED = "TooManyRequestsException"
 
 _MAIN_NODE_ENDED = "the main node ended"
 _IN_WORKSPACE = 'tar -xzpf "$0" && exec "$@"'
-"""In the place of the start script: the archive lies in a folder, and nobody needs a key."""
+"""Instead of the start script: the archive lies in a folder, and nobody needs a key."""
 
 _NO_IMAGE = (
     "CannotStartContainerError: the fake cloud has no images, so each command has to be given"
@@ -264,7 +264,7 @@ class FakePlatform:
         self._folder = folder = Path(tempfile.mkdtemp(prefix="farcall-fake-")).resolve()
         self.url = folder.as_uri()
         self._clean_up = functools.partial(shutil.rmtree, folder, ignore_errors=True)
-        # A session that outlives the platform may store something all the same.
+        # A session that outlives the platform may store something anyway.
         atexit.register(self._clean_up)
         self._loop = asyncio.new_event_loop()
         self._places = asyncio.Semaphore(os.cpu_count() or 1)
@@ -490,7 +490,7 @@ class FakePlatform:
             return await self._run_process(task, number)
         except StartError as error:
             return Ending(error.status_reason, error.reason or "")
-        except Exception as error:  # a fault of ours must not leave a job running for ever
+        except Exception as error:  # a fault of ours must not leave a job running forever
             _log.exception("the fake cloud failed to run job %s", task.job_id)
             return Ending(f"the fake cloud failed: {error!r}")
 

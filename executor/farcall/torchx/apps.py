@@ -132,7 +132,7 @@ class Apps:
         self._known[app_id] = _Known(job_id, None, lost_at=lost_at)
 
     def forget(self, app_id: str) -> None:
-        """Have an app looked for anew: it was deleted, where its platform can do that."""
+        """Have an app looked for again: it was deleted, where its platform can do that."""
         self._known.pop(app_id, None)
 
     def settings(self, app_id: str) -> Settings:

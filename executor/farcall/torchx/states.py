@@ -30,7 +30,7 @@ _STATES = {
     JobStatus.SUCCEEDED: AppState.SUCCEEDED,
     JobStatus.FAILED: AppState.FAILED,
 }
-"""Those of TorchX's former scheduler, but for apps that were cancelled."""
+"""Those of TorchX's former scheduler, except apps that were cancelled."""
 
 _DEFAULT_ROLE = "default"
 _STOPPED_CODES = (None, 137, 143)

@@ -33,7 +33,7 @@ _AT_ONCE = 50
 """Jobs of which they are read in one look."""
 
 _ARRAY_S = 10.0
-"""So often those of an array that goes on are read anew."""
+"""So often those of an array that goes on are read again."""
 
 
 class Whys:
@@ -285,7 +285,7 @@ class _Queue:
                 del self.known[job_id]
 
     def note(self, job_id: str, entry: Entry | None) -> bool:
-        """Take in what a job is; tell whether it changed and is shown."""
+        """Take in what a job is; say whether it changed and is shown."""
         before = self.known.get(job_id)
         settled_at = before.settled_at if before else float("inf")
         self.known[job_id] = _Known(entry, settled_at, clock.now())

@@ -240,7 +240,7 @@ class Cluster:
             run.kill("OOMKilled")
 
     def withhold_image(self, image: str, heals_after: float | None = None) -> None:
-        """Let an image not be pulled, for so many seconds; for ever where none are given."""
+        """Let an image not be pulled, for so many seconds; forever where none are given."""
         self._images.withhold(image, heals_after)
 
     def quota(

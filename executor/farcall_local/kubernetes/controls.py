@@ -56,7 +56,7 @@ class KubernetesControls:
         self._call("start_api")
 
     def restart(self) -> None:
-        """Stop the API server and start it; as of a real one, its history begins anew."""
+        """Stop the API server and start it; as of a real one, its history begins again."""
         self.stop_api()
         self.compact()
         self.start_api()
@@ -167,7 +167,7 @@ class KubernetesControls:
         self._call("oom", name=name, index=index, namespace=namespace)
 
     def withhold_image(self, image: str, heals_after: float | None = None) -> None:
-        """Let an image not be pulled, for so many seconds; for ever where none are given."""
+        """Let an image not be pulled, for so many seconds; forever where none are given."""
         self._call("withhold_image", image=image, heals_after=heals_after)
 
     def quota(

@@ -115,7 +115,7 @@ def _version() -> _Document:
 
 
 def _groups() -> dict[str, list[str]]:
-    """Return the names of the groups but for the core's, and their versions."""
+    """Return the names of the groups except the core's, and their versions."""
     found: dict[str, list[str]] = {}
     for kind in KINDS:
         versions = found.setdefault(kind.group, [])

@@ -49,7 +49,7 @@ class JobPods:
         uncounted: Those that the Job has not counted yet, and that have ended or are being
             deleted.
         succeeded: Pods that have; of an Indexed Job, indexes.
-        failed: Pods that have, but for those that were ignored.
+        failed: Pods that have, except those that were ignored.
         succeeded_indexes: Of an Indexed Job.
         failed_indexes: Of one with backoffLimitPerIndex.
         fail_message: Why a policy fails the whole Job; empty where none does.
@@ -331,7 +331,7 @@ class JobStatus:
     def document(self, pods: JobPods) -> dict[str, Any]:
         """Return the status as it is to be written.
 
-        Counts that are 0 are left out, but for those that are pointers in Kubernetes's own type.
+        Counts that are 0 are left out, except those that are pointers in Kubernetes's own type.
         """
         found: dict[str, Any] = {
             "active": len(pods.active),

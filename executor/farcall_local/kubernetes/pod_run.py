@@ -110,7 +110,7 @@ class PodRun:
         try:
             await self._live()
         except Exception:
-            # A fault of ours must not leave a pod running for ever.
+            # A fault of ours must not leave a pod running forever.
             _log.exception("The pod %s broke", "/".join(self._key))
             text = "The local Kubernetes emulator failed; see its log."
             self._write(lambda pod: pod_status.failed(pod, "UnexpectedAdmissionError", text))
@@ -419,7 +419,7 @@ class Images:
         self._until: dict[str, float] = {}
 
     def withhold(self, image: str, heals_after: float | None) -> None:
-        """Let an image not be pulled, for so many seconds; for ever where it is None."""
+        """Let an image not be pulled, for so many seconds; forever where it is None."""
         self._until[image] = time.monotonic() + (
             float("inf") if heals_after is None else heals_after
         )

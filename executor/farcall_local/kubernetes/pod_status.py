@@ -153,7 +153,7 @@ def put(
     *,
     probed: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return conditions with one in the place of that of its type; the same ones if it is there.
+    """Return conditions with one instead of that of its type; the same ones if it is there.
 
     The time of its transition is that of the last change of its status. Of a Job's, which are
     ``probed``, lastProbeTime is set.

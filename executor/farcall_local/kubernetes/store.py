@@ -419,7 +419,7 @@ def _carry(name: str, old: Document, new: Document) -> None:
 
 
 def _alike(one: Document, other: Document, *, but: str = "") -> bool:
-    """Compare two documents, but for their metadata."""
+    """Compare two documents, except their metadata."""
     names = (one.keys() | other.keys()) - {"metadata", "kind", "apiVersion", but}
     return all(one.get(name) == other.get(name) for name in names)
 

@@ -10,7 +10,7 @@ STEPS = ("Create", "Schedule", "Start", "Finish")
 
 @dataclass
 class Timing:
-    """How long things take; tests stretch and shorten it. All in seconds, but for the scales.
+    """How long things take; tests stretch and shorten it. All in seconds, except the scales.
 
     Attributes:
         sync_s: Least time between two looks at one Job. Kubernetes has 1 s.

@@ -147,7 +147,7 @@ class Execution:
                 self.attempt.reason = error.reason and error.reason[:MAX_REASON_LENGTH]
                 self.attempt.status_reason = error.status_reason
             except Exception:
-                # A fault of ours must not leave a job running for ever.
+                # A fault of ours must not leave a job running forever.
                 _log.exception("The attempt of job %s broke", self._job.id)
                 self.ending = Ending("The emulated Batch failed; see its log.", final=True)
         if self.ending is not None:

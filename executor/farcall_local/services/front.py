@@ -44,7 +44,7 @@ _CALLER = "farcall.caller"
 
 #: The service that development calls are signed for.
 CONTROL_SERVICE = "farcall"
-#: moto's own API, and what it puts in the place of an instance's metadata, keys included.
+#: moto's own API, and what it puts instead of an instance's metadata, keys included.
 _SHUT = ("/moto-api", "/favicon.ico", "/latest/meta-data", "/latest/api")
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Front:
         try:
             self._admission.turn_away(headers, environ["werkzeug.socket"].getsockname()[0])
             if path.startswith(role_credentials.PATH):
-                # Their token stands in the place of a signature.
+                # Their token stands instead of a signature.
                 token = environ.get("HTTP_AUTHORIZATION", "")
                 answer = self._credentials.answer(environ["REQUEST_METHOD"], path, token)
                 return _send(Response(*answer), start_response)
@@ -276,7 +276,7 @@ _Handler: Any = getattr(werkzeug_app, "MotoRequestHandler", WSGIRequestHandler)
 class Handler(_Handler):  # type: ignore[misc]
     """Serves many requests on one connection, which werkzeug's own handler does not.
 
-    werkzeug closes after each request because it cannot tell whether the application has read
+    werkzeug closes after each request because it cannot say whether the application has read
     the whole body. Here that is known, so the next request is known to begin after it.
     A connection has a thread of its own, as everywhere in werkzeug's threaded server.
 

@@ -47,7 +47,7 @@ def filter_log_events(
     filter_pattern: str | None,
     interleaved: bool,
 ) -> tuple[list[dict[str, Any]], str | None, list[dict[str, Any]]]:
-    """Answer a request, in the place of the method of moto's log group.
+    """Answer a request, instead of the method of moto's log group.
 
     Returns:
         The events of a page, the token of the next one, and nothing about the streams: AWS does

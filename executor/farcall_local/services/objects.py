@@ -3,7 +3,7 @@
 moto's S3 reads a whole object for each request, ranges included, receives bodies in one piece, and
 joins the parts of an upload in memory. So the contents of its objects are kept here, and moto
 keeps the rest: names, metadata, versions and conditions. While a thread is `taking` what has come,
-moto stores that; while it is `sending`, moto is given a `Content` in the place of bytes, of which
+moto stores that; while it is `sending`, moto is given a `Content` instead of bytes, of which
 it cuts the range that was asked for.
 
 A content does not change and is read without a lock. Its file goes with the last content in it.
@@ -202,7 +202,7 @@ _now = _Now()
 
 @contextlib.contextmanager
 def taking(content: Content) -> Iterator[None]:
-    """Have moto store a content in the place of the empty body that it is given."""
+    """Have moto store a content instead of the empty body that it is given."""
     _now.received = content
     try:
         yield
@@ -278,7 +278,7 @@ def _checksum(metadata: Any, parts: list[Any]) -> Any:
 
 
 class _Untracked(list[Any]):
-    """Instances that moto would keep for ever; here they end with their last reference."""
+    """Instances that moto would keep forever; here they end with their last reference."""
 
     def append(self, _: Any) -> None:
         """Keep nothing."""

@@ -216,7 +216,7 @@ class EmbeddedKubernetes:
             blocked = await until_async(lambda: self._blocked(jobs, job_id))
         finally:  # other tests' jobs have it, too
             self._kubernetes.withhold_image(Settings().image, heals_after=0)
-        # What Kubernetes would try for ever the engine ends; see `farcall.engine.status_poller`.
+        # What Kubernetes would try forever the engine ends; see `farcall.engine.status_poller`.
         why = blocked.status_reason or blocked.container_reason
         await jobs.backend.terminate([job_id], f"{STUCK}0 s: {why}")
         return job_id

@@ -246,7 +246,7 @@ class BucketPolicy(Kind):
     def update(
         self, calls: Calls, resource: Resource, new: dict[str, Any], tags: dict[str, str]
     ) -> None:
-        """Set it anew."""
+        """Set it again."""
         policy = json.dumps(new["PolicyDocument"])
         calls.client("s3").put_bucket_policy(Bucket=new["Bucket"], Policy=policy)
 
@@ -280,7 +280,7 @@ class LogGroup(Kind):
     def update(
         self, calls: Calls, resource: Resource, new: dict[str, Any], tags: dict[str, str]
     ) -> None:
-        """Set the retention anew."""
+        """Set the retention again."""
         if new.get("RetentionInDays") != resource.properties.get("RetentionInDays"):
             self._retain(calls, resource.physical_id, new)
 
@@ -341,7 +341,7 @@ class Role(Kind):
     def update(
         self, calls: Calls, resource: Resource, new: dict[str, Any], tags: dict[str, str]
     ) -> None:
-        """Set trust, boundary, policies and tags anew where they have changed."""
+        """Set trust, boundary, policies and tags again where they have changed."""
         iam, name, old = calls.client("iam"), resource.physical_id, resource.properties
         if new["AssumeRolePolicyDocument"] != old["AssumeRolePolicyDocument"]:
             trust = json.dumps(new["AssumeRolePolicyDocument"])

@@ -48,7 +48,7 @@ _ATTRIBUTES = {
 _LOGICAL_ID = re.compile(r"[A-Za-z0-9]{1,255}")
 _VARIABLE = re.compile(r"\$\{(!?)([^}]*)\}")
 
-#: What `Template.evaluate` gives in the place of ``!Ref AWS::NoValue``; its property goes.
+#: What `Template.evaluate` gives instead of ``!Ref AWS::NoValue``; its property goes.
 NO_VALUE = object()
 
 #: Gives the value of a resource: its own (None), or the one of an attribute.

@@ -173,7 +173,7 @@ class Work:
     # --- steps ------------------------------------------------------------------------------
 
     def _shape(self, template: Template, tags: dict[str, str]) -> None:
-        """Have the resources be as a template says, but for those that are to go."""
+        """Have the resources be as a template says, except those that are to go."""
         done: set[str] = set()
         order = template.in_order()
         while len(done) < len(order):

@@ -21,7 +21,7 @@ async def post(page, path, body):
 @pytest.fixture
 async def failed(executor, tmp_path):
     """A job that fails until there is a file, and another file if the page unpickles it."""
-    mended = tmp_path / "mended"
+    mended = tmp_path / "fixed"
 
     class OnlyThere:
         def __init__(self, here):

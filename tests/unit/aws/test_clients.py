@@ -267,7 +267,7 @@ async def test_who_gives_credentials_is_verified_behind_a_proxy(keys, tmp_path, 
         monkeypatch.setenv("HTTPS_PROXY", proxy)
         aws = await Aws.open(Settings(region="us-east-1"))
         with pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED"):
-            await aws._frozen(anew=False)
+            await aws._frozen(renew=False)
         await aws.close()
     assert asked == []
     assert connected

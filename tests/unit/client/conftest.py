@@ -35,7 +35,7 @@ def now(monkeypatch):
 
 @pytest.fixture
 def screen(monkeypatch):
-    """Put a terminal of 100 columns in the place of stderr, whatever the environment says."""
+    """Put a terminal of 100 columns instead of stderr, whatever the environment says."""
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")

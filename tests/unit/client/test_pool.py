@@ -44,7 +44,7 @@ def pool(make_pool):
 def fail_until(file):
     if not Path(file).exists():
         raise KeyError("not yet")
-    return "mended"
+    return "fixed"
 
 
 def test_a_call_that_failed_runs_again_with_other_options(pool, cloud, gate):
@@ -53,7 +53,7 @@ def test_a_call_that_failed_runs_again_with_other_options(pool, cloud, gate):
         future.result(PATIENCE_S)
     gate.touch()
     again = future.retry(memory=8)
-    assert again.result(PATIENCE_S) == "mended"
+    assert again.result(PATIENCE_S) == "fixed"
     assert again.job_id not in (None, future.job_id)
     assert [job.memory_mib for job in cloud.jobs] == [3840, 8192]
     with pytest.raises(NothingToRetryError):

@@ -238,7 +238,7 @@ async def test_the_job_of_a_bundle_is_found(account):
 
 
 async def test_who_is_told_that_there_is_no_job_may_submit_again(account):
-    """A job that turns up all the same finds no bundle, and runs nothing."""
+    """A job that turns up anyway finds no bundle, and runs nothing."""
     submission = await account.submit()
     account.backend.known.clear()
     assert await account.find(submission) is None

@@ -19,12 +19,12 @@ async def executor(cloud):
 
 @pytest.fixture
 def mended(tmp_path):
-    return tmp_path / "mended"
+    return tmp_path / "fixed"
 
 
 @pytest.fixture
 def halve(executor, mended):
-    """A task that fails for odd numbers until it is mended."""
+    """A task that fails for odd numbers until it is fixed."""
 
     @executor.task
     def halve(x):

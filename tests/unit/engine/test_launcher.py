@@ -150,7 +150,7 @@ async def test_a_job_that_never_was_is_submitted_again_once_under_its_name(made,
     assert world.ended() == {}
     looked = world.looks()
     await asyncio.sleep(36000)
-    assert world.looks() == looked  # not for ever
+    assert world.looks() == looked  # not forever
 
 
 async def test_of_two_jobs_the_one_that_nobody_knows_of_is_ended(made, caplog):

@@ -126,7 +126,7 @@ async def test_only_pages_on_which_a_task_may_be_are_asked_for(world):
 
 
 async def test_nobody_s_outcomes_cost_nothing(world):
-    """Failed tasks of earlier sweeps stay in the run's inbox for ever."""
+    """Failed tasks of earlier sweeps stay in the run's inbox forever."""
     for n in range(5):
         world.store(f"{n}x", *range(1000))
     for n in range(4):

@@ -42,8 +42,8 @@ async def session(executor):
 
 @pytest.fixture
 def work(tmp_path):
-    """A function that fails for some numbers until it is mended, and notes each of its calls."""
-    ledger, mended = tmp_path / "ledger", tmp_path / "mended"
+    """A function that fails for some numbers until it is fixed, and notes each of its calls."""
+    ledger, mended = tmp_path / "ledger", tmp_path / "fixed"
 
     class Work:
         def __init__(self):

@@ -264,7 +264,7 @@ async def test_a_far_batch_is_asked_once_a_second(world):
 
 
 class Cluster:
-    """A job of a cluster in the place of Batch's.
+    """A job of a cluster instead of Batch's.
 
     Attributes:
         document: The Job.

@@ -282,7 +282,7 @@ async def test_many_blocked_jobs_are_warned_of_and_ended_together(world, caplog)
 
 
 async def test_an_array_none_of_whose_children_can_be_placed_is_told_of_and_ended(world, caplog):
-    """Of the array as a whole Batch says that it is pending, for ever."""
+    """Of the array as a whole Batch says that it is pending, forever."""
     world.jobs.set("a", "PENDING", summary={"RUNNABLE": 3, "RUNNING": 0})
     for index in range(3):
         world.jobs.set(f"a:{index}", "RUNNABLE", "" if index else BLOCKED)
@@ -588,7 +588,7 @@ async def test_a_command_job_out_of_sight_says_how_it_is_joined(world):
     await world.until(1)
     ((_, _, arrival),) = world.told
     assert is_unseen(arrival.error)
-    said = "job c (n) goes on: when this is mended, `farcall logs -f c` waits for it"
+    said = "job c (n) goes on: when this is fixed, `farcall logs -f c` waits for it"
     assert str(arrival.error).endswith(said)
 
 

@@ -130,7 +130,7 @@ def test_what_passes_is_borne_for_a_while_from_its_first_failure_on(now):
     assert patience.bear(THROTTLED)
     now[0] += 1
     assert not patience.bear(THROTTLED)
-    assert patience.bear(THROTTLED)  # who asks again begins anew
+    assert patience.bear(THROTTLED)  # who asks again begins again
 
 
 def test_a_call_that_gets_through_renews_it(now):

@@ -42,7 +42,7 @@ def test_a_record_is_json_with_all_that_is_known():
     used = Usage(wall_s=1.5, cpu_s=1.0, peak_memory_bytes=2**20, memory_limit_bytes=2**30)
     child = FailedChild("6f1c:1", "ValueError", "no")
     told = record(
-        Explanation("failed", "it failed", "mend it", usage=used, children=(child,), log=("a",))
+        Explanation("failed", "it failed", "fix it", usage=used, children=(child,), log=("a",))
     )
     assert told["usage"]["wall_s"] == 1.5
     assert told["children"] == ({"job_id": "6f1c:1", "error": "ValueError", "sentence": "no"},)

@@ -67,7 +67,7 @@ def test_a_compiled_file_is_taken_though_its_source_has_another_time(tmp_path):
         archive.extractall(unpacked)
     folder = unpacked / "lib/site-packages/pack"
     compiled = importlib.util.cache_from_source(str(folder / "module.py"))
-    (folder / "module.py").write_bytes(SOURCE + b"raise RuntimeError('compiled anew')\n")
+    (folder / "module.py").write_bytes(SOURCE + b"raise RuntimeError('compiled again')\n")
     told = subprocess.run(
         [sys.executable, "-v", "-c", "import module; print(module.told())"],
         cwd=folder,

@@ -153,7 +153,7 @@ def test_a_file_outside_of_the_environment_is_refused(tooled, path):
 
 def test_a_file_that_is_gone_is_named(tooled):
     (tooled / "tooled/data.json").unlink()
-    with pytest.raises(SettingsError, match=r"not there.*tooled/data\.json.*install it anew"):
+    with pytest.raises(SettingsError, match=r"not there.*tooled/data\.json.*install it again"):
         content(tooled)
 
 

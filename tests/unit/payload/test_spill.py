@@ -1,4 +1,4 @@
-"""Arguments that memory would not do for lie in a file, and travel all the same."""
+"""Arguments that memory would not do for lie in a file, and travel anyway."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def others(bucket, nodes=3, attempt=1):
 
 
 def wait(made):
-    """Wait as the main node does, but not for ever."""
+    """Wait as the main node does, but not forever."""
     deadline = time.monotonic() + PATIENCE_S
     made.wait(lambda: deadline)
     return made

@@ -222,7 +222,7 @@ class Leaver(User):
 
 
 class Deleter(User):
-    """Somebody who looks whether there is something to delete."""
+    """Somebody who checks whether there is something to delete."""
 
     async def run(self):
         await shared.collect(self._store, PLACE)

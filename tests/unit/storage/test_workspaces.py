@@ -1,4 +1,4 @@
-"""Archives in the bucket: each is stored once, and anew where it is not what it was or is old."""
+"""Archives in the bucket: each is stored once, and again where it is not what it was or is old."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class BatchBackend:
             for each in groups.each(job):
                 try:
                     placement.check(environments, each, job.nodes)
-                except SettingsError:  # what is mended now is to be seen by the next job
+                except SettingsError:  # what is fixed now is to be seen by the next job
                     self._resources.pop(_platform(job.settings), None)
                     raise
                 self._doubt(placement.doubt(environments, each))
@@ -207,7 +207,7 @@ class BatchBackend:
             return False
         old = request["jobDefinition"]
         request["jobDefinition"] = await self._batch.ensure_definition(
-            await self._write(job), anew=True
+            await self._write(job), refresh=True
         )
         return bool(request["jobDefinition"] != old)
 

@@ -113,18 +113,19 @@ class Batch:
         found: list[dict[str, Any]] = reply.get("computeEnvironments", [])
         return found if len(found) == len(names) else []
 
-    async def ensure_definition(self, definition: Definition, *, anew: bool = False) -> str:
+    async def ensure_definition(self, definition: Definition, *, refresh: bool = False) -> str:
         """Return the ARN of an active definition with this content, registered if there is none.
 
         Args:
             definition: The definition.
-            anew: Whether it is looked for again: others may have deregistered it.
+            refresh: Whether to call Batch even if the definition is known, because another process
+                may have deregistered it.
 
         Raises:
             SettingsError: Batch refused the definition's content.
             ServiceError: Batch refused the call.
         """
-        task = self._definitions.get(definition.name) if not anew else None
+        task = self._definitions.get(definition.name) if not refresh else None
         if task is None or (task.done() and (task.cancelled() or task.exception())):
             task = asyncio.ensure_future(self._ensure(definition))
             self._definitions[definition.name] = task
@@ -283,7 +284,7 @@ class Batch:
                 raise found
             refused |= found
         for job_id, error in refused.items():
-            if job_id in new and not error.sent:  # else Batch may have ended it all the same
+            if job_id in new and not error.sent:  # else Batch may have ended it anyway
                 self._stops.pop(job_id, None)
         return refused
 

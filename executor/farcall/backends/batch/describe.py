@@ -30,7 +30,7 @@ _STATES = {
     ),
     JobStatus.RUNNABLE: (
         "the job waits for a place to run",
-        "wait; if it lasts, look whether the queue's compute environment is VALID and not full",
+        "wait; if it lasts, check whether the queue's compute environment is VALID and not full",
     ),
     JobStatus.STARTING: (
         "the job has a place, and its container is being started",

@@ -196,7 +196,7 @@ async def log_group(access: Aws, settings: Settings) -> list[Finding]:
         return [Finding("log group", OK, "AWS's own, /aws/batch/job")]
     found = await find_log_group(access, settings)
     days = found.get("retentionInDays")
-    text = f"{found['logGroupName']}, whose lines stay {f'{days} days' if days else 'for ever'}"
+    text = f"{found['logGroupName']}, whose lines stay {f'{days} days' if days else 'forever'}"
     return [Finding("log group", OK, text)]
 
 

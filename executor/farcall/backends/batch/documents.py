@@ -1,7 +1,7 @@
 """Request documents: the job definition and the SubmitJob request that settings make. No I/O.
 
 Everything that SubmitJob cannot override is in the definition, and the definition's name is a
-hash of its content: equal settings share one definition for ever, and none is made per task.
+hash of its content: equal settings share one definition forever, and none is made per task.
 Everything that SubmitJob can override is overridden.
 """
 

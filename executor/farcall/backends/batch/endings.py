@@ -375,7 +375,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
                 "nothing",
                 "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the "
                 "queue, and nobody may delete what is below runtime/ and bundles/; then submit "
-                "again, which stores them anew",
+                "again, which stores them again",
             ),
         ),
         (
@@ -385,7 +385,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
                 "farcall's runtime in the bucket, or the job's payload, is not what was stored; "
                 "nothing of it was run",
                 "find out who else writes to s3_bucket_name, then submit again, which stores "
-                "what was changed anew",
+                "what was changed again",
             ),
         ),
         (

@@ -1,6 +1,6 @@
 """Placement limits: whether any compute environment of a queue could ever run a job. No I/O.
 
-Batch takes a job that fits nowhere, and lets it wait for ever. Here it is refused where that is
+Batch takes a job that fits nowhere, and lets it wait forever. Here it is refused where that is
 certain: what an unmanaged environment, or an instance type that is not known here, could run is
 not known.
 
@@ -86,7 +86,7 @@ def check(environments: Sequence[Mapping[str, Any]], settings: Settings, nodes: 
         value = getattr(settings, option)
         raise SettingsError(
             f"{option} is {value if isinstance(value, str) else format(value, 'g')}, with which "
-            f"a job of queue {settings.queue!r} would wait for ever: {reasons}; {remedy}, "
+            f"a job of queue {settings.queue!r} would wait forever: {reasons}; {remedy}, "
             "or set queue to another queue",
             option=option,
         )

@@ -474,7 +474,7 @@ class KubernetesBackend:
         return requests(last)
 
     async def options_of(self, job_id: str) -> dict[str, Any]:
-        """Return the options that a job is submitted anew with."""
+        """Return the options that a job is submitted again with."""
         job = (await self._lookup.jobs([job_id])).get(job_id)
         return describe.options(job.job) if job is not None else {}
 

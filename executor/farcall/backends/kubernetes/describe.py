@@ -52,7 +52,7 @@ from farcall_runtime.contract import ENV_OWN_NODES
 
 
 _RESTARTS = "volcano.sh/job-retry-count"
-"""Annotation of a Volcano job's pod: how often the job was begun anew before."""
+"""Annotation of a Volcano job's pod: how often the job was begun again before."""
 
 _COUNTS = (FAILURES, IGNORED_FAILURES, _RESTARTS)
 
@@ -793,7 +793,7 @@ def _groups(objects: Iterable[Mapping[str, Any]]) -> tuple[NodeGroup, ...]:
 
 
 def _is_same(one: NodeGroup, other: NodeGroup) -> bool:
-    """Return whether two nodes run the same, but for their numbers."""
+    """Return whether two nodes run the same, except their numbers."""
     alike = replace(other, first=one.first, last=one.last, environment=one.environment)
     ranks = endings.NODE_VARIABLES
     environments = [

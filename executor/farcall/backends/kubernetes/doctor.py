@@ -145,7 +145,7 @@ async def namespace(kube: Kube) -> list[Finding]:
                 "namespace",
                 FAILED,
                 f"{kube.namespace} is {phase}: nothing can be made in it",
-                "set namespace to another, or make it anew when it is gone",
+                "set namespace to another, or make it again when it is gone",
             )
         ]
     return [Finding("namespace", OK, f"{kube.namespace} of {kube.place}")]

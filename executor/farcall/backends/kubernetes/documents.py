@@ -251,7 +251,7 @@ def _mount(mount: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         volume: dict[str, Any] = {"persistentVolumeClaim": {"claimName": mount["src"]}}
     else:
         # Nothing tells which kind of device it is. One that is not there keeps the container from
-        # being created; a wrong kind would have the pod wait for it for ever.
+        # being created; a wrong kind would have the pod wait for it forever.
         volume = {"hostPath": {"path": mount["src"]}}
     if mount["type"] == "device":
         read_only = "w" not in mount["perm"]
@@ -515,7 +515,7 @@ def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
     """Return what a container has whose image holds nothing of farcall's."""
     user, _, group = STOCK_USER.partition(":")
     return {
-        # In the place of the image's entry point.
+        # Instead of the image's entry point.
         "command": [escaped(part) for part in bootstrap.command(runtime)],
         "env": variables(STOCK_ENVIRONMENT),
         "securityContext": {

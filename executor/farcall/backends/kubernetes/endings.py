@@ -32,7 +32,7 @@ from farcall_runtime.contract import ENV_OWN_NODE_INDEX, ExitCode
 # --- Blocked jobs: what keeps a pod from being made, placed or started, and how long that may last
 #
 # What a cluster says of a pod that waits may pass by itself: a full cluster gets room or nodes,
-# a registry answers again. Some of it never does, and a pod waits for it for ever all the same.
+# a registry answers again. Some of it never does, and a pod waits for it forever anyway.
 # So each row says how long is waited: as long as ``stuck_timeout_s`` says, as long as such
 # things take to heal, or hardly at all. No I/O.
 #
@@ -459,14 +459,14 @@ RUNTIME_EXITS: dict[int, Verdict] = {
         "the job did not find farcall's runtime, or its payload, in the bucket, and ran nothing",
         "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, and "
         "nobody may delete what is below runtime/ and bundles/; then submit again, which stores "
-        "them anew",
+        "them again",
     ),
     ExitCode.INTEGRITY: Verdict(
         errors.IntegrityError,
         "farcall's runtime in the bucket, or the job's payload, is not what was stored; nothing "
         "of it was run",
         "find out who else writes to s3_bucket_name, then submit again, which stores what was "
-        "changed anew",
+        "changed again",
     ),
     ExitCode.VERSION_MISMATCH: Verdict(
         errors.VersionMismatchError,
@@ -858,7 +858,7 @@ _STATES = {
     ),
     JobStatus.RUNNABLE: (
         "the job waits for a place to run",
-        "wait; if it lasts, look whether the nodes have room (kubectl describe nodes)",
+        "wait; if it lasts, check whether the nodes have room (kubectl describe nodes)",
     ),
     JobStatus.STARTING: (
         "the job has a place, and its container is being started",

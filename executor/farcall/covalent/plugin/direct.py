@@ -67,7 +67,7 @@ class DirectExecutor(ConfiguredExecutor):
             return await super()._execute(*args, **kwargs)
 
     async def setup(self, task_metadata: Mapping[str, Any]) -> None:
-        """Open the clients, and look whether what the options name exists.
+        """Open the clients, and check whether what the options name exists.
 
         Raises:
             SettingsError: It does not.

@@ -1,7 +1,7 @@
 """Imports Covalent before the rest of the Covalent door.
 
 Covalent loads its plugins as it is imported. Where it is the plugin's own module that imports it,
-that module is half made by then, and Covalent would warn; `covalent_options.register` mends it.
+that module is half made by then, and Covalent would warn; `covalent_options.register` fixes it.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class ManagedExecutor(ConfiguredExecutor):
         return await under_way().cancel(settings, key, job_handle)
 
     async def _receive(self, key: Key, group: int, data: Any) -> TaskUpdate | None:
-        """Return how one node ended; None where others will tell, or it begins anew."""
+        """Return how one node ended; None where others will tell, or it begins again."""
         collected = data.get(_COLLECTED) if isinstance(data, dict) else None
         if isinstance(collected, bytes):  # which no request's body can hold
             return await _update(key, RESULT_STATUS.COMPLETED, {"output": collected})

@@ -28,7 +28,7 @@ class AttemptHistory:
     """The attempts of one task.
 
     Args:
-        find: Gives the running event loop's session, anew where it was closed meanwhile.
+        find: Gives the running event loop's session, again where it was closed meanwhile.
         session: That of now.
         submission: The task's job.
         index: Its number there.

@@ -364,7 +364,7 @@ class NodePoller:
             self._wake.clear()
             try:
                 await self._look()
-            except Exception as error:  # nobody may wait for ever because of a bug
+            except Exception as error:  # nobody may wait forever because of a bug
                 self._endure(error, self._following)
                 await asyncio.sleep(self._timing.node_log_rest_s)
             await self._rest()
@@ -441,7 +441,7 @@ class NodePoller:
         return [r for each in self._following for r in each.readings if r.is_level]
 
     async def _read_behind(self) -> bool:
-        """Read the logs that were not read up to now; tell whether there was something new."""
+        """Read the logs that were not read up to now; say whether there was something new."""
         self._probes = _MOST_PROBES
         due = [
             reading
@@ -516,7 +516,7 @@ class NodePoller:
             self._endure(error, [reading.follower for reading in readings])
 
     async def _read_again(self, readings: list[Reading], *, deep: bool) -> bool:
-        """Look at logs once more; tell whether there was something new."""
+        """Look at logs once more; say whether there was something new."""
         start = min(reading.floor for reading in readings)
         read_to = [reading.read_to for reading in readings]
         if not deep and None not in read_to:
@@ -531,7 +531,7 @@ class NodePoller:
             return False
 
     async def _read(self, readings: list[Reading], start: datetime, *, deep: bool) -> bool:
-        """Read logs from a moment on; tell whether there was something new.
+        """Read logs from a moment on; say whether there was something new.
 
         Args:
             readings: Those of one group, of up to as many logs as are read together.
@@ -567,7 +567,7 @@ class NodePoller:
 
     @staticmethod
     def _hand_out(events: Iterable[LogEvent], by_stream: Mapping[str, Sequence[Reading]]) -> bool:
-        """Give lines to those who follow; tell whether one was new."""
+        """Give lines to those who follow; say whether one was new."""
         came = False
         for event in events:
             for reading in by_stream.get(event.stream, ()):

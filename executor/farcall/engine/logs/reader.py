@@ -237,7 +237,7 @@ class Mark:
             self._storing = asyncio.ensure_future(self._put())
 
     async def remove(self) -> None:
-        """Have it deleted. Who else follows stores it anew before the container forgets it."""
+        """Have it deleted. Who else follows stores it again before the container forgets it."""
         if self._storing is not None:
             self._storing.cancel()
             await asyncio.gather(self._storing, return_exceptions=True)

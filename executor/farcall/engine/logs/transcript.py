@@ -195,7 +195,7 @@ class Transcript:
 
         Args:
             ending: What the attempt's outcome says.
-            with_notes: Whether to put a note in the place of chunks that are gone.
+            with_notes: Whether to put a note instead of chunks that are gone.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.

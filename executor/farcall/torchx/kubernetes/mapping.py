@@ -184,7 +184,7 @@ def _warn(of: Sequence[Role], settings: Settings, warnings: Warnings) -> None:
             warnings(
                 role,
                 f"max_retries is {role.max_retries}, and nodes that belong together are started "
-                "anew by scheduler=volcano alone",
+                "again by scheduler=volcano alone",
             )
         _warn_of_retries(role, most, warnings, is_several=is_several)
         if not is_volcano and (role.min_replicas or role.num_replicas) < role.num_replicas:
@@ -206,7 +206,7 @@ def _warn_of_retries(role: Role, most: int, warnings: Warnings, *, is_several: b
         warnings(
             role,
             f"retry_policy is {role.retry_policy.value}, and nodes that belong together are "
-            "started anew together",
+            "started again together",
         )
 
 
@@ -264,7 +264,7 @@ class _Groups:
         )
 
     def _labels(self, role: Role, index: int) -> dict[str, str]:
-        """Return the labels of TorchX's own scheduler, but for who manages the pods."""
+        """Return the labels of TorchX's own scheduler, except who manages the pods."""
         return {
             f"{_LABEL_PREFIX}/version": _label(torchx.__version__),
             f"{_LABEL_PREFIX}/app-name": _label(self._app.name),
@@ -433,7 +433,7 @@ def _replica(container: Mapping[str, Any], pods: Pods) -> str:
 
 
 def _amend_container(container: dict[str, Any], pods: Pods, replica: str) -> None:
-    # As TorchX's own scheduler does: in the place of the image's entrypoint.
+    # As TorchX's own scheduler does: instead of the image's entrypoint.
     container["command"] = [*container.get("command", ()), *container.pop("args", ())]
     if not container["command"]:
         del container["command"]

@@ -30,7 +30,7 @@ from farcall.torchx.scheduler import FarcallScheduler
 
 
 _WHOLE = ""
-"""What a backend calls the whole namespace, in the place of a queue's name."""
+"""What a backend calls the whole namespace, instead of a queue's name."""
 
 _ASKED = ("kubeconfig", "context", "namespace")
 

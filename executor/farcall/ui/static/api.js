@@ -82,7 +82,7 @@ export async function post(path, body) {
 export const path = (...parts) => `/api/${parts.map(encodeURIComponent).join("/")}`;
 
 /**
- * Follows a stream of events until it is closed, and asks anew when it breaks off.
+ * Follows a stream of events until it is closed, and asks again when it breaks off.
  * @param {string} address
  * @param {object} on one function per event's name; `open` at the beginning of each stream,
  *   `broken` with the error when one breaks off; `end`, if it comes, ends all.

@@ -91,7 +91,7 @@ function listen() {
   live.loading = true;
   let fresh = true;
   live.stream = follow(`/api/events${wanted.since && `?since=${encodeURIComponent(wanted.since)}`}`, {
-    // Each stream tells everything anew; what was known stays in sight meanwhile.
+    // Each stream tells everything again; what was known stays in sight meanwhile.
     open() {
       fresh = true;
       store.renew();

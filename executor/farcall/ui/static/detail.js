@@ -210,7 +210,7 @@ export class Detail {
     this.update();
   }
 
-  // A section is made anew only where it says something else, so that a selection in it stays.
+  // A section is made again only where it says something else, so that a selection in it stays.
   _part(key, make, given) {
     let part = this.parts.get(key);
     const state = JSON.stringify(key === "why" ? [given.explanation, given.position, given.record.reason, given.record.remedy, given.record.trouble] : key === "attempts" ? given.attempts : key === "usage" ? [given.usage, given.record] : [given.record, given.links, given.electron, given.retries]);

@@ -134,7 +134,7 @@ function run() {
     try {
       f();
     } catch (error) {
-      reportError(error); // What else is due is drawn all the same.
+      reportError(error); // What else is due is drawn anyway.
     }
   }
 }

@@ -31,7 +31,7 @@ export function lastLines() {
       draw();
       if (!id) return;
       stream = follow(`${path("jobs", id, "logs")}?stream=both&tail=${SHOWN}`, {
-        // Each stream begins anew with the last lines.
+        // Each stream begins again with the last lines.
         open: () => (kept = new Lines()),
         lines: (said) => (kept.take(said.lines), draw()),
       });

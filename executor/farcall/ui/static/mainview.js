@@ -163,7 +163,7 @@ function drawnRuns() {
 // Of an array Batch does not say when the first child began, so it is drawn from its submission on.
 const begun = (counts, created) => (counts.running + counts.succeeded + counts.failed ? created : null);
 
-// Children are drawn in the place of their array, where they are known.
+// Children are drawn instead of their array, where they are known.
 function drawnTasks(jobs) {
   const drawn = [];
   for (const job of jobs) {

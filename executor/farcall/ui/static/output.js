@@ -69,7 +69,7 @@ export class Output {
     this._say();
     this.stream = follow(`${path("jobs", this.id, "logs")}?stream=both&tail=${MOST_LINES}`, {
       open: () => {
-        // Each stream begins anew with the last lines.
+        // Each stream begins again with the last lines.
         this.lines = new Lines();
         this.pending = [];
         for (const pane of this.panes) pane.clear();
@@ -95,7 +95,7 @@ export class Output {
   _take(lines) {
     this.pending.push(...lines);
     if (this.pending.length > MOST_LINES * 2) this.lines.dropped += this.pending.splice(0, this.pending.length - MOST_LINES).length;
-    // Not by animation frame: a window in the background has none, and would gather lines for ever.
+    // Not by animation frame: a window in the background has none, and would gather lines forever.
     this.timer ??= setTimeout(() => this._flush(), 50);
   }
 

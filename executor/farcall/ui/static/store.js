@@ -89,7 +89,7 @@ class Store {
     if (this.jobs.has(job.id)) this.upsert([job]);
   }
 
-  /** Begins to take everything anew; what is known stays until `sweep`. */
+  /** Begins to take everything again; what is known stays until `sweep`. */
   renew() {
     this._turn += 1;
   }

@@ -39,7 +39,7 @@ def test_what_never_finds_a_place_is_refused_with_what_to_set(where, options, wo
     with pytest.raises(SettingsError, match=words) as caught:
         placement.check([where], settings, settings.nodes)
     assert caught.value.option in options
-    assert "'q' would wait for ever" in str(caught.value)
+    assert "'q' would wait forever" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def job(status, tried=(), **more):
 
 
 class Session:
-    """Batch, which gives one description after the other, the last one for ever."""
+    """Batch, which gives one description after the other, the last one forever."""
 
     def __init__(self, *details, aws=None):
         self.timing = TIMING

@@ -85,7 +85,7 @@ async def look(bucket):
 
 
 def delivered(chunks, stored, tail=b"", attempt=1):
-    """A task's end whose output lies in chunks, but for its last part."""
+    """A task's end whose output lies in chunks, except its last part."""
     said = {"stdout": {"chunks": chunks, "stored": stored, "dropped": 0}, "stderr": NOTHING}
     written = Written(JOB, 0, attempt, said, {"stdout": tail, "stderr": b""})
     is_whole = not chunks
