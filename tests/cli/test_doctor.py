@@ -193,7 +193,7 @@ async def test_an_image_that_the_registry_does_not_have(
     )
 
     assert {"image": FAILED} == bad(missing)
-    assert "there is no such image" in missing["image"].found
+    assert "which does not exist" in missing["image"].found
     assert not bad(await examine())
 
 

@@ -1,4 +1,4 @@
-"""``farcall list``, ``farcall status`` and ``farcall describe``.
+"""``farcall list`` and ``farcall describe``.
 
 Starts the local AWS emulator, because the commands show real jobs in each state.
 """

@@ -12,11 +12,11 @@ import os
 
 import pytest
 
+from farcall.model.jobs import JobStatus
 from farcall_local import names
 from farcall_local.batch import api
 from farcall_local.batch.definitions import Definitions
 from farcall_local.batch.engine import Engine
-from farcall_local.batch.jobs import Status
 from farcall_local.batch.queues import Queues
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.execution import Durations, World
@@ -110,9 +110,9 @@ async def test_a_job_that_is_ended_while_its_turn_comes_stays_ended(
 
     # The one processor is free again for another.
     other = engine.submit(submission(plain()))
-    await until_async(lambda: other.status is Status.RUNNING, 30)
-    assert (Status.FAILED, "enough") == (job.status, job.status_reason)
-    assert all(node.status is Status.FAILED for node in job.nodes.values())
+    await until_async(lambda: other.status is JobStatus.RUNNING, 30)
+    assert (JobStatus.FAILED, "enough") == (job.status, job.status_reason)
+    assert all(node.status is JobStatus.FAILED for node in job.nodes.values())
 
 
 def script(text, folder):
@@ -130,18 +130,18 @@ async def test_another_attempt_waits_for_the_nodes_of_the_last_one(
     job = engine.submit(submission(definition, attempts=2))
     await until_async((tmp_path / "there").exists, 30)
     (tmp_path / "failing").touch()
-    await until_async(lambda: job.nodes[0].status is Status.FAILED, 30)
-    assert (job.status, len(job.attempts)) == (Status.RUNNING, 1)
+    await until_async(lambda: job.nodes[0].status is JobStatus.FAILED, 30)
+    assert (job.status, len(job.attempts)) == (JobStatus.RUNNING, 1)
 
     if terminated:
         engine.terminate(job, "enough")
     (tmp_path / "leaving").touch()
 
-    await until_async(lambda: job.status.final, 30)
+    await until_async(lambda: job.status.is_final, 30)
     if terminated:
-        assert (job.status, job.status_reason) == (Status.FAILED, "enough")
+        assert (job.status, job.status_reason) == (JobStatus.FAILED, "enough")
     else:
-        assert job.status is Status.SUCCEEDED
+        assert job.status is JobStatus.SUCCEEDED
     assert len(job.attempts) == (1 if terminated else 2)
 
 

@@ -219,7 +219,7 @@ class Backend(Protocol):
         """
 
     async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
-        """Return whether the image that tasks run in holds nothing of farcall's.
+        """Return whether the tasks' image lacks farcall's runtime.
 
         Raises:
             ServiceError: The platform refused.

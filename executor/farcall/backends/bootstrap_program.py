@@ -1,4 +1,4 @@
-"""Bootstrap program: what a container runs first whose image holds nothing of farcall's.
+"""Bootstrap program: the first thing a container runs if its image lacks farcall's runtime.
 
 It fetches farcall's runtime from the bucket with a signed request, verifies its SHA-256, unpacks
 it, and runs the package ``farcall_runtime``. It needs only the standard library of Python 3.10.

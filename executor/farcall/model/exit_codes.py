@@ -59,7 +59,7 @@ def _exits(words: _Words) -> dict[int, Verdict]:
             "the job did not find a value in the bucket that its arguments or its function share "
             "with others, and ran nothing",
             "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
-            "and nobody may delete what is below shared/; then submit again, which stores the "
+            "and what is below shared/ must not be deleted; then submit again, which stores the "
             "value again",
         ),
         ExitCode.STORE_UNFIT: Verdict(
@@ -83,7 +83,7 @@ def _exits(words: _Words) -> dict[int, Verdict]:
             errors.OutcomeMissingError,
             "the job did not find its payload in the bucket, and ran nothing",
             "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
-            "and nobody may delete bundles; then submit again. Nothing is to be done where "
+            "and bundles must not be deleted; then submit again. Nothing is to be done where "
             "farcall deleted it: the value had been delivered, or its request was not answered "
             "and another job of this name took the place of this one",
         ),
@@ -115,8 +115,8 @@ def _exits(words: _Words) -> dict[int, Verdict]:
             errors.PackagesMissingError,
             "the job did not find its packages in the bucket, and ran nothing",
             "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
-            "and nobody may delete what is below packages/; then submit again, which stores them "
-            "again",
+            "and what is below packages/ must not be deleted; then submit again, which stores "
+            "them again",
         ),
         ExitCode.DISK_FULL: Verdict(
             errors.DiskFullError,

@@ -23,6 +23,7 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
+from farcall.model.jobs import JobStatus
 from farcall_local import names
 from farcall_local.batch import containers, describe, nodes, paging, retries, validate
 from farcall_local.batch.containers import Container
@@ -30,7 +31,7 @@ from farcall_local.batch.definitions import Definition, Definitions
 from farcall_local.batch.describe import summary
 from farcall_local.batch.engine import Engine
 from farcall_local.batch.errors import ApiError, ClientError
-from farcall_local.batch.jobs import Job, Jobs, Status, Submission
+from farcall_local.batch.jobs import Job, Jobs, Submission
 from farcall_local.batch.limits import Limits
 from farcall_local.batch.queues import Queues, Resource
 
@@ -96,7 +97,7 @@ def _page(
 
 def _in_state(document: dict[str, Any]) -> Test:
     try:
-        status = Status(document.get("jobStatus") or "RUNNING")
+        status = JobStatus(document.get("jobStatus") or "RUNNING")
     except ValueError:
         raise ClientError(f"Job status {document['jobStatus']} is not valid.") from None
     return lambda job: job.status is status
@@ -449,7 +450,7 @@ class BatchApi:
         under_way = [
             job
             for job in self._engine.jobs.submitted
-            if job.submission.queue is queue and not job.status.final
+            if job.submission.queue is queue and not job.status.is_final
         ]
         for job in under_way:
             if not job.withdrawn:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from farcall.model.jobs import JobStatus
 from farcall_local import names
-from farcall_local.batch.jobs import Attempt, Job, Node, Status, Submission
+from farcall_local.batch.jobs import Attempt, Job, Node, Submission
 
 #: Container members that are empty lists when not used.
 _LISTS = ("volumes", "environment", "mountPoints", "ulimits", "secrets", "resourceRequirements")
@@ -143,7 +144,7 @@ def _array(job: Job) -> dict[str, Any]:
         return {"index": job.index}
     if not job.children:
         return {}
-    summary = {status.value: job.counts[status] for status in Status}
+    summary = {status.value: job.counts[status] for status in JobStatus}
     return {"size": len(job.children), "statusSummary": summary}
 
 

@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
+from farcall.model.jobs import JobStatus
 from farcall_local import names
 from farcall_local.batch.errors import ClientError
-from farcall_local.batch.jobs import Job, Jobs, Node, Status, Submission
+from farcall_local.batch.jobs import STARTED, Job, Jobs, Node, Submission
 from farcall_local.runners.execution import TIMED_OUT, Ending, Execution, World
 
 # --- One attempt of a multi-node parallel job: its nodes start together, and end with the main
@@ -113,7 +114,7 @@ class Gang:
         node.current = execution.attempt
         node.started_at = node.stopped_at = None
         node.status_reason = node.withdrawn = node.withdrawn_reason = None
-        node.enter(Status.STARTING)
+        node.enter(JobStatus.STARTING)
         return node, execution
 
     async def _run(self, node: Node, execution: Execution) -> None:
@@ -124,11 +125,11 @@ class Gang:
         node.attempts += (execution.attempt,)
         node.status_reason = execution.attempt.status_reason
         node.stopped_at = execution.attempt.stopped_at
-        node.enter(Status.SUCCEEDED if execution.succeeded else Status.FAILED)
+        node.enter(JobStatus.SUCCEEDED if execution.succeeded else JobStatus.FAILED)
 
     def _main_runs(self) -> None:
         self._job.started_at = self._main_node.started_at
-        self._job.enter(Status.RUNNING)
+        self._job.enter(JobStatus.RUNNING)
         if self._main.ending is not None:
             return  # it is to stop already
         limit = self._job.timeout_s
@@ -191,7 +192,7 @@ class Dependencies:
 
     def ended(self, job: Job) -> News:
         """Return news for everything that waits for a job that has ended."""
-        succeeded = job.status is Status.SUCCEEDED
+        succeeded = job.status is JobStatus.SUCCEEDED
         waiting = self._waiting.pop(job, [])
         if job.parent is not None:
             following = job.parent.children[job.index + 1 : job.index + 2]
@@ -201,8 +202,8 @@ class Dependencies:
 
     def _wait(self, job: Job, target: Job) -> News:
         job.waiting_for += 1
-        if target.status.final:
-            return [(job, target.status is Status.SUCCEEDED)]
+        if target.status.is_final:
+            return [(job, target.status is JobStatus.SUCCEEDED)]
         self._waiting.setdefault(target, []).append(job)
         return []
 
@@ -211,9 +212,9 @@ class Dependencies:
         for child in job.children:
             child.waiting_for += 1
         return [
-            (child, other.status is Status.SUCCEEDED)
+            (child, other.status is JobStatus.SUCCEEDED)
             for child, other in zip(job.children, target.children, strict=True)
-            if other.status.final
+            if other.status.is_final
         ]
 
     def _target(self, item: dict[str, str], job: Job) -> Job | None:
@@ -318,7 +319,7 @@ class Engine:
     def __init__(self, world: World, cpus: int) -> None:
         self.jobs = Jobs()
         self.processors: Processors[Job] = Processors(
-            cpus, lambda job: job.status is Status.RUNNABLE
+            cpus, lambda job: job.status is JobStatus.RUNNABLE
         )
         self._world = world
         self._dependencies = Dependencies(self.jobs)
@@ -336,7 +337,7 @@ class Engine:
         job = Job(submission)
         news = self._dependencies.connect(job)
         self.jobs.add(job)
-        self._after(Status.SUBMITTED, lambda: self._accept(job))
+        self._after(JobStatus.SUBMITTED, lambda: self._accept(job))
         for waiter, succeeded in news:
             self._loop.call_soon(self._resolve, waiter, succeeded)
         return job
@@ -347,7 +348,7 @@ class Engine:
         A PENDING job fails only after its dependencies have ended. Of an array's parent all
         children are cancelled.
         """
-        if job.status.final or job.status.started:
+        if job.status.is_final or job.status in STARTED:
             return
         self._withdraw(job, "isCancelled", reason)
         for child in job.children:
@@ -359,7 +360,7 @@ class Engine:
         Of a multi-node parallel job all nodes are stopped. A node is stopped alone; the job fails
         if it is the main node.
         """
-        if job.status.final:
+        if job.status.is_final:
             return
         self._withdraw(job, "isTerminated", reason)
         if job in self._executions:
@@ -384,7 +385,7 @@ class Engine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _after(self, status: Status, step: Callable[[], None]) -> None:
+    def _after(self, status: JobStatus, step: Callable[[], None]) -> None:
         delay = self._world.durations.delays.get(status.value, 0)
         if delay:
             self._loop.call_later(delay, step)
@@ -392,10 +393,10 @@ class Engine:
             self._loop.call_soon(step)
 
     def _accept(self, job: Job) -> None:
-        if job.status is not Status.SUBMITTED:
+        if job.status is not JobStatus.SUBMITTED:
             return
         if job.waiting_for or job.children:
-            job.enter(Status.PENDING)
+            job.enter(JobStatus.PENDING)
         else:
             self._make_runnable(job)
         for child in job.children:
@@ -403,11 +404,11 @@ class Engine:
 
     def _make_runnable(self, job: Job, *, again: bool = False) -> None:
         job.current = job.started_at = None
-        job.enter(Status.RUNNABLE)
-        self._after(Status.RUNNABLE, lambda: self._queue(job, again=again))
+        job.enter(JobStatus.RUNNABLE)
+        self._after(JobStatus.RUNNABLE, lambda: self._queue(job, again=again))
 
     def _queue(self, job: Job, *, again: bool) -> None:
-        if job.status is Status.RUNNABLE:
+        if job.status is JobStatus.RUNNABLE:
             self.processors.add(job, job.submission.vcpus, front=again)
             self._dispatch()
 
@@ -416,7 +417,7 @@ class Engine:
             # Before the loop turns: whoever ends the job by then is to find what there is to stop.
             execution = self._executions[job] = self._execution(job)
             job.current = execution.attempt
-            job.enter(Status.STARTING)
+            job.enter(JobStatus.STARTING)
             self._spawn(self._execute(job, execution))
 
     def _execution(self, job: Job) -> AnyExecution:
@@ -454,7 +455,7 @@ class Engine:
         job.attempts += (attempt,)
         status_reason = attempt.status_reason or ""
         if execution.succeeded:
-            self._finish(job, Status.SUCCEEDED, status_reason, attempt.stopped_at)
+            self._finish(job, JobStatus.SUCCEEDED, status_reason, attempt.stopped_at)
             return False
         again = not execution.final and job.submission.retry.wants_another(
             len(job.attempts),
@@ -463,11 +464,11 @@ class Engine:
             exit_code="" if attempt.exit_code is None else str(attempt.exit_code),
         )
         if not again:
-            self._finish(job, Status.FAILED, status_reason, attempt.stopped_at)
+            self._finish(job, JobStatus.FAILED, status_reason, attempt.stopped_at)
         return again
 
     def _finish(
-        self, job: Job, status: Status, reason: str | None, stopped_at: int | None = None
+        self, job: Job, status: JobStatus, reason: str | None, stopped_at: int | None = None
     ) -> None:
         job.status_reason = reason
         job.stopped_at = stopped_at or names.now_ms()
@@ -479,23 +480,23 @@ class Engine:
         for waiter, succeeded in self._dependencies.ended(job):
             self._resolve(waiter, succeeded)
         parent = job.parent
-        if parent is None or parent.status.final:
+        if parent is None or parent.status.is_final:
             return
-        failed = parent.counts[Status.FAILED]
-        if failed + parent.counts[Status.SUCCEEDED] < len(parent.children):
+        failed = parent.counts[JobStatus.FAILED]
+        if failed + parent.counts[JobStatus.SUCCEEDED] < len(parent.children):
             return
         if failed:
             reason = parent.withdrawn_reason or parent.status_reason or CHILD_FAILED
-            self._finish(parent, Status.FAILED, reason)
+            self._finish(parent, JobStatus.FAILED, reason)
         else:
-            self._finish(parent, Status.SUCCEEDED, None)
+            self._finish(parent, JobStatus.SUCCEEDED, None)
 
     def _resolve(self, job: Job, succeeded: bool) -> None:
         """Note that one of the jobs a job waits for has ended."""
-        if job.status.final:
+        if job.status.is_final:
             return
         if not succeeded and not job.children:
-            self._finish(job, Status.FAILED, job.withdrawn_reason or DEPENDENCY_FAILED)
+            self._finish(job, JobStatus.FAILED, job.withdrawn_reason or DEPENDENCY_FAILED)
             return
         if not succeeded:
             job.status_reason = DEPENDENCY_FAILED
@@ -503,12 +504,12 @@ class Engine:
         if job.children and (job.waiting_for == 0 or not succeeded):
             for child in job.children:
                 self._resolve(child, succeeded)
-        elif job.waiting_for == 0 and job.status is Status.PENDING:
+        elif job.waiting_for == 0 and job.status is JobStatus.PENDING:
             self._release(job)
 
     def _release(self, job: Job, *, again: bool = False) -> None:
         if job.withdrawn:
-            self._finish(job, Status.FAILED, job.withdrawn_reason)
+            self._finish(job, JobStatus.FAILED, job.withdrawn_reason)
         else:
             self._make_runnable(job, again=again)
 
@@ -516,6 +517,6 @@ class Engine:
         """Accept the wish that a job should not run, and fulfil it where nothing holds it."""
         if job.withdrawn is None:
             job.withdrawn, job.withdrawn_reason = flag, reason
-        held = job.status is Status.PENDING or job.status.started
+        held = job.status is JobStatus.PENDING or job.status in STARTED
         if not held and not job.children:
-            self._finish(job, Status.FAILED, job.withdrawn_reason)
+            self._finish(job, JobStatus.FAILED, job.withdrawn_reason)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
+from farcall.model.jobs import JobStatus
 from farcall_local import names
 from farcall_local.batch.containers import Container
 from farcall_local.batch.definitions import Definition
@@ -24,32 +24,8 @@ from farcall_local.batch.retries import RetryStrategy
 
 #: A job's ID, and the mark and index of a child or node. Longer indexes are nobody's.
 _ID = re.compile(r"([^:#]*)(?:([:#])([0-9]{1,9}))?")
-
-
-class Status(str, Enum):
-    """The states of a job, in the order it passes through them.
-
-    Source:
-        https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
-    """
-
-    SUBMITTED = "SUBMITTED"
-    PENDING = "PENDING"
-    RUNNABLE = "RUNNABLE"
-    STARTING = "STARTING"
-    RUNNING = "RUNNING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-
-    @property
-    def final(self) -> bool:
-        """Whether the job has ended."""
-        return self in (Status.SUCCEEDED, Status.FAILED)
-
-    @property
-    def started(self) -> bool:
-        """Whether the job has a container, or is about to."""
-        return self in (Status.STARTING, Status.RUNNING)
+#: States of a job that has a container, or is about to.
+STARTED = (JobStatus.STARTING, JobStatus.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -184,9 +160,9 @@ class Job:
         self.parent = parent
         self.index = index
         self.children: list[Job] = []
-        self.counts: Counter[Status] = Counter()
+        self.counts: Counter[JobStatus] = Counter()
         self.nodes: dict[int, Node] = {}
-        self.status = Status.SUBMITTED
+        self.status = JobStatus.SUBMITTED
         self.status_reason: str | None = None
         self.waiting_for = 0
         self.withdrawn: str | None = None
@@ -197,7 +173,7 @@ class Job:
         self.stopped_at: int | None = None
         if parent is None and submission.size is not None:
             self.children = [Job(submission, self, index) for index in range(submission.size)]
-            self.counts[Status.SUBMITTED] = submission.size
+            self.counts[JobStatus.SUBMITTED] = submission.size
 
     @property
     def id(self) -> str:
@@ -236,7 +212,7 @@ class Job:
         """ARN of the job."""
         return names.batch_arn(f"job/{self.id}")
 
-    def enter(self, status: Status) -> None:
+    def enter(self, status: JobStatus) -> None:
         """Change the state, and the parent's count of its children's states."""
         if self.parent is not None:
             self.parent.counts[self.status] -= 1

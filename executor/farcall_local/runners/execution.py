@@ -19,8 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from farcall.model.jobs import JobStatus
 from farcall_local import names
-from farcall_local.batch.jobs import Attempt, Job, Node, Status
+from farcall_local.batch.jobs import Attempt, Job, Node
 from farcall_local.runners import host_config
 from farcall_local.runners.logs import CloudWatchLogs, LogStream
 from farcall_local.runners.runner import AttemptSpec, Exit, Runner, Running, StartError
@@ -137,7 +138,7 @@ class Execution:
 
     async def run(self) -> None:
         """Start the container, wait for its end and note how it went."""
-        await self._linger(Status.STARTING)
+        await self._linger(JobStatus.STARTING)
         if self.ending is None and _overrides_length(self._job) > MAX_OVERRIDES_LENGTH:
             self.ending = Ending(OVERRIDES_TOO_LONG, final=True)
         if self.ending is None:
@@ -214,7 +215,7 @@ class Execution:
         finally:
             if stream is not None:
                 stream.close()
-        await self._linger(Status.RUNNING)
+        await self._linger(JobStatus.RUNNING)
         if self.ending is None or not self.ending.host_lost:
             self.attempt.exit_code = exit_code
             self.attempt.reason = reason and reason[:MAX_REASON_LENGTH]
@@ -251,7 +252,7 @@ class Execution:
     def _enter_running(self, stream: LogStream | None) -> None:
         self.attempt.started_at = self._job.started_at = names.now_ms()
         self.attempt.log_stream = stream.name if stream is not None else None
-        self._job.enter(Status.RUNNING)
+        self._job.enter(JobStatus.RUNNING)
         if self._on_running is not None:
             self._on_running()
 
@@ -276,7 +277,7 @@ class Execution:
         loop = asyncio.get_running_loop()
         self._timers.append(loop.call_later(self._world.durations.stop_grace_s, running.kill))
 
-    async def _linger(self, status: Status) -> None:
+    async def _linger(self, status: JobStatus) -> None:
         delay = self._world.durations.delays.get(status.value, 0)
         if delay:
             await asyncio.sleep(delay)

@@ -23,11 +23,11 @@ from moto.backends import get_backend
 from werkzeug.serving import make_server
 from werkzeug.test import Client
 
+from farcall.model.jobs import JobStatus
 from farcall_local import names
 from farcall_local.batch.api import BatchApi, Request, Response
 from farcall_local.batch.engine import Engine
 from farcall_local.batch.errors import ApiError, ClientError
-from farcall_local.batch.jobs import Status
 from farcall_local.batch.limits import Limits
 from farcall_local.batch.queues import Queues
 from farcall_local.controls import Controls
@@ -85,7 +85,7 @@ class Control:
 
     def _configure(self, document: dict[str, Any]) -> None:
         delays = document.get("delays", self._durations.delays)
-        unknown = set(delays) - {status.value for status in Status if not status.final}
+        unknown = set(delays) - {status.value for status in JobStatus if not status.is_final}
         if unknown:
             raise ClientError(f"There is no delay in {', '.join(sorted(unknown))}.")
         self._durations.delays = delays

@@ -54,7 +54,7 @@ def tell(detail: JobDetail) -> tuple[str, str]:
     """
     if detail.is_terminated or detail.is_cancelled:
         remedy = "wait: it has up to half a minute to clean up"
-        return "the job was told to stop and has not ended yet", remedy
+        return "the job is stopping and has not ended yet", remedy
     if is_blocked(detail):
         reason = detail.status_reason
         return f"Batch cannot place the job: {reason}", blocked(reason)

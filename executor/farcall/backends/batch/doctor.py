@@ -247,7 +247,7 @@ async def _see_in_ecr(access: Aws, uri: str, place: re.Match[str]) -> None:
         if error.code not in ("ImageNotFoundException", "RepositoryNotFoundException"):
             raise
         raise SettingsError(
-            f"image is {uri!r}, and there is no such image; push it, or set "
+            f"image is {uri!r}, which does not exist; push it, or set "
             "image to one that `aws ecr describe-images` lists",
             option="image",
         ) from error

@@ -152,7 +152,7 @@ def definition(
 
 
 def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
-    """Return what a container has whose image holds nothing of farcall's."""
+    """Return the container fields for an image without farcall's runtime."""
     return {
         **_told(bootstrap.command(runtime), STOCK_ENVIRONMENT),
         "user": STOCK_USER,

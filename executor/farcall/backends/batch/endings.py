@@ -167,7 +167,7 @@ def _fetches_workspace(detail: JobDetail) -> bool:
 
 
 def _fetches_runtime(detail: JobDetail) -> bool:
-    """Its image holds nothing of farcall's."""
+    """Return whether its image lacks farcall's runtime."""
     return bool(detail.runtime)
 
 
@@ -374,7 +374,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
                 "the job did not find farcall's runtime, or its payload, in the bucket, and ran "
                 "nothing",
                 "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the "
-                "queue, and nobody may delete what is below runtime/ and bundles/; then submit "
+                "queue, and what is below runtime/ and bundles/ must not be deleted; then submit "
                 "again, which stores them again",
             ),
         ),

@@ -26,7 +26,7 @@ class Image(NamedTuple):
 
     Attributes:
         uri: Its URI.
-        is_stock: Whether it holds nothing of farcall's.
+        is_stock: Whether it lacks farcall's runtime.
     """
 
     uri: str

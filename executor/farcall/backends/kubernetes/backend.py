@@ -50,7 +50,7 @@ from farcall.model.settings import Settings
 # --- Creation of Kubernetes objects, exactly once: a name that is taken by the very same is ours
 #
 # A create whose answer was lost is made again, and then refused, for the name is taken. What is
-# there bears the digest of the document that was sent, so it is told from what somebody else made.
+# there has the digest of the document that was sent, which an object of another client lacks.
 
 
 _log = logging.getLogger("farcall")
@@ -102,7 +102,7 @@ async def create(
         ticket: With which the caller may take it back.
 
     Raises:
-        SubmissionError: The server takes no such job, or the name is somebody else's.
+        SubmissionError: The server rejects the job, or another client uses its name.
         SettingsError: There is no such namespace.
         KubeError: It refused otherwise, or did not answer.
     """
@@ -186,8 +186,7 @@ def _explained(document: Mapping[str, Any], error: KubeError) -> FarcallError:
     return error
 
 
-# --- Documents of Kubernetes that somebody gives, and those of a job that there is, to be sent
-# again
+# --- Kubernetes documents from users, and documents of existing jobs that are submitted again
 #
 # Sources:
 #     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/
@@ -586,7 +585,7 @@ async def check(kube: Kube, settings: Settings) -> None:
         SettingsError: Something is not.
         KubeError: Jobs cannot be listed, or the server does not answer.
     """
-    # The right to list jobs is needed anyway, so an answer to this is told as it is.
+    # The right to list jobs is needed anyway, so a refusal is reported as it is.
     path = kube.path("jobs", group="batch")
     await kube.request("GET", path, params={"limit": 1})
     await asyncio.gather(*(_look(kube, *each) for each in _named(kube, settings)))

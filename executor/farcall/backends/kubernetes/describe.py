@@ -40,7 +40,7 @@ from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.model.timing import Timing
 from farcall_runtime.contract import ENV_OWN_NODES
 
-# --- Pod states: what is kept of a pod, in the words in which its cluster tells of it. No I/O
+# --- Pod states: what is kept of a pod, in the cluster's own terms. No I/O
 #
 # A pod may be seen half told: its phase says Failed before any reason is there, an evicted one has
 # no container at all, and a deleted one is gone. What is missing is left empty, and
@@ -81,7 +81,7 @@ class Pod:
         stopped_at: When that ended, or None.
         has_place: Whether it was given a node.
         is_disrupted: Whether it was taken away: evicted, preempted, lost with its node.
-        is_deleting: Whether somebody deleted it, the Job's controller, too.
+        is_deleting: Whether it is being deleted, by a user or by the Job's controller.
         address: IP address of it; else empty.
         gone: Whether it is no more.
     """
@@ -118,7 +118,7 @@ class Pod:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that will be told of its end is there."""
+        """Whether its status is complete: the kubelet adds nothing more."""
         is_told = self.reason or self.container_reason or self.exit_code is not None
         return self.phase != "Failed" or self.gone or bool(is_told)
 

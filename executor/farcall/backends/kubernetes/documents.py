@@ -188,7 +188,7 @@ def pod_spec(settings: Settings, *, is_command: bool = False) -> dict[str, Any]:
         "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
     }
     found = {key: value for key, value in found.items() if value not in ("", [], {})}
-    # Whose rights nobody asked for, a task has no token of.
+    # A task gets a service account's token only if the user named the account.
     return found if settings.service_account else {**found, "automountServiceAccountToken": False}
 
 
@@ -512,7 +512,7 @@ def container(spec: JobSpec, image: str) -> dict[str, Any]:
 
 
 def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
-    """Return what a container has whose image holds nothing of farcall's."""
+    """Return the container fields for an image without farcall's runtime."""
     user, _, group = STOCK_USER.partition(":")
     return {
         # Instead of the image's entry point.

@@ -62,7 +62,7 @@ class Blocked(NamedTuple):
     Attributes:
         fits: Tells whether it is about a job.
         heals: Whether it passes.
-        verdict: What is said of a job that ended because of it.
+        verdict: Reason given for a job that ended because of it.
     """
 
     fits: Fits
@@ -364,7 +364,7 @@ _CREATIONS: tuple[Blocked, ...] = (
         Heals.SOMETIMES,
         _stuck_pod(
             f"{_MAKING}: an admission rule refuses it",
-            "change what the words name, or ask whoever runs the cluster for the rule",
+            "change what the words name, or ask the cluster's administrator for the rule",
         ),
     ),
     Blocked(
@@ -386,7 +386,7 @@ BLOCKED = (*_IMAGES, *_STARTS, *_PLACES, *_CREATIONS)
 
 
 def row_of(detail: JobDetail) -> Blocked | None:
-    """Return the row on what keeps a job from starting; None where nothing is said of that."""
+    """Return the row on what keeps a job from starting; None if the cluster gives no reason."""
     return next((row for row in BLOCKED if row.fits(detail)), None)
 
 
@@ -408,7 +408,7 @@ _REMEDIES: dict[int, str] = {
     ExitCode.BAD_ENVIRONMENT: "build image from this version's Dockerfile, and leave out of "
     "pod_overlay what sets FARCALL_ variables",
     ExitCode.BUNDLE_MISSING: "a lifecycle rule of s3_bucket_name must not be shorter than the "
-    "wait in the queue, and nobody may delete bundles; then submit again. Nothing is to be "
+    "wait in the queue, and bundles must not be deleted; then submit again. Nothing is to be "
     "done where farcall deleted it, for the value had been delivered",
     ExitCode.VERSION_MISMATCH: "use the same Python minor and the same farcall here and in image",
     ExitCode.UNREADABLE: 'set packages to "auto", or install what they import in image',
@@ -458,7 +458,7 @@ RUNTIME_EXITS: dict[int, Verdict] = {
         errors.OutcomeMissingError,
         "the job did not find farcall's runtime, or its payload, in the bucket, and ran nothing",
         "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, and "
-        "nobody may delete what is below runtime/ and bundles/; then submit again, which stores "
+        "what is below runtime/ and bundles/ must not be deleted; then submit again, which stores "
         "them again",
     ),
     ExitCode.INTEGRITY: Verdict(
@@ -885,7 +885,7 @@ def tell(detail: JobDetail) -> tuple[str, str]:
     """
     if detail.is_terminated:
         remedy = "wait: it has up to half a minute to clean up"
-        return "the job was told to stop and has not ended yet", remedy
+        return "the job is stopping and has not ended yet", remedy
     row = row_of(detail)
     if row is not None:
         said = detail.reason

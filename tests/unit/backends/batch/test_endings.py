@@ -51,7 +51,7 @@ class Recorded(NamedTuple):
         exit_code: The container's exit code, None where there was none.
         flag: ``isCancelled`` or ``isTerminated`` where it was true.
         status: ``status``.
-        runtime: Whether its image holds nothing of farcall's.
+        runtime: Whether its image lacks farcall's runtime.
         log: Whether it has a log although it has no exit code.
     """
 
@@ -478,7 +478,7 @@ RECORDED = [
         EXITED,
         exit_code=ExitCode.SUPERVISOR_FAILED,
     ),
-    # what comes before the runtime, where the image holds nothing of farcall's
+    # what comes before the runtime, where the image lacks farcall's runtime
     *(
         Recorded(kind, [sentence], [remedy], EXITED, exit_code=code, runtime=True)
         for code, kind, sentence, remedy in (

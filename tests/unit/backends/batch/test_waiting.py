@@ -27,7 +27,7 @@ def test_the_attempt_that_has_failed_is_told_of():
 def test_a_job_that_is_being_ended_is_not_called_running():
     detail = JobDetail("6f1c", "n", JobStatus.RUNNING, is_terminated=True)
     sentence, remedy = describe.tell(detail)
-    assert sentence == "the job was told to stop and has not ended yet"
+    assert sentence == "the job is stopping and has not ended yet"
     assert remedy.startswith("wait")
 
 

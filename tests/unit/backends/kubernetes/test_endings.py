@@ -857,9 +857,9 @@ def test_what_only_waits_is_not_blocked(document, pods, words):
     assert words in tell(detail)[0]
 
 
-def test_a_job_that_is_told_to_stop_says_so():
+def test_a_job_that_is_stopping_says_so():
     detail = replace(describe.detail(job(active=1), ()), is_terminated=True)
-    assert "told to stop" in tell(detail)[0]
+    assert "is stopping" in tell(detail)[0]
 
 
 def test_kueues_words_are_told_while_it_waits_for_its_turn():
