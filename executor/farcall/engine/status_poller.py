@@ -23,9 +23,12 @@ from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.endings import STUCK
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.names import counted
 from farcall.model.timing import Timing
 
 _log = logging.getLogger("farcall")
+
+_NOT_STARTED = (JobStatus.SUBMITTED, JobStatus.PENDING, JobStatus.RUNNABLE)
 
 _NEAREST_S = 0.15
 _SHARE_AT_FIRST = 0.3
@@ -34,6 +37,9 @@ _SHARE_OF_WAIT = 0.1
 is a larger one, up to the shortest pause, where Batch is near."""
 
 _LONGEST_S = 3600.0
+_REPORT_AGAIN_S = 600.0
+"""Minimum interval between two warnings that no job starts, in seconds."""
+
 _TOGETHER_S = 0.1
 """What is due this much later is asked for with what is due now."""
 
@@ -72,6 +78,7 @@ class StatusPoller:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._patience = Patience(trouble, timing)
+        self._check_idle_at = 0.0
 
     def hurry(self, watch: Watch) -> None:
         """Ask soon about a job that is new, or to which something happens."""
@@ -172,6 +179,7 @@ class StatusPoller:
                 watch.ask_at = clock.now() + max(self._interval_s(watch), pages * self._pause_s)
         said = {watch: found.get(heads.get(watch, "")) for watch in watches}
         await self._look_after_blocked({watch: _telling(watch, said[watch]) for watch in watches})
+        self._report_idle()
         return len(watches)
 
     def _note_unseen(self, watch: Watch) -> None:
@@ -210,6 +218,37 @@ class StatusPoller:
             watch.news = clock.now()
             self._on_news(watch)
         return pages
+
+    def _report_idle(self) -> None:
+        """Warn if no watched job has started for a while, so that a full queue is no riddle."""
+        now = clock.now()
+        if now < self._check_idle_at:
+            return
+        watches = [watch for watch in self._watches.values() if watch.waiting and watch.detail]
+        details = [watch.detail for watch in watches if watch.detail is not None]
+        newest = max((watch.news for watch in self._watches.values()), default=now)
+        self._check_idle_at = newest + self._timing.idle_told_s
+        if now < self._check_idle_at or not details:
+            return
+        if any(detail.furthest not in _NOT_STARTED for detail in details):
+            self._check_idle_at = now + self._timing.idle_told_s
+            return
+        self._check_idle_at = now + _REPORT_AGAIN_S
+        if any(watch.blocked_told for watch in watches):
+            return
+        tasks = sum(len(watch.waiting) for watch in watches)
+        first = details[0]
+        _log.warning(
+            "no job has started for %.0f s: %s %s waiting, and %s reports %s for job %s; its "
+            "queue may be full, or an instance may be starting. "
+            "`farcall list --all-users --state active` shows the other jobs",
+            now - newest,
+            counted(tasks, "task"),
+            "is" if tasks == 1 else "are",
+            first.platform,
+            first.furthest,
+            first.job_id,
+        )
 
     async def _look_after_blocked(self, details: dict[Watch, JobDetail | None]) -> None:
         """Tell of jobs that cannot be started, and end them when nobody need hope any more.

@@ -49,6 +49,8 @@ class Timing:
         lost_after_s: Batch may not know a job, or a child that has ended, before it is lost.
         blocked_told_s: A cluster may be unable to place or to start a pod, before that is told:
             most often it gets room a moment later.
+        idle_told_s: Without a start or another change for so long, one warning reports that jobs
+            are waiting.
         pull_dwell_s: Likewise, what may heal may keep a pod from starting, before its job is
             ended: kubelets try again after 10, 20, 40 and 80 s, and pods have been given up that
             ran after one of these. https://github.com/PrefectHQ/prefect-kubernetes/issues/127
@@ -113,6 +115,7 @@ class Timing:
     give_up_s: float = 600.0
     lost_after_s: float = 60.0
     blocked_told_s: float = 5.0
+    idle_told_s: float = 10.0
     pull_dwell_s: float = 180.0
     start_dwell_s: float = 10.0
     log_pause_s: float = 0.5

@@ -91,7 +91,7 @@ async def test_a_failure_to_look_is_not_a_failure_of_the_task(world, caplog):
     world.jobs.set("j", "RUNNABLE", attempts=tried((EXITED, 1)), **again())
     world.inbox.failures[f"{ROOT}/attempts/bundle-of-j/0/"] = errors.ServiceError("refused")
     world.watch("j")
-    await asyncio.sleep(30)
+    await asyncio.sleep(8)
     assert (lines(caplog), world.told) == ([], [])
     world.store("j")
     await world.until(1)

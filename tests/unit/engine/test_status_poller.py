@@ -260,6 +260,28 @@ async def test_a_far_batch_is_asked_once_a_second(world):
     assert len(world.jobs.log) <= 10
 
 
+async def test_idle_queue_is_reported_once(world, caplog):
+    world.jobs.set("waits", "RUNNABLE")
+    world.jobs.set("array", "PENDING", summary={"RUNNABLE": 2})
+    world.watch("waits")
+    world.watch("array", 2)
+    await asyncio.sleep(TIMING.idle_told_s * 0.9)
+    assert caplog.records == []
+    await asyncio.sleep(60)
+    (record,) = caplog.records
+    expected = "3 tasks are waiting, and Batch reports RUNNABLE for job waits"
+    assert expected in record.getMessage()
+
+
+async def test_running_job_is_not_idle(world, caplog):
+    world.jobs.set("waits", "RUNNABLE")
+    world.jobs.set("runs", "RUNNING")
+    world.watch("waits")
+    world.watch("runs")
+    await asyncio.sleep(60)
+    assert caplog.records == []
+
+
 # --- jobs of a cluster that cannot be started -------------------------------------------------
 
 
