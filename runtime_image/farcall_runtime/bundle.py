@@ -117,7 +117,6 @@ class Fetched(NamedTuple):
         function: Offset and length of the pickled function in the payload file.
         arguments: The same of the pickled arguments.
         shared_at: Where the shared values begin that these refer to; see `envelope.places_of`.
-        skip: The calls that are not run, as `envelope.Index.skipped` tells.
         packages: The manifest of the packages that it imports; None where the image has them.
     """
 
@@ -125,7 +124,6 @@ class Fetched(NamedTuple):
     function: tuple[int, int]
     arguments: tuple[int, int]
     shared_at: int
-    skip: int = 0
     packages: Reference | None = None
 
 
@@ -286,7 +284,6 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
         _check_number(job.array_index, bundle.index.entries)
         page = bundle.read(bundle.index.page(job.entry))
         entry = bundle.index.entry(job.entry, page)
-        skip = bundle.index.skipped(job.entry)
         packages = bundle.index.packages()
         function, arguments = (
             bundle.bring(part, payload) for part in (bundle.index.function(entry.function), entry)
@@ -314,7 +311,7 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
     except StorageError as error:
         raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
     payload.flush()
-    return Fetched(bundle.index.meta, function, arguments, shared_at, skip, packages)
+    return Fetched(bundle.index.meta, function, arguments, shared_at, packages)
 
 
 class _SharedMissingError(Exception):

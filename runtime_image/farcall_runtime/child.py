@@ -102,7 +102,6 @@ class Child:
         arguments: tuple[int, int],
         shared_at: int,
         cloudpickle: str,
-        skip: int = 0,
         prefix: str = "",
     ) -> None:
         """Let the child begin.
@@ -112,12 +111,11 @@ class Child:
             arguments: The same of the arguments.
             shared_at: Where in the payload the shared values begin that these refer to.
             cloudpickle: Version of the client's cloudpickle.
-            skip: The calls that are not run, as `envelope.Index.skipped` tells.
             prefix: Folder of the packages that it is to import from; empty where it has none.
         """
         self.payload.flush()
         _make_final(self.payload)
-        self.control.go([function, arguments, shared_at, cloudpickle, f"{skip:x}", prefix])
+        self.control.go([function, arguments, shared_at, cloudpickle, prefix])
 
     def listen(self) -> bool | None:
         """Take in the next message; say whether there was one, or None at the end of all."""

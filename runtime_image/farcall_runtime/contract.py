@@ -122,10 +122,6 @@ RETRIES = ".retried/"
 CANCELLED = ".cancelled/"
 """Likewise in the keys of the marks that say which of its tasks were cancelled one by one."""
 
-SKIP = "skip"
-"""Fact of a bundle: which calls of a task are not run, for they have a value. By the number of
-the entry, in decimal digits, a hexadecimal number whose lowest bit stands for the first call."""
-
 STDOUT = "stdout"
 STDERR = "stderr"
 STREAMS = (STDOUT, STDERR)

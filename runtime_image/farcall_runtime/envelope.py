@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from farcall_runtime.contract import PACKAGES, PROTOCOL_VERSION, SHARED, SKIP, is_digest
+from farcall_runtime.contract import PACKAGES, PROTOCOL_VERSION, SHARED, is_digest
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -319,21 +319,6 @@ class Index:
         if not 0 < size <= self._pages_at:
             raise IntegrityError("the bundle's texts have not the size its index speaks of")
         return Part(self._pages_at - size, size, digest)
-
-    def skipped(self, number: int) -> int:
-        """Return which calls of an array child are not run: bits, the lowest for the first call.
-
-        Raises:
-            IntegrityError: What the bundle says of it cannot be understood.
-        """
-        listed = self.meta.get(SKIP, {})
-        try:
-            bits = int(listed.get(str(number), "0"), 16)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise IntegrityError(
-                "which calls of the bundle are run cannot be understood"
-            ) from error
-        return max(0, bits)
 
     def function(self, number: int) -> Part:
         """Return where a pickled function lies.

@@ -114,8 +114,7 @@ def _unpickled(fetched: Fetched, payload: BinaryIO) -> tuple[Any, Sequence[Any]]
     function, calls = (
         pickles.load_pieces(envelope.unpack_shared(frame, memory.find)) for frame in frames
     )
-    run = [call for number, call in enumerate(calls) if not fetched.skip >> number & 1]
-    return function, run
+    return function, calls
 
 
 def _call(function: Any, args: Any, kwargs: Any, *, debug: bool) -> int:

@@ -121,7 +121,6 @@ class Supervisor:
             fetched.arguments,
             fetched.shared_at,
             str(fetched.meta.get("cloudpickle", "")),
-            fetched.skip,
             prefix,
         )
         gc.enable()  # nothing waits for this process now

@@ -106,7 +106,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     ordered = supervisor.wait()
     if ordered is None:
         os._exit(0)  # the supervisor found something wrong with the payload and has said so
-    *ranges, shared_at, theirs, skip, prefix = ordered
+    *ranges, shared_at, theirs, prefix = ordered
     if prefix:
         from farcall_runtime import activation
 
@@ -117,14 +117,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     memory.note_shared((function, arguments), shared_at)
     gc.freeze()  # what is there by now is no garbage, and stays the supervisor's memory, too
     gc.enable()
-    run(
-        function,
-        arguments,
-        (theirs, cloudpickle.__version__),
-        _hand_over,
-        memory.find,
-        int(skip, 16),
-    )
+    run(function, arguments, (theirs, cloudpickle.__version__), _hand_over, memory.find)
     _flush()
     # What the interpreter does at its end, except waiting for threads the function left.
     with contextlib.suppress(BaseException):
@@ -235,7 +228,6 @@ def run(
     versions: tuple[str, str],
     hand_over: HandOver,
     find: Callable[[envelope.Reference], Buffer] = _find_nothing,
-    skip: int = 0,
 ) -> None:
     """Run a payload's calls one after the other; once the task is told to stop, no other begins.
 
@@ -245,7 +237,6 @@ def run(
         versions: Those of cloudpickle, the client's and this side's.
         hand_over: Gets what came of each call as it ends.
         find: Returns the shared value that a reference in the payload stands for.
-        skip: The calls that are not run, as `envelope.Index.skipped` tells.
     """
     global _interruptible
     try:
@@ -264,8 +255,6 @@ def run(
         record.update(status=CallStatus.UNREADABLE, first=0, count=len(parts))
         hand_over(record, parts, 0)
         return
-    if skip:  # they have a value
-        calls = [each for number, each in enumerate(calls) if not skip >> number & 1]
     calls.reverse()
     first = 0
     while calls and not _stopping:

@@ -180,7 +180,8 @@ class Account:
                 for job_id in jobs
             )
             told = {line["end"] for line in self._known.told_at(number, nth)}
-            if have_succeeded or "value" in told:
+            # A call with a value runs again if another call of its chunk has failed.
+            if have_succeeded or ("value" in told and order.chunksize == 1):
                 self._say("was run again although it had succeeded", number)
         is_owed = (
             order.retried and last < RETRIES and work.is_to_run_again(last, self.ends[number])
@@ -199,8 +200,8 @@ class Account:
             self._say("ran twice in one attempt", number)
         if any(attempt > ATTEMPTS for _, attempt in attempts):
             self._say(f"had more than {ATTEMPTS} attempts", number)
-        delivered_at = self._known.delivered_at(number)
         for line in begun:
+            delivered_at = self._known.delivered_at(number, self._record.truth.nth(line["job"]))
             if delivered_at is not None and line["at"] > delivered_at:
                 self._say("ran again after its value was delivered", number)
 
@@ -273,8 +274,8 @@ class Account:
         kind = found["kind"]
         if kind == "bundles" and bundle in self._known.attached:
             return
+        delivered_at = max(self._known.delivered_at(*each) for each in tasks)
         tasks = {number for number, _ in tasks}
-        delivered_at = max(map(self._known.delivered_at, tasks))
         is_again = self._record.truth.keys[key] > delivered_at
         bundle_key = f"{key.partition(f'/{kind}/')[0]}/bundles/{bundle}"
         if self._is_of_killed(key) and bundle_key not in self._record.truth.keys and not is_again:

@@ -255,14 +255,13 @@ async def _again(way, retried, values):
     if way == "each":
         async for index, outcome in retried:
             yield index, outcome
-    elif way == "results":
-        outcomes = await retried
-        for index, outcome in zip(retried.indices, outcomes, strict=True):
-            yield index, outcome
     else:
-        outcomes = await retried.complete(values)
-        for index in retried.indices:
-            yield index, outcomes[index]
+        outcomes = await retried
+        completed = [] if way == "results" else await retried.complete(values)
+        for index, outcome in zip(retried.indices, outcomes, strict=True):
+            # An exception replaces no earlier value in the completed list.
+            is_from_list = completed and not isinstance(outcome, BaseException)
+            yield index, completed[index] if is_from_list else outcome
 
 
 async def _cancel_after(waiting, seconds):

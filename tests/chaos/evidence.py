@@ -80,9 +80,10 @@ class Evidence:
         made = len(self._record.truth.jobs.get(job_id, {}).get("attempts", ()))
         return bool(made) and self.hit(job_id, made)
 
-    def delivered_at(self, number):
-        """Return when a task's value was first given to a client; None if that is not known."""
-        return min((t["at"] for t in self.told[number] if t["end"] == "value"), default=None)
+    def delivered_at(self, number, nth):
+        """Return when a client first received a task's value from one of its retries, or None."""
+        told = self.told_at(number, nth)
+        return min((each["at"] for each in told if each["end"] == "value"), default=None)
 
     def who(self, job_id):
         """Say whose a job is."""

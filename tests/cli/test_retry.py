@@ -55,13 +55,13 @@ async def test_what_failed_runs_again_and_both_jobs_tell_of_it(
     job_id = await failed()
     said = await retry(job_id, "--dry-run", "-o", "memory=2")
     assert (said.returncode, said.stdout) == (0, "")
-    assert said.stderr == "2 of 4 calls of halve: memory 1 -> 2\n"
+    assert said.stderr == "2 of 4 tasks of halve: memory 1 -> 2\n"
     failed.mend()
 
     done = await retry(short(job_id), "-o", "memory=2GiB")
 
     assert done.returncode == 0, done.stderr
-    assert "2 of 4 calls of halve: memory 1 -> 2\n" in done.stderr
+    assert "2 of 4 tasks of halve: memory 1 -> 2\n" in done.stderr
     again = done.stdout.strip()
     assert [await executor.attach(f"{again}:{n}").result() for n in range(2)] == [0, 1]
     told = json.loads((await farcall_command("describe", job_id, "--json")).stdout)

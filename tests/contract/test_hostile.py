@@ -362,14 +362,6 @@ def test_an_index_names_its_packages_with_digest_and_size(said):
         opened(said).packages()
 
 
-@pytest.mark.parametrize("skip", [[1], {"0": 5}, {"0": "x"}, {"0": None}, "all", 7])
-def test_calls_that_are_left_out_in_no_known_words_are_refused(skip):
-    sealed = envelope.seal_index({"skip": skip}, [(1, bytes(32))], [(0, 1, bytes(32))])
-    index = envelope.Index(sealed.root, hashlib.sha256(sealed.root).hexdigest())
-    with pytest.raises(IntegrityError):
-        index.skipped(0)
-
-
 def declared_sizes():
     """Yield readers, each with an object that speaks of more bytes than there are in the world."""
     root = bytearray(ROOT)
@@ -414,7 +406,7 @@ def test_every_function_that_decodes_is_among_those_tested_here():
     }
     assert public - encoding - {"size", "portions"} | {"Index"} == set(READERS)
     methods = {name for name, value in vars(envelope.Index).items() if inspect.isfunction(value)}
-    named = {"page", "entry", "skipped", "texts", "function", "shared", "packages"}
+    named = {"page", "entry", "texts", "function", "shared", "packages"}
     assert methods == {"__init__", *named}
 
 

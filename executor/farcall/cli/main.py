@@ -48,7 +48,7 @@ PANELS = {
     },
     "Recover": {
         "recover": Lazy("results:recover_run", "Collect the results of a run whose client ended."),
-        "retry": Lazy("retry:retry_job", "Run the failed calls of a job again, as a new job."),
+        "retry": Lazy("retry:retry_job", "Run the failed tasks of a job again, as a new job."),
         "replay": Lazy("replay:replay_job", "Run a failed call again on this machine."),
         "covalent": Lazy("covalent:covalent", "For workflows on a Covalent server."),
     },

@@ -1,4 +1,4 @@
-"""Running failed calls again: ``farcall retry``."""
+"""``farcall retry``: run failed tasks again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RUN = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 @click.command("retry")
 @click.argument("reference", metavar="JOB|RUN")
 @click.option(
-    "--failed", is_flag=True, help="Only what failed by itself, not what was ended with it."
+    "--failed", is_flag=True, help="Only tasks that failed, not tasks that were cancelled."
 )
 @click.option("--time-limit", metavar="TIME", help="How long an attempt may run: 1h30m, 90s.")
 @click.option("--memory", metavar="SIZE", help="Memory of the job: 4GiB, 512MiB.")
@@ -57,17 +57,17 @@ def retry_job(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Run the failed calls of a job again, as a new job.
+    """Run the failed tasks of a job again, as a new job.
 
     \b
-    farcall retry JOB                    what failed, and what was ended with it
-    farcall retry JOB:INDEX -o memory=8  one child of an array, with more memory
-    farcall retry RUN --failed           each job of a client process that has failures
+    farcall retry JOB                    the failed and the cancelled tasks of a job
+    farcall retry JOB:INDEX -o memory=8  one array task, with more memory
+    farcall retry RUN --failed           the failed tasks of all jobs of a run
 
-    JOB is an ID, its beginning, or a name, which means its newest job. Function and arguments are
-    those of then, from the bundle that was kept, and so are image and all options that are not
-    given. It is said before what will run; what has a value, here or by an earlier retry, does
-    not. Electrons are run again by Covalent.
+    JOB is an ID, its beginning, or a name, which means the newest job of that name. Function and
+    arguments are the original ones, from the bundle in S3. So are the image and all options that
+    are not given. A task with several calls (chunksize) runs all of them again. Tasks that an
+    earlier retry has run are not included: retry that job. Covalent runs its electrons again.
     """  # noqa: D301  # click's mark for lines to be left as they are
     short = {"time_limit": time_limit, "memory": memory, "vcpu": vcpu}
     options = given(assignments, short)
@@ -91,7 +91,7 @@ def retry_job(
 def _row(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
     return {
         "of": plan.submission.job_id,
-        "calls": plan.calls,
+        "tasks": len(plan.tasks),
         "sentence": plan.tell(plan.with_options(options)),
     }
 
@@ -99,7 +99,7 @@ def _row(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
 async def _look(
     reference: str, options: dict[str, Any], *, failed: bool, whole: bool
 ) -> list[Plan]:
-    """Find out what would run again, and say it."""
+    """Plan the retries, and print what they would run."""
     settings, session = await opened()
     if not whole:
         job_id = await references.job_id(settings, session, reference)
@@ -123,7 +123,7 @@ async def _look(
 
 
 async def _of_one(entry: Entry, *, failed: bool) -> list[Plan]:
-    """Return the plan of a run's job; none where that cannot run again, which is said."""
+    """Return the plan of a run's job; if nothing of it can run again, print why."""
     settings, session = await opened()
     try:
         return [await retry.plan(session, settings, entry.detail.job_id, failed=failed)]

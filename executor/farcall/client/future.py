@@ -103,7 +103,7 @@ class BatchFuture(concurrent.futures.Future[R]):
 
     @shows_options
     def retry(self, **options: Unpack[Options]) -> BatchFuture[R]:
-        """Run the call again, which gave no value, and return the new future at once.
+        """Run the failed call again, and return the new future at once.
 
         Function and arguments are read from the bucket as they were submitted. What `Job.retry`
         raises comes by the new future.

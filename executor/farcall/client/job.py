@@ -282,19 +282,19 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
 
     @shows_options
     async def retry(self, **options: Unpack[Options]) -> Job[R]:
-        """Run the calls of the task again that gave no value, and return the new job.
+        """Run the failed task again, with all of its calls, and return the new job.
 
         Function and arguments are read from the bucket as they were submitted, and verified; all
-        options are those of this job, except those that are given. The new job goes on when the
-        executor's block is left.
+        options are those of this job, except those that are given. The new job continues when the
+        executor's block is left. If it fails, call its own `retry`.
 
         Args:
             **options: ``vcpu``, ``memory``, ``num_gpus``, ``time_limit``, ``retry_attempts``,
                 ``retry_on``, ``queue``, ``priority``, ``share_identifier`` and ``tags``.
 
         Raises:
-            NothingToRetryError: Each call has given a value, the job has not ended, or what was
-                submitted is gone.
+            NothingToRetryError: The task has succeeded, has not finished or was retried already,
+                or what was submitted is no longer in the bucket.
             SettingsError: A value is wrong, or the option is not one of these.
             SubmissionError: Batch did not accept the job.
             ServiceError: AWS refused a call.
@@ -305,11 +305,11 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
             await retry.until_ended(session, self.id)
         plan = await retry.look(session, self._handle.settings, self.id)
         settings = plan.with_options(options)
-        ((submission, (task,)),) = await retry.submit(session, plan, settings)
+        ((submission, _),) = await retry.submit(session, plan, settings)
         session.cleaner.note_submission(submission)
         handle = TaskHandle(submission.job_id, settings, (submission, 0))
         handle.watch(session, submission, 0)
-        return Job(handle, self._fetched, task.calls, shows=self._shows)
+        return Job(handle, self._fetched, self._calls, shows=self._shows)
 
     async def delete_outcome(self) -> None:
         """Wait for the job's end and have its outcome deleted from the bucket.

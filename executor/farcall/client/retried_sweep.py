@@ -1,9 +1,10 @@
-"""Retried map: the calls of a `Sweep` that gave no value, run again."""
+"""Retried map: the failed tasks of a `Sweep`, run again."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -41,41 +42,40 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _PARALLEL = 16
-_NOBODY = "nobody waits for it any more"
+_NOT_AWAITED = "the caller stopped waiting for it"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A job whose calls may run again.
+    """A job of a map, or of a retry.
 
     Attributes:
         submission: The job.
-        wholes: For each of its tasks, the numbers of the calls that its arguments are, in the map.
-        calls: For each of them, the numbers of those that it runs.
+        calls: For each of its tasks, the indexes of its calls in the map.
     """
 
     submission: Submission
-    wholes: Sequence[Sequence[int]]
     calls: Sequence[Sequence[int]]
 
 
 class RetriedSweep(Awaitable[list[R]]):
-    """The calls of a map that gave no value, to be run again; see `Sweep.retry`.
+    """The failed tasks of a map, to be run again; see `Sweep.retry`.
 
-    ``await again`` gives their values in the order of `indices`, ``async for index, value in
-    again`` as they come, with the numbers that the calls have in the map, and ``await
-    again.complete()`` the values of all calls of the map. Nothing is submitted before. The jobs
-    belong to the one who waits, as those of a map.
+    ``await again`` returns the results of their calls in the order of `indices`, ``async for
+    index, value in again`` yields them as they arrive, with the calls' indexes in the map, and
+    ``await again.complete()`` returns the results of all calls of the map. Nothing is submitted
+    before. Jobs are cancelled when the wait for them is, as those of a map.
 
     Args:
         name: The function's name.
         settings: The options of the map.
-        sources: The jobs of which calls are to run again.
-        before: These, and those of the map that they were retries of.
-        total: How many calls the map has.
-        options: Options that are to be others.
-        return_exceptions: Give exceptions as values instead of raising the first.
-        progress: Show how far they are.
+        sources: The jobs whose failed tasks run again.
+        before: These jobs, and those of the map and of earlier retries.
+        total: Number of calls of the map.
+        options: Options that differ from the map's.
+        values: Results of earlier retries, by the calls' indexes in the map.
+        return_exceptions: Return exceptions as results instead of raising the first.
+        progress: Show the progress.
         output: Show what the tasks print.
     """
 
@@ -87,6 +87,7 @@ class RetriedSweep(Awaitable[list[R]]):
         before: Sequence[Source],
         total: int,
         options: Mapping[str, Any],
+        values: Mapping[int, R],
         *,
         return_exceptions: bool,
         progress: bool,
@@ -100,7 +101,7 @@ class RetriedSweep(Awaitable[list[R]]):
         )
         self._name = name
         self._settings = settings
-        self._sources = sources
+        self._unsubmitted = deque(sources)
         self._before = before
         self._total = total
         self._options = dict(options)
@@ -109,28 +110,29 @@ class RetriedSweep(Awaitable[list[R]]):
         self._output = output
         self._failures = Groups()
         self._failed = 0
-        self._submitted: list[Source] | None = None
+        self._submitted: list[Source] = []
+        self._earlier = values
         self._values: dict[int, R] = {}
         self._returned: set[int] = set()
 
     @property
     def indices(self) -> list[int]:
-        """Numbers of the calls that run again, in the map; empty before they are submitted."""
-        return sorted(n for each in self._submitted or () for task in each.calls for n in task)
+        """Indexes in the map of the calls that run again; empty before they are submitted."""
+        return sorted(n for each in self._submitted for task in each.calls for n in task)
 
     @property
     def job_ids(self) -> list[str]:
         """IDs of the jobs that run them; empty before they are submitted."""
-        return [each.submission.job_id for each in self._submitted or ()]
+        return [each.submission.job_id for each in self._submitted]
 
     @shows_options
     def retry(self, **options: Unpack[Options]) -> RetriedSweep[R]:
-        """Run again what still gave no value; see `Sweep.retry`.
+        """Run the tasks again that failed in this retry; see `Sweep.retry`.
 
         Raises:
             FarcallError: Nothing was submitted yet.
         """
-        if self._submitted is None:
+        if not self._submitted:
             self._was_told = True
             raise FarcallError("nothing of this retry was submitted; await it first")
         lacking = [
@@ -141,10 +143,11 @@ class RetriedSweep(Awaitable[list[R]]):
         return RetriedSweep(
             self._name,
             self._settings,
-            lacking,
+            [*self._unsubmitted, *lacking],
             [*self._before, *self._submitted],
             self._total,
             {**self._options, **options},
+            {**self._earlier, **{n: self._values[n] for n in self._returned}},
             return_exceptions=self._return_exceptions,
             progress=self._progress,
             output=self._output,
@@ -158,29 +161,34 @@ class RetriedSweep(Awaitable[list[R]]):
         return self._each()
 
     async def complete(self, values: Sequence[Any] = ()) -> list[R]:
-        """Run the calls again, unless that was done, and return the values of all of the map.
+        """Run the tasks again, unless that was done, and return all results of the map.
+
+        If a call ran several times, its newest result counts; an exception replaces no result.
 
         Args:
-            values: What the map gave, with ``return_exceptions``. Without it the values are
-                fetched that nobody has taken yet, as those of a map whose error was raised.
+            values: What the map returned, with ``return_exceptions``. Without it the results are
+                fetched from the bucket, where those of a map that raised an error are kept.
 
         Raises:
-            FarcallError: Values were handed over before, and are gone from the bucket.
-            Exception: What a call raised once more, and all that a map raises.
+            FarcallError: Results were collected before, and are no longer in the bucket.
+            Exception: What a call raised again, and all that a map raises.
         """
         self._is_used = True
-        if self._submitted is None:
+        if self._unsubmitted or not self._submitted:
             await self._gather()
         found: dict[int, Any] = dict(enumerate(values))
         if not values:
             found = await self._kept()
-        found |= self._values
+        found |= self._earlier
+        for index, value in self._values.items():
+            if index in self._returned or isinstance(found.get(index, value), BaseException):
+                found[index] = value
         missing = [index for index in range(self._total) if index not in found]
         if missing:
             raise FarcallError(
-                f"{len(missing)} of {self._total} values are not here, such as that of call "
-                f"{missing[0]}: they were handed over before, or the calls were never submitted; "
-                "give what the map gave: complete(values)"
+                f"{len(missing)} of {self._total} results are not available, such as that of call "
+                f"{missing[0]}: they were collected before, or the calls were never submitted. "
+                "Pass what the map returned: complete(values)"
             )
         return [found[index] for index in range(self._total)]
 
@@ -193,11 +201,11 @@ class RetriedSweep(Awaitable[list[R]]):
     async def _each(self) -> AsyncGenerator[tuple[int, R], None]:
         session = await session_for(self._settings)
         with session.at_work():
-            self._submitted = await self._submit(session)
-        waits = self._begin(session, self._submitted)
+            await self._submit(session)
+        waits = self._begin(session)
         left = set(waits)
         try:
-            with self._shown(session, self._submitted):
+            with self._shown(session):
                 while left:
                     done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
                     for each in done:
@@ -205,7 +213,7 @@ class RetriedSweep(Awaitable[list[R]]):
                             yield pair
         except BaseException as error:
             if left:
-                reason = _NOBODY if isinstance(error, GeneratorExit) else left_by(error)
+                reason = _NOT_AWAITED if isinstance(error, GeneratorExit) else left_by(error)
                 await session.terminations.leave(self.job_ids, len(left), reason)
             raise
         finally:
@@ -213,35 +221,33 @@ class RetriedSweep(Awaitable[list[R]]):
                 each.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
-    def _begin(
-        self, session: Session, submitted: Sequence[Source]
-    ) -> dict[asyncio.Future[list[Result]], Sequence[int]]:
-        """Wait for each task's end, and return its calls with what is to come of them."""
+    def _begin(self, session: Session) -> dict[asyncio.Future[list[Result]], Sequence[int]]:
+        """Start waiting for each task; return its calls by the future of their results."""
         places = asyncio.Semaphore(_PARALLEL)
         waits: dict[asyncio.Future[list[Result]], Sequence[int]] = {}
-        for source in submitted:
+        for source in self._submitted:
             for number, calls in enumerate(source.calls):
                 job = self._job(session, source.submission, number, len(calls))
                 waits[asyncio.ensure_future(_outcome(job, places))] = calls
         return waits
 
     @contextlib.contextmanager
-    def _shown(self, session: Session, submitted: Sequence[Source]) -> Iterator[None]:
-        """Show how far they are and what they print, where that is wanted, while a block lasts."""
-        for source in submitted if self._output else ():
+    def _shown(self, session: Session) -> Iterator[None]:
+        """Show progress and output during a block, if the caller wants that."""
+        for source in self._submitted if self._output else ():
             labels = {n: live_output.label_of(self._name, c) for n, c in enumerate(source.calls)}
             session.relay.follow(source.submission, labels, live_output.writer)
         try:
-            with self._bar(session, submitted) if self._progress else contextlib.nullcontext():
+            with self._bar(session) if self._progress else contextlib.nullcontext():
                 yield
         finally:
-            for source in submitted if self._output else ():
+            for source in self._submitted if self._output else ():
                 session.relay.leave(source.submission, range(source.submission.size))
 
-    def _bar(self, session: Session, submitted: Sequence[Source]) -> Progress:
+    def _bar(self, session: Session) -> Progress:
         def count() -> Counts:
             ended = running = 0
-            for source in submitted:
+            for source in self._submitted:
                 calls = [number for task in source.calls for number in task]
                 known = sum(number in self._values for number in calls)
                 largest = max(map(len, source.calls))
@@ -275,38 +281,34 @@ class RetriedSweep(Awaitable[list[R]]):
                 self._returned.add(index)
             yield index, value
 
-    async def _submit(self, session: Session) -> list[Source]:
-        """Submit the calls that gave no value, once Batch knows the end of what was ended."""
-        found: list[Source] = []
+    async def _submit(self, session: Session) -> None:
+        """Submit the failed tasks, once Batch has finished those that were cancelled."""
         try:
-            for source in self._sources:
-                found += await self._submit_one(session, source)
+            while self._unsubmitted:
+                await self._submit_one(session, self._unsubmitted[0])
+                self._unsubmitted.popleft()
         except BaseException as error:
-            if found:
-                ids = [each.submission.job_id for each in found]
+            if self._submitted:
+                ids = self.job_ids
                 await session.terminations.leave(ids, len(ids), left_by(error))
             raise
-        if not found:
-            raise NothingToRetryError(f"each call of the map of {self._name} has given a value")
-        return found
+        if not self._submitted:
+            raise NothingToRetryError(
+                f"nothing of the map of {self._name} can run again: each task has succeeded, or "
+                "was retried already. Call retry() of the newest retry"
+            )
 
-    async def _submit_one(self, session: Session, source: Source) -> list[Source]:
-        found: list[Source] = []
+    async def _submit_one(self, session: Session, source: Source) -> None:
         job_id = source.submission.job_id
         await retry.until_ended(session, job_id)
         plan = await retry.look(session, self._settings, job_id)
         if not plan.tasks:
-            return []
+            return
         settings = plan.with_options(self._options)
         for done in await retry.submit(session, plan, settings):
             session.cleaner.note_submission(done.submission)
-            wholes = [source.wholes[task.number] for task in done.tasks]
-            calls = [
-                [n for bit, n in enumerate(whole) if not task.skip >> bit & 1]
-                for whole, task in zip(wholes, done.tasks, strict=True)
-            ]
-            found.append(Source(done.submission, wholes, calls))
-        return found
+            calls = [source.calls[index] for index in done.origin]
+            self._submitted.append(Source(done.submission, calls))
 
     def _job(self, session: Session, submission: Submission, number: int, calls: int) -> Job[R]:
         place = submission, number
@@ -315,7 +317,7 @@ class RetriedSweep(Awaitable[list[R]]):
         return Job(handle, Output.NONE, calls)
 
     async def _kept(self) -> dict[int, Any]:
-        """Return the values that lie in the bucket, of the map and of earlier retries."""
+        """Return the results in the bucket, of the map and of earlier retries."""
         session = await session_for(self._settings)
         places = asyncio.Semaphore(_PARALLEL)
         found: dict[int, Any] = {}
@@ -335,7 +337,7 @@ class RetriedSweep(Awaitable[list[R]]):
         for source in self._before:
             where = source.submission.where
             store, after, more = session.stores.of(where.bucket), "", True
-            # Of several calls of a task that was ended some may have returned before.
+            # If a task with several calls was cancelled, some of them may have returned before.
             ended = {n for n, calls in enumerate(source.calls) if len(calls) > 1}
             while more:
                 page, after = await store.list_outcomes(
@@ -350,7 +352,7 @@ class RetriedSweep(Awaitable[list[R]]):
 
 
 async def _outcome(job: Job[Any], places: asyncio.Semaphore) -> list[Result]:
-    """Wait for a task's end, and return what came of its calls; some are fetched at a time."""
+    """Wait for a task, and return the results of its calls; a few tasks are fetched at a time."""
     await job.wait()
     async with places:
         return await job.outcome()

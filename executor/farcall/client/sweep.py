@@ -33,7 +33,7 @@ from farcall.model.option_signatures import shows_options
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.payload import pickling
-from farcall.payload.bundle import CALLS, CHUNK, FIXED
+from farcall.payload.bundle import FIXED
 from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Packed
 from farcall.payload.project import Pickling
@@ -138,7 +138,7 @@ class Sweep(Awaitable[list[R]]):
 
     @shows_options
     def retry(self, **options: Unpack[Options]) -> RetriedSweep[R]:
-        """Run the calls again that gave no value: those that failed, and those that were ended.
+        """Run the tasks again that failed or were cancelled, each with all calls of its chunk.
 
         ::
 
@@ -149,7 +149,8 @@ class Sweep(Awaitable[list[R]]):
 
         Nothing is submitted before that is awaited. Function and arguments are read from the
         bucket as they were submitted, and all options are those of the map, except those given.
-        Calls that were never submitted are not among them.
+        Calls that were never submitted are not among them. If calls fail again, call `retry` of
+        the object that this returns.
 
         Args:
             **options: ``vcpu``, ``memory``, ``num_gpus``, ``time_limit``, ``retry_attempts``,
@@ -166,7 +167,7 @@ class Sweep(Awaitable[list[R]]):
         sources, lacking = [], []
         for array in state.arrays.values():
             calls = [state.calls_of(array, n) for n in range(array.submission.size)]
-            sources.append(Source(array.submission, calls, calls))
+            sources.append(Source(array.submission, calls))
             if array.returned < len(array.calls):  # what all went well of may be gone by now
                 lacking.append(sources[-1])
         return RetriedSweep(
@@ -176,6 +177,7 @@ class Sweep(Awaitable[list[R]]):
             sources,
             state.submitted if self._inputs.size is None else self._inputs.size,
             options,
+            {},
             return_exceptions=self._return_exceptions,
             progress=self._progress,
             output=self._output,
@@ -409,14 +411,13 @@ class Sweep(Awaitable[list[R]]):
                 while True:
                     if self._inputs.size is None:
                         await state.wait_for_taker(_MOST_UNTAKEN * self._chunksize)
-                    state.facts = {**same, CHUNK: self._chunksize}
                     with session.at_work():
                         submission = await submitter.submit_together(
                             self._settings,
                             self._name,
                             tasks,
                             planned=state.note_uploaded,
-                            facts=state.facts,
+                            facts=same,
                             on_sent=state.note_sent,
                         )
                     # Those that are left were given out, for they are pickled some at a time.
@@ -439,7 +440,6 @@ class Sweep(Awaitable[list[R]]):
             reader.note_bytes(arguments.size + sum(value.size for value in arguments.shared))
             packed_before = state.submitted if state.packed is None else state.packed
             state.packed = min(packed_before + self._chunksize, reader.given)
-            state.facts[CALLS] = state.packed - state.submitted
             yield function, arguments
 
     def _watch(

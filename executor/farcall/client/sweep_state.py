@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from farcall.client.progress import Counts
 from farcall.engine.watch import Arrival, OnArrival
@@ -216,7 +216,6 @@ class SweepState:
         submitted: How many calls are in jobs that were accepted.
         packed: How many calls are pickled, while a bundle of them is uploaded; else None.
         sent_bytes: How much of the bundles was sent.
-        facts: What the bundle that is being made says of all its tasks.
         arrays: The jobs by their IDs.
         arrivals: Tasks that have ended.
         fetched: Those that were fetched, or an error that ends the wait; None where no more
@@ -239,7 +238,6 @@ class SweepState:
         self.submitted = 0
         self.packed: int | None = None
         self.sent_bytes = 0
-        self.facts: dict[str, Any] = {}
         self._timing = timing
         self._chunksize = chunksize
         self._is_whole = False

@@ -113,7 +113,7 @@ class Entry:
 
     @property
     def retry_of(self) -> str:
-        """ID of the job whose calls it runs again; empty for none. It is what the job says."""
+        """ID of the job that it is a retry of, as the job records it; empty if it is none."""
         said = self.detail.environment.get(ENV_RETRY_OF, "")
         return said if _JOB.fullmatch(said) and not self.is_command else ""
 

@@ -39,8 +39,8 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
         - ``log``: ``group`` and ``stream`` of CloudWatch; ``bundle``: what it carries, in S3;
           a command job carries nothing.
         - ``places``: where the platform has it, by what each is called.
-        - ``retries``: IDs of the jobs that run calls of it again, the oldest first; which job's it
-          runs again itself, ``job`` tells.
+        - ``retries``: IDs of the retries of the job, the oldest first. ``job`` has the ID of the
+          job that it is a retry of.
         - ``links``: addresses in the AWS console, where there is one: ``job``, ``queue``,
           ``log``, ``bucket``.
 
@@ -87,16 +87,18 @@ async def _electron(session: Session, entry: Entry) -> int | None:
 
 
 async def _retries(session: Session, detail: JobDetail) -> list[str]:
-    """Return what runs a job's calls again; the bucket is asked where one has failed."""
+    """Return the IDs of a job's retries; only a job with failed tasks can have some."""
     has_failed = detail.status is JobStatus.FAILED or detail.status_summary.get("FAILED")
     if detail.is_command or not has_failed:
         return []
     try:
         if detail.array_size:
-            return await retry.retries_of(session, Submission.whole(detail))
-        submission, index = Submission.of(detail)
-        return await retry.retries_of(session, submission, index)
-    except FarcallError:  # it is but a help
+            submission, index = Submission.whole(detail), None
+        else:
+            submission, index = Submission.of(detail)
+        retries = await retry.retries_of(session, submission)
+        return [each.job_id for each in retries if index is None or index in each.origin]
+    except FarcallError:  # the rest of the description is more important
         return []
 
 

@@ -1,4 +1,4 @@
-"""Retries by whoever looks at jobs: what would run again and with what, and having it run."""
+"""Retries for the command line and the web UI: preview and submission."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from farcall.model.settings_help import describe
 from farcall.operations.catalog import Catalog, Entry, Query
 
 SHOWN = ("vcpu", "memory", "num_gpus", "time_limit", "retry_attempts", "queue")
-"""Options that a page offers to be changed, in this order."""
+"""Options that the web UI offers for a retry, in this order."""
 
 _UNITS = {"memory": "GiB", "time_limit": "s"}
 
 
 class Again(NamedTuple):
-    """A job that runs calls of another one again.
+    """A retry that was submitted.
 
     Attributes:
-        job_id: Its ID.
-        of: ID of the other one.
-        calls: How many calls it runs.
-        sentence: What it runs, and with what.
+        job_id: ID of the retry.
+        of: ID of the job whose tasks it runs again.
+        tasks: Number of tasks.
+        sentence: What it runs, and with which options.
     """
 
     job_id: str
     of: str
-    calls: int
+    tasks: int
     sentence: str
 
 
 async def plan(session: Session, settings: Settings, job_id: str, *, failed: bool = False) -> Plan:
-    """Find out what would run again of a job.
+    """Return what a retry of a job would run.
 
     Args:
         session: The event loop's session.
         settings: The options.
-        job_id: A plain job, an array as a whole, or a child of one.
-        failed: Leave out what did not fail but was ended.
+        job_id: A single job, an array job, or an array task.
+        failed: Leave out tasks that did not fail by themselves, but were cancelled.
 
     Raises:
-        NothingToRetryError: Nothing would, or what was submitted is gone.
-        FarcallError: It is no job that can be retried.
+        NothingToRetryError: No task can run again, or the bundle is no longer in the bucket.
+        FarcallError: The job cannot be retried.
         ServiceError: AWS refused a call.
     """
     found = await retry.look(session, settings, job_id)
@@ -57,12 +57,12 @@ async def plan(session: Session, settings: Settings, job_id: str, *, failed: boo
 
 
 async def run(session: Session, chosen: Plan, options: Mapping[str, Any]) -> list[Again]:
-    """Have a plan's calls run again, and say by which jobs: one, except very much data.
+    """Submit a retry: one job, or several if the data does not fit into one bundle.
 
     Args:
         session: The event loop's session.
-        chosen: What is to run.
-        options: Options that are to be others; see `CHANGEABLE` of `farcall.engine.retry`.
+        chosen: The tasks to run again.
+        options: Options to change; see `CHANGEABLE` of `farcall.engine.retry`.
 
     Raises:
         SettingsError: An option's value is wrong, or it cannot be changed.
@@ -76,7 +76,7 @@ async def run(session: Session, chosen: Plan, options: Mapping[str, Any]) -> lis
         Again(
             each.submission.job_id,
             of,
-            sum(task.calls for task in each.tasks),
+            len(each.origin),
             f"job {each.submission.job_id} runs again {told}",
         )
         for each in done
@@ -84,17 +84,16 @@ async def run(session: Session, chosen: Plan, options: Mapping[str, Any]) -> lis
 
 
 async def preview(session: Session, settings: Settings, job_id: str) -> dict[str, Any]:
-    """Return what would run again of a job, as JSON has words for it.
+    """Return what a retry of a job would run, as JSON values.
 
     Returns:
-        - ``job``, ``function``: what it is of.
-        - ``calls`` of ``total`` would run again, of which ``ended`` did not fail; ``succeeded``
-          have a value; ``unfinished`` tasks go on. Where the bundle does not say how many calls
-          its tasks make, each counts as one.
-        - ``refused``: why nothing can run again; empty where something can.
-        - ``sentence``: what would run, and with what.
-        - ``options``: those that may be others: ``name``, ``value``, ``unit``, ``help``.
-        - ``retries``: IDs of the jobs that ran calls of it again.
+        - ``job``, ``function``: ID and function of the job.
+        - ``tasks``: how many of ``total`` tasks would run again; ``ended`` of them did not fail,
+          but were cancelled. ``unfinished``: number of tasks that have not finished.
+        - ``refused``: why no task can run again; empty if one can.
+        - ``sentence``: what would run, and with which options.
+        - ``options``: options that can be changed: ``name``, ``value``, ``unit``, ``help``.
+        - ``retries``: IDs of earlier retries.
 
     Raises:
         JobLostError: Batch does not know the job.
@@ -103,9 +102,8 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
     said: dict[str, Any] = {
         "job": job_id,
         "function": "",
-        "calls": 0,
+        "tasks": 0,
         "total": 0,
-        "succeeded": 0,
         "unfinished": 0,
         "ended": 0,
         "refused": "",
@@ -119,17 +117,13 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
         raise
     except FarcallError as error:
         return {**said, "refused": str(error)}
-    _, is_child, index = job_id.partition(":")
     said |= {
         "function": found.function,
-        "calls": found.calls,
+        "tasks": len(found.tasks),
         "total": found.total,
-        "succeeded": found.succeeded,
         "unfinished": found.unfinished,
         "ended": found.ended,
-        "retries": await retry.retries_of(
-            session, found.submission, int(index) if is_child else None
-        ),
+        "retries": [each.job_id for each in found.retries],
     }
     try:
         found.refuse()
@@ -152,13 +146,11 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
 
 
 async def jobs_of(session: Session, queues: Collection[str], run_name: str) -> list[Entry]:
-    """Return the jobs of a run that have failed, wholly or in part, the oldest first.
-
-    Jobs that are retries of another one in the list are not in it: what they ran is that one's.
+    """Return the jobs of a run with failed tasks, the oldest first.
 
     Args:
         session: The event loop's session.
-        queues: Names or ARNs of the queues that are looked through.
+        queues: Names or ARNs of the queues to search.
         run_name: A client process.
 
     Raises:
@@ -167,6 +159,4 @@ async def jobs_of(session: Session, queues: Collection[str], run_name: str) -> l
     query = Query(run=run_name, statuses=frozenset({JobStatus.FAILED}))
     found = [entry async for entry in Catalog(session.backend).find(queues, query)]
     found.reverse()
-    functions = [entry for entry in found if not entry.is_command]
-    ids = {entry.detail.job_id for entry in functions}
-    return [e for e in functions if e.retry_of.partition(":")[0] not in ids]
+    return [entry for entry in found if not entry.is_command]

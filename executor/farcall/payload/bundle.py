@@ -32,10 +32,6 @@ _LARGEST_BYTES = 64 * 1024**3
 FIXED = "fixed"
 """Fact of a bundle: names of the keywords that its function has for all calls."""
 
-CHUNK, CALLS = "chunksize", "calls"
-"""Facts of a map's bundle: how many calls each of its tasks makes but the last one, and how many
-there are in all."""
-
 
 class Bundle:
     """What is uploaded before a job is submitted; equal functions are in it once.

@@ -137,7 +137,6 @@ class BundleReader:
             _check_python(await bundle.index())
             data, function = await bundle.payload(index)
             shared = await bundle.shared([data, function])
-            skip = (await bundle.index()).skipped(index)
         except envelope.VersionMismatchError as error:
             remedy = "use the farcall and the Python that it was submitted with"
             raise VersionMismatchError(about.tell(str(error), remedy), **about.fields()) from error
@@ -146,8 +145,7 @@ class BundleReader:
             remedy = "find out who writes to the bucket"
             raise IntegrityError(about.tell(sentence, remedy), **about.fields()) from error
         # In a thread, whose `KeyboardInterrupt` is the arguments' own and nobody's Ctrl-C.
-        calls = await asyncio.to_thread(_unpickled, (data, function), shared, bundle.fixed, about)
-        return [each for number, each in enumerate(calls) if not skip >> number & 1]
+        return await asyncio.to_thread(_unpickled, (data, function), shared, bundle.fixed, about)
 
 
 def _unpickled(

@@ -179,8 +179,8 @@ async def _run_again(request: Request) -> Response:
         if not isinstance(value, (str, int, float)) or len(str(value)) > _MOST_CHARACTERS:
             raise HTTPException(400, f"{name} must be a number or a short text")
     done = await _site(request).retry(job_id, options, failed=failed)
-    calls, sentence = sum(each.calls for each in done), done[0].sentence
-    return Json({"id": done[0].job_id, "calls": calls, "sentence": sentence})
+    tasks, sentence = sum(each.tasks for each in done), done[0].sentence
+    return Json({"id": done[0].job_id, "tasks": tasks, "sentence": sentence})
 
 
 async def _body(request: Request) -> dict[str, Any]:

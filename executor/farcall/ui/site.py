@@ -302,7 +302,7 @@ class Site:
         return done
 
     async def preview_retry(self, job_id: str) -> dict[str, Any]:
-        """Return what would run again of a job.
+        """Return what a retry of a job would run.
 
         Raises:
             FarcallError: AWS refused, or Batch does not know the job.
@@ -310,16 +310,16 @@ class Site:
         return await retry.preview(await self._account.session(), self._settings, job_id)
 
     async def retry(self, job_id: str, options: Mapping[str, Any], *, failed: bool) -> list[Again]:
-        """Run the calls of a job again that gave no value.
+        """Run the failed tasks of a job again.
 
         Args:
             job_id: The job.
-            options: Options that are to be others, numbers and texts as somebody has typed them.
-            failed: Leave out what did not fail but was ended.
+            options: Options to change: numbers, and texts as users type them.
+            failed: Leave out tasks that did not fail by themselves, but were cancelled.
 
         Raises:
             SettingsError: An option's value is wrong.
-            FarcallError: Nothing can run again, or AWS refused.
+            FarcallError: No task can run again, or AWS refused.
         """
         session = await self._account.session()
         plan = await retry.plan(session, self._settings, job_id, failed=failed)

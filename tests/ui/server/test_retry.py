@@ -56,11 +56,11 @@ async def test_what_failed_runs_again_with_other_options(page, failed):
 
     async def said():
         found = await get(page, f"/api/jobs/{job.id}/retry")
-        return found if found["calls"] else None
+        return found if found["tasks"] else None
 
     found = await until_async(said)
     assert (found["job"], found["function"], found["refused"]) == (job.id, "work", "")
-    assert (found["calls"], found["total"], found["succeeded"], found["ended"]) == (1, 1, 0, 0)
+    assert (found["tasks"], found["total"], found["ended"]) == (1, 1, 0)
     values = {each["name"]: each["value"] for each in found["options"]}
     assert (values["memory"], values["vcpu"], values["retry_attempts"]) == (1, 1, 1)
     assert found["retries"] == []
@@ -79,7 +79,7 @@ async def test_what_failed_runs_again_with_other_options(page, failed):
 
     assert status == 200, done
     assert not here.exists()  # nobody has unpickled
-    assert done["sentence"] == f"job {done['id']} runs again 1 of 1 call of work: memory 1 -> 2"
+    assert done["sentence"] == f"job {done['id']} runs again 1 of 1 task of work: memory 1 -> 2"
     assert await executor.attach(done["id"]).result() == 3
     shown = await get(page, f"/api/jobs/{done['id']}")
     assert (shown["job"]["retry_of"], shown["job"]["memory_mib"]) == (job.id, 2048)
@@ -88,7 +88,7 @@ async def test_what_failed_runs_again_with_other_options(page, failed):
     status, answer = await post(page, f"/api/jobs/{job.id}/retry", {})
     assert (status, "nothing of job" in answer["error"]) == (409, True)
     found = await get(page, f"/api/jobs/{job.id}/retry")
-    assert (found["calls"], "nothing of job" in found["refused"]) == (0, True)
+    assert (found["tasks"], "nothing of job" in found["refused"]) == (0, True)
 
 
 async def test_what_is_unknown_is_not_run(page):

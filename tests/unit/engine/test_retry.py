@@ -1,4 +1,4 @@
-"""Which calls of a job run again, and as what; the jobs are a fake cloud's."""
+"""Which tasks of a job run again, and as what; in a fake cloud."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from farcall import (
     UnknownError,
 )
 from farcall.engine import retry, task_handle
-from farcall.engine.retry import _in_all, _left_out, look, retries_of, submit
+from farcall.engine.retry import Note, Retry, look, retries_of, submit
 from farcall.engine.session import session_for
 from farcall.model.jobs import JobStatus
 from farcall.model.names import unique
@@ -70,9 +70,9 @@ def work(tmp_path):
 def swept(executor, session, work):
     """Have a map end whose calls 1, 4 and 7 of 8 fail; return its job's ID."""
 
-    async def run(chunksize=1, **fixed):
+    async def run(chunksize=1, inputs=range(8), **fixed):
         sweep = executor.task(work.function).map(
-            range(8), chunksize=chunksize, return_exceptions=True, **fixed
+            inputs, chunksize=chunksize, return_exceptions=True, **fixed
         )
         await sweep
         (job_id,) = sweep.job_ids
@@ -98,57 +98,93 @@ async def values(executor, retried):
     return [[each.error or each.value for each in results] for results in found]
 
 
-async def test_what_failed_runs_again_alone_with_what_is_asked_for(executor, session, work, swept):
+async def test_failed_tasks_run_with_new_options(executor, session, work, swept):
     job_id = await swept(by=100)
     plan = await look(session, executor.settings, job_id)
     settings = plan.with_options({"memory": 2})
-    assert plan.tell(settings) == "3 of 8 calls of work: memory 1 -> 2"
-    assert (plan.succeeded, plan.unfinished, plan.ended) == (5, 0, 0)
+    assert plan.tell(settings) == "3 of 8 tasks of work: memory 1 -> 2"
+    assert (plan.unfinished, plan.ended) == (0, 0)
     work.mend()
 
     (retried,) = await submit(session, plan, settings)
 
-    assert [task.number for task in retried.tasks] == [1, 4, 7]
+    assert retried.origin == (1, 4, 7)
     assert await values(executor, retried) == [[100], [400], [700]]
     assert work.ran() == Counter({**dict.fromkeys(range(8), 1), 1: 2, 4: 2, 7: 2})
     detail = await session.describe(retried.submission.job_id)
     assert (detail.memory_mib, detail.environment["FARCALL_RETRY_OF"]) == (2048, job_id)
-    assert await retries_of(session, plan.submission) == [retried.submission.job_id]
-    assert await retries_of(session, plan.submission, 4) == [retried.submission.job_id]
-    assert await retries_of(session, plan.submission, 5) == []
+    assert await retries_of(session, plan.submission) == [
+        Retry(retried.submission.job_id, (1, 4, 7))
+    ]
 
 
-async def test_of_a_chunk_the_calls_that_failed_run_again_alone(executor, session, work, swept):
-    job_id = await swept(3)
+async def test_failed_chunk_runs_again_whole(executor, session, work, swept):
+    """Of the chunks (0, 1, 2), (3, 4, 5), (9, 9, 9) and (7) only that of 9 has no failing call."""
+    job_id = await swept(3, inputs=[0, 1, 2, 3, 4, 5, 9, 9, 9, 7])
     plan = await look(session, executor.settings, job_id)
     told = plan.tell(plan.settings)
-    assert told == "3 of 8 calls of work, with vcpu 1 and memory 1 as before"
+    assert told == "3 of 4 tasks of work, with vcpu 1 and memory 1 as before"
+    (first,) = await submit(session, plan, plan.settings)
+    jobs = [executor.attach(first.submission.id_of(n)) for n in range(3)]
+    assert [await job.calls() for job in jobs] == [
+        [((x,), {}) for x in chunk] for chunk in ([0, 1, 2], [3, 4, 5], [7])
+    ]
+    found = await values(executor, first)
+    assert [each if isinstance(each, int) else each.args for chunk in found for each in chunk] == [
+        *(0, (1,), 20),
+        *(30, (4,), 50),
+        (7,),
+    ]
+    assert work.ran() == Counter({**dict.fromkeys([*range(6), 7], 2), 9: 3})
+
+
+async def test_only_the_newest_retry_can_be_retried(executor, session, work, swept):
+    job_id = await swept()
+    plan = await look(session, executor.settings, job_id)
     (first,) = await submit(session, plan, plan.settings)
     assert [each.args for (each,) in await values(executor, first)] == [(1,), (4,), (7,)]
-    jobs = [executor.attach(first.submission.id_of(n)) for n in range(3)]
-    assert [await job.calls() for job in jobs] == [[((x,), {})] for x in (1, 4, 7)]
-    work.mend()
     await ended(session, first.submission.job_id)
+    work.mend()
 
     again = await look(session, executor.settings, first.submission.job_id)
-    assert (again.calls, again.total, again.succeeded) == (3, 3, 0)
+    assert (len(again.tasks), again.total) == (3, 3)
     (second,) = await submit(session, again, again.settings)
 
     assert await values(executor, second) == [[10], [40], [70]]
-    assert work.ran() == Counter({**dict.fromkeys(range(8), 1), 1: 3, 4: 3, 7: 3})
     await ended(session, second.submission.job_id)
-    for job in (job_id, first.submission.job_id):
-        done = await look(session, executor.settings, job)
-        assert (done.tasks, done.succeeded) == ([], done.total)
-        with pytest.raises(NothingToRetryError, match="none of its calls lacks a value"):
+    detail = await session.describe(second.submission.job_id)
+    assert detail.environment["FARCALL_RETRY_OF"] == first.submission.job_id
+    for old, new in ((plan, first), (again, second)):
+        done = await look(session, executor.settings, old.submission.job_id)
+        assert [each.job_id for each in done.retries] == [new.submission.job_id]
+        with pytest.raises(NothingToRetryError, match=new.submission.job_id):
             await submit(session, done, done.settings)
+    done = await look(session, executor.settings, second.submission.job_id)
+    with pytest.raises(NothingToRetryError, match="none of its tasks has failed"):
+        await submit(session, done, done.settings)
+    assert work.ran() == Counter({**dict.fromkeys(range(8), 1), 1: 3, 4: 3, 7: 3})
+
+
+async def test_withdrawn_retry_does_not_count(executor, session, swept):
+    """Its client gave up the submission, deleted the bundle, and wrote no ID."""
+    plan = await look(session, executor.settings, await swept())
+    (retried,) = await submit(session, plan, plan.settings)
+    await ended(session, retried.submission.job_id)
+    where = retried.submission.where
+    store = session.stores.of(where.bucket)
+    await retry.write(store, plan.submission, Note(where, plan.settings.queue, retried.origin))
+    again = await look(session, executor.settings, plan.submission.job_id)
+    assert (again.tasks, [each.origin for each in again.retries]) == ([], [(1, 4, 7)])
+    await store.delete([where.bundle_key])
+    again = await look(session, executor.settings, plan.submission.job_id)
+    assert (again.tasks, again.retries) == (plan.tasks, [])
 
 
 async def test_one_child_runs_again_alone(executor, session, work, swept):
     job_id = await swept()
     work.mend()
     plan = await look(session, executor.settings, f"{job_id}:4")
-    assert plan.tell(plan.settings).startswith("1 of 1 call of work")
+    assert plan.tell(plan.settings).startswith("1 of 1 task of work")
     (retried,) = await submit(session, plan, plan.settings)
     assert await values(executor, retried) == [[40]]
     detail = await session.describe(retried.submission.job_id)
@@ -160,31 +196,17 @@ async def test_one_child_runs_again_alone(executor, session, work, swept):
         await look(session, executor.settings, f"{job_id}:8")
 
 
-async def test_what_goes_on_in_a_retry_is_left_alone(executor, session, tmp_path):
-    second = tmp_path / "second"
-
-    def work():
-        if second.exists():
-            time.sleep(600)  # until the test ends it
-        raise ValueError
-
-    job = await executor.submit(work)
-    assert isinstance(await job.exception(), ValueError)
-    await ended(session, job.id)
-    second.touch()
+async def test_unfinished_job_cannot_be_retried(executor, session):
+    job = await executor.submit(time.sleep, 600)  # until the test cancels it
     plan = await look(session, executor.settings, job.id)
-    (retried,) = await submit(session, plan, plan.settings)
-
-    again = await look(session, executor.settings, job.id)
-
-    assert (again.tasks, again.unfinished) == ([], 1)
-    with pytest.raises(NothingToRetryError, match="1 task of it or of its retries have not ended"):
-        again.refuse()
-    await session.terminations.end([retried.submission.job_id], "enough")
-    await ended(session, retried.submission.job_id)
-    again = await look(session, executor.settings, job.id)
-    assert [task.was_ended for task in again.tasks] == [True]
-    assert again.failed_alone().tasks == []
+    assert (plan.tasks, plan.unfinished) == ([], 1)
+    with pytest.raises(NothingToRetryError, match="can run again yet: 1 unfinished task"):
+        plan.refuse()
+    await session.terminations.end([job.id], "enough")
+    await ended(session, job.id)
+    plan = await look(session, executor.settings, job.id)
+    assert [task.was_ended for task in plan.tasks] == [True]
+    assert plan.failed_alone().tasks == []
 
 
 async def test_what_was_only_ended_can_be_left_out(executor, session):
@@ -200,8 +222,8 @@ async def test_what_was_only_ended_can_be_left_out(executor, session):
 
     plan = await look(session, executor.settings, sweep.job_ids[0])
 
-    assert (plan.calls, plan.ended, plan.failed_alone().calls) == (3, 2, 1)
-    assert plan.tell(plan.settings).endswith("; 2 of them did not fail, but were ended")
+    assert (len(plan.tasks), plan.ended, len(plan.failed_alone().tasks)) == (3, 2, 1)
+    assert plan.tell(plan.settings).endswith("; 2 of them did not fail, but were cancelled")
 
 
 async def test_what_was_submitted_has_to_be_there(executor, session, swept):
@@ -229,13 +251,13 @@ async def test_large_arguments_are_copied_in_pieces_and_checked(executor, sessio
     (retried,) = await submit(session, plan, plan.settings)
     ((error,),) = await values(executor, retried)
     assert isinstance(error, ZeroDivisionError)
-    where = plan.submission.where
+    where = retried.submission.where
     store = session.stores.of(where.bucket)
     whole = bytearray(await store.get(where.bundle_key))
     whole[50_000] ^= 1
     await store.put(where.bundle_key, [whole])
     await ended(session, retried.submission.job_id)
-    again = await look(session, executor.settings, job.id)
+    again = await look(session, executor.settings, retried.submission.job_id)
     with pytest.raises(IntegrityError, match="is not what was submitted"):
         await submit(session, again, again.settings)
 
@@ -320,7 +342,7 @@ async def test_a_lost_success_is_none_to_be_repeated(executor, session, monkeypa
 
     monkeypatch.setattr(session.backend, "describe", lost)
     plan = await look(session, executor.settings, job.id)
-    assert (plan.tasks, plan.succeeded) == ([], 1)
+    assert plan.tasks == []
 
 
 async def test_delivered_calls_stay_delivered_where_their_hosts_were_lost(
@@ -350,31 +372,5 @@ async def _is(ask, wanted):
 
 async def test_many_may_be_copied_at_once(executor, session, swept):
     plan = await look(session, executor.settings, await swept())
-    done = await asyncio.gather(
-        *(submit(session, plan.only([1]), plan.settings) for _ in range(8))
-    )
+    done = await asyncio.gather(*(submit(session, plan, plan.settings) for _ in range(8)))
     assert len({retried.submission.job_id for (retried,) in done}) == 8
-
-
-@pytest.mark.parametrize(
-    ("returned", "skip", "found"),
-    [(0, 0, 0), (0b101, 0, 0b101), (0, 0b101, 0b101), (0b01, 0b101, 0b111), (0b10, 0b101, 0b1101)],
-)
-def test_calls_are_counted_among_all_of_a_task(returned, skip, found):
-    assert _in_all(returned, skip) == found
-
-
-@pytest.mark.parametrize(
-    ("returned", "skip", "size", "left_out"),
-    [
-        (0b01, 0b00, 2, 0b01),
-        (0b11, 0b00, 2, None),  # who waits for a chunk has the values of its calls
-        (0b1, 0b0, 1, 0b0),  # who waits for a single call has the job's error
-        (0b111, 0b011, 3, 0b011),  # likewise, of the last call of a chunk
-        (0b1, 0b0, None, 0b1),
-    ],
-)
-def test_a_single_call_that_returned_in_a_job_that_was_ended_runs_again(
-    returned, skip, size, left_out
-):
-    assert _left_out(returned, skip, size) == left_out

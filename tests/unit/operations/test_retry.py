@@ -1,4 +1,4 @@
-"""What is said of what would run again; the jobs are a fake cloud's."""
+"""Preview and submission of retries, in a fake cloud."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ async def test_what_would_run_is_said_as_json(executor, session, failed):
     assert json.loads(json.dumps(said)) == said
     assert [each["name"] for each in said["options"]] == list(SHOWN)
     assert all(each["help"] for each in said["options"])
-    assert {key: said[key] for key in ("job", "function", "calls", "total", "refused")} == {
+    assert {key: said[key] for key in ("job", "function", "tasks", "total", "refused")} == {
         "job": failed.detail.job_id,
         "function": "pow",
-        "calls": 1,
+        "tasks": 1,
         "total": 1,
         "refused": "",
     }
-    assert said["sentence"] == "1 of 1 call of pow, with vcpu 1 and memory 1 as before"
+    assert said["sentence"] == "1 of 1 task of pow, with vcpu 1 and memory 1 as before"
 
 
 async def test_a_refusal_is_said(executor, session, found):
@@ -44,7 +44,7 @@ async def test_a_refusal_is_said(executor, session, found):
     assert await job.result() == 8
     await found(job.id)
     said = await retry.preview(session, executor.settings, job.id)
-    assert (said["calls"], said["options"], said["sentence"]) == (0, [], "")
+    assert (said["tasks"], said["options"], said["sentence"]) == (0, [], "")
     assert "gone" in said["refused"] or "nothing of job" in said["refused"]
     with pytest.raises(NothingToRetryError):
         await retry.plan(session, executor.settings, job.id)
@@ -56,15 +56,17 @@ async def test_old_and_new_job_tell_of_each_other(executor, session, failed, fou
     job_id = failed.detail.job_id
     plan = await retry.plan(session, executor.settings, job_id)
     (again,) = await retry.run(session, plan, {"vcpu": 2})
-    assert (again.of, again.calls) == (job_id, 1)
-    assert again.sentence == f"job {again.job_id} runs again 1 of 1 call of pow: vcpu 1 -> 2"
+    assert (again.of, again.tasks) == (job_id, 1)
+    assert again.sentence == f"job {again.job_id} runs again 1 of 1 task of pow: vcpu 1 -> 2"
     entry = await found(again.job_id)
     assert (await describe.of(session, entry))["job"]["retry_of"] == job_id
     assert (await describe.of(session, failed))["retries"] == [again.job_id]
-    # What the retry ran is the first one's: it stands for both.
-    (whole,) = await retry.jobs_of(session, [executor.settings.queue], entry.client)
-    assert whole.detail.job_id == job_id
-    plan = await retry.plan(session, executor.settings, job_id)
+    # Of the run's failed jobs only the newest retry can run again.
+    jobs = await retry.jobs_of(session, [executor.settings.queue], entry.client)
+    assert [each.detail.job_id for each in jobs] == [job_id, again.job_id]
+    with pytest.raises(NothingToRetryError, match=rf"as 1 job \({again.job_id}\). Retry that job"):
+        await retry.plan(session, executor.settings, job_id)
+    plan = await retry.plan(session, executor.settings, again.job_id)
     assert [task.number for task in plan.tasks] == [0]
 
 

@@ -1,4 +1,4 @@
-"""Notes on retries, with a bucket in memory."""
+"""Notes on retries, in a bucket in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.fakes import ScriptedBatch, access_in_memory
 OLD = Location("bucket", "prefix/v1/run", "fit-0")
 NEW = Location("bucket", "prefix/v1/other", "fit-1")
 JOB = Submission("job", "fit-0", OLD, bytes(32), 10)
-NOTE = Note(NEW, "queue", (3, 7), {1: 0b101}, "another job")
+NOTE = Note(NEW, "queue", (3, 7), "another job")
 
 
 @pytest.fixture
@@ -25,17 +25,17 @@ async def store(timing):
     await made.close()
 
 
-async def test_a_note_is_read_as_it_was_written_last(store):
-    await retry.write(store, JOB, Note(NEW, "queue", (3, 7), {1: 0b101}))
+async def test_newest_note_is_read(store):
+    await retry.write(store, JOB, Note(NEW, "queue", (3, 7)))
     await retry.write(store, JOB, NOTE)
     assert await retry.read(store, JOB) == [NOTE]
 
 
-async def test_what_others_have_put_there_is_passed_by(store):
+async def test_foreign_notes_are_ignored(store):
     await retry.write(store, JOB, NOTE)
     key = OLD.retry_key("fit-2")
     written = await store.get(OLD.retry_key("fit-1"))
-    await store.put(key, [written])  # for another place
+    await store.put(key, [written])  # signed for another key
     await store.put(OLD.retry_key("fit-3"), [b"FARCALL"])
     await store.put(OLD.retry_key("fit-4/x"), [written])
     for number, said in enumerate(

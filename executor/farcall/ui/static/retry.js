@@ -1,14 +1,14 @@
-// Runs again what failed: says what that is and with which options, which can be changed, and sends it.
+// Retry dialog: shows which tasks would run again and with which options, and submits the retry.
 
 import { get, path, post } from "./api.js";
 import { fill, h, setText } from "./dom.js";
-import { count, many } from "./format.js";
+import { many } from "./format.js";
 import { name } from "./parts.js";
 import { taskName } from "./rows.js";
 
-/** Asks what of a job is to run again, and with what; `open(id)` shows the new job. */
+/** Opens the dialog for a job; `open(id)` shows the new job. */
 export async function openRetry(task, open) {
-  const body = h("div", {}, h("p.quiet", {}, "Asking what has failed…"));
+  const body = h("div", {}, h("p.quiet", {}, "Loading failed tasks…"));
   const close = h("button", { type: "button", on: { click: () => dialog.close() } }, "Close");
   const dialog = h("dialog.retry", { "aria-label": "Retry" }, h("h2", {}, "Retry ", name(taskName(task)), "?"), body, h("div.buttons", {}, close));
   dialog.addEventListener("close", () => dialog.remove());
@@ -30,7 +30,7 @@ export async function openRetry(task, open) {
   body.querySelector("input")?.focus();
 }
 
-// Makes what makes the form: a field for each option, of which only those changed are sent.
+// Returns a function that makes the form. Of its fields, one for each option, only changed ones are sent.
 function retryForm(id, said, done) {
   const fields = said.options.map((option) => {
     const before = option.value === null ? "" : String(option.value);
@@ -39,24 +39,24 @@ function retryForm(id, said, done) {
   });
   const ended = h("input", { type: "checkbox", id: "retry-failed" });
   const trouble = h("p.trouble", { role: "alert", hidden: true });
-  const words = () => `Run ${many(said.calls - (ended.checked ? said.ended : 0), "call")} again`;
+  const words = () => `Retry ${many(said.tasks - (ended.checked ? said.ended : 0), "task")}`;
   const send = h("button.strong", { type: "submit", data: { testid: "retry-send" } }, words());
   ended.addEventListener("change", () => setText(send, words()));
   return (cancel) => {
     const form = h("form", { method: "dialog" },
       h("p.big", { data: { testid: "retry-sentence" } }, name(said.sentence)),
-      said.unfinished ? h("p.quiet", {}, `${count(said.unfinished)} go on, and are left alone.`) : null,
-      said.retries.length ? h("p.quiet", {}, `Calls of it ran again ${count(said.retries.length)} times before.`) : null,
+      said.unfinished ? h("p.quiet", {}, `${many(said.unfinished, "unfinished task")} will not run again.`) : null,
+      said.retries.length ? h("p.quiet", {}, `The tasks of ${many(said.retries.length, "earlier retry", "earlier retries")} are not included.`) : null,
       h("div.fields", {}, ...fields.flatMap(({ option, input }) => [
         h("label", { for: input.id, text: option.name.replaceAll("_", " ") }), h("span.field", {}, input, h("span.quiet", { text: option.unit }))])),
-      said.ended ? h("label.check", {}, ended, ` Leave out the ${count(said.ended)} that somebody ended`) : null,
-      trouble, h("div.buttons", {}, h("button", { type: "button", on: { click: cancel } }, "Not now"), send));
+      said.ended ? h("label.check", {}, ended, ` Leave out ${many(said.ended, "cancelled task")}`) : null,
+      trouble, h("div.buttons", {}, h("button", { type: "button", on: { click: cancel } }, "Cancel"), send));
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       const options = {};
       for (const { option, before, input } of fields) if (input.value.trim() !== before) options[option.name] = input.value.trim();
       send.disabled = true;
-      setText(send, "Sending…");
+      setText(send, "Submitting…");
       trouble.hidden = true;
       try {
         const { id: newer } = await post(path("jobs", id, "retry"), { options, failed: ended.checked });
