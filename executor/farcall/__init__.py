@@ -27,7 +27,7 @@ What Batch says of a job: JobDetail, JobStatus
 
 Errors, below FarcallError; the function's own exception is raised as it is:
     SettingsError       an option is wrong, or names what does not exist
-    NothingToRetryError no call of a job can run again
+    NothingToRetryError no task of a job can run again
     UnknownError        there is no such job, workflow or run
     ServiceError        AWS refused a call, or could not be reached
     SubmissionError     Batch did not accept the job

@@ -26,7 +26,7 @@
         IntegrityError
         VersionMismatchError
         ResultNotPicklableError
-      NothingToRetryError                 no call of a job can run again
+      NothingToRetryError                 no task of a job can run again
       UnknownError                        no such job, workflow or run, or not one of farcall's
       ServiceError                        AWS refused, or could not be reached
 
@@ -194,7 +194,7 @@ class ResultNotPicklableError(OutcomeError):
 
 
 class NothingToRetryError(FarcallError):
-    """No call of a job is to run again, or what was submitted is gone from the bucket."""
+    """No task of a job can run again, or its bundle is no longer in the bucket."""
 
 
 class UnknownError(FarcallError):
