@@ -109,9 +109,8 @@ class RetriedSweep(Awaitable[list[R]]):
         self._progress = progress
         self._output = output
         self._failures = Groups()
-        self._failed = 0
         self._submitted: list[Source] = []
-        self._earlier = values
+        self._earlier = dict(values)
         self._values: dict[int, R] = {}
         self._returned: set[int] = set()
 
@@ -147,7 +146,7 @@ class RetriedSweep(Awaitable[list[R]]):
             [*self._before, *self._submitted],
             self._total,
             {**self._options, **options},
-            {**self._earlier, **{n: self._values[n] for n in self._returned}},
+            {**self._earlier, **self._results()},
             return_exceptions=self._return_exceptions,
             progress=self._progress,
             output=self._output,
@@ -174,15 +173,15 @@ class RetriedSweep(Awaitable[list[R]]):
             Exception: What a call raised again, and all that a map raises.
         """
         self._is_used = True
-        if self._unsubmitted or not self._submitted:
+        is_done = self._submitted and not self._unsubmitted
+        if not is_done or not self._values.keys() >= set(self.indices):
             await self._gather()
-        found: dict[int, Any] = dict(enumerate(values))
-        if not values:
-            found = await self._kept()
-        found |= self._earlier
-        for index, value in self._values.items():
-            if index in self._returned or isinstance(found.get(index, value), BaseException):
-                found[index] = value
+        given = {
+            n: value for n, value in enumerate(values) if not isinstance(value, BaseException)
+        }
+        await self._take_kept({**given, **self._results()})
+        found: dict[int, Any] = {**dict(enumerate(values)), **self._values}
+        found |= {**given, **self._earlier, **self._results()}
         missing = [index for index in range(self._total) if index not in found]
         if missing:
             raise FarcallError(
@@ -191,6 +190,9 @@ class RetriedSweep(Awaitable[list[R]]):
                 "Pass what the map returned: complete(values)"
             )
         return [found[index] for index in range(self._total)]
+
+    def _results(self) -> dict[int, R]:
+        return {index: self._values[index] for index in self._returned}
 
     async def _gather(self) -> list[R]:
         __tracebackhide__ = True
@@ -222,13 +224,15 @@ class RetriedSweep(Awaitable[list[R]]):
             await asyncio.gather(*left, return_exceptions=True)
 
     def _begin(self, session: Session) -> dict[asyncio.Future[list[Result]], Sequence[int]]:
-        """Start waiting for each task; return its calls by the future of their results."""
+        """Start waiting for the tasks without results; return their calls by future."""
         places = asyncio.Semaphore(_PARALLEL)
         waits: dict[asyncio.Future[list[Result]], Sequence[int]] = {}
         for source in self._submitted:
             for number, calls in enumerate(source.calls):
+                if self._returned.issuperset(calls):
+                    continue
                 job = self._job(session, source.submission, number, len(calls))
-                waits[asyncio.ensure_future(_outcome(job, places))] = calls
+                waits[asyncio.ensure_future(self._outcome(job, calls, places))] = calls
         return waits
 
     @contextlib.contextmanager
@@ -254,8 +258,8 @@ class RetriedSweep(Awaitable[list[R]]):
                 detail = session.tracker.latest(source.submission.job_id)
                 ended_here, running_here = how_far(detail, len(calls), largest, known)
                 ended, running = ended + ended_here, running + running_here
-            done = ended - self._failed
-            return Counts(running, done, self._failed, errors=str(self._failures))
+            failed = len(self._values) - len(self._returned)
+            return Counts(running, ended - failed, failed, errors=str(self._failures))
 
         trouble = session.tracker.trouble
         return Progress(
@@ -269,17 +273,27 @@ class RetriedSweep(Awaitable[list[R]]):
 
     def _take(self, calls: Sequence[int], results: Sequence[Result]) -> Iterator[tuple[int, R]]:
         for index, result in zip(calls, results, strict=False):
+            if not self._return_exceptions:
+                result.unwrap()
+            yield index, self._values[index]
+
+    async def _outcome(
+        self, job: Job[R], calls: Sequence[int], places: asyncio.Semaphore
+    ) -> list[Result]:
+        """Wait for a task, and record the results of its calls; a few are fetched at a time."""
+        await job.wait()
+        async with places:
+            results = await job.outcome()
+        # They are no longer in the bucket, and the caller may stop before it takes them.
+        for index, result in zip(calls, results, strict=False):
             why = result.why()
-            self._failed += result.error is not None
-            if why is not None:
+            if why is not None and index not in self._values:
                 self._failures.add(index, why)
-            value: Any = result.error
-            if result.error is None or not self._return_exceptions:
-                value = result.unwrap()
+            value: Any = result.value if result.error is None else result.error
             self._values[index] = value
             if result.error is None:
                 self._returned.add(index)
-            yield index, value
+        return results
 
     async def _submit(self, session: Session) -> None:
         """Submit the failed tasks, once Batch has finished those that were cancelled."""
@@ -316,11 +330,12 @@ class RetriedSweep(Awaitable[list[R]]):
         handle.watch(session, submission, number)
         return Job(handle, Output.NONE, calls)
 
-    async def _kept(self) -> dict[int, Any]:
-        """Return the results in the bucket, of the map and of earlier retries."""
+    async def _take_kept(self, known: Mapping[int, Any]) -> None:
+        """Fetch results that are still in the bucket, of the map and of earlier retries."""
+        known = {**known, **self._earlier}
         session = await session_for(self._settings)
         places = asyncio.Semaphore(_PARALLEL)
-        found: dict[int, Any] = {}
+        found: dict[int, R] = {}
 
         async def take(source: Source, number: int, arrived: Arrived | None) -> None:
             calls = source.calls[number]
@@ -334,25 +349,25 @@ class RetriedSweep(Awaitable[list[R]]):
                 if result.error is None:
                     found[index] = result.value
 
-        for source in self._before:
+        async def take_all(source: Source) -> None:
+            tasks = enumerate(source.calls)
+            wanted = {number for number, calls in tasks if not known.keys() >= set(calls)}
             where = source.submission.where
-            store, after, more = session.stores.of(where.bucket), "", True
+            store, after, more = session.stores.of(where.bucket), "", bool(wanted)
             # If a task with several calls was cancelled, some of them may have returned before.
-            ended = {n for n, calls in enumerate(source.calls) if len(calls) > 1}
+            ended = {number for number in wanted if len(source.calls[number]) > 1}
             while more:
                 page, after = await store.list_outcomes(
                     where.root, bundle=where.bundle, after=after
                 )
-                there = [each for each in page if each.index < len(source.calls)]
+                there = [each for each in page if each.index in wanted]
                 await asyncio.gather(*(take(source, each.index, each) for each in there))
                 ended.difference_update(each.index for each in there)
                 more = bool(after)
             await asyncio.gather(*(take(source, number, None) for number in ended))
-        return found
 
-
-async def _outcome(job: Job[Any], places: asyncio.Semaphore) -> list[Result]:
-    """Wait for a task, and return the results of its calls; a few tasks are fetched at a time."""
-    await job.wait()
-    async with places:
-        return await job.outcome()
+        try:
+            for source in self._before:
+                await take_all(source)
+        finally:  # what was fetched is no longer in the bucket
+            self._earlier = {**found, **self._earlier}

@@ -6,7 +6,14 @@ import time
 
 import pytest
 
-from farcall import BatchExecutor, FarcallError, NothingToRetryError, SettingsError
+from farcall import (
+    BatchExecutor,
+    FarcallError,
+    NothingToRetryError,
+    ServiceError,
+    SettingsError,
+)
+from farcall.engine import retry
 from farcall.engine.session import session_for
 from tests.support.patience import until_async
 
@@ -78,6 +85,30 @@ async def test_newest_result_of_each_call_counts(executor, tmp_path):
     third = again.retry()
     assert await third.complete(values) == [(0, 3), (1, 2), (2, 2), (3, 2)]
     assert third.indices == [0, 1]
+
+
+async def test_interrupted_submission_can_be_continued(halve, mended, monkeypatch):
+    session = await session_for(halve.executor.settings)
+    submitter = await session.submitter(halve.executor.settings)
+    monkeypatch.setattr(submitter, "_most", 4)  # tasks in a job
+    sweep = halve.map(range(7), return_exceptions=True)
+    values = await sweep
+    submit, submitted = retry.submit, []
+
+    async def submit_once(*arguments):
+        if submitted:
+            raise ServiceError("S3 refused")
+        submitted.extend(await submit(*arguments))
+        return submitted
+
+    mended.touch()
+    again = sweep.retry()
+    monkeypatch.setattr(retry, "submit", submit_once)
+    with pytest.raises(ServiceError):
+        await again
+    assert again.indices == [1, 3]
+    monkeypatch.setattr(retry, "submit", submit)
+    assert await again.retry().complete(values) == HALVES
 
 
 @pytest.mark.parametrize("chunksize", [1, 3])
