@@ -1,4 +1,4 @@
-"""Run a Python function as an AWS Batch job and get its result back.
+"""Run Python functions as AWS Batch or Kubernetes jobs and get their results back.
 
     with farcall.BatchPoolExecutor(vcpu=2, memory=4) as pool:       # without async
         ys = list(pool.map(simulate, range(1000)))
@@ -8,39 +8,39 @@
 
 Calls:
     BatchPoolExecutor   a concurrent.futures.Executor: submit, map, shutdown
-    BatchFuture         what its submit returns: result, cancel, job_id
-    BatchExecutor       for async code; its task decorates a function
-    Task                such a function: await simulate(3), .map, .starmap, .submit, .run
-    Sweep               what Task.map returns: to be awaited, or iterated by async for
-    Job                 what submit and attach give: result, status, logs, cancel
-    Shared              a value that put has stored once, for arguments of many calls
-    CallResult          value or error of one call, with output and time
-    MapFailure          how far a map had come when a call's error was raised
-    Run, Recovered      the tasks of a client that is gone, found again
+    BatchFuture         returned by its submit: result, cancel, job_id
+    BatchExecutor       for async code; executor.task decorates a function
+    Task                a decorated function: await simulate(3), .map, .starmap, .submit, .run
+    Sweep               returned by Task.map: await it, or iterate with async for
+    Job                 returned by submit and attach: result, status, logs, cancel
+    Shared              a value that put has stored once, as an argument of many calls
+    CallResult          value or error of one call, with its output and duration
+    MapFailure          progress of a map when the error of one call was raised
+    Run, Recovered      the tasks of a client that has died, found again
     Settings            every option; see help(farcall.Settings)
 
 Commands in an image (BatchExecutor.command):
-    CommandJob, CommandResult, NodeLine         the job, how it ended, a line it wrote
-    Nodes, Device, Ulimit, BindMount, EfsMount, ClaimMount  what its containers have
+    CommandJob, CommandResult, NodeLine         the job, its exit code, a line of its output
+    Nodes, Device, Ulimit, BindMount, EfsMount, ClaimMount  what its containers get
 
-What Batch says of a job: JobDetail, JobStatus
+Job descriptions as Batch returns them: JobDetail, JobStatus
 
-Errors, below FarcallError; the function's own exception is raised as it is:
-    SettingsError       an option is wrong, or names what does not exist
-    NothingToRetryError no task of a job can run again
-    UnknownError        there is no such job, workflow or run
-    ServiceError        AWS refused a call, or could not be reached
+Errors, all derived from FarcallError; your function's exceptions are raised unchanged:
+    SettingsError       an option is wrong, or the resource that it names does not exist
+    NothingToRetryError the job has no task that can be retried
+    UnknownError        the job, workflow or run does not exist
+    ServiceError        AWS refused a call or could not be reached
     SubmissionError     Batch did not accept the job
         TaskNotPicklableError, TaskTooLargeError
-    JobError            the job ended badly
+    JobError            the job failed
         TaskError, CommandError, JobTimeoutError, OutOfMemoryError, HostLostError, ImageError,
         ChildKilledError, DiskFullError, JobStuckError, JobCancelledError, JobLostError
-    OutcomeError        the job ended, and its answer cannot be used
+    OutcomeError        the job has finished, but its result cannot be used
         OutcomeMissingError, SharedMissingError, PackagesMissingError, IntegrityError,
         VersionMismatchError, ResultNotPicklableError
 
-farcall.testing helps to test code that uses it; farcall.joblib is a backend of joblib. The command
-line is `farcall --help`; without an account, `farcall local -- python script.py` runs a script.
+farcall.testing helps you test code that uses farcall; farcall.joblib is a joblib backend. For the
+command line, run `farcall --help`. Without an account, run `farcall local -- python script.py`.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ def test_a_wrong_chunksize_is_refused(chunksize: object) -> None:
 
 
 def test_several_nodes_are_refused() -> None:
-    with pytest.raises(SettingsError, match="nodes is 2; with joblib only 1 is allowed"):
+    with pytest.raises(SettingsError, match="nodes is 2; use 1 with joblib"):
         joblib.parallel_config(backend="farcall", nodes=2)
 
 

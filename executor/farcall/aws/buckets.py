@@ -165,8 +165,8 @@ def _is_address(url: str) -> bool:
 
 def _no_place(bucket: str, region: str, reason: str) -> SettingsError:
     return SettingsError(
-        f"s3_bucket_name is {bucket!r}, and there is no way to it from the region {region}: "
-        f"{reason}; a general purpose bucket, an access point of one or its alias is allowed, in "
-        "the partition of the option region",
+        f"s3_bucket_name is {bucket!r}, which is not accessible from the region {region}: "
+        f"{reason}; use a general purpose bucket, or its access point or alias, in the partition "
+        "of the option region",
         option="s3_bucket_name",
     )

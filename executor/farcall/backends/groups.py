@@ -56,11 +56,11 @@ def resources(settings: Settings, group: Nodes) -> Settings:
     for name, value in wanted.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value):
-            raise wrong(name, value, "a number is allowed")
+            raise wrong(name, value, "use a number")
         if value < 0 or (value == 0 and name != "num_gpus"):
             raise wrong(name, value, "more is asked for by every container")
         if name == "num_gpus" and not is_whole(value):
-            raise wrong(name, value, "a whole number is allowed")
+            raise wrong(name, value, "use a whole number")
     return settings.model_copy(update=wanted)
 
 
@@ -71,12 +71,12 @@ def check(group: Nodes) -> None:
         SettingsError: It is not.
     """
     if not is_whole(group.count) or group.count < 1:
-        raise wrong("count", group.count, "a whole number from 1 on is allowed")
+        raise wrong("count", group.count, "use a whole number of at least 1")
     if not isinstance(group.image, str) or not group.image.strip():
         allowed = "name an image, such as public.ecr.aws/docker/library/python:3.12"
         raise wrong("image", group.image, allowed)
     if isinstance(group.command, str) or not all(isinstance(part, str) for part in group.command):
-        allowed = 'a list of texts is allowed, such as ["sh", "-c", "echo hi"]'
+        allowed = 'use a list of strings, such as ["sh", "-c", "echo hi"]'
         raise wrong("command", group.command, allowed)
     _check_variables("env", group.env)
     _check_variables("secrets", group.secrets)
@@ -86,9 +86,9 @@ def check(group: Nodes) -> None:
         if not path.startswith("/"):
             raise wrong("mounts", path, "a path in the container begins with /")
         if paths.count(path) > 1:
-            raise wrong("mounts", path, "each path in the container is allowed once")
+            raise wrong("mounts", path, "use each path in the container only once")
     if group.shm_size is not None and not _is_above_0(group.shm_size):
-        raise wrong("shm_size", group.shm_size, "a number of GiB above 0 is allowed")
+        raise wrong("shm_size", group.shm_size, "use a number of GiB above 0")
 
 
 def check_each(check_one: Callable[[T], None], items: Iterable[T]) -> None:
@@ -101,7 +101,7 @@ def _check_device(device: Device) -> None:
     if not device.source.startswith("/") or not (device.path or "/").startswith("/"):
         raise wrong("devices", device, "paths begin with /")
     if not device.permissions or set(device.permissions) - set(_PERMISSIONS):
-        raise wrong("devices", device.permissions, "letters of rwm are allowed as permissions")
+        raise wrong("devices", device.permissions, "use some of the letters rwm as permissions")
 
 
 def _check_variables(what: str, variables: Mapping[str, str]) -> None:
@@ -111,7 +111,7 @@ def _check_variables(what: str, variables: Mapping[str, str]) -> None:
         if not isinstance(value, str):
             # Its value may be a secret.
             raise SettingsError(
-                f"{what}[{name!r}] is a {type(value).__name__}: a text is allowed", option=what
+                f"{what}[{name!r}] is a {type(value).__name__}: use a string", option=what
             )
 
 

@@ -35,28 +35,31 @@ _CODES = {
 
 @click.command("cancel")
 @click.argument("job_ids", nargs=-1, metavar="[JOB...]")
-@click.option("--workflow", metavar="NAME", help="All jobs of this workflow.")
-@click.option("--run", metavar="RUN", help="All jobs of this run or dispatch.")
-@click.option("--user", metavar="NAME", help="Whose; by default only yours.")
-@click.option("--all-users", is_flag=True, help="Everybody's.")
+@click.option("--workflow", metavar="NAME", help="Cancel all jobs of this workflow.")
+@click.option("--run", metavar="RUN", help="Cancel all jobs of this run or dispatch.")
+@click.option("--user", metavar="NAME", help="Owner of the jobs; by default you.")
+@click.option("--all-users", is_flag=True, help="Jobs of all users.")
 @click.option(
     "--queue",
     "queues",
     multiple=True,
     metavar="NAME",
-    help="Where the jobs are, in place of the option queue; may be repeated.",
+    help="Queue of the jobs, instead of the option queue; repeatable.",
 )
 @click.option(
-    "--reason", default="cancelled by farcall cancel", show_default=True, help="Kept with the job."
+    "--reason",
+    default="cancelled by farcall cancel",
+    show_default=True,
+    help="Reason stored with the job.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before all jobs of a workflow are ended.")
+@click.option("-y", "--yes", is_flag=True, help="Cancel without a prompt.")
 @click.option(
     "--covalent",
     "address",
     metavar="URL",
-    help="Covalent's server, by which electrons are cancelled; by default the configured one.",
+    help="URL of the Covalent server that cancels electrons; by default the configured one.",
 )
-@click.option("--json", "as_json", is_flag=True, help="What came of each, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result for each job as JSON.")
 def cancel_jobs(
     job_ids: tuple[str, ...],
     workflow: str | None,
@@ -72,10 +75,17 @@ def cancel_jobs(
 ) -> None:
     """Cancel jobs, or all jobs of a workflow or a run.
 
-    JOB is an ID, its beginning, or a name, of which one job alone may go on. An array's child is
-    <parent>:<index>. A task has 20 seconds to clean up after it was told to stop. Of a workflow
-    or a run it is shown what will be ended, and asked whether it shall.
-    """
+    \b
+    Examples:
+      farcall cancel 6f1c
+      farcall cancel 6f1c:7              # one array task
+      farcall cancel --workflow nightly
+
+    JOB is an ID, the beginning of an ID, or the name of exactly one unfinished
+    job. An array task is <array job>:<index>. Tasks have 20 seconds to clean up
+    after the stop signal. Before the jobs of a workflow or a run are cancelled,
+    they are listed and you are prompted.
+    """  # noqa: D301  # click's marker for preformatted lines
     whole = bool(workflow or run)
     if whole == bool(job_ids):
         raise click.UsageError("name either jobs (JOB...), or --workflow or --run")

@@ -43,7 +43,7 @@ _ASKED = {
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="By default the file in force, else ~/.config/farcall/farcall.toml.",
+    help="Options file; by default the one in use, or ~/.config/farcall/farcall.toml.",
 )
 @click.option(
     "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set an option; repeatable."
@@ -53,15 +53,16 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
     """Write farcall's options into a file.
 
     \b
-    farcall configure                                    asks for the most important ones
-    farcall configure --set queue=my-queue         sets one, and leaves the rest
-    farcall configure --set backend=kubernetes           begins the section of Kubernetes
-    farcall configure --print                            shows every option there is
+    Examples:
+      farcall configure                            # prompt for the most important ones
+      farcall configure --set queue=my-queue       # set one option
+      farcall configure --set backend=kubernetes   # start the Kubernetes section
+      farcall configure --print                    # print every option
 
-    Each option is there with what it is; those that are not set are comments. What else the file
-    holds stays as it is, and the file as it was is kept beside it as .bak. Nothing is written
-    unless every option has a value that is allowed.
-    """  # noqa: D301  # click's mark for lines to be left as they are
+    The file lists each option with its description; unset options are comments.
+    Other content of the file is kept, and the previous file is saved with the
+    suffix .bak. Nothing is written if a value is invalid.
+    """  # noqa: D301  # click's marker for preformatted lines
     path = path or options_file.in_force()
     values = parse(assignments)
     backend = options_file.backend_of(path, values)

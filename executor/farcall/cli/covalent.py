@@ -79,10 +79,10 @@ def covalent() -> None:
 @click.argument("dispatch_ids", nargs=-1, metavar="[DISPATCH...]")
 @click.option("--server", help="URL of Covalent's server; by default the configured one.")
 def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None:
-    """Bring dispatches to their end after Covalent's server was ended and started again.
+    """Resume dispatches after a restart of Covalent's server.
 
-    Jobs that went on meanwhile are received, and what had no job yet is started. It may be called
-    at any time: what is under way is left alone.
+    Collects jobs that have finished meanwhile and starts tasks that have no job
+    yet. Run it at any time; tasks in progress are not affected.
     """
     count = 0
     for found in resume(dispatch_ids, server):

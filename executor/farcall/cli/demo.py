@@ -71,20 +71,21 @@ SECONDS = 5 * 60
     type=click.IntRange(2, 10_000),
     default=200,
     show_default=True,
-    help="Size of the sweep.",
+    help="Number of tasks in the sweep.",
 )
-@click.option("--page", is_flag=True, help="Serve the page, with workflows to look at, instead.")
+@click.option("--page", is_flag=True, help="Serve the web UI with two workflows instead.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8750,
     show_default=True,
-    help="Of the page; 0 takes a free one.",
+    help="Port of the web UI; 0 for a free one.",
 )
 def run_demo(tasks: int, port: int, *, page: bool) -> None:
     """Train a model and run a sweep without an AWS account.
 
-    With --page, two workflows run for some minutes instead, and the page shows them until Ctrl-C.
+    With --page, two workflows run for some minutes instead, and the web UI shows
+    them until Ctrl-C.
     """
     if not page:
         asyncio.run(_run(tasks))

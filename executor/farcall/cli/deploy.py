@@ -197,35 +197,42 @@ class _Plan:
     "--compute",
     type=click.Choice(list(KINDS)),
     multiple=True,
-    help="What jobs run on, each with a queue of its own; repeatable, the main one first. By "
-    "default ec2, on demand.",
+    help="Compute environment with its own queue; repeatable, the default one first. "
+    "[default: ec2]",
 )
-@click.option("--max-vcpus", type=click.IntRange(1), metavar="N", help="Of each queue; 256.")
+@click.option(
+    "--max-vcpus",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Maximum vCPUs per queue. [default: 256]",
+)
 @click.option(
     "--instance-types",
     metavar="TYPES",
-    help="Such as m7i,c7i.large, with commas; by default Batch chooses. '' lets it do so again.",
+    help="Comma-separated, such as m7i,c7i.large; '' lets Batch choose (default).",
 )
-@click.option("--gpu/--no-gpu", default=None, help="Instances with GPUs: g4dn and g5.")
-@click.option("--arm64/--x86-64", default=None, help="Instances with ARM processors (Graviton).")
-@click.option("--vpc", metavar="ID", default="", help="By default that of the subnets.")
+@click.option("--gpu/--no-gpu", default=None, help="Use GPU instances: g4dn and g5.")
+@click.option("--arm64/--x86-64", default=None, help="Use ARM instances (Graviton).")
+@click.option(
+    "--vpc", metavar="ID", default="", help="ID of the VPC; by default the subnets' VPC."
+)
 @click.option(
     "--subnets",
     metavar="IDS",
     default="",
-    help="With commas; by default those of the default VPC.",
+    help="Comma-separated subnet IDs; by default those of the default VPC.",
 )
 @click.option(
     "--warm",
     type=seconds,
     metavar="TIME",
-    help="An instance stays so long after its last job, from 20m on. It is paid for; 0 for not.",
+    help="Keep idle instances for this long, at least 20m, at your cost; 0 for off.",
 )
 @click.option(
-    "--permissions-boundary", metavar="ARN", help="Policy that bounds the roles; '' for none."
+    "--permissions-boundary", metavar="ARN", help="Permissions boundary of the roles; '' for none."
 )
 @click.option(
-    "--tags", multiple=True, metavar="NAME=VALUE", help="Of all that is made; repeatable."
+    "--tags", multiple=True, metavar="NAME=VALUE", help="Tag of all resources; repeatable."
 )
 @stacks.stack_region
 @stacks.stack_name
@@ -233,10 +240,12 @@ class _Plan:
 @click.option(
     "--covalent/--no-covalent",
     default=None,
-    help="Write Covalent's configuration, too. By default where Covalent is installed.",
+    help="Also write Covalent's configuration; by default if Covalent is installed.",
 )
-@click.option("--template", "is_template", is_flag=True, help="Print the template; ask nobody.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--template", "is_template", is_flag=True, help="Print the CloudFormation template and exit."
+)
+@click.option("-y", "--yes", is_flag=True, help="Deploy without a prompt.")
 def deploy(
     compute: tuple[str, ...],
     max_vcpus: int | None,
@@ -259,15 +268,17 @@ def deploy(
     """Create the AWS resources that jobs need.
 
     \b
-    farcall deploy                                   a bucket, a log group, roles, a queue
-    farcall deploy --compute spot --compute ec2      two queues; jobs go to the first
-    farcall deploy --max-vcpus 1000                  changes that, and leaves the rest
-    farcall deploy --template                        for a review, or another tool
+    Examples:
+      farcall deploy                                   # bucket, log group, roles, queue
+      farcall deploy --compute spot --compute ec2      # two queues; jobs use the first
+      farcall deploy --max-vcpus 1000                  # change one setting
+      farcall deploy --template                        # print the template for a review
 
-    It is one stack of CloudFormation's, and costs nothing but storage while no job runs. It is
-    shown what will be made, and asked. Given again it changes what its options say, or nothing.
-    farcall destroy deletes it.
-    """  # noqa: D301  # click's mark for lines to be left as they are
+    Creates one CloudFormation stack, which costs only storage while no job runs.
+    farcall prints the planned resources and prompts before it creates them. Run it
+    again to change the settings that you give; the others stay. farcall destroy
+    deletes the stack.
+    """  # noqa: D301  # click's marker for preformatted lines
     if is_template:
         hand_out(stack.template())
         return
@@ -453,6 +464,6 @@ def _tags(given: tuple[str, ...]) -> dict[str, str]:
         found[key] = value
     if len(found) > _MOST_TAGS:
         raise click.BadParameter(
-            f"{len(found)} tags; {_MOST_TAGS} are allowed", param_hint="--tags"
+            f"{len(found)} tags; the limit is {_MOST_TAGS}", param_hint="--tags"
         )
     return found

@@ -48,20 +48,21 @@ class _Found:
 @click.option(
     "--empty-bucket",
     is_flag=True,
-    help="Delete the bucket with all that is in it. Else one that is not empty stays.",
+    help="Delete all objects of the bucket; otherwise a bucket with objects is kept.",
 )
 @stacks.stack_region
 @stacks.stack_name
 @stacks.options_path
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Delete without a prompt.")
 def destroy(
     region: str | None, name: str, path: Path | None, *, empty_bucket: bool, yes: bool
 ) -> None:
     """Delete what `farcall deploy` created.
 
-    It is shown what will be deleted, and asked. Jobs that have not ended are ended. A bucket that
-    still holds something stays, unless --empty-bucket is given; it can be given later. A policy
-    that somebody else attached to a role has to be detached first.
+    farcall prints the resources and prompts before it deletes them. Unfinished
+    jobs are cancelled. A bucket that still has objects is kept unless you give
+    --empty-bucket, now or later. Detach policies that others attached to the roles
+    first.
     """
     settings = stacks.batch_settings(region, "farcall destroy")
     path = path or options_file.in_force()

@@ -25,17 +25,17 @@ _COLOURS = {OK: "green", WARNING: "yellow", FAILED: "red", NOT_CHECKED: "cyan"}
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def doctor(*, as_json: bool) -> None:
     """Check that everything a job needs exists.
 
-    Options, credentials, region, bucket, queue, compute environments, roles, log group and image
-    are looked at, and what is wrong comes with what to do. No job is run; one small object is
-    written into the bucket, read as a whole and in parts, stored again, which has to be refused,
-    and deleted. What the credentials may not look at is "not checked", and names the permission;
-    so is what a service that is not AWS's does not know.
+    Checks options, credentials, region, bucket, queue, compute environments,
+    roles, log group and image, and prints what to do about each problem. No job
+    runs. The bucket check writes one small object, reads it, checks that it cannot
+    be overwritten, and deletes it. Checks that your credentials do not permit, or
+    that a service other than AWS does not support, are reported as "not checked".
 
-    Exits with 0 if nothing failed, and with 1 otherwise.
+    Exits with 0 if no check failed, otherwise with 1.
     """
     with contextlib.ExitStack() as shown:
         if sys.stderr.isatty():

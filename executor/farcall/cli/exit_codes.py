@@ -1,4 +1,4 @@
-"""What exit codes of ``farcall`` say."""
+"""Exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ FAILED = 1
 UNKNOWN = 3
 REFUSED = 4
 TIMED_OUT = 124
-"""As coreutils' timeout tells that the time was over."""
+"""Same code as coreutils' timeout."""
 
 INTERRUPTED = 130
-"""A shell's way to tell of Ctrl-C: 128 and the number of SIGINT."""
+"""Shell convention for Ctrl-C: 128 plus the number of SIGINT."""
 
 TABLE = """\b
 Exit codes:
-    0  done, and well
-    1  a task failed, or something could not be done
+    0  success
+    1  a task or the command failed
     2  wrong usage
-    3  a job, workflow or run is unknown, or not farcall's
-    4  AWS refused, or cannot be reached
-  124  the time of wait --timeout is over
+    3  the job, workflow or run does not exist
+    4  AWS refused a call or could not be reached
+  124  wait --timeout has expired
   130  Ctrl-C
 launch exits with the exit code of the command.
 """
 
 
 def code_of(error: BaseException) -> int:
-    """Return the exit code that tells of an error."""
+    """Return the exit code of an error."""
     if isinstance(error, (UnknownError, JobLostError)):
         return UNKNOWN
     return REFUSED if isinstance(error, ServiceError) else FAILED

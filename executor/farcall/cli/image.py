@@ -196,34 +196,34 @@ def _packages(context: click.Context, parameter: click.Parameter, text: str) -> 
 
 @image.command("build")
 @click.option(
-    "--tag", metavar="NAME", default=_TAG, show_default=True, help="Name of the image here."
+    "--tag", metavar="NAME", default=_TAG, show_default=True, help="Local name of the image."
 )
 @click.option(
     "--base",
     metavar="IMAGE",
     default="",
-    help="Any Linux image with Python and pip; by default the one that jobs run in without an "
-    "image of yours. Its Python has the minor version of your workflow's.",
+    help="Linux image with pip and the Python minor version of your workflow; by default "
+    "the image that jobs use without a custom image.",
 )
 @click.option(
     "--packages",
     metavar="LIST",
     default="",
     callback=_packages,
-    help="As they stand after pip install, with blanks between them.",
+    help="Requirements for pip install, separated by spaces.",
 )
 @click.option(
     "-r",
     "--requirements",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="File of requirements.",
+    help="Requirements file.",
 )
 @click.option(
     "--platform",
     metavar="PLATFORM",
     default="",
-    help="Such as linux/arm64; by default that of the option architecture.",
+    help="Platform, such as linux/arm64; by default from the option architecture.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS...]")
 def build(
@@ -234,15 +234,17 @@ def build(
     platform: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Build an image of your own, by docker.
+    """Build a custom image with docker.
 
     \b
-    farcall image build --packages 'numpy scikit-learn==1.5.2'
-    farcall image build --tag my-jobs -r requirements.txt --platform linux/arm64
-    farcall image build -- --no-cache --network host
+    Examples:
+      farcall image build --packages 'numpy scikit-learn==1.5.2'
+      farcall image build --tag my-jobs -r requirements.txt --platform linux/arm64
+      farcall image build -- --no-cache --network host
 
-    It is built from farcall's Dockerfile. What stands behind -- are arguments of docker build.
-    """  # noqa: D301  # click's mark for lines to be left as they are
+    The image is built from farcall's Dockerfile. Arguments after -- are passed to
+    docker build.
+    """  # noqa: D301  # click's marker for preformatted lines
     if arguments and not arguments[0].startswith("-"):
         raise click.UsageError(
             f"{arguments[0]!r} is no option of docker build; packages are named by --packages"
@@ -274,7 +276,7 @@ def build(
 def _repository(context: click.Context, parameter: click.Parameter, name: str) -> str:
     if not _REPOSITORY.fullmatch(name) or not 2 <= len(name) <= 256:
         raise click.BadParameter(
-            f"{name!r}: 2 to 256 lower-case letters and digits are allowed, with single '.', '_', "
+            f"{name!r}: use 2 to 256 lower-case letters and digits, with single '.', '_', "
             "'-' and '/' between them",
             context,
             parameter,
@@ -290,21 +292,23 @@ def _repository(context: click.Context, parameter: click.Parameter, name: str) -
     default="farcall",
     show_default=True,
     callback=_repository,
-    help="Of ECR; it is made where there is none.",
+    help="ECR repository; created if it does not exist.",
 )
 @stacks.stack_region
 @stacks.options_path
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Push without a prompt.")
 def push(tag: str, repository: str, region: str | None, path: Path | None, *, yes: bool) -> None:
-    """Push an image to ECR, and have jobs run in it.
+    """Push an image to ECR, and use it for jobs.
 
     \b
-    farcall image push                               the image farcall, to the repository farcall
-    farcall image push my-jobs --repository team/jobs
+    Examples:
+      farcall image push
+      farcall image push my-jobs --repository team/jobs
 
-    TAG is the image's name here, by default farcall. It signs docker in for the push alone, asks
-    before a repository is made, and writes the option image.
-    """  # noqa: D301  # click's mark for lines to be left as they are
+    TAG is the local name of the image, by default farcall. The docker login is
+    only used for this push. farcall prompts before it creates a repository, and
+    sets the option image.
+    """  # noqa: D301  # click's marker for preformatted lines
     settings = stacks.settings_for(region)
     option = "image"
     path = path or options_file.in_force()

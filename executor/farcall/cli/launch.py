@@ -84,7 +84,7 @@ class _Launch(click.Command):
 
 @click.command("launch", cls=_Launch)
 @click.argument("image")
-@click.option("--nodes", metavar="N", help="On so many nodes, which start together.")
+@click.option("--nodes", metavar="N", help="Number of nodes, which start together. [default: 1]")
 @job_options
 @click.option(
     "-e",
@@ -92,18 +92,22 @@ class _Launch(click.Command):
     "variables",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="A variable of the command; without a value the one of that name here.",
+    help="Environment variable; without a value, the value of this shell.",
 )
-@click.option("--workspace", metavar="DIR", help="A folder that the command starts in.")
+@click.option(
+    "--workspace", metavar="DIR", help="Local folder to upload, in which the command starts."
+)
 @click.option(
     "--workspace-dir",
     metavar="FOLDER",
-    help="Where it is unpacked; by default the image's working directory.",
+    help="Where the workspace is unpacked; by default the image's working directory.",
 )
-@click.option("--name", metavar="NAME", help="To recognise the job by; by default the image's.")
-@click.option("--detach", is_flag=True, help="Print the job's ID once it is submitted, and leave.")
-@click.option("--dry-run", "is_plan", is_flag=True, help="Print the requests; send nothing.")
-@click.option("--offline", is_flag=True, help="With --dry-run: do not ask AWS anything.")
+@click.option("--name", metavar="NAME", help="Name of the job; by default the image's name.")
+@click.option("--detach", is_flag=True, help="Print the job's ID after submission, and exit.")
+@click.option(
+    "--dry-run", "is_plan", is_flag=True, help="Print the requests without sending them."
+)
+@click.option("--offline", is_flag=True, help="With --dry-run: make no API requests.")
 @click.pass_context
 def launch(
     ctx: click.Context,
@@ -120,27 +124,31 @@ def launch(
     offline: bool,
     **short: str | None,
 ) -> None:
-    """Run a command in an image as a job, on one node or several.
+    """Run a command in an image as a job, on one or more nodes.
 
     \b
-    farcall launch alpine:3 -- echo hello
-    farcall launch --nodes 4 --vcpu 8 IMAGE -- sh -c 'echo $AWS_BATCH_JOB_NODE_INDEX'
-    farcall launch -o num_gpus=8 -o instance_type=p4d.24xlarge -e NCCL_DEBUG=INFO IMAGE
-    farcall launch --workspace . python:3 -- python train.py
+    Examples:
+      farcall launch alpine:3 -- echo hello
+      farcall launch --nodes 4 --vcpu 8 IMAGE -- sh -c 'echo $AWS_BATCH_JOB_NODE_INDEX'
+      farcall launch -o num_gpus=8 -o instance_type=p4d.24xlarge -e NCCL_DEBUG=INFO IMAGE
+      farcall launch --workspace . python:3 -- python train.py
 
-    Without COMMAND the image's own is run. Nothing of farcall's has to be in the image, and no
-    bucket is used except a workspace. Equal launches share one job definition. The first node is
-    the main node: as it ends the job does, and the others are stopped.
+    Without COMMAND, the image's own command runs. The image does not need farcall,
+    and only a workspace needs the bucket. Equal launches share one job definition.
+    The first node is the main node: when it exits, the job ends and the other
+    nodes are stopped.
 
-    A workspace is stored in the bucket once, except what its .dockerignore names. Each container
-    fetches it with the job role, by python3, curl or wget, one of which the image needs.
+    The workspace is uploaded to the bucket once per content, without the files
+    that its .dockerignore names. Each container downloads it with the job role and
+    needs python3, curl or wget.
 
-    What the nodes write goes to stdout, with the node's number before each line where there are
-    several. --dry-run prints RegisterJobDefinition and SubmitJob as JSON.
+    The nodes' output goes to stdout; with several nodes, each line is prefixed
+    with its node's index. --dry-run prints the requests (RegisterJobDefinition and
+    SubmitJob) as JSON.
 
-    Ctrl-C ends the job. Exits with the exit code of the main node's command; where it has none,
-    with one of farcall's own.
-    """  # noqa: D301  # click's mark for lines to be left as they are
+    Ctrl-C cancels the job. Exits with the exit code of the main node's command, or
+    with a code of farcall's own if the command has none.
+    """  # noqa: D301  # click's marker for preformatted lines
     if detach and is_plan:
         raise click.UsageError("--detach and --dry-run exclude each other")
     if offline and not is_plan:

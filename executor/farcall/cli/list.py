@@ -120,16 +120,16 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 @click.command("list")
 @click.argument("wholes", nargs=-1, metavar="[JOB...]")
-@click.option("--user", metavar="NAME", help="Whose; by default yours.")
-@click.option("--all-users", is_flag=True, help="Everybody's.")
-@click.option("--workflow", metavar="NAME", help="Only of this workflow.")
-@click.option("--run", metavar="RUN", help="Only of this run or dispatch.")
+@click.option("--user", metavar="NAME", help="Owner of the jobs; by default you.")
+@click.option("--all-users", is_flag=True, help="List the jobs of all users.")
+@click.option("--workflow", metavar="NAME", help="Only jobs of this workflow.")
+@click.option("--run", metavar="RUN", help="Only jobs of this run or dispatch.")
 @click.option(
     "--state",
     "states",
     multiple=True,
     type=click.Choice(_STATES, case_sensitive=False),
-    help="Only in this state; may be repeated.",
+    help="Only jobs in this state; repeatable.",
 )
 @click.option(
     "--since",
@@ -137,31 +137,31 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     metavar="WHEN",
     default="1d",
     show_default=True,
-    help="Submitted since: 12h, 2d, 2026-11-20.",
+    help="Only jobs submitted since: 12h, 2d, 2026-11-20.",
 )
 @click.option(
     "--queue",
     "queues",
     multiple=True,
     metavar="NAME",
-    help="In this queue in place of the option queue; may be repeated.",
+    help="Queue to list, instead of the option queue; repeatable.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="How many; children and nodes count, too.",
+    help="Maximum number of rows, including tasks and nodes.",
 )
-@click.option("--children", is_flag=True, help="Children of arrays and nodes, too.")
+@click.option("--children", is_flag=True, help="Also list array tasks and nodes.")
 @click.option(
     "--grep",
     type=_Pattern(),
     metavar="REGEX",
-    help="Only where this is found in the name, the call, or the error.",
+    help="Only jobs whose name, call or error matches.",
 )
-@click.option("-w", "--watch", is_flag=True, help="Look again every 2 s, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh every 2 s until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print all details as JSON.")
 def list_jobs(
     wholes: tuple[str, ...],
     user: str | None,
@@ -180,18 +180,25 @@ def list_jobs(
 ) -> None:
     """List jobs, the newest first.
 
-    Of an array or a job on several nodes that JOB names the children or nodes are shown. JOB is an
-    ID, its beginning, or a name, which means its newest job. An array as a whole is in a state,
-    too, if one of its children is; until all of them have ended it is shown as the furthest of
-    them. A map that a call's error ended is FAILED. What runs a command has a $ before its name.
+    \b
+    Examples:
+      farcall list --state failed --since 2d
+      farcall list --watch
+      farcall list fit --children        # the array tasks of the newest job `fit`
 
-    A task is shown with its arguments, and what failed with its error; of an array how many
-    children failed with which. --grep searches these, names, IDs and workflows, and of an array
-    the calls of all its children.
+    JOB is an ID, the beginning of an ID, or a name, which means the newest job of
+    that name. If JOB is an array or a multi-node job, its tasks or nodes are
+    listed. Until all tasks have finished, an array has the state of its most
+    advanced task, and --state also matches the states of its tasks. A map that was
+    stopped by a call's error is FAILED. Command jobs have a $ before their name.
 
-    --watch keeps the table of a terminal as things are; elsewhere each job that is new or has
-    changed is a line.
-    """
+    A task is listed with its arguments, and a failed task with its error; an array
+    with the number of failed tasks per error. --grep searches these, names, IDs
+    and workflows, and the arguments of all tasks of an array.
+
+    On a terminal --watch keeps the table up to date; otherwise it prints a line
+    for each new or changed job.
+    """  # noqa: D301  # click's marker for preformatted lines
     whose = chosen_user(user, all_users=all_users, run=run)
     query = Query(whose, workflow, run, _statuses(states), since)
     wanted = _wanted(states)
@@ -428,15 +435,21 @@ def recognized(known: dict[str, Entry | None], job_id: str, session: Session) ->
 
 @click.command("describe")
 @click.argument("reference", metavar="[JOB]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print all details as JSON.")
 def describe_job(reference: str | None, *, as_json: bool) -> None:
     """Show everything about a job, and why it failed.
 
-    That is what it asked for and used, how its attempts went, and why it ended as it did, or what
-    it waits for, with what to do about it. JOB is an ID, its beginning, or a name, which means
-    its newest job; without it, it is the newest of all. An array's child is <parent>:<index>, a
-    node <job>#<index>.
-    """
+    \b
+    Examples:
+      farcall describe                   # the newest job
+      farcall describe fit
+      farcall describe 6f1c:7            # one array task
+
+    Shows requested and used resources, the attempts, and why the job failed or
+    what it waits for, with what to do. JOB is an ID, the beginning of an ID, or a
+    name, which means the newest job of that name; by default the newest job. An
+    array task is <array job>:<index>, a node <job>#<index>.
+    """  # noqa: D301  # click's marker for preformatted lines
     entry, said = asyncio.run(_overview(reference))
     if as_json:
         print_json(said)

@@ -12,10 +12,19 @@ from farcall.model.errors import FarcallError
 
 
 @click.command("local", context_settings={"ignore_unknown_options": True})
-@click.option("--cpus", type=click.IntRange(min=1), help="Processors the jobs share.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free one.")
-@click.option("--docker", is_flag=True, help="Run jobs as containers of their image.")
-@click.option("--kubernetes", is_flag=True, help="Serve a Kubernetes too, and use that.")
+@click.option(
+    "--cpus",
+    type=click.IntRange(min=1),
+    help="Number of CPUs that the jobs share; by default all.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port of the emulator; 0 for a free one.",
+)
+@click.option("--docker", is_flag=True, help="Run jobs in docker containers.")
+@click.option("--kubernetes", is_flag=True, help="Also start a Kubernetes emulator, and use it.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run_local(
     cpus: int | None,
@@ -28,16 +37,17 @@ def run_local(
     """Run a command on a local AWS emulator, or serve one.
 
     \b
-    farcall local -- python my_workflow.py     a fresh AWS for one command
-    farcall local                              prints the export lines, then serves until Ctrl-C
+    Examples:
+      farcall local -- python my_workflow.py     # a new emulator for one command
+      farcall local                              # print exports, serve until Ctrl-C
 
-    With --docker a job runs in a container of the image that the option image names, with a
-    docker engine of this machine. Otherwise a job is a process of this machine, and its memory is
-    not limited.
+    A job is a process of this machine without a memory limit. With --docker it is
+    a container of the image that the option image names, run by the local docker
+    engine.
 
-    With --kubernetes there is a Kubernetes beside it, whose pods run as the jobs do: KUBECONFIG
-    names its file, for kubectl too, and FARCALL_BACKEND has farcall use it.
-    """  # noqa: D301  # click's mark for lines to be left as they are
+    --kubernetes also starts a Kubernetes emulator, whose pods run like the jobs.
+    KUBECONFIG names its file, also for kubectl, and FARCALL_BACKEND selects it.
+    """  # noqa: D301  # click's marker for preformatted lines
     try:
         options: dict[str, Any] = {"docker": docker, "kubernetes": kubernetes}
         if command:

@@ -45,45 +45,48 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 @click.command("logs")
 @click.argument("reference", metavar="[JOB]", required=False)
-@click.option("--workflow", metavar="NAME", help="Of all your jobs of this workflow.")
-@click.option("--run", metavar="RUN", help="Of all jobs of this run or dispatch.")
+@click.option("--workflow", metavar="NAME", help="Show all your jobs of this workflow.")
+@click.option("--run", metavar="RUN", help="Show all jobs of this run or dispatch.")
 @click.option(
     "--node",
     "nodes",
     type=click.IntRange(min=0),
     multiple=True,
     metavar="N",
-    help="Of this node, from 0; may be repeated for a command job.",
+    help="Index of a node, from 0; repeatable for command jobs.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job's end.")
-@click.option("--stdout", "only", flag_value=STDOUT, help="Only what it writes to stdout.")
-@click.option("--stderr", "only", flag_value=STDERR, help="Only what it writes to stderr.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the job has finished.")
+@click.option("--stdout", "only", flag_value=STDOUT, help="Only the job's stdout.")
+@click.option("--stderr", "only", flag_value=STDERR, help="Only the job's stderr.")
 @click.option(
     "--attempt",
     type=click.IntRange(min=1),
     metavar="N",
-    help="One attempt, from 1; by default all, one after the other.",
+    help="Only this attempt, from 1; by default all attempts.",
 )
 @click.option(
     "--since",
     type=moment,
     metavar="WHEN",
-    help="Only what was stored since: 90s, 1h30m, or a date such as 2026-11-22T10:00.",
+    help="Only output since: 90s, 1h30m, or a date such as 2026-11-22T10:00.",
 )
 @click.option(
     "--tail",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Of what there is of each job only the last N lines; with -f the new ones follow.",
+    help="Only the last N lines of each job; -f adds new lines.",
 )
-@click.option("--grep", type=_pattern, metavar="REGEX", help="Of these lines only the matching.")
+@click.option("--grep", type=_pattern, metavar="REGEX", help="Only lines that match.")
+@click.option("--timestamps", is_flag=True, help="Prefix each line with its upload time in UTC.")
 @click.option(
-    "--timestamps", is_flag=True, help="Put before each line when it was stored, in UTC."
+    "-q",
+    "--quiet",
+    is_flag=True,
+    help="Print only the output, without names and attempt messages.",
 )
 @click.option(
-    "-q", "--quiet", is_flag=True, help="Only what they print: no names, no word on attempts."
+    "--json", "as_json", is_flag=True, help="Print each line as a JSON object to stdout."
 )
-@click.option("--json", "as_json", is_flag=True, help="Each line as a JSON object, all to stdout.")
 def show_logs(
     reference: str | None,
     workflow: str | None,
@@ -102,27 +105,34 @@ def show_logs(
 ) -> None:
     """Show the output of a job, an array, a run or a workflow.
 
-    JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
-    newest of all. An array's child is <parent>:<index>, a node <job>#<index>. Of several jobs each
-    line begins with its job's name, `fit[3] | `: one job after the other, with -f as the lines
-    come, of 32 jobs at a time that were there at first. On stderr it is said where another attempt
-    begins.
+    \b
+    Examples:
+      farcall logs -f                    # follow the newest job
+      farcall logs fit --grep ERROR
+      farcall logs --workflow nightly --since 1h
 
-    What it wrote to stderr goes to stderr. Where a container died before it stored its output, or
-    where the result was taken, CloudWatch has it: there both streams are one, which goes to stdout
-    and which --stdout and --stderr leave as it is.
+    JOB is an ID, the beginning of an ID, or a name, which means the newest job of
+    that name; by default the newest job. An array task is <array job>:<index>, a
+    node <job>#<index>. If several jobs are shown, each line is prefixed with its
+    job's name (`fit[3] | `). Jobs are shown one after the other; -f mixes the
+    lines of up to 32 jobs as they arrive. The start of another attempt is reported
+    on stderr.
 
-    What a command writes is read from CloudWatch alone, by default of all nodes. Where several are
-    read, each line begins with the node's number. Of a function on several nodes it is the main
-    node, 0, unless another one is named.
+    The job's stderr goes to stderr. CloudWatch has the output if a container died
+    before it uploaded its output, or if the result was collected. CloudWatch
+    merges both streams, so this output goes to stdout and --stdout and --stderr do
+    not filter it.
 
-    Of a line that a progress bar rewrites the last state is shown; on a terminal, with -f and
-    without --grep, also those before it, as they come, in the last row.
+    The output of a command is only in CloudWatch, and all nodes are shown by
+    default, each line prefixed with the node's index. Multi-node functions show
+    the main node, 0, unless --node names another one.
 
-    On a terminal, control characters are shown and not obeyed, colours excepted. Elsewhere lines
-    are written as they are. Ctrl-C leaves the jobs running. That a job failed is no failure of
-    this command.
-    """
+    If a progress bar rewrites a line, its last state is shown; with -f and without
+    --grep, a terminal also shows the earlier states in its last row.
+
+    On a terminal, control characters except colors are escaped. Ctrl-C does not
+    stop the jobs. The exit code is 0 even if the job failed.
+    """  # noqa: D301  # click's marker for preformatted lines
     if (reference is not None) + (workflow is not None) + (run is not None) > 1:
         raise click.UsageError("JOB, --workflow and --run exclude each other")
     streams = STREAMS if only is None else (only,)

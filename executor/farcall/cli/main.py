@@ -30,24 +30,28 @@ class Lazy(NamedTuple):
 
 PANELS = {
     "Run": {
-        "run": Lazy("run:run", "Run a function as a job and print its value."),
+        "run": Lazy("run:run", "Run a function as a job and print its result."),
         "launch": Lazy(
-            "launch:launch", "Run a command in an image as a job, on one node or several."
+            "launch:launch", "Run a command in an image as a job, on one or more nodes."
         ),
     },
     "Inspect": {
         "list": Lazy("list:list_jobs", "List jobs, the newest first."),
         "describe": Lazy("list:describe_job", "Show everything about a job, and why it failed."),
         "logs": Lazy("logs:show_logs", "Show the output of a job, an array, a run or a workflow."),
-        "result": Lazy("results:get_result", "Wait for a job's end and print its value."),
+        "result": Lazy(
+            "results:get_result", "Wait until a job has finished, and print its result."
+        ),
         "ui": Lazy("ui:serve_page", "Serve the web UI until Ctrl-C."),
     },
     "Control": {
-        "wait": Lazy("wait:wait_for_jobs", "Wait until jobs have ended."),
+        "wait": Lazy("wait:wait_for_jobs", "Wait until jobs have finished."),
         "cancel": Lazy("cancel:cancel_jobs", "Cancel jobs, or all jobs of a workflow or a run."),
     },
     "Recover": {
-        "recover": Lazy("results:recover_run", "Collect the results of a run whose client ended."),
+        "recover": Lazy(
+            "results:recover_run", "Collect the results of a run whose client has died."
+        ),
         "retry": Lazy("retry:retry_job", "Run the failed tasks of a job again, as a new job."),
         "replay": Lazy("replay:replay_job", "Run a failed call again on this machine."),
         "covalent": Lazy("covalent:covalent", "For workflows on a Covalent server."),

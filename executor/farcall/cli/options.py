@@ -18,7 +18,7 @@ value_file = click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Save the value as a pickle, and delete it from the bucket.",
+    help="Save the result as a pickle, and delete it from the bucket.",
 )
 """Adds the option of a file for a job's value."""
 
@@ -34,10 +34,8 @@ def called(command: F) -> F:
 def job_options(command: F) -> F:
     """Add the options that say how a job is to be; `given` puts their values together."""
     for decorate in (
-        click.option("--workflow", metavar="NAME", help="Under which the job is listed."),
-        click.option(
-            "--time-limit", metavar="TIME", help="How long an attempt may run: 1h30m, 90s."
-        ),
+        click.option("--workflow", metavar="NAME", help="Workflow name of the job."),
+        click.option("--time-limit", metavar="TIME", help="Time limit of an attempt: 1h30m, 90s."),
         click.option("--memory", metavar="SIZE", help="Memory of the job: 4GiB, 512MiB."),
         click.option("--vcpu", metavar="N", help="vCPUs of the job."),
         click.option(
@@ -46,7 +44,7 @@ def job_options(command: F) -> F:
             "assignments",
             multiple=True,
             metavar="NAME=VALUE",
-            help="Any option, such as retry_attempts=1; `farcall configure --print` lists them.",
+            help="Any option, such as retry_attempts=1; see `farcall configure --print`.",
         ),
     ):
         command = decorate(command)

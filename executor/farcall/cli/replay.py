@@ -31,25 +31,27 @@ from farcall_runtime.contract import ENV_ARRAY_INDEX, ENV_ATTEMPT, ENV_JOB_ID, m
     "--call",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Of a task with several calls (chunksize), from 0; by default the first that failed.",
+    help="Index of a call in the task, from 0; by default the first failed call.",
 )
 @click.option("--pdb", "debug", is_flag=True, help="Stop in the debugger where the call fails.")
-@click.option("--yes", is_flag=True, help="Do not ask before somebody's code is run.")
+@click.option("-y", "--yes", is_flag=True, help="Run the job's code without a prompt.")
 def replay_job(reference: str | None, call: int | None, *, debug: bool, yes: bool) -> None:
     """Run a failed call again on this machine.
 
     \b
-    farcall replay JOB:3              in this Python
-    farcall replay JOB:3 --pdb        and look around in the frame that failed
+    Examples:
+      farcall replay JOB:3
+      farcall replay JOB:3 --pdb        # stop in the frame that failed
 
-    JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
-    newest of all. Of an array it is the first child that failed. Function and arguments are those
-    that were submitted. Packages are those of this Python; where they differ from the job's, it
-    says so. Before anything is unpickled, which runs their code with your rights, it says whose
-    code it is and asks. Nothing is sent to Batch, and nothing is stored.
+    JOB is an ID, the beginning of an ID, or a name, which means the newest job of
+    that name; by default the newest job. For an array, the first failed task is
+    used. Function and arguments are the original ones; packages are those of this
+    Python, and differences from the job's are reported. Unpickling runs the code
+    of whoever submitted the job with your rights, so you are prompted first.
+    Nothing is submitted or stored.
 
     Exits with 0 if the call returned, and with 1 if it failed again.
-    """  # noqa: D301  # click's mark for lines to be left as they are
+    """  # noqa: D301  # click's marker for preformatted lines
     found = asyncio.run(_find(reference))
     found.check_python()
     _tell(found)

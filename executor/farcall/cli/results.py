@@ -41,13 +41,19 @@ _PARALLEL = 16
 @click.argument("reference", metavar="[JOB]", required=False)
 @value_file
 def get_result(reference: str | None, output: Path | None) -> None:
-    """Wait for a job's end and print its value.
+    """Wait until a job has finished, and print its result.
 
-    JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
-    newest of all. An array job's child is <parent>:<index>. What is printed stays in the bucket.
+    \b
+    Examples:
+      farcall result                     # of the newest job
+      farcall result 6f1c:7 --output value.pickle
 
-    Exits with 0 if there is a value, and with 1 if there is an error.
-    """
+    JOB is an ID, the beginning of an ID, or a name, which means the newest job of
+    that name; by default the newest job. An array task is <array job>:<index>. A
+    printed result stays in the bucket.
+
+    Exits with 0 if the job returned a result, and with 1 if it failed.
+    """  # noqa: D301  # click's marker for preformatted lines
     sys.exit(not asyncio.run(_get(reference, output)))
 
 
@@ -57,22 +63,24 @@ def get_result(reference: str | None, output: Path | None) -> None:
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Save each value as <function>-<job>.pickle, and delete it from the bucket.",
+    help="Save each result as <function>-<job>.pickle, and delete it from the bucket.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The list of runs, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list of runs as JSON.")
 def recover_run(run: str | None, output: Path | None, *, as_json: bool) -> None:
-    """Collect the results of a run whose client ended.
+    """Collect the results of a run whose client has died.
 
     \b
-    farcall recover                          runs that have left something in the bucket
-    farcall recover RUN                      waits for each task: job, function, what came of it
-    farcall recover RUN --output FOLDER      saves the values, too
+    Examples:
+      farcall recover                          # runs with tasks in the bucket
+      farcall recover RUN                      # wait for each task and print its state
+      farcall recover RUN --output FOLDER      # also save the results
 
-    In a file's name the colon of a child's ID is a dash. Nothing is run again, and Ctrl-C leaves
-    running tasks alone.
+    File names contain a dash in place of the colon of an array task's ID. Nothing
+    runs again, and Ctrl-C does not stop running tasks.
 
-    Exits with 0 if each task has given a value, now or before, and with 1 otherwise.
-    """  # noqa: D301  # click's mark for lines to be left as they are
+    Exits with 0 if each task has returned a result, now or before, otherwise
+    with 1.
+    """  # noqa: D301  # click's marker for preformatted lines
     if run is None:
         if output is not None:
             raise click.UsageError("--output needs a RUN")

@@ -31,7 +31,7 @@ _RUN = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 @click.option(
     "--failed", is_flag=True, help="Only tasks that failed, not tasks that were cancelled."
 )
-@click.option("--time-limit", metavar="TIME", help="How long an attempt may run: 1h30m, 90s.")
+@click.option("--time-limit", metavar="TIME", help="Time limit of an attempt: 1h30m, 90s.")
 @click.option("--memory", metavar="SIZE", help="Memory of the job: 4GiB, 512MiB.")
 @click.option("--vcpu", metavar="N", help="vCPUs of the job.")
 @click.option(
@@ -40,11 +40,11 @@ _RUN = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
     "assignments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Another value of an option, such as memory=8, retry_attempts=3 or queue=big.",
+    help="Change an option, such as memory=8, retry_attempts=3 or queue=big.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would run.")
-@click.option("--yes", is_flag=True, help="Do not ask before several jobs are submitted.")
-@click.option("--json", "as_json", is_flag=True, help="What was submitted, as JSON.")
+@click.option("--dry-run", is_flag=True, help="Print what would run, and exit.")
+@click.option("-y", "--yes", is_flag=True, help="Submit several jobs without a prompt.")
+@click.option("--json", "as_json", is_flag=True, help="Print the submitted jobs as JSON.")
 def retry_job(
     reference: str,
     assignments: tuple[str, ...],
@@ -60,15 +60,17 @@ def retry_job(
     """Run the failed tasks of a job again, as a new job.
 
     \b
-    farcall retry JOB                    the failed and the cancelled tasks of a job
-    farcall retry JOB:INDEX -o memory=8  one array task, with more memory
-    farcall retry RUN --failed           the failed tasks of all jobs of a run
+    Examples:
+      farcall retry JOB                    # the failed and the cancelled tasks
+      farcall retry JOB:INDEX -o memory=8  # one array task, with more memory
+      farcall retry RUN --failed           # the failed tasks of all jobs of a run
 
-    JOB is an ID, its beginning, or a name, which means the newest job of that name. Function and
-    arguments are the original ones, from the bundle in S3. So are the image and all options that
-    are not given. A task with several calls (chunksize) runs all of them again. Tasks that an
-    earlier retry has run are not included: retry that job. Covalent runs its electrons again.
-    """  # noqa: D301  # click's mark for lines to be left as they are
+    JOB is an ID, the beginning of an ID, or a name, which means the newest job of
+    that name. The function, arguments, image and options are the original ones,
+    except for options that you give. A task with several calls (chunksize) runs
+    all of them again. Tasks that an earlier retry has run are not included: retry
+    that job. Covalent retries its electrons itself.
+    """  # noqa: D301  # click's marker for preformatted lines
     short = {"time_limit": time_limit, "memory": memory, "vcpu": vcpu}
     options = given(assignments, short)
     whole = _RUN.fullmatch(reference) is not None

@@ -36,11 +36,13 @@ _LOOK_S = (0.5, 5.0)
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @job_options
-@click.option("--detach", is_flag=True, help="Print the job's ID once it is submitted, and leave.")
+@click.option("--detach", is_flag=True, help="Print the job's ID after submission, and exit.")
 @value_file
-@click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")
-@click.option("--dry-run", "is_plan", is_flag=True, help="Print the requests; send nothing.")
-@click.option("--offline", is_flag=True, help="With --dry-run: do not ask AWS anything.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option(
+    "--dry-run", "is_plan", is_flag=True, help="Print the requests without sending them."
+)
+@click.option("--offline", is_flag=True, help="With --dry-run: make no API requests.")
 @called
 @click.pass_context
 def run(
@@ -57,29 +59,34 @@ def run(
     offline: bool,
     **short: str | None,
 ) -> None:
-    """Run a function as a job and print its value.
+    """Run a function as a job and print its result.
 
     \b
-    farcall run train:fit data.csv --epochs 3
-    farcall run --vcpu 8 -o retry_attempts=1 path/train.py:fit data.csv
-    farcall run train:fit --help                shows the function's own arguments
+    Examples:
+      farcall run train:fit data.csv --epochs 3
+      farcall run --vcpu 8 -o retry_attempts=1 path/train.py:fit data.csv
+      farcall run train:fit --help       # the function's own arguments
 
-    MODULE is imported from the working directory, or is a file. What stands before
-    MODULE:FUNCTION is for farcall, what stands after it for the function: its parameters are
-    arguments; those with a default, or by keyword only, are --options. Values are read as the
-    annotations say, and without one as JSON where they parse, else as text. What an executor
-    made a task keeps its own options.
+    MODULE is a file, or is imported from the working directory. Options before
+    MODULE:FUNCTION belong to farcall; everything after it belongs to the function.
+    Parameters become arguments, and parameters with a default or keyword-only
+    parameters become --options. Values are converted according to the annotations;
+    without an annotation they are parsed as JSON if possible, otherwise they are
+    strings. A function that an executor decorated keeps its own options.
 
-    What the job writes to stdout and stderr goes there, and the value comes last on stdout. With
-    --json or --output all that the job writes goes to stderr. With --json what JSON has no word
-    for is printed as its repr. A printed value stays in the bucket, for `farcall result`.
+    The job's output is copied to stdout and stderr, and the result is the last
+    line on stdout. With --json or --output the job's output goes to stderr. --json
+    prints objects that JSON cannot represent as their repr. A printed result stays
+    in the bucket, for `farcall result`.
 
-    --dry-run prints as JSON the requests that would be sent, RegisterJobDefinition and SubmitJob,
-    and which files and packages would be uploaded, with their sizes. The end of the job's name and
-    the key that signs outcomes differ each time. With --offline the ARNs contain ACCOUNT.
+    --dry-run prints the requests that would be sent (RegisterJobDefinition and
+    SubmitJob) as JSON, with the files and packages that would be uploaded and
+    their sizes. The suffix of the job's name and the signing key differ each time.
+    With --offline, ARNs contain ACCOUNT.
 
-    Ctrl-C ends the job. Exits with 0 if the function returned, and with 1 if it failed.
-    """  # noqa: D301  # click's mark for lines to be left as they are
+    Ctrl-C cancels the job. Exits with 0 if the function returned, otherwise
+    with 1.
+    """  # noqa: D301  # click's marker for preformatted lines
     if detach + as_json + is_plan + (output is not None) > 1:
         raise click.UsageError("--detach, --output, --json and --dry-run exclude each other")
     if offline and not is_plan:

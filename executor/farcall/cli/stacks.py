@@ -31,7 +31,7 @@ _UNDER_WAY, _INITIATED = "_IN_PROGRESS", "Initiated"
 def _stack_name(context: click.Context, parameter: click.Parameter, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise click.BadParameter(
-            f"{name!r}: a letter, and up to 29 lower-case letters, digits and hyphens are allowed",
+            f"{name!r}: use a letter followed by up to 29 lower-case letters, digits and hyphens",
             context,
             parameter,
         )
@@ -44,17 +44,17 @@ stack_name = click.option(
     default="farcall",
     show_default=True,
     callback=_stack_name,
-    help="Of the stack; what it has is named by it.",
+    help="Name of the stack, and prefix of its resources.",
 )
 stack_region = click.option(
-    "--region", metavar="REGION", help="By default the one that your jobs and AWS's tools take."
+    "--region", metavar="REGION", help="AWS region; by default the region of your jobs."
 )
 options_path = click.option(
     "--file",
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="Of the options; by default the file in force, else ~/.config/farcall/farcall.toml.",
+    help="Options file; by default the one in use, or ~/.config/farcall/farcall.toml.",
 )
 
 

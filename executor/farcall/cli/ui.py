@@ -28,31 +28,36 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="0 takes a free one; by default the port of the option page_url.",
+    help="Port to listen on; 0 for a free one. By default the port of the option page_url.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--read-only", is_flag=True, help="Nothing can be cancelled on the page.")
+@click.option("--read-only", is_flag=True, help="Disable cancel and retry in the web UI.")
 @click.option(
     "--since",
     type=moment,
     metavar="WHEN",
     default="7d",
     show_default=True,
-    help="Jobs submitted since then.",
+    help="Only jobs submitted since: 12h, 2d, 2026-11-20.",
 )
-@click.option("--queue", "queues", multiple=True, help="By default the option queue.")
-@click.option("--all-users", is_flag=True, help="Everybody's jobs, and not only yours.")
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    help="Queue to show, instead of the option queue; repeatable.",
+)
+@click.option("--all-users", is_flag=True, help="Show the jobs of all users.")
 @click.option(
     "--covalent",
     metavar="URL",
-    help="Covalent's server, by which electrons are cancelled; by default the configured one.",
+    help="URL of the Covalent server that cancels electrons; by default the configured one.",
 )
-@click.option("--no-covalent", is_flag=True, help="Leave Covalent out of it.")
+@click.option("--no-covalent", is_flag=True, help="Do not connect to Covalent.")
 @click.option(
     "--open",
     "opens",
     is_flag=True,
-    help="Open it in a browser. Its address, with the token, is then an argument of a process.",
+    help="Open a browser. Other users can see the token in the list of processes.",
 )
 def serve_page(
     port: int | None,
@@ -68,14 +73,16 @@ def serve_page(
 ) -> None:
     """Serve the web UI until Ctrl-C.
 
-    It shows what Batch and S3 say, so it can be started on any machine, at any time. Whoever has
-    its token can cancel your jobs: it is printed at the start, in the address, and new each time.
-
     \b
-    farcall ui
-    farcall local -- farcall ui                    the page of a local AWS emulator
-    ssh -tL 8750:127.0.0.1:8750 HOST farcall ui    the page of another machine
-    """  # noqa: D301  # click's mark for lines to be left as they are
+    Examples:
+      farcall ui
+      farcall local -- farcall ui                    # for a local AWS emulator
+      ssh -tL 8750:127.0.0.1:8750 HOST farcall ui    # on another machine
+
+    The web UI reads everything from Batch and S3, so it can run on any machine at
+    any time. Its address contains a token that is new at each start. Everyone who
+    has the token can cancel your jobs.
+    """  # noqa: D301  # click's marker for preformatted lines
     if covalent and no_covalent:
         raise click.UsageError("--covalent and --no-covalent exclude each other")
     settings = Settings()

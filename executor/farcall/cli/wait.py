@@ -24,23 +24,29 @@ _LOOK_S = (0.5, 5.0)
 
 @click.command("wait")
 @click.argument("arguments", nargs=-1, metavar="[JOB...]")
-@click.option("--any", "is_any", is_flag=True, help="Only until the first of them has ended.")
+@click.option("--any", "is_any", is_flag=True, help="Wait only until the first job has finished.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=seconds,
     metavar="TIME",
-    help="Wait no longer: 10m, 1h30m, or seconds. The jobs go on.",
+    help="Maximum wait: 10m, 1h30m, or seconds. The jobs continue.",
 )
 def wait_for_jobs(arguments: tuple[str, ...], timeout_s: float | None, *, is_any: bool) -> None:
-    """Wait until jobs have ended.
+    """Wait until jobs have finished.
 
-    JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
-    newest of all. An array is waited for with all its children. Ctrl-C leaves the jobs running.
+    \b
+    Examples:
+      farcall wait                       # for the newest job
+      farcall wait fit score --timeout 1h30m
 
-    Exits with 0 if all have succeeded, with 1 if one failed or was cancelled, with 3 if one is
-    unknown, and with 124 if the time is over.
-    """
+    JOB is an ID, the beginning of an ID, or a name, which means the newest job of
+    that name; by default the newest job. Waiting for an array includes all of its
+    tasks. Ctrl-C does not stop the jobs.
+
+    Exits with 0 if all jobs have succeeded, with 1 if one failed or was cancelled,
+    with 3 if one is unknown, and with 124 if the timeout has expired.
+    """  # noqa: D301  # click's marker for preformatted lines
     sys.exit(asyncio.run(_within(arguments, timeout_s, is_any=is_any)))
 
 

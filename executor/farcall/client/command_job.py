@@ -231,7 +231,7 @@ def group_nodes(
     for group in groups:
         if not isinstance(group, Nodes):
             raise SettingsError(
-                f"groups has a {type(group).__name__} in it; farcall.Nodes are allowed",
+                f"groups has a {type(group).__name__} in it; use farcall.Nodes",
                 option="groups",
             )
     return tuple(groups)

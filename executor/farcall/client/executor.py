@@ -1,4 +1,4 @@
-"""Executor: the public face, with options, tasks and submissions."""
+"""Executor for async code: options, tasks, submissions and recovery."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _SAID_ELSEWHERE = {
     "shutdown": f"write async with BatchExecutor(...) as executor:; {_WITHOUT_ASYNC}",
     "close": "leave its block, async with BatchExecutor(...) as executor:",
 }
-"""What is looked for by those who know other executors, and where it is here."""
+"""Methods of other executors, and what to use instead."""
 
 
 class BatchExecutor:
-    """Runs functions as AWS Batch jobs.
+    """Runs functions as AWS Batch or Kubernetes jobs, for async code.
 
     ::
 
@@ -71,14 +71,14 @@ class BatchExecutor:
             y = await simulate(3)
             ys = await simulate.map(range(10_000))
 
-    ``async with`` opens the clients and checks whether what the options name exists. Leaving the
-    block by an exception, Ctrl-C included, terminates the jobs that are unfinished; leaving it
-    otherwise leaves them running and logs their IDs, for `attach`. Without the block the clients
-    open with the first call and close with the event loop.
+    ``async with`` opens the connections and checks that the resources which the options name
+    exist. If the block ends with an exception, including Ctrl-C, farcall terminates its unfinished
+    jobs. Otherwise unfinished jobs keep running, and farcall logs their IDs for `attach`. Without
+    the block, connections open at the first call and close with the event loop.
 
     Args:
-        settings: Options made before; without them ``options`` are completed from the
-            environment and ``farcall.toml``.
+        settings: Existing options. By default, ``options`` are completed from the environment and
+            ``farcall.toml``.
         **options: See `farcall.Settings`.
 
     Raises:
@@ -89,7 +89,7 @@ class BatchExecutor:
     def __init__(self, settings: Settings | None = None, **options: Unpack[Options]) -> None:
         if settings is not None and not isinstance(settings, Settings):
             raise SettingsError(
-                f"settings is a {type(settings).__name__}; a farcall.Settings is allowed, or "
+                f"settings is a {type(settings).__name__}; use a farcall.Settings, or "
                 "options by name, such as BatchExecutor(vcpu=2)",
                 option="settings",
             )
@@ -101,7 +101,7 @@ class BatchExecutor:
 
     @property
     def settings(self) -> Settings:
-        """The options."""
+        """Options of this executor."""
         if not self._settings.s3_bucket_name and default_bucket():
             return self._settings.with_options(s3_bucket_name=default_bucket())
         return self._settings
@@ -118,8 +118,8 @@ class BatchExecutor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TaskNotPicklableError(
-            "a BatchExecutor cannot travel: it holds open connections; a task may call another "
-            "task, which then runs on the spot"
+            "a BatchExecutor cannot be pickled: it holds open connections. A task can call "
+            "another task, which then runs in the same process"
         )
 
     @overload
@@ -130,11 +130,11 @@ class BatchExecutor:
 
     @shows_options
     def task(self, function: Any = None, /, **options: Unpack[Options]) -> Any:
-        """Make a function a task: ``@executor.task`` or ``@executor.task(vcpu=8, memory=16)``.
+        """Turn a function into a task: ``@executor.task`` or ``@executor.task(vcpu=8)``.
 
         Raises:
             SettingsError: A value is wrong, or an option is unknown.
-            TaskNotPicklableError: It is a generator function, or no function at all.
+            TaskNotPicklableError: The object is a generator function or not callable.
         """
         if not isinstance(self, BatchExecutor):
             raise TypeError(
@@ -159,12 +159,12 @@ class BatchExecutor:
     def submit(
         self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Coroutine[Any, Any, Job[Any]]:
-        """Submit a call of any function, and return its job once Batch has accepted it.
+        """Submit a call of any function, and return its job when Batch has accepted it.
 
         Raises:
-            TypeError: The arguments don't fit the function.
+            TypeError: The arguments do not fit the function's signature.
             SubmissionError: Batch did not accept the job.
-            SettingsError: Something the options name does not exist.
+            SettingsError: A resource that the options name does not exist.
             ServiceError: AWS refused a call.
         """
         if isinstance(function, Task):
@@ -175,7 +175,7 @@ class BatchExecutor:
 
     @shows_options
     def with_options(self, **options: Unpack[Options]) -> BatchExecutor:
-        """Return an executor with other options that shares clients, tracker and jobs.
+        """Return an executor with other options that shares connections and jobs with this one.
 
         Raises:
             SettingsError: A value is wrong, or an option is unknown.
@@ -185,36 +185,37 @@ class BatchExecutor:
         return copy
 
     async def put(self, value: T) -> Shared[T]:
-        """Store a value in the bucket once, to be passed to any number of calls.
+        """Store a value in the bucket once, and pass it to any number of calls.
 
         ::
 
             shared = await executor.put(X)
             ys = await fit.map(itertools.repeat(shared), params)
 
-        What it returns stands for the value anywhere in arguments; the function gets the value
-        itself. The bytes are taken now: what is changed afterwards stays as it was for the calls.
-        It is stored until it is discarded, or the run ends: its block is left, or the event loop
-        ends. Jobs that go on then keep it.
+        The returned object represents the value anywhere in the arguments; the function receives
+        the value itself. The value is pickled now, so later changes do not reach the calls. It is
+        deleted by `Shared.discard`, or when the run ends: on leaving the block, or with the event
+        loop. Jobs that are still running keep it.
 
-        Large values are stored once without this, too, whenever they are passed; but they are
-        hashed for each map, which takes about a second for a GiB. See the page on shared data.
+        farcall also stores large values only once without `put`, but it has to hash them for each
+        map, which takes about a second per GiB. See https://docs.python.org/3/library/pickle.html
+        for what can be pickled.
 
         Args:
-            value: What can be pickled.
+            value: Any picklable value.
 
         Raises:
-            TaskNotPicklableError: It cannot be pickled.
-            SettingsError: Something the options name does not exist.
-            ServiceError: S3 refused or could not be reached.
+            TaskNotPicklableError: The value cannot be pickled.
+            SettingsError: A resource that the options name does not exist.
+            ServiceError: S3 refused a request or could not be reached.
         """
         return await shared.put(self.settings, value)
 
     def attach(self, job_id: str) -> Job[Any]:
-        """Join a job of farcall's again, from any process and machine.
+        """Return a handle of a farcall job, from any process and machine.
 
         Args:
-            job_id: The job's ID; of an array job's child ``"<parent>:<index>"``.
+            job_id: The job's ID; for an array task ``"<array job>:<index>"``.
         """
         return Job(TaskHandle(job_id, self.settings))
 
@@ -238,7 +239,7 @@ class BatchExecutor:
         workspace_dir: str = HERE,
         **options: Unpack[CommandOptions],
     ) -> CommandJob:
-        """Submit a command in an image, and return its job once Batch has accepted it.
+        """Submit a command in an image, and return its job when Batch has accepted it.
 
         ::
 
@@ -246,37 +247,37 @@ class BatchExecutor:
             job = await executor.command(image, ["torchrun", "train.py"], nodes=4, num_gpus=8)
             job = await executor.command(groups=[Nodes(1, image, ["ps"]), Nodes(8, image)])
 
-        Nothing of farcall's needs to be in the image, and no bucket is used except a workspace.
-        Equal images, mounts and the like share one job definition forever.
+        The image does not need farcall, and only a workspace needs the bucket. Jobs with equal
+        images, mounts and so on share one job definition, which is kept.
 
         Args:
             image: Image of the containers.
-            command: What they run; empty for the image's own.
-            groups: In place of image and command, up to five groups of nodes; the first one's
-                first node is the main node, which decides how the job ends.
-            name: A name to recognise the job by, to which something is added that makes it
-                unique; by default the image's.
-            env: Environment variables. Whoever may describe the job can read them.
-            mounts: Folders and file systems, see `Nodes` for these as for the following.
-            devices: Devices.
+            command: Command and arguments; empty for the image's own.
+            groups: Up to five groups of nodes, in place of image and command. The first node of
+                the first group is the main node; its exit decides how the job ends.
+            name: Name of the job, to which farcall adds a unique suffix; by default the image's
+                name.
+            env: Environment variables. Everyone who may describe the job can read them.
+            mounts: Folders and file systems; see `Nodes` for this and the following options.
+            devices: Devices of the instance.
             shm_size: Size of ``/dev/shm`` in GiB.
-            ulimits: Limits of the processes.
-            secrets: By variable, ARN of a secret or a parameter.
-            privileged: Whether containers have the instance's root.
+            ulimits: Resource limits of the processes.
+            secrets: Variable name to ARN of a secret or a parameter.
+            privileged: Whether the containers have root rights on the instance.
             user: User in the container.
-            workspace: Folder of this machine that the commands start in, except what its
-                ``.dockerignore`` names. It is stored in ``s3_bucket_name`` under its hash, once,
-                and each container fetches it with the job role; the image needs a shell,
+            workspace: Local folder in which the command starts, without the files that its
+                ``.dockerignore`` names. farcall uploads it to ``s3_bucket_name`` once per content,
+                and each container downloads it with the job role. The image needs a shell,
                 coreutils, and python3, curl or wget.
-            workspace_dir: Where it is unpacked, an absolute path; ``.`` for the image's working
-                directory.
-            **options: As of `with_options`. ``nodes`` is the number of nodes; ``vcpu``,
-                ``memory`` and ``num_gpus`` are those of each.
+            workspace_dir: Absolute path where the workspace is unpacked; ``.`` for the image's
+                working directory.
+            **options: See `with_options`. ``nodes`` is the number of nodes; ``vcpu``, ``memory``
+                and ``num_gpus`` apply to each node.
 
         Raises:
-            SettingsError: A value is wrong, something the options name does not exist, or there
-                are both an image and groups, or neither.
-            FarcallError: ``cache_dir`` has no room for the workspace's archive.
+            SettingsError: A value is wrong, a resource that the options name does not exist, or
+                both or none of ``image`` and ``groups`` are given.
+            FarcallError: ``cache_dir`` has no space for the workspace's archive.
             TaskTooLargeError: Command and variables exceed 24 KiB, a limit of Batch.
             SubmissionError: Batch did not accept the job.
             ServiceError: AWS refused a call.
@@ -309,7 +310,7 @@ class BatchExecutor:
         return CommandJob(handle)
 
     def attach_command(self, job_id: str) -> CommandJob:
-        """Join a command job of farcall's again, from any process and machine.
+        """Return a handle of a farcall command job, from any process and machine.
 
         Args:
             job_id: The job's ID.
@@ -317,9 +318,9 @@ class BatchExecutor:
         return CommandJob(CommandHandle(job_id, self.settings))
 
     async def run_name(self) -> str:
-        """Return the name under which this process's tasks are found by `recover`.
+        """Return the name of this run, with which `recover` finds its tasks.
 
-        It is one of the event loop, account and region: executors there share it.
+        All executors that use the same event loop, account and region share one run.
 
         Raises:
             SettingsError: The profile or the credentials file does not exist.
@@ -328,38 +329,37 @@ class BatchExecutor:
         return (await session_for(self.settings)).run
 
     async def runs(self) -> list[Run]:
-        """Return the runs that have left tasks in the bucket under ``prefix``, the oldest first.
+        """Return the runs that have tasks in the bucket under ``prefix``, the oldest first.
 
-        Also those whose clients are still at work. A run of which every task was delivered has
-        left nothing.
+        The list includes runs whose client is still active. A run is missing once all of its
+        results have been collected.
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: AWS refused a call.
         """
         return await recovery.runs(await session_for(self.settings), self.settings)
 
     async def recover(self, run: str) -> Recovered:
-        """Find every task of a run whose client is gone: its process was killed, or its machine.
+        """Find every task of a run whose client died.
 
-        Nothing but the bucket and Batch is needed, from any process and machine, and nothing is
-        run again: each task that Batch knows and that was not delivered is a `Job` to be waited
-        for, finished, running or failed, and `Job.calls` tells which call it is of. A task that
-        failed stays in the bucket, so it is found also where its error was delivered.
+        Recovery needs only the bucket and Batch, works from any process and machine, and runs no
+        task again. Each task that Batch knows and whose result was not collected becomes a `Job`,
+        whether it is running, finished or failed; `Job.calls` returns its arguments. Failed tasks
+        stay in the bucket, so they are found even if their error was collected.
 
-        Where the client is still at work, both may get a task's value, which is deleted from the
-        bucket when either has it; who comes later gets `OutcomeMissingError`. The same is so of
-        two that recover one run. And what such a client is about to submit looks unsubmitted.
+        If the old client is still active, or two clients recover one run, each result goes to the
+        client that collects it first; the other raises `OutcomeMissingError`. Tasks that the old
+        client is about to submit appear as not submitted.
 
-        The lists that Batch is asked for lag behind, so where a bundle has no job it takes some
-        seconds.
+        Batch's lists lag behind, so a bundle without a job takes some seconds.
 
         Args:
-            run: Its name; `runs` tells those there are.
+            run: Name of the run; see `runs`.
 
         Raises:
-            FarcallError: No such run has left anything in the bucket.
-            SettingsError: There is no such bucket.
+            FarcallError: The bucket has no tasks of such a run.
+            SettingsError: The bucket does not exist.
             ServiceError: AWS refused a call.
         """
         return await recovery.recover(await session_for(self.settings), self.settings, run)
@@ -418,10 +418,10 @@ class BatchExecutor:
             )
 
         def __exit__(self, *_: object) -> None:
-            """Be there for `with`, which looks for it before it enters."""
+            """Do nothing; `with` looks this method up before it calls ``__enter__``."""
 
         def __call__(self, *_: object, **__: object) -> NoReturn:
-            """Say how a function is decorated."""
+            """Raise an error that shows how to decorate a function."""
             raise TypeError(
                 "a BatchExecutor is not called: decorate with @executor.task or with "
                 "@executor.task(vcpu=8); await executor.submit(function, ...) is one call"
@@ -435,7 +435,7 @@ class BatchExecutor:
     async def run_call(
         self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> R:
-        """Run a call that was checked, for `Task`; cancelling the await ends its job."""
+        """Run a checked call for `Task`; cancelling the await terminates its job."""
         __tracebackhide__ = True
         handle = await self._start(function, [(args, kwargs)])
         try:
@@ -453,7 +453,7 @@ class BatchExecutor:
         calls: Sequence[Call],
         output: Output = Output.SMALL,
     ) -> Job[R]:
-        """Submit calls that were checked as one task, for `Task`; ``output`` is that of `Job`."""
+        """Submit checked calls as one task, for `Task`. ``output`` is the argument of `Job`."""
         shows = self.settings.output and output is Output.NONE
         return Job(await self._start(function, calls), output, len(calls), shows=shows)
 

@@ -1,4 +1,4 @@
-"""Future of a call that runs as an AWS Batch job, for code that waits without ``async``."""
+"""Future of a call that runs as a job, for code without ``async``."""
 
 from __future__ import annotations
 
@@ -23,48 +23,48 @@ R = TypeVar("R")
 
 
 class Owner(Protocol):
-    """What a future asks of the one who runs its call."""
+    """Methods of the calls' owner that a future uses."""
 
     def check_process(self) -> None:
-        """Refuse what would wait forever in a fork's child.
+        """Raise an error in a forked child, where a wait would never end.
 
         Raises:
-            RuntimeError: The call is the parent process's.
+            RuntimeError: The call belongs to the parent process.
         """
 
     def check_thread(self) -> None:
-        """Refuse what would wait for itself.
+        """Raise an error where a wait would block itself.
 
         Raises:
-            RuntimeError: It is asked on the event loop's own thread.
+            RuntimeError: The caller runs on farcall's own event loop.
         """
 
     def end(self, future: BatchFuture[Any], /) -> None:
-        """End the job of a future that was cancelled, and wait for nothing."""
+        """Terminate the job of a cancelled future, without waiting."""
 
     def start(self, work: Any, /) -> BatchFuture[Any]:
         """Start calls, and return their future at once.
 
         Raises:
-            RuntimeError: There are to be no more, or it is asked in a fork's child.
+            RuntimeError: The pool was shut down, or belongs to the parent process.
         """
 
 
 class BatchFuture(concurrent.futures.Future[R]):
-    """What comes of a call of `BatchPoolExecutor.submit`: a `concurrent.futures.Future`.
+    """Result of `BatchPoolExecutor.submit`: a `concurrent.futures.Future`.
 
-    It is pending until Batch has accepted the job, and running from then on, also while the job
-    waits in its queue.
+    It is pending until Batch accepts the job, and then running, even while the job waits in its
+    queue.
 
-    What is given to `add_done_callback` is called on farcall's event loop, or by `cancel`. It is
-    to be brief, and may wait for no other call.
+    Callbacks of `add_done_callback` are called on farcall's event loop or by `cancel`. They must
+    be short, and must not wait for another call.
 
     Args:
-        owner: Runs the call; without one it is a plain future.
+        owner: Runs the call. None for a plain future.
 
     Attributes:
-        job_id: The job's ID; an array job's child is ``"<parent>:<index>"``. None until Batch has
-            accepted it.
+        job_id: The job's ID, for an array task ``"<array job>:<index>"``. None until Batch has
+            accepted the job.
     """
 
     def __init__(self, owner: Owner | None = None) -> None:
@@ -78,7 +78,7 @@ class BatchFuture(concurrent.futures.Future[R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TaskNotPicklableError(
-            "a BatchFuture cannot travel: pass what its result() gives to the other call"
+            "a BatchFuture cannot be pickled: pass its result() to the other call"
         )
 
     if not TYPE_CHECKING:  # to checkers it stays the error that it is
@@ -90,14 +90,15 @@ class BatchFuture(concurrent.futures.Future[R]):
             )
 
     def cancel(self) -> bool:
-        """End the call, also where its job runs already: that gets terminated.
+        """Cancel the call and terminate its job, even if it is running.
 
         Returns:
-            Whether it is cancelled; False where the result was here before. What the job still
-            gives is dropped.
+            Whether the call is cancelled; False if it had finished before. A later result of the
+                job
+            is discarded.
 
         Raises:
-            RuntimeError: It is asked in a fork's child.
+            RuntimeError: The future belongs to the parent process.
         """
         return self._cancel(FINISHED)
 
@@ -105,29 +106,30 @@ class BatchFuture(concurrent.futures.Future[R]):
     def retry(self, **options: Unpack[Options]) -> BatchFuture[R]:
         """Run the failed call again, and return the new future at once.
 
-        Function and arguments are read from the bucket as they were submitted. What `Job.retry`
-        raises comes by the new future.
+        farcall reads the original function and arguments from the bucket. The new future raises
+        the errors of `Job.retry`.
 
         Args:
-            **options: Those that are to be others, such as ``memory=8``; see `Job.retry`.
+            **options: Options to change, such as ``memory=8``; see `Job.retry`.
 
         Raises:
             FarcallError: Batch has not accepted the call.
-            RuntimeError: The pool was shut down, the interpreter ends, or it is another process's.
+            RuntimeError: The pool was shut down, the interpreter is exiting, or the pool belongs
+                to another process.
         """
         if self._again is None or self._owner is None:
             raise FarcallError(
-                "there is no job of this call to be run again: it was not accepted yet; submit "
-                "the call again"
+                "the call has no job that can be retried, because Batch has not accepted it. "
+                "Submit the call again"
             )
         return self._owner.start(self._again(options))
 
     def cancel_pending(self) -> bool:
-        """End the call where Batch has not accepted it yet; say whether it is cancelled."""
+        """Cancel the call if Batch has not accepted it yet; return whether it is cancelled."""
         return self._cancel(FINISHED, RUNNING)
 
     def _cancel(self, *kept: str) -> bool:
-        """End the call but in some states; say whether it is cancelled."""
+        """Cancel the call unless its state is in ``kept``; return whether it is cancelled."""
         if self._owner is None:
             return super().cancel()
         self._owner.check_process()
@@ -146,16 +148,16 @@ class BatchFuture(concurrent.futures.Future[R]):
         return True
 
     def result(self, timeout: float | None = None) -> R:
-        """Wait for the call's end and return the function's value.
+        """Wait until the call has finished, and return the function's result.
 
         Args:
-            timeout: For so many seconds at most; by default forever.
+            timeout: Maximum wait in seconds; by default there is no limit.
 
         Raises:
-            concurrent.futures.TimeoutError: The call has not ended by then. It goes on.
+            concurrent.futures.TimeoutError: The call has not finished by then. It continues.
             concurrent.futures.CancelledError: The call was cancelled.
-            RuntimeError: The wait would not end: it is asked on farcall's own event loop, or in a
-                fork's child.
+            RuntimeError: The wait would never end: the caller runs on farcall's own event loop, or
+                in a forked child.
             Exception: See `Job.result`.
         """
         __tracebackhide__ = True
@@ -172,30 +174,30 @@ class BatchFuture(concurrent.futures.Future[R]):
             del self  # which the error's traceback would hold, and that the error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the call's end and return what `result` would raise, or None.
+        """Wait until the call has finished, and return the exception of `result`, or None.
 
         Args:
-            timeout: As that of `result`.
+            timeout: See `result`.
 
         Raises:
-            concurrent.futures.TimeoutError: The call has not ended by then.
+            concurrent.futures.TimeoutError: The call has not finished by then.
             concurrent.futures.CancelledError: The call was cancelled.
-            RuntimeError: As by `result`.
+            RuntimeError: See `result`.
         """
         self.check_wait()
         return super().exception(timeout)
 
     def usage(self, timeout: float | None = None) -> Usage:
-        """Wait for the call's end and return what its job used: time, CPU, peak memory.
+        """Wait until the call has finished, and return its duration, CPU time and peak memory.
 
         Args:
-            timeout: As that of `result`.
+            timeout: See `result`.
 
         Raises:
-            concurrent.futures.TimeoutError: The call has not ended by then.
+            concurrent.futures.TimeoutError: The call has not finished by then.
             concurrent.futures.CancelledError: The call was cancelled.
-            RuntimeError: As by `result`.
-            Exception: What `result` raises, if the job could not be submitted or followed.
+            RuntimeError: See `result`.
+            Exception: The exception of `result`, if the job could not be submitted or tracked.
         """
         error = self.exception(timeout)
         if self._used is None:
@@ -207,16 +209,16 @@ class BatchFuture(concurrent.futures.Future[R]):
         self._used = usage
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Set what came of the call; for the one who runs it."""
+        """Set the exception; called by the owner of the call."""
         self._raised_at = None if exception is None else exception.__traceback__
         super().set_exception(exception)
 
     def note_accepted(self, job_id: str, again: Callable[[Mapping[str, Any]], Any]) -> None:
-        """Take in that Batch has accepted the job; for the one who runs the call.
+        """Record that Batch has accepted the job; called by the owner of the call.
 
         Args:
-            job_id: Its ID.
-            again: Makes of options what the owner starts to run it again.
+            job_id: The job's ID.
+            again: Returns what the owner starts to run the call again with other options.
         """
         self.job_id = job_id
         self._again = again
@@ -225,10 +227,10 @@ class BatchFuture(concurrent.futures.Future[R]):
                 self.set_running_or_notify_cancel()
 
     def check_wait(self) -> None:
-        """Refuse a wait that would not end; see `result`.
+        """Raise an error if a wait would never end; see `result`.
 
         Raises:
-            RuntimeError: It is asked on farcall's own event loop, or in a fork's child.
+            RuntimeError: The caller runs on farcall's own event loop, or in a forked child.
         """
         if self._owner is None:
             return

@@ -1,4 +1,4 @@
-"""Future of one task that was submitted: its status, output and result."""
+"""Handle of one submitted task: status, output and result."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ R = TypeVar("R")
 
 
 class Job(SubmittedJob[TaskHandle], Generic[R]):
-    """One task: an AWS Batch job, or one child of an array job.
+    """One task: a single job or an array task.
 
-    Made by `Task.submit`, `BatchExecutor.submit` and `BatchExecutor.attach`. One event loop at a
-    time waits by a handle: on another one `BatchExecutor.attach` makes another. Once that has
-    ended, or the result is there, any loop will do.
+    Created by `Task.submit`, `BatchExecutor.submit` and `BatchExecutor.attach`. While the task is
+    unfinished, only one event loop at a time can wait for a handle; use `BatchExecutor.attach` on
+    another loop. After the task has finished, every loop can use the handle.
 
     Args:
         handle: The task.
-        output: How much of what it wrote is fetched with its value. The rest may be asked for
-            later; with `Output.NONE` nobody can, and it is deleted with the value.
-        calls: How many calls the task makes, where that is known.
-        on_spent: Is called when its value was handed over and is deleted from the bucket.
-        shows: Whether who waits for its value is shown what it prints; see the option ``output``.
+        output: How much of the task's output is fetched with its result. The rest can be fetched
+            later, except with `Output.NONE`, which deletes it with the result.
+        calls: Number of calls in the task, if known.
+        on_spent: Called when the result was handed over and is deleted from the bucket.
+        shows: Whether waiting for the result prints the task's output; see the option ``output``.
 
     Attributes:
-        id: The job's ID, such as ``"6f1c…"``; an array child's is ``"<parent>:<index>"``.
+        id: The job's ID, such as ``"6f1c…"``; for an array task ``"<array job>:<index>"``.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TaskNotPicklableError(
-            "a Job cannot travel: pass what await job.result() gives, or job.id"
+            "a Job cannot be pickled: pass the value of await job.result(), or job.id"
         )
 
     if not TYPE_CHECKING:  # to checkers it stays the error that it is
@@ -82,7 +82,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
             raise TypeError("a Job is not awaited itself: write await job.result()")
 
     async def wait(self) -> None:
-        """Wait for the job's end; what came of it is fetched when it is asked for.
+        """Wait until the job has finished, without collecting its result.
 
         Raises:
             ServiceError: AWS refused a call.
@@ -90,38 +90,38 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         await self._handle.wait()
 
     async def calls(self) -> list[Call]:
-        """Return the calls that the task makes, as pairs of ``args`` and ``kwargs``.
+        """Return the arguments of the task's calls, as pairs of ``args`` and ``kwargs``.
 
-        It is one, or several where a ``map`` has a ``chunksize``. They are read from the bucket
-        as long as the task has not been delivered, and verified by what Batch says of the job
-        before they are unpickled.
+        A task has several calls if a ``map`` has a ``chunksize``. The arguments are read from the
+        bucket, which holds them until the result is collected, and verified with the digest that
+        Batch holds before they are unpickled.
 
         Raises:
             IntegrityError: The bucket does not hold what was submitted.
-            VersionMismatchError: It was submitted by another farcall or Python.
+            VersionMismatchError: Another version of farcall or Python submitted the task.
             TaskNotPicklableError: The arguments cannot be unpickled here.
             JobLostError: Batch does not know the job.
-            FarcallError: farcall did not submit it, or its arguments have been deleted.
+            FarcallError: farcall did not submit the job, or its arguments have been deleted.
             ServiceError: AWS refused a call.
         """
         session, submission, index = await self._handle.find()
         return await session.bundles.read(submission, index)
 
     async def result(self) -> R:
-        """Wait for the job's end and return the function's value.
+        """Wait until the job has finished, and return the function's result.
 
-        Cancelling the wait leaves the job running; `cancel` ends the job. Waiting again gives
-        the same value, or raises the same error, without asking AWS again.
+        Cancelling the wait leaves the job running; `cancel` terminates it. Waiting again returns
+        the same result, or raises the same error, without another API request.
 
-        The job of a ``map`` with a ``chunksize`` gives the values of its calls as a list. A task
-        on several nodes gives the list of their values, in the order of the nodes; the failure
-        of the one that failed first, by the nodes' own clocks, is raised, and the failures of
-        others are in its notes.
+        With a ``chunksize``, the job of a ``map`` returns the list of its calls' results. A
+        multi-node task returns the list of its nodes' results, in the order of the nodes. If nodes
+        fail, the error of the node that failed first, by the nodes' clocks, is raised, with the
+        errors of the other nodes as notes.
 
         Raises:
-            Exception: What the function raised, with the remote traceback as a note.
-            JobError: The job ended badly; its class says how.
-            OutcomeError: The job ended, and its answer cannot be used.
+            Exception: The function's exception, with the remote traceback as a note.
+            JobError: The job failed; the class names the reason.
+            OutcomeError: The job has finished, but its result cannot be used.
             ServiceError: AWS refused a call.
         """
         __tracebackhide__ = True
@@ -131,7 +131,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
             return value
 
     async def outcome(self) -> list[Result]:
-        """Wait for the job's end and return the results that `result` makes its value of.
+        """Wait until the job has finished, and return the result of each call.
 
         Raises:
             ServiceError: AWS refused a call.
@@ -143,7 +143,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
 
     @contextlib.asynccontextmanager
     async def _shown(self) -> AsyncIterator[None]:
-        """Show what it prints, for as long as a block lasts."""
+        """Print the task's output while the block runs."""
         session, submission, index = await self._handle.find()
         name = self.name.rpartition("-")[0] or self.name
         label = f"{name}[{index}]" if submission.size > 1 else name
@@ -154,14 +154,14 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
             session.relay.leave(submission, [index])
 
     async def results(self) -> list[CallResult[Any]]:
-        """Wait for the job's end and return what came of each call that the task makes.
+        """Wait until the job has finished, and return the value or error of each call.
 
-        The job of a ``map`` with a ``chunksize`` makes several. Other than from `result`, their
-        errors are not raised, and those that came to their end keep their values. Of an attached
-        or recovered job, calls that were not begun are left out; see `calls`.
+        A task has several calls if a ``map`` has a ``chunksize``. Unlike `result`, this does not
+        raise the calls' exceptions, and calls that returned keep their values. For an attached or
+        recovered job, calls that had not started are missing; see `calls`.
 
         Raises:
-            IntegrityError: Output is not what the job wrote.
+            IntegrityError: The stored output is not what the job wrote.
             ServiceError: AWS refused a call.
         """
         delivered = await self._delivered()
@@ -174,7 +174,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         return [result.tell(number, self.id) for number, result in enumerate(delivered.results)]
 
     async def exception(self) -> BaseException | None:
-        """Wait for the job's end and return what `result` would raise, or None.
+        """Wait until the job has finished, and return the exception of `result`, or None.
 
         Raises:
             ServiceError: AWS refused a call.
@@ -183,9 +183,9 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         return next((error for error in errors if error is not None), None)
 
     async def usage(self) -> Usage:
-        """Wait for the job's end and return what it used: time, CPU, peak memory.
+        """Wait until the job has finished, and return its duration, CPU time and peak memory.
 
-        Of a task on several nodes it is what the main one used.
+        For a multi-node task these are the main node's.
 
         Raises:
             ServiceError: AWS refused a call.
@@ -193,27 +193,27 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         return (await self._delivered()).usage
 
     async def stdout(self, *, node: int = 0) -> str:
-        """Return what the task has written to stdout, up to now or in all, as UTF-8.
+        """Return what the task has written to stdout so far, decoded as UTF-8.
 
-        Bytes that are no UTF-8 appear as U+FFFD. After `result` it can be asked for as long as
-        the executor's block is not left; small output (256 KiB in a few chunks) at any time.
+        Invalid bytes become U+FFFD. After `result`, large output is available until the executor's
+        block ends, and small output (256 KiB in a few chunks) at any time.
 
         Args:
-            node: Of a task on several nodes, which one's; by default the main one's.
+            node: Index of a node of a multi-node task; by default the main node.
 
         Raises:
-            ValueError: There is no such node.
-            IntegrityError: Output is not what the job wrote.
+            ValueError: The node does not exist.
+            IntegrityError: The stored output is not what the job wrote.
             ServiceError: AWS refused a call.
         """
         return await self._output(STDOUT, node)
 
     async def stderr(self, *, node: int = 0) -> str:
-        """Return what the task has written to stderr; see `stdout`.
+        """Return what the task has written to stderr so far; see `stdout`.
 
         Raises:
-            ValueError: There is no such node.
-            IntegrityError: Output is not what the job wrote.
+            ValueError: The node does not exist.
+            IntegrityError: The stored output is not what the job wrote.
             ServiceError: AWS refused a call.
         """
         return await self._output(STDERR, node)
@@ -221,19 +221,19 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
     async def logs(
         self, *, follow: bool = False, stream: Literal["stdout", "stderr"] | None = None
     ) -> AsyncIterator[str]:
-        """Yield the lines the task has written, without their line ends.
+        """Yield the lines that the task has written, without line ends.
 
-        Of a line that a progress bar has rewritten, by carriage returns, it is the last state.
-        Of a task on several nodes they are the main one's; `BatchExecutor.attach` to
-        ``"<job>#<index>"`` gives those of another one.
+        If a progress bar rewrites a line with carriage returns, only its last state is yielded.
+        The lines of a multi-node task are the main node's; attach to ``"<job>#<index>"`` for
+        another node.
 
-        While the task runs, the container stores output about every two seconds. After some five
-        minutes of steady output it is every ten, unless somebody follows.
+        The container uploads output about every two seconds. After about five minutes of steady
+        output it uploads every ten seconds, unless a client follows the output.
 
         Args:
-            follow: Go on until the job's end.
-            stream: Only this one; by default both, in the order in which they were stored. What
-                only CloudWatch has is yielded in any case: there they are one.
+            follow: Continue until the job has finished.
+            stream: Only this stream; by default both, in the order in which they were stored.
+                Lines that only CloudWatch has are always yielded, because it merges both streams.
 
         Raises:
             ServiceError: AWS refused a call.
@@ -246,11 +246,11 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
                         yield line.text
 
     async def lines(self, *, follow: bool = False) -> AsyncGenerator[list[Line], None]:
-        """Yield the lines the task has written, as they come, with all that is known of each.
+        """Yield the lines that the task has written, in batches, with all details of each line.
 
         Args:
-            follow: Go on until the job's end. What progress bars show on the way there is among
-                them, see `Line.goes_on`.
+            follow: Continue until the job has finished. Intermediate states of progress bars are
+                included; see `Line.goes_on`.
 
         Raises:
             ServiceError: AWS refused a call.
@@ -284,9 +284,9 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
     async def retry(self, **options: Unpack[Options]) -> Job[R]:
         """Run the failed task again, with all of its calls, and return the new job.
 
-        Function and arguments are read from the bucket as they were submitted, and verified; all
-        options are those of this job, except those that are given. The new job continues when the
-        executor's block is left. If it fails, call its own `retry`.
+        farcall reads the original function and arguments from the bucket and verifies them. All
+        options are the job's own, except those that you give. The new job keeps running when the
+        executor's block ends. If it fails, call its own `retry`.
 
         Args:
             **options: ``vcpu``, ``memory``, ``num_gpus``, ``time_limit``, ``retry_attempts``,
@@ -294,8 +294,8 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
 
         Raises:
             NothingToRetryError: The task has succeeded, has not finished or was retried already,
-                or what was submitted is no longer in the bucket.
-            SettingsError: A value is wrong, or the option is not one of these.
+                or its function and arguments are no longer in the bucket.
+            SettingsError: A value is wrong, or a retry cannot change the option.
             SubmissionError: Batch did not accept the job.
             ServiceError: AWS refused a call.
         """
@@ -312,10 +312,10 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         return Job(handle, self._fetched, self._calls, shows=self._shows)
 
     async def delete_outcome(self) -> None:
-        """Wait for the job's end and have its outcome deleted from the bucket.
+        """Wait until the job has finished, and delete its result from the bucket.
 
-        `result` does that by itself, but where ``keep_artifacts`` is set: then the value can be
-        brought where it is safe before. The outcome of a task that failed stays.
+        `result` does this unless ``keep_artifacts`` is set, which allows saving the result first.
+        The outcome of a failed task is kept.
 
         Raises:
             ServiceError: AWS refused a call.
@@ -341,9 +341,9 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         return delivered
 
     async def _discard(self, delivered: Delivered, settings: Settings) -> None:
-        """Have what lies in the bucket deleted: who asked for the result has it now.
+        """Delete the collected result from the bucket.
 
-        Output that is not here stays as long as somebody may ask for it by this handle.
+        Output that was not fetched is kept while this handle can still request it.
         """
         if not self._is_discarded and not settings.keep_artifacts:
             self._is_discarded = True
@@ -374,7 +374,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         return await Chunks(store, submission, index).text(stream)
 
     async def _output_of(self, stream: str, node: int) -> str:
-        """Return what was written on a node that is not the main one."""
+        """Return the output of a node other than the main node."""
         session, submission, _ = await self._handle.find()
         if not 0 < node < submission.nodes:
             raise ValueError(f"node is {node}; the job has nodes 0 to {submission.nodes - 1}")
@@ -390,5 +390,5 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
 
 def _wanted(stream: str | None) -> tuple[str, ...]:
     if stream not in (None, *STREAMS):
-        raise ValueError(f"stream is {stream!r}; {' or '.join(STREAMS)} is allowed")
+        raise ValueError(f"stream is {stream!r}; use {' or '.join(STREAMS)}")
     return STREAMS if stream is None else (stream,)

@@ -1,4 +1,4 @@
-"""Pool: the standard library's ``concurrent.futures.Executor`` on AWS Batch."""
+"""Pool for code without async: the standard library's ``concurrent.futures.Executor``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _MANY = 10_000
-"""Calls that somebody makes at a time who has to know a number, and there is no limit."""
+"""Number of workers reported to libraries such as dask if there is no limit."""
 
 
 _NAMES_ELSEWHERE = {
@@ -53,35 +53,35 @@ _NAMES_ELSEWHERE = {
     "terminate": "shutdown(cancel_futures=True)",
     "task": "submit, which takes any function; what decorates is BatchExecutor.task",
 }
-"""What those look for who know `multiprocessing.Pool`, or the `BatchExecutor`."""
+"""Methods of `multiprocessing.Pool` and `BatchExecutor`, and what to use instead."""
 
 
 class BatchPoolExecutor(concurrent.futures.Executor):
-    """Runs functions as AWS Batch jobs, for code without ``async``.
+    """Runs functions as AWS Batch or Kubernetes jobs, for code without ``async``.
 
-    It is a `concurrent.futures.Executor`: it stands where a ``ThreadPoolExecutor`` or a
-    ``ProcessPoolExecutor`` does, also beside a running event loop, as in a notebook. ::
+    It is a `concurrent.futures.Executor`, so it can replace a ``ThreadPoolExecutor`` or a
+    ``ProcessPoolExecutor``. It also works while an event loop is running, as in a notebook. ::
 
         with BatchPoolExecutor(vcpu=2, memory=3.75) as pool:
             future = pool.submit(simulate, 3, steps=10)
             print(future.result(), future.job_id)
             ys = list(pool.map(simulate, range(10_000)))
 
-    Nothing is opened before the first call, and what goes wrong then comes by its future. Calls
-    that are submitted within a moment (``linger_s``) become one array job. Leaving the block
-    waits for all calls, as it does with the standard pools; leaving it by Ctrl-C ends their jobs.
-    The end of the interpreter waits, too.
+    farcall connects at the first call; if that fails, the call's future raises the error. Calls
+    submitted within a short time (``linger_s``) share one array job. Leaving the block waits for
+    all calls, as the standard pools do; leaving it with Ctrl-C terminates their jobs. The end of
+    the interpreter also waits.
 
-    It may be used from several threads, but not in a fork's child.
+    Several threads can use one pool, but it does not survive ``fork()``.
 
     Args:
-        max_workers: The most calls that are on Batch at a time; others wait here. None for no
-            limit.
-        settings: Options made before; see `BatchExecutor`.
+        max_workers: Maximum number of submitted, unfinished calls; further calls wait in this
+            process. None for no limit.
+        settings: Existing options; see `BatchExecutor`.
         **options: See `farcall.Settings`.
 
     Attributes:
-        executor: The `BatchExecutor` behind it.
+        executor: The `BatchExecutor` that runs the calls.
 
     Raises:
         SettingsError: A value is wrong, or an option is unknown.
@@ -118,8 +118,8 @@ class BatchPoolExecutor(concurrent.futures.Executor):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TaskNotPicklableError(
-            "a BatchPoolExecutor cannot travel: it holds open connections; make one where it is "
-            "used"
+            "a BatchPoolExecutor cannot be pickled: it holds open connections. Create one where "
+            "it is used"
         )
 
     if not TYPE_CHECKING:  # to checkers these stay the errors that they are
@@ -131,7 +131,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             )
 
         async def __aexit__(self, *_: object) -> None:
-            """Be there for `async with`, which looks for it before it enters."""
+            """Do nothing; `async with` requires the method before it calls ``__aenter__``."""
 
         def __getattr__(self, name: str) -> NoReturn:
             here = _NAMES_ELSEWHERE.get(name)
@@ -141,14 +141,15 @@ class BatchPoolExecutor(concurrent.futures.Executor):
     def submit(
         self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> BatchFuture[R]:
-        """Submit a call of a function, or of a `Task`, and return its future at once.
+        """Submit a call of a function or a `Task`, and return its future at once.
 
-        The arguments are pickled a moment later: leave them as they are until the call runs.
+        farcall pickles the arguments a moment later, so do not change them until the call runs.
 
         Raises:
-            TypeError: The arguments don't fit the function.
-            TaskNotPicklableError: It is a generator function, or no function at all.
-            RuntimeError: The pool was shut down, the interpreter ends, or it is another process's.
+            TypeError: The arguments do not fit the function's signature.
+            TaskNotPicklableError: The object is a generator function or not callable.
+            RuntimeError: The pool was shut down, the interpreter is exiting, or the pool belongs
+                to another process.
         """
         with frames_hidden():
             task = self._task(function)
@@ -166,27 +167,27 @@ class BatchPoolExecutor(concurrent.futures.Executor):
         buffersize: int | None = None,
         progress: bool = False,
     ) -> Iterator[R]:
-        """Call a function, or a `Task`, with each item, and iterate over the values in order.
+        """Call a function or a `Task` with each item, and iterate over the results in order.
 
-        The iterables are read, and the calls submitted, before this returns; they run also where
-        nobody iterates. The error of a call is raised instead of its value. Leaving the
-        iterator early, or closing it, ends the calls that are left.
+        All items are read and all calls are submitted before this method returns, and they run
+        even if the caller never iterates. A call's exception is raised in place of its result.
+        Closing the iterator, or leaving it early, cancels the remaining calls.
 
         Args:
-            function: The function.
-            *iterables: Arguments, as for the built-in ``map``; the shortest ends them.
-            timeout: Seconds from now in which the last value is to be there.
-            chunksize: Calls in one job, which run one after the other in one process; see
-                `Task.map`.
-            buffersize: The most chunks that are submitted and whose values were not taken: the
-                iterables are read on as values are taken. None for all.
+            function: The function to call.
+            *iterables: Arguments, as for the built-in ``map``; the shortest one ends the map.
+            timeout: Seconds from now until the last result must have arrived.
+            chunksize: Number of calls in one task, which run one after the other in one process;
+                see `Task.map`.
+            buffersize: Maximum number of chunks that are in flight or waiting to be collected; the
+                iterables are read further as results are collected. None for all chunks.
             progress: Show on stderr how many calls are done, running and queued. All calls are
-                submitted at once then: not with ``buffersize``, nor with ``max_workers``.
+                submitted at once, so it excludes ``buffersize`` and ``max_workers``.
 
         Raises:
-            TypeError: The arguments don't fit the function, or ``buffersize`` is no integer.
+            TypeError: The arguments do not fit the function, or ``buffersize`` is not an integer.
             ValueError: ``chunksize`` or ``buffersize`` is below 1.
-            RuntimeError: As by `submit`.
+            RuntimeError: See `submit`.
         """
         ends_at = None if timeout is None else time.monotonic() + timeout
         if buffersize is not None and not isinstance(buffersize, int):
@@ -195,7 +196,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             raise ValueError("buffersize must be None or > 0")
         if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
             raise SettingsError(
-                f"chunksize is {chunksize!r}; a whole number of at least 1 is allowed",
+                f"chunksize is {chunksize!r}; use a whole number of at least 1",
                 option="chunksize",
             )
         if progress and (buffersize is not None or self._limit is not None):
@@ -215,26 +216,26 @@ class BatchPoolExecutor(concurrent.futures.Executor):
         return MapValues(source, ends_at)
 
     def put(self, value: T) -> Shared[T]:
-        """Store a value in the bucket once, to be passed to any number of calls.
+        """Store a value in the bucket once, and pass it to any number of calls.
 
-        See `BatchExecutor.put`. It stays until `discard`, or until the pool is shut down and its
-        calls have ended.
+        See `BatchExecutor.put`. The value is deleted by `discard`, or when the pool is shut down
+        and its calls have finished.
 
         Raises:
-            TaskNotPicklableError: It cannot be pickled.
-            SettingsError: Something the options name does not exist.
-            ServiceError: S3 refused or could not be reached.
-            RuntimeError: As by `submit`.
+            TaskNotPicklableError: The value cannot be pickled.
+            SettingsError: A resource that the options name does not exist.
+            ServiceError: S3 refused a request or could not be reached.
+            RuntimeError: See `submit`.
         """
         return self._calls.wait_for(lambda: self.executor.put(value))
 
     def discard(self, shared: Shared[Any]) -> None:
-        """Let a value go that was put: see `Shared.discard`.
+        """Delete a value that `put` has stored; see `Shared.discard`.
 
         Raises:
-            FarcallError: Another pool or event loop has put it.
-            ServiceError: S3 refused or could not be reached.
-            RuntimeError: As by `submit`.
+            FarcallError: Another pool or event loop stored the value.
+            ServiceError: S3 refused a request or could not be reached.
+            RuntimeError: See `submit`.
         """
         self._calls.wait_for(shared.discard)
 
@@ -246,7 +247,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
     def _start_sweep(
         self, task: Task[..., Any], calls: list[tuple[Any, ...]], chunksize: int, *, progress: bool
     ) -> Source:
-        """Start calls that may all be submitted at once."""
+        """Start calls that can all be submitted at once."""
         if not calls:
             return Chunks(partial(self._start_chunk, task), iter(()), chunksize, None)
         columns = zip(*calls, strict=True)
@@ -263,15 +264,15 @@ class BatchPoolExecutor(concurrent.futures.Executor):
         return self._calls.start(TaskWork.of_calls(self.executor, task.function, calls, all_of))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; those that are unfinished go on.
+        """Accept no more calls. Unfinished calls continue.
 
         Args:
-            wait: Wait until all calls have ended, and all is closed.
-            cancel_futures: Cancel the calls that Batch has not accepted yet; a map of which it has
-                accepted an array goes on whole.
+            wait: Wait until all calls have finished and all connections are closed.
+            cancel_futures: Cancel the calls that Batch has not accepted yet. A map continues if
+                Batch has accepted one of its arrays.
 
         Raises:
-            RuntimeError: It would wait on farcall's own event loop, where the calls run.
+            RuntimeError: The caller would wait on farcall's own event loop, which runs the calls.
         """
         if self._calls.is_of_parent:
             return  # there is nothing of it in a fork's child

@@ -54,36 +54,35 @@ T = TypeVar("T")
 
 _FETCHERS = 16
 _MOST_UNTAKEN = 10_000
-"""Tasks whose results were not taken, up to which others are read and submitted, where nobody
-knows how many there will be."""
+"""Maximum uncollected tasks before submission pauses, if the input length is unknown."""
 
 _NOBODY = "nobody waits for it any more"
 
 
 class Sweep(Awaitable[list[R]]):
-    """The calls of a `Task.map`, to be awaited or iterated over.
+    """The calls of a `Task.map`; await them or iterate over them.
 
-    ``await sweep`` gives the values in the order of the arguments; ``async for index, value in
-    sweep`` gives them as they come, and ``async for result in sweep.results()`` gives them with
-    output, time and error of each. Either way nothing is submitted before, and the jobs belong
-    to the one who waits: an error that is raised, a cancelled wait and a loop that is left early
-    end the jobs that are still unfinished. The error of a call has ``map_failure``, which tells
-    how far the map had come and where the values are that were computed; its jobs are FAILED.
+    ``await sweep`` returns the values in the order of the arguments. ``async for index, value in
+    sweep`` yields values as they arrive, and ``async for result in sweep.results()`` yields them
+    with output, duration and error. Calls are only submitted once the sweep is awaited or
+    iterated, and the jobs belong to the waiting caller: a raised error, a cancelled wait or an
+    abandoned loop terminates the unfinished jobs. The exception of a call has a ``map_failure``,
+    which reports how many calls had returned and where their values are; its jobs are FAILED.
 
-    In a loop, what its body has not taken yet stays on S3, except some 256 MiB that are fetched
-    ahead. What is known at once is submitted at once. Of iterables without a length, calls are
-    submitted as they come, up to 10,000 tasks and those of one more array whose results were not
-    taken yet; so an endless one works in a loop that is left by ``break``.
+    In a loop, values that the body has not received stay in S3, except about 256 MiB that are
+    fetched ahead. Iterables with a length are submitted at once. Calls of other iterables are
+    submitted as they are read, until 10,000 tasks plus one array are uncollected, so an endless
+    iterable works in a loop that ends with ``break``.
 
     Args:
-        settings: The options.
-        function: The function.
-        inputs: What the calls are made of.
-        fixed: Keywords that each call has.
-        chunksize: Calls in one task; they run one after the other.
-        return_exceptions: Give exceptions as values instead of raising the first.
-        progress: Show how far it is.
-        output: Show what the tasks print.
+        settings: Options of the jobs.
+        function: The function to call.
+        inputs: Source of the arguments.
+        fixed: Keyword arguments of every call.
+        chunksize: Number of calls in one task, which run one after the other.
+        return_exceptions: Return exceptions as values instead of raising the first one.
+        progress: Show progress on stderr.
+        output: Print the tasks' output.
     """
 
     def __init__(
@@ -133,12 +132,12 @@ class Sweep(Awaitable[list[R]]):
 
     @property
     def job_ids(self) -> list[str]:
-        """IDs of the jobs submitted so far: array jobs, and a plain one for a single task."""
+        """IDs of the jobs submitted so far: array jobs, and a single job for a single task."""
         return list(self._state.arrays) if self._state is not None else []
 
     @shows_options
     def retry(self, **options: Unpack[Options]) -> RetriedSweep[R]:
-        """Run the tasks again that failed or were cancelled, each with all calls of its chunk.
+        """Run the failed or cancelled tasks again, each with all calls of its chunk.
 
         ::
 
@@ -147,17 +146,17 @@ class Sweep(Awaitable[list[R]]):
             except MemoryError:
                 values = await sweep.retry(memory=8).complete()
 
-        Nothing is submitted before that is awaited. Function and arguments are read from the
-        bucket as they were submitted, and all options are those of the map, except those given.
-        Calls that were never submitted are not among them. If calls fail again, call `retry` of
-        the object that this returns.
+        Tasks are submitted when the returned object is awaited. farcall reads the original
+        function and arguments from the bucket, and all options are the map's, except those that
+        you give. Calls that were never submitted do not run. If calls fail again, call `retry` of
+        the object that this method returns.
 
         Args:
             **options: ``vcpu``, ``memory``, ``num_gpus``, ``time_limit``, ``retry_attempts``,
                 ``retry_on``, ``queue``, ``priority``, ``share_identifier`` and ``tags``.
 
         Raises:
-            FarcallError: Nothing was submitted yet, or somebody still waits for the map.
+            FarcallError: Nothing was submitted yet, or a caller still waits for the map.
         """
         state = self._state
         if state is None or not state.arrays:
@@ -184,12 +183,12 @@ class Sweep(Awaitable[list[R]]):
         )
 
     def results(self) -> AsyncIterator[CallResult[R]]:
-        """Iterate over what came of each call, as it comes; a call's own error is not raised.
+        """Yield the value or error of each call as it arrives, without raising the call's error.
 
         Raises:
-            TaskNotPicklableError: The function or an argument cannot travel.
+            TaskNotPicklableError: The function or an argument cannot be pickled.
             SubmissionError: Batch did not accept a job.
-            SettingsError: Something the options name does not exist.
+            SettingsError: A resource that the options name does not exist.
             ServiceError: AWS refused a call.
         """
         self._is_used = True
@@ -198,13 +197,13 @@ class Sweep(Awaitable[list[R]]):
         )
 
     def outcomes(self) -> AsyncIterator[tuple[int, Result]]:
-        """Iterate over the number and the result of each call, as it comes, for pools.
+        """Yield the index and the result of each call as it arrives, for pools.
 
-        Who cancels the wait tells what is ended by it. Where a call has an error, the values stay
-        in the bucket until `discard`: whoever takes them may stop there.
+        The caller that cancels the wait reports what that terminates. If a call fails, values stay
+        in the bucket until `discard`, because the consumer may stop there.
 
         Raises:
-            Exception: As `results`.
+            Exception: See `results`.
         """
         self._is_used = True
         return self._each(
@@ -212,10 +211,10 @@ class Sweep(Awaitable[list[R]]):
         )
 
     def note_raised(self, error: BaseException) -> MapFailure:
-        """Take in that a pool raises the error of a call, and tell how far the map is.
+        """Record that a pool raises a call's error, and return the progress of the map.
 
-        That is asked from another thread, while the calls go on. They are ended because of the
-        error if the wait is cancelled after it.
+        Called from another thread while calls continue. If the wait is cancelled afterwards, this
+        error is the reason for terminating them.
         """
         state = self._state
         assert state is not None  # noqa: S101 - there is a result
@@ -224,7 +223,7 @@ class Sweep(Awaitable[list[R]]):
         return replace(failure, ended=0, ended_tasks=0, unfinished=failure.ended)
 
     def discard(self) -> None:
-        """Have the values deleted that stayed in the bucket; see `outcomes`."""
+        """Delete the values that stayed in the bucket; see `outcomes`."""
         if self._state is not None:
             self._state.note_taken()
 
@@ -254,14 +253,14 @@ class Sweep(Awaitable[list[R]]):
         with_output: bool = False,
         for_pool: bool = False,
     ) -> AsyncGenerator[T, None]:
-        """Submit the calls, and yield what comes of each as it comes.
+        """Submit the calls, and yield the shaped result of each call as it arrives.
 
-        What was yielded is deleted from the bucket when the next one is asked for: then the
-        caller's loop is through with it. Where the caller has nothing before it has all, nothing
-        is deleted before either.
+        A yielded result is deleted from the bucket when the next one is requested, because the
+        caller's loop has then processed it. If the caller only receives all results together, they
+        are deleted at the end.
 
-        Generators within this one would not do: where a loop that was left is closed by the end
-        of the event loop, that closes all of them at once.
+        This must be a single generator: if a loop is abandoned, the event loop closes all nested
+        generators at the same time.
         """
         if self._inputs.size == 0:
             return
@@ -314,7 +313,7 @@ class Sweep(Awaitable[list[R]]):
         return self._state
 
     def _shown(self, session: Session, state: SweepState) -> AbstractContextManager[object]:
-        """Show how far it is, where that is wanted, for as long as a block lasts."""
+        """Show progress while the block runs, if requested."""
         if not self._progress:
             return nullcontext()
         count = functools.partial(state.count, session.tracker.latest)
@@ -335,7 +334,7 @@ class Sweep(Awaitable[list[R]]):
     def _failure_by(
         self, error: BaseException, state: SweepState, *, keeps_all: bool
     ) -> MapFailure | None:
-        """Tell how far the map is where an error that is raised is a call's; so does the error."""
+        """Attach the progress of the map to a call's error, and return it."""
         failure = None
         if error is state.raised and not is_unseen(error):
             failure = self._failure(state, keeps_all=keeps_all)
@@ -345,7 +344,7 @@ class Sweep(Awaitable[list[R]]):
         return failure
 
     def _failure(self, state: SweepState, *, keeps_all: bool) -> MapFailure:
-        """Tell how far the map is, whose call's error is being raised."""
+        """Return the progress of the map, for a call's error that is being raised."""
         arrays = list(state.arrays.values())  # others may be added by another thread
         total = state.submitted if state.total is None else state.total
         ended = state.submitted - sum(array.ended for array in arrays)
@@ -369,7 +368,7 @@ class Sweep(Awaitable[list[R]]):
         cause: BaseException | None,
         failure: MapFailure | None,
     ) -> None:
-        """End what has not ended: nobody waits for it any more."""
+        """Terminate the unfinished jobs, for which no caller waits any more."""
         for array in state.arrays.values() if self._output else ():
             session.relay.leave(array.submission, range(array.submission.size))
         unfinished = [array for array in state.arrays.values() if array.unfinished]
@@ -393,7 +392,7 @@ class Sweep(Awaitable[list[R]]):
             raise_first(await session.terminations.end(job_ids, reason))
 
     async def _submit(self, session: Session, state: SweepState, reader: CallReader) -> None:
-        """Submit the calls as they come, one array after the other."""
+        """Submit the calls as they are read, one array after the other."""
         digests = Digests()  # an array that is changed meanwhile would not travel safely anyway
         try:
             with session.at_work():
@@ -435,7 +434,7 @@ class Sweep(Awaitable[list[R]]):
     def _tasks(
         self, function: Packed, packed: Iterator[Packed], reader: CallReader, state: SweepState
     ) -> Iterator[tuple[Packed, Packed]]:
-        """Yield function and arguments of each task, in a thread."""
+        """Yield the function and arguments of each task; runs in a thread."""
         for arguments in packed:
             reader.note_bytes(arguments.size + sum(value.size for value in arguments.shared))
             packed_before = state.submitted if state.packed is None else state.packed

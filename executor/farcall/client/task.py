@@ -1,4 +1,4 @@
-"""Decorated function, which runs on Batch when it is called."""
+"""Decorated function that runs as a job when it is called."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _OF_MAPS = ("chunksize", "return_exceptions", "progress", "output")
 
 
 class Executor(Protocol):
-    """What a task asks of the `BatchExecutor` that it runs on."""
+    """Methods of `BatchExecutor` that a task uses."""
 
     @property
     def settings(self) -> Settings:
-        """The options."""
+        """Options of the executor."""
 
     def with_options(self, **options: Unpack[Options]) -> Executor:
-        """Return the same with other options."""
+        """Return an executor with other options."""
 
     def run_call(
         self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any], /
     ) -> Coroutine[Any, Any, R]:
-        """Run a call, and give its value."""
+        """Run a call and return its result."""
 
     def submit_calls(
         self,
@@ -53,21 +53,22 @@ class Executor(Protocol):
         output: Output = Output.SMALL,
         /,
     ) -> Coroutine[Any, Any, Job[R]]:
-        """Submit calls as one task, and give its job, which fetches so much of its output."""
+        """Submit calls as one task and return its job, which fetches this part of the output."""
 
 
 class Task(Generic[P, R]):
-    """What `BatchExecutor.task` makes of a function.
+    """A function decorated with `BatchExecutor.task`.
 
-    Inside a job it is the plain function: a task that calls another runs it on the spot.
+    Inside a job it is the plain function: a task that calls another task runs it in the same
+    process.
 
     Args:
-        function: The function.
-        executor: Where it runs.
+        function: The function to run.
+        executor: The executor that runs it.
 
     Attributes:
-        function: The function itself.
-        executor: Where it runs.
+        function: The plain function.
+        executor: The executor that runs it.
     """
 
     def __init__(self, function: Callable[P, R], executor: Executor) -> None:
@@ -79,20 +80,20 @@ class Task(Generic[P, R]):
 
     @functools.cached_property
     def name(self) -> str:
-        """The function's name."""
+        """Name of the function."""
         return str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def __repr__(self) -> str:
         return f"<Task {getattr(self.function, '__qualname__', self.function)}>"
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Run the function on Batch; awaiting the call gives its value.
+        """Run the function as a job; awaiting the call returns its result.
 
-        The call owns its job: cancelling the await terminates it. With the option ``nodes`` it
-        gives the list of all nodes' values, which its type does not tell.
+        Cancelling the await terminates the job. With the option ``nodes``, the call returns the
+        list of all nodes' results, although its type does not say so.
 
         Raises:
-            TypeError: The arguments don't fit the function.
+            TypeError: The arguments do not fit the function's signature.
             Exception: See `Job.result`.
         """
         with frames_hidden():
@@ -105,14 +106,14 @@ class Task(Generic[P, R]):
         )
 
     def run(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function on Batch and wait for its value, in code without ``async``.
+        """Run the function as a job and wait for its result, in code without ``async``.
 
-        All such calls of a process share one event loop in a thread, on which clients stay open.
-        For several calls at a time see `BatchPoolExecutor`. Ctrl-C ends the job.
+        All blocking calls of a process share one event loop in a thread, which keeps connections
+        open. For several calls at a time, use `BatchPoolExecutor`. Ctrl-C terminates the job.
 
         Raises:
-            RuntimeError: An event loop runs here, as in a notebook; await the call there.
-            TypeError: The arguments don't fit the function.
+            RuntimeError: An event loop is running, as in a notebook; await the call instead.
+            TypeError: The arguments do not fit the function's signature.
             Exception: See `Job.result`.
         """
         with frames_hidden():
@@ -121,12 +122,12 @@ class Task(Generic[P, R]):
             return blocking_calls.run(self.executor, self.function, (args, kwargs))
 
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R]]:
-        """Submit a call and return its job as soon as Batch has accepted it.
+        """Submit a call, and return its job when Batch has accepted it.
 
         Raises:
-            TypeError: The arguments don't fit the function.
+            TypeError: The arguments do not fit the function's signature.
             SubmissionError: Batch did not accept the job.
-            SettingsError: Something the options name does not exist.
+            SettingsError: A resource that the options name does not exist.
             ServiceError: AWS refused a call.
         """
         with frames_hidden():
@@ -135,15 +136,15 @@ class Task(Generic[P, R]):
     def submission(
         self, form: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Job[R]]:
-        """Return a submission to be awaited, for `BatchExecutor`.
+        """Return an awaitable submission, for `BatchExecutor`.
 
         Args:
-            form: What the user wrote.
+            form: The user's expression, for error messages.
             args: Positional arguments.
             kwargs: Keyword arguments.
 
         Raises:
-            TypeError: The arguments don't fit the function.
+            TypeError: The arguments do not fit the function's signature.
         """
         self._bind(args, kwargs)
         return Unawaited(
@@ -171,41 +172,42 @@ class Task(Generic[P, R]):
             values = await simulate.map(range(1000), steps=10)
             async for index, value in simulate.map(rows_of_a_cursor()): ...
 
-        Lists, ranges and other containers are read and submitted at once. Anything else may be
-        slow or endless, so it is read block by block while the first calls run: a plain iterable
-        in one thread of its own, an async one on the event loop. What has come is submitted after
-        ``linger_s``, later on after a tenth of the time gone by, at most 5 s. What can be used in
-        one thread alone, such as a cursor of sqlite3, needs an async generator around it.
+        Containers such as lists and ranges are read and submitted at once. Other iterables may be
+        slow or endless, so farcall reads them in blocks while the first calls run: a plain
+        iterable in one separate thread, an async iterable on the event loop. farcall submits the
+        items it has after ``linger_s``, and later after a tenth of the elapsed time, at most 5 s.
+        Wrap objects that only work in one thread, such as a sqlite3 cursor, in an async generator.
 
-        With the option ``nodes`` each task is a job of its own, one submitted after the other:
-        Batch has no arrays of such jobs. So a thousand of them take minutes to submit.
+        With the option ``nodes``, each task is a job of its own, because Batch has no arrays of
+        multi-node jobs. Submitting a thousand of them takes minutes.
 
         Args:
-            *iterables: Arguments, as for the built-in ``map``; the shortest ends them. Some may
-                be async iterables.
-            chunksize: Calls in one task, which run one after the other in one process. Small calls
-                are cheaper together: a task costs the start of a container. ``time_limit`` and
-                attempts are the task's. Where its process dies, the calls before have their
-                values; that call and those after it have the error, after the last attempt.
-            return_exceptions: Give exceptions as values instead of raising the first.
-            progress: Show on stderr how many calls are queued, running, done and failed, and how
-                fast they are: a bar on a terminal or in a notebook, elsewhere a line now and then.
-            output: Show what the tasks print, while they run, on stdout and stderr here, each line
-                with the function's name and the call's number before it, up to 200 lines a second
-                of all; by default as the option ``output`` says.
-            **fixed: Keywords of the function that are the same in all calls; they are uploaded
-                once for each array. One that is named like an option above goes by
+            *iterables: Arguments, as for the built-in ``map``; the shortest one ends the map. Some
+                of them can be async iterables.
+            chunksize: Number of calls in one task. They run one after the other in one process,
+                which is cheaper for short calls because a task costs the start of a container.
+                ``time_limit`` and attempts apply to the task. If its process dies, earlier calls
+                keep their results; that call and later calls get the error of the last attempt.
+            return_exceptions: Return exceptions as values instead of raising the first one.
+            progress: Show on stderr how many calls are queued, running, done and failed, and their
+                rate: a bar on a terminal or in a notebook, otherwise a line from time to time.
+            output: Print the tasks' output on stdout and stderr while they run, each line prefixed
+                with the function's name and the call's index, up to 200 lines per second in total.
+                By default the option ``output`` decides.
+            **fixed: Keyword arguments that are the same in all calls; they are uploaded once per
+                array. Pass a keyword argument that has the name of an option above with
                 ``functools.partial``.
 
         Returns:
-            To be awaited for a list in the order of the arguments, or iterated over with
-            ``async for`` for pairs of index and value as they come, or, by its ``results()``, for
-            a `farcall.CallResult` of each call. What an iterable raises is raised there, and ends
-            the jobs.
+            A sweep. Await it for a list in the order of the arguments, iterate with ``async for``
+                for
+            pairs of index and value as they arrive, or use its ``results()`` for a
+            `farcall.CallResult` of each call. An exception of an iterable is raised there and
+            terminates the jobs.
 
         Raises:
-            TypeError: The arguments don't fit the function, or there are none.
-            SettingsError: ``chunksize`` is below 1, or an option is of another type.
+            TypeError: The arguments do not fit the function's signature, or there are none.
+            SettingsError: ``chunksize`` is below 1, or an option has another type.
         """
         with frames_hidden():
             if not iterables:
@@ -233,20 +235,20 @@ class Task(Generic[P, R]):
             values = await area.starmap([(1, 2), (3, 4)])
 
         Args:
-            iterable: Of the positional arguments of each call; read as `map` reads its own.
-            chunksize: See `map`, as for the others.
-            return_exceptions: Give exceptions as values instead of raising the first.
-            progress: Show on stderr how far it is.
-            output: Show what the tasks print.
-            **fixed: Keywords of the function that are the same in all calls.
+            iterable: Positional arguments of each call; see `map` for how it is read.
+            chunksize: See `map`.
+            return_exceptions: Return exceptions as values instead of raising the first one.
+            progress: Show progress on stderr.
+            output: Print the tasks' output.
+            **fixed: Keyword arguments that are the same in all calls.
 
         Returns:
             See `map`.
 
         Raises:
-            TypeError: An item of a list or tuple does not fit the function; one of another
-                iterable is told when it is read.
-            SettingsError: ``chunksize`` is below 1, or an option is of another type.
+            TypeError: An item of a list or tuple does not fit the function's signature. For other
+                iterables the error is raised when the item is read.
+            SettingsError: ``chunksize`` is below 1, or an option has another type.
         """
         fitting: set[int] = set()
 
@@ -254,8 +256,8 @@ class Task(Generic[P, R]):
             __tracebackhide__ = True
             if not isinstance(item[0], Iterable):
                 raise TypeError(
-                    f"item {number} of starmap is a {type(item[0]).__name__}; a tuple of the "
-                    "arguments of one call is allowed, and map takes single arguments"
+                    f"item {number} of starmap is a {type(item[0]).__name__}; use a tuple of "
+                    "the arguments of one call, or map for single arguments"
                 )
             args = tuple(item[0])
             if len(args) not in fitting:
@@ -280,14 +282,14 @@ class Task(Generic[P, R]):
     ) -> Sweep[R]:
         if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
             raise SettingsError(
-                f"chunksize is {chunksize!r}; a whole number of at least 1 is allowed",
+                f"chunksize is {chunksize!r}; use a whole number of at least 1",
                 option="chunksize",
             )
         output = self.executor.settings.output if output is None else output
         flags = {"return_exceptions": return_exceptions, "progress": progress, "output": output}
         for name, flag in flags.items():
             if not isinstance(flag, bool):
-                raise SettingsError(f"{name} is {flag!r}; True or False is allowed", option=name)
+                raise SettingsError(f"{name} is {flag!r}; use True or False", option=name)
         return Sweep(
             self.executor.settings,
             self.function,
@@ -300,10 +302,10 @@ class Task(Generic[P, R]):
         )
 
     def local(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function here and now.
+        """Call the function in this process.
 
-        With the option ``nodes`` it runs once, as on one node, and the value is in a list, as it
-        is on Batch.
+        With the option ``nodes`` it runs once, as on one node, and the result is a list, as on
+        Batch.
         """
         value: Any = self.function(*args, **kwargs)
         if self.executor.settings.nodes > 1:
@@ -320,7 +322,7 @@ class Task(Generic[P, R]):
         return Task(self.function, self.executor.with_options(**options))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """Bind a method to its instance, as a function does."""
+        """Bind a method to its instance, as functions do."""
         if instance is None:
             return self
         return Task(MethodType(self.function, instance), self.executor)
@@ -331,7 +333,7 @@ class Task(Generic[P, R]):
     def _bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], own: Collection[str] = ()
     ) -> None:
-        """Let a wrong call fail here, and not after minutes in a queue; see `arguments.bind`."""
+        """Raise an error for arguments that do not fit, before a job is queued."""
         if self._signature is not None:
             arguments.bind(self.name, self._signature, args, kwargs, own)
 

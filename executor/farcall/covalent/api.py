@@ -50,8 +50,8 @@ class Covalent:
         self._opener = urllib.request.build_opener(*no_proxy)
         if not self.address.startswith(("http://", "https://")):
             raise FarcallError(
-                f"the address of Covalent's server is {address!r}; a URL that begins with http:// "
-                f"or https:// is allowed, such as {DEFAULT_ADDRESS}"
+                f"the address of Covalent's server is {address!r}; use a URL that begins with "
+                f"http:// or https://, such as {DEFAULT_ADDRESS}"
             )
 
     @classmethod

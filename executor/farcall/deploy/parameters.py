@@ -92,9 +92,7 @@ def merged(wanted: Wanted, before: Mapping[str, str], prefix: str) -> dict[str, 
         FarcallError: It asks for what there is not.
     """
     if not _PREFIX.fullmatch(prefix):
-        raise FarcallError(
-            f"prefix is {prefix!r}: letters, digits and ! _ . * ' ( ) / - are allowed"
-        )
+        raise FarcallError(f"prefix is {prefix!r}: use letters, digits and ! _ . * ' ( ) / -")
     before = {name: value for name, value in before.items() if name in _DEFAULTS}
     found = {**_DEFAULTS, **before, **_asked(wanted)}
     changed = any(found[name] != before.get(name, found[name]) for name in ("Architecture", "Gpu"))
@@ -147,20 +145,20 @@ def check(wanted: Wanted) -> None:
     wrong = [each for each in wanted.instance_types or () if not _TYPE.fullmatch(each)]
     if wrong:
         raise FarcallError(
-            f"--instance-types has {wrong[0]!r}; types such as m7i.large, families such as c7i, "
-            "and Batch's default_x86_64 and default_arm64 are allowed"
+            f"--instance-types has {wrong[0]!r}; use types such as m7i.large, families such as "
+            "c7i, or Batch's default_x86_64 and default_arm64"
         )
     warm_s = wanted.warm_s or 0
     minutes = warm_s / 60
     if warm_s and (not _SHORTEST_MIN <= minutes <= _LONGEST_MIN or minutes % 1):
         raise FarcallError(
-            f"--warm is {warm_s:g} s; whole minutes from {_SHORTEST_MIN}m to 1w are allowed, or 0 "
+            f"--warm is {warm_s:g} s; use whole minutes from {_SHORTEST_MIN}m to 1w, or 0 "
             "for instances that go when Batch likes"
         )
     boundary = wanted.permissions_boundary
     if boundary and not _BOUNDARY.fullmatch(boundary):
         raise FarcallError(
-            f"--permissions-boundary is {boundary!r}; the ARN of a policy is allowed, such as "
+            f"--permissions-boundary is {boundary!r}; use the ARN of a policy, such as "
             "arn:aws:iam::111122223333:policy/boundary"
         )
 

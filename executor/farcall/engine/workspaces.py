@@ -157,8 +157,8 @@ def planned(settings: Settings, archive: Archive, folder: str = HERE) -> Fetched
     _check_rights(settings)
     if folder != HERE and not folder.startswith("/"):
         raise SettingsError(
-            f"the folder of a workspace in the container is {folder!r}; an absolute path is "
-            "allowed, or none for the image's working directory",
+            f"the folder of a workspace in the container is {folder!r}; use an absolute path, "
+            "or none for the image's working directory",
             option="workspace",
         )
     addressing = buckets.Addressing(settings.endpoint_url)

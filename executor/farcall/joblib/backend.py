@@ -72,15 +72,15 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         super().__init__(nesting_level, inner_max_num_threads, chunksize=chunksize, **options)
         if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
             raise SettingsError(
-                f"chunksize is {chunksize!r}; a whole number of at least 1 is allowed",
+                f"chunksize is {chunksize!r}; use a whole number of at least 1",
                 option="chunksize",
             )
         self._chunksize = chunksize
         self._settings = Settings(**options)
         if self._settings.nodes > 1:
             raise SettingsError(
-                f"nodes is {self._settings.nodes}; with joblib only 1 is allowed: a call has one "
-                "value, and would have one of each node",
+                f"nodes is {self._settings.nodes}; use 1 with joblib, because a call has one "
+                "result, and a multi-node call has one per node",
                 option="nodes",
             )
         self._pool: BatchPoolExecutor | None = None
@@ -97,7 +97,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
             ValueError: ``n_jobs`` is 0.
         """
         if n_jobs == 0:
-            raise ValueError("n_jobs is 0; a number of jobs is allowed, or -1 for no limit")
+            raise ValueError("n_jobs is 0; use a number of jobs, or -1 for no limit")
         if n_jobs == 1:
             return 1
         return min(self._chunksize * (_limit(n_jobs) or _ALL_JOBS), _MOST_CALLS)

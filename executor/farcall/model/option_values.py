@@ -84,7 +84,7 @@ def _requirements(value: Any) -> list[str]:
     https://packaging.python.org/en/latest/specifications/dependency-specifiers/
     """
     if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
-        raise ValueError("a list of requirements is allowed, such as ['numpy>=2']")
+        raise ValueError("use a list of requirements, such as ['numpy>=2']")
     for text in value:
         try:
             url = Requirement(text).url or ""
@@ -121,7 +121,7 @@ _REQUIREMENT_FILES = (".txt", ".in", "pyproject.toml", "uv.lock")
 def _names(value: Any) -> list[str]:
     is_list = isinstance(value, (list, tuple))
     if not is_list or not all(isinstance(each, str) and _NAMES.match(each) for each in value):
-        raise ValueError("a list of distributions' names is allowed, such as ['ruff']")
+        raise ValueError("use a list of distributions' names, such as ['ruff']")
     return list(value)
 
 
@@ -232,7 +232,7 @@ def _secrets(value: Any) -> list[str]:
     """Check a list of the names of Secrets."""
     is_list = isinstance(value, (list, tuple))
     if not is_list or not all(_is_name(each) for each in value):
-        raise ValueError("a list of the names of Secrets is allowed, such as ['registry']")
+        raise ValueError("use a list of the names of Secrets, such as ['registry']")
     return list(value)
 
 
@@ -307,7 +307,7 @@ def _tolerations(value: Any) -> list[dict[str, Any]]:
 
 def _tables(value: Any, example: str) -> list[Mapping[str, Any]]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(e, Mapping) for e in value):
-        raise ValueError(f"a list of tables is allowed, such as {example}")
+        raise ValueError(f"use a list of tables, such as {example}")
     return list(value)
 
 

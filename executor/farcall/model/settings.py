@@ -486,7 +486,7 @@ class Settings(BaseModel):
         """Refuse what AWS and the file system refuse later, in words that name no option."""
         is_document = field.field_name in _SECRET  # whose texts may have lines
         if has(HALVES if is_document else CONTROLS, value):
-            raise ValueError("text without control characters and lone surrogates is allowed")
+            raise ValueError("use text without control characters and lone surrogates")
         return value
 
     @field_validator("prefix")
@@ -494,7 +494,7 @@ class Settings(BaseModel):
     def _trim_prefix(cls, prefix: str) -> str:
         prefix = prefix.strip("/")
         if prefix and not is_key(prefix):
-            raise ValueError("no // is allowed, and no . or .. between slashes")
+            raise ValueError("use no //, and no . or .. between slashes")
         return prefix
 
     @field_validator("queue")
@@ -505,9 +505,7 @@ class Settings(BaseModel):
                 raise ValueError(_OBJECT_NAME)
             return queue
         if queue and not re.fullmatch(rf"{_NAME}|arn:.+", queue):
-            raise ValueError(
-                "a queue's name (up to 128 letters, digits, - and _) or its ARN is allowed"
-            )
+            raise ValueError("use a queue's name (up to 128 letters, digits, - and _) or its ARN")
         return queue or DEFAULT_QUEUE
 
     @field_validator("endpoint_url", "page_url")
@@ -914,7 +912,7 @@ def _allowed(option: str, problem: ErrorDetails) -> str:
     if problem["type"] == "string_pattern_mismatch":
         return PATTERNS.get(option, "it has characters that are not allowed")
     if problem["type"] == "dict_type":
-        return "a table is allowed, which is JSON in the environment and on the command line"
+        return "use a table, which is JSON in the environment and on the command line"
     text = problem["msg"].removeprefix("Value error, ")
     return text[0].lower() + text[1:]
 
@@ -927,23 +925,23 @@ _NO_OPTIONS = {CONFIG_VARIABLE, ENV_RUN, *JOB_ENVIRONMENT, *PLATFORM_ENVIRONMENT
 }
 """Variables that are ours; a job's region and workflow are options of what it submits, too."""
 
-_OBJECT_NAME = "an object's name (up to 253 lower-case letters, digits, - and .) is allowed"
+_OBJECT_NAME = "use an object's name (up to 253 lower-case letters, digits, - and .)"
 PATTERNS = {
-    "region": "a region's name, such as eu-west-1, is allowed",
-    "namespace": "a namespace's name (up to 63 lower-case letters, digits and -) is allowed",
+    "region": "use a region's name, such as eu-west-1",
+    "namespace": "use a namespace's name (up to 63 lower-case letters, digits and -)",
     **dict.fromkeys(("service_account", "priority_class", "s3_secret"), _OBJECT_NAME),
-    "image": "an image such as registry.example/mine:1, without blanks, is allowed",
-    "s3_bucket_name": "3 to 63 lower-case letters, digits, dots and hyphens are allowed, "
+    "image": "use an image such as registry.example/mine:1, without blanks",
+    "s3_bucket_name": "use 3 to 63 lower-case letters, digits, dots and hyphens, "
     "or the ARN of an access point in one region, or an empty text for none",
-    "batch_job_definition_name": "a definition's name, name:revision or ARN is allowed",
-    "batch_execution_role_name": "a role's name (up to 64 characters) or its ARN is allowed",
-    "batch_job_role_name": "a role's name (up to 64 characters) or its ARN is allowed",
-    "batch_job_log_group_name": "up to 512 letters, digits and _ / . # - are allowed",
-    "s3_kms_key_id": "a key's ID, its ARN, or an alias such as alias/mine or its ARN is allowed",
-    "prefix": "letters, digits and ! _ . * ' ( ) / - are allowed",
-    "instance_type": "an instance type such as p4d.24xlarge is allowed",
-    "share_identifier": "up to 255 letters and digits are allowed",
-    "endpoint_url": "a URL that begins with http:// or https:// is allowed",
-    "page_url": "a URL that begins with http:// or https:// is allowed, without a # and the token "
+    "batch_job_definition_name": "use a definition's name, name:revision or ARN",
+    "batch_execution_role_name": "use a role's name (up to 64 characters) or its ARN",
+    "batch_job_role_name": "use a role's name (up to 64 characters) or its ARN",
+    "batch_job_log_group_name": "use up to 512 letters, digits and _ / . # -",
+    "s3_kms_key_id": "use a key's ID, its ARN, or an alias such as alias/mine or its ARN",
+    "prefix": "use letters, digits and ! _ . * ' ( ) / -",
+    "instance_type": "use an instance type such as p4d.24xlarge",
+    "share_identifier": "use up to 255 letters and digits",
+    "endpoint_url": "use a URL that begins with http:// or https://",
+    "page_url": "use a URL that begins with http:// or https://, without a # and the token "
     "behind it, for Covalent's page shows it",
 }

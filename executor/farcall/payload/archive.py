@@ -164,8 +164,8 @@ def _target(source: Source) -> str:
     plain = posixpath.normpath(target) if target else ""
     if plain.startswith(("/", "../")) or plain == "..":
         raise SettingsError(
-            f"workspace maps {str(source.path)!r} to {target!r}: a relative path below the "
-            "folder in which it is unpacked is allowed",
+            f"workspace maps {str(source.path)!r} to {target!r}: use a relative path below "
+            "the folder in which it is unpacked",
             option="workspace",
         )
     return "" if plain == "." else plain
@@ -257,7 +257,7 @@ def _check_size(entries: dict[str, _Entry]) -> int:
     )
     if total > LARGEST_BYTES:
         raise SettingsError(
-            f"{told}; {LARGEST_BYTES / 1e9:g} GB are allowed: {_REMEDY}", option="workspace"
+            f"{told}; {LARGEST_BYTES / 1e9:g} GB is the limit: {_REMEDY}", option="workspace"
         )
     _log.warning("%s; %s", told, _REMEDY)
     return total

@@ -217,6 +217,6 @@ def _hashed(pieces: Iterable[Buffer]) -> Generator[Buffer, None, bytes]:
 def _too_large(size: int) -> TaskTooLargeError:
     return TaskTooLargeError(
         f"the arguments of a task are {size / 1e9:.1f} GB, and "
-        f"{_LARGEST_BYTES / 1e9:.0f} GB are allowed; store them where the task can read them, and "
-        "pass where that is"
+        f"the limit is {_LARGEST_BYTES / 1e9:.0f} GB; store them where the task can read them, "
+        "and pass their location"
     )

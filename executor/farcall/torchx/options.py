@@ -19,9 +19,9 @@ from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
 
 _TAKEN = {
-    bool: "true and false are allowed",
-    int: "a whole number is allowed",
-    dict[str, str]: "NAME:VALUE is allowed, several separated by semicolons",
+    bool: "use true or false",
+    int: "use a whole number",
+    dict[str, str]: "use NAME:VALUE, several separated by semicolons",
 }
 
 
@@ -129,7 +129,7 @@ def wrong_option(option: str, found: object, allowed: str) -> SettingsError:
     Args:
         option: Its name.
         found: The value; ``...`` for one that may be secret.
-        allowed: What is allowed.
+        allowed: The accepted values, as an instruction.
     """
     shown = "a text" if found is ... else repr(found)
     return SettingsError(

@@ -59,7 +59,7 @@ def check_replicas(roles: Sequence[Role], most: int, platform: str) -> None:
     """
     for role in roles:
         if role.num_replicas < 1:
-            raise wrong(role, "num_replicas", role.num_replicas, "1 or more is allowed")
+            raise wrong(role, "num_replicas", role.num_replicas, "use 1 or more")
     replicas = sum(role.num_replicas for role in roles)
     if replicas > most:
         each = ", ".join(f"role {role.name}: {role.num_replicas}" for role in roles)
@@ -87,12 +87,12 @@ def check_resource(role: Role) -> None:
         value = getattr(resource, what)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value):
-            raise wrong(role, f"resource.{what}", value, "a number is allowed")
+            raise wrong(role, f"resource.{what}", value, "use a number")
     if resource.memMB < _LEAST_MEMORY_MB:
-        allowed = f"{_LEAST_MEMORY_MB} or more is allowed"
+        allowed = f"use {_LEAST_MEMORY_MB} or more"
         raise wrong(role, "resource.memMB", resource.memMB, allowed)
     if resource.gpu > 0 and resource.gpu != int(resource.gpu):
-        raise wrong(role, "resource.gpu", resource.gpu, "a whole number is allowed")
+        raise wrong(role, "resource.gpu", resource.gpu, "use a whole number")
 
 
 def check_image(role: Role) -> None:
@@ -113,7 +113,7 @@ def most_retries(roles: Sequence[Role]) -> int:
     """
     for role in roles:
         if not isinstance(role.max_retries, int) or role.max_retries < 0:
-            raise wrong(role, "max_retries", role.max_retries, "a whole number is allowed")
+            raise wrong(role, "max_retries", role.max_retries, "use a whole number")
     return max((role.max_retries for role in roles), default=0)
 
 

@@ -70,7 +70,7 @@ def selection(
     """
     if streams not in (None, Stream.COMBINED):
         raise SettingsError(
-            f"streams is {Stream(streams).value}: both streams are one log; combined is allowed",
+            f"streams is {Stream(streams).value}: both streams are one log; use combined",
             option="streams",
         )
     try:
@@ -416,10 +416,8 @@ def _states(given: Any) -> frozenset[AppState]:
         try:
             found.add(name if isinstance(name, AppState) else AppState[str(name).upper()])
         except KeyError:
-            allowed = ", ".join(state.name for state in AppState)
-            raise SettingsError(
-                f"states has {name!r}: {allowed} are allowed", option="states"
-            ) from None
+            allowed = " or ".join(state.name for state in AppState)
+            raise SettingsError(f"states has {name!r}: use {allowed}", option="states") from None
     return frozenset(found)
 
 

@@ -263,7 +263,7 @@ def _mode(
 ) -> str:
     """Return what becomes of a workspace; where ``auto`` is none, that is told once."""
     if wanted not in _MODES:
-        raise wrong_option("workspace_mode", wanted, f"{', '.join(_MODES)} are allowed")
+        raise wrong_option("workspace_mode", wanted, f"use {' or '.join(_MODES)}")
     if wanted not in (AUTO, S3):
         return wanted
     home = _home_in(workspace)
@@ -318,7 +318,7 @@ def _sources(workspace: Workspace) -> list[Source]:
         path = project.removeprefix(_FILE_URL)
         if "://" in path:
             raise SettingsError(
-                f"workspace is {project!r}: a folder of this machine is allowed, or "
+                f"workspace is {project!r}: use a folder of this machine, or "
                 "workspace_mode=docker",
                 option="workspace",
             )

@@ -125,7 +125,7 @@ async def _logs(request: Request) -> Response:
     given = request.query_params
     stream = given.get("stream", "both")
     if stream not in (*STREAMS, "both"):
-        raise HTTPException(400, f"stream is {stream!r}: stdout, stderr and both are allowed")
+        raise HTTPException(400, f"stream is {stream!r}: use stdout, stderr or both")
     attempt = _number(given, "attempt", 10)
     tail = _number(given, "tail", _MOST_LINES)
     entry = await site.entry(_job_id(request))
@@ -225,7 +225,7 @@ def _unknown(request: Request) -> HTTPException:
 def _since(span: str) -> datetime:
     found = _SPAN.fullmatch(span)
     if found is None:
-        raise HTTPException(400, f"since is {span[:80]!r}: 30m, 12h and 7d are allowed")
+        raise HTTPException(400, f"since is {span[:80]!r}: use a duration such as 30m, 12h or 7d")
     return datetime.now(timezone.utc) - timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
@@ -234,7 +234,7 @@ def _number(given: Mapping[str, str], name: str, most: int) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
-        raise HTTPException(400, f"{name} is {text[:80]!r}: 1 to {most} are allowed")
+        raise HTTPException(400, f"{name} is {text[:80]!r}: use 1 to {most}")
     return int(text)
 
 

@@ -121,7 +121,7 @@ class Guard:
         if not (size.isascii() and size.isdecimal()):
             return answer(411, "the request must say how long it is (Content-Length)")
         if int(size[:20]) > MOST_BYTES:
-            return answer(413, f"the request is {size[:20]} bytes; {MOST_BYTES} are allowed")
+            return answer(413, f"the request is {size[:20]} bytes; the limit is {MOST_BYTES}")
         return None
 
 

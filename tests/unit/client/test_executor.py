@@ -24,7 +24,7 @@ def test_options_given_by_name_are_above_those_of_settings():
 
 @pytest.mark.parametrize("settings", [{"vcpu": 2}, 2, "vcpu=2"])
 def test_settings_are_no_other_object(settings):
-    with pytest.raises(SettingsError, match=r"settings is a \w+; a farcall.Settings is allowed"):
+    with pytest.raises(SettingsError, match=r"settings is a \w+; use a farcall.Settings"):
         BatchExecutor(settings)
 
 
@@ -34,7 +34,7 @@ def test_its_repr_has_what_was_given_and_no_secrets():
 
 
 def test_it_cannot_travel_and_says_what_can():
-    with pytest.raises(TaskNotPicklableError, match="a task may call another task"):
+    with pytest.raises(TaskNotPicklableError, match="A task can call another task"):
         pickle.dumps(BatchExecutor())
 
 

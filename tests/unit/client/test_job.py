@@ -158,5 +158,5 @@ async def test_a_job_that_batch_does_not_know_is_lost(session):
 
 
 async def test_lines_are_of_one_of_two_streams():
-    with pytest.raises(ValueError, match="stream is 'out'; stdout or stderr is allowed"):
+    with pytest.raises(ValueError, match="stream is 'out'; use stdout or stderr"):
         await anext(Job(handle_of()).logs(stream="out"))

@@ -72,7 +72,7 @@ def test_future_has_usage_after_delivery(pool, value):
 def test_a_call_without_a_job_is_not_run_again(make_pool):
     with make_pool(linger_s=30) as pool:
         future = pool.submit(scale, 3)
-        with pytest.raises(FarcallError, match="it was not accepted yet"):
+        with pytest.raises(FarcallError, match="Batch has not accepted it"):
             future.retry()
         future.cancel()
 
@@ -240,7 +240,7 @@ def test_a_pool_that_nobody_refers_to_ends_when_its_calls_have(make_pool, gate):
 
 
 def test_a_pool_does_not_travel(pool):
-    with pytest.raises(TaskNotPicklableError, match="a BatchPoolExecutor cannot travel"):
+    with pytest.raises(TaskNotPicklableError, match="a BatchPoolExecutor cannot be pickled"):
         pool.submit(scale, pool).result(PATIENCE_S)
 
 

@@ -185,7 +185,7 @@ def test_no_more_is_read_than_the_buffer_holds(make_pool):
     [
         ({"buffersize": 0}, ValueError, "buffersize must be None or > 0"),
         ({"buffersize": "2"}, TypeError, "buffersize must be an integer or None"),
-        ({"chunksize": 0}, SettingsError, "chunksize is 0; a whole number of at least 1"),
+        ({"chunksize": 0}, SettingsError, "chunksize is 0; use a whole number of at least 1"),
     ],
 )
 def test_wrong_numbers_are_refused_at_once(pool, wrong, error, text):

@@ -54,7 +54,7 @@ async def test_a_wrong_call_fails_where_it_is_made(task, args, kwargs):
 
 @pytest.mark.parametrize("chunksize", [0, -1, 1.0, True, "2", None])
 def test_a_chunksize_is_a_whole_number(task, chunksize):
-    with pytest.raises(SettingsError, match="chunksize is .*; a whole number of at least 1") as at:
+    with pytest.raises(SettingsError, match="chunksize is .*; use a whole number") as at:
         task.map([1], chunksize=chunksize)
     assert at.value.option == "chunksize"
 
@@ -62,7 +62,7 @@ def test_a_chunksize_is_a_whole_number(task, chunksize):
 @pytest.mark.parametrize("flag", ["return_exceptions", "progress"])
 @pytest.mark.parametrize("value", [1, "yes", None])
 def test_a_flag_is_true_or_false(task, flag, value):
-    with pytest.raises(SettingsError, match=f"{flag} is .*; True or False is allowed"):
+    with pytest.raises(SettingsError, match=f"{flag} is .*; use True or False"):
         task.map([1], **{flag: value})
 
 
@@ -88,7 +88,7 @@ def test_every_call_of_a_starmap_is_looked_at(task, calls):
 
 
 def test_an_item_of_a_starmap_has_the_arguments_of_a_call(task):
-    with pytest.raises(TypeError, match="item 1 of starmap is a int; a tuple"):
+    with pytest.raises(TypeError, match="item 1 of starmap is a int; use a tuple"):
         task.starmap([(1,), 2])
 
 

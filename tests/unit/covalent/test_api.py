@@ -59,7 +59,7 @@ def test_a_configuration_that_says_nothing_is_named(configuration, text):
 
 
 def test_an_address_that_is_no_url_is_refused():
-    with pytest.raises(FarcallError, match="'localhost'; a URL that begins with http"):
+    with pytest.raises(FarcallError, match="'localhost'; use a URL that begins with http"):
         Covalent.configured("localhost")
 
 

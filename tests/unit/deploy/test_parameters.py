@@ -42,7 +42,7 @@ def test_types_are_forgotten_that_were_chosen_for_other_processors():
         ({"warm_s": 600}, "whole minutes from 20m to 1w"),
         ({"warm_s": 1801}, "whole minutes from 20m to 1w"),
         ({"warm_s": 8 * 86400}, "whole minutes from 20m to 1w"),
-        ({"permissions_boundary": "mine"}, "the ARN of a policy is allowed"),
+        ({"permissions_boundary": "mine"}, "use the ARN of a policy"),
         ({"gpu": True, "compute": ("fargate",)}, "Fargate has no GPUs"),
         ({"gpu": True, "arm64": True}, "for x86_64 alone"),
         ({"arm64": True, "compute": ("fargate-spot",)}, "no ARM on Fargate Spot"),

@@ -59,7 +59,7 @@ def test_without_a_bucket_there_is_no_way_for_a_workspace(archive):
 
 
 def test_a_folder_of_a_container_is_named_from_its_root(archive):
-    with pytest.raises(SettingsError, match="is 'work'; an absolute path is allowed"):
+    with pytest.raises(SettingsError, match="is 'work'; use an absolute path"):
         workspaces.planned(Settings(batch_job_role_name="role"), archive, "work")
 
 

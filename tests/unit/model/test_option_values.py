@@ -55,7 +55,7 @@ def test_a_mount_is_made_whole(given, whole, monkeypatch):
 @pytest.mark.parametrize(
     ("mount", "said"),
     [
-        ("data:/data", "a list of tables is allowed"),
+        ("data:/data", "use a list of tables"),
         ({"type": "nfs", "src": "a", "dst": "/a"}, "one of volume, bind, device, not 'nfs'"),
         ({"type": "volume", "dst": "/a"}, "has a src, a claim's name"),
         ({"type": "volume", "src": "No_Claim", "dst": "/a"}, "not 'No_Claim'"),

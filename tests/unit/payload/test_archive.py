@@ -286,7 +286,7 @@ def test_much_data_is_warned_of_and_too_much_is_refused_unread(folder, caplog, m
     assert ".dockerignore" in caplog.text
     sparse(folder / "large.bin", 5_000_000_001)
     monkeypatch.setattr(module, "open_file", None)  # nothing is written
-    with pytest.raises(SettingsError, match=r"5,000 MB in 3 files.* 5 GB are allowed"):
+    with pytest.raises(SettingsError, match=r"5,000 MB in 3 files.* 5 GB is the limit"):
         packed(folder)
 
 

@@ -326,7 +326,7 @@ def test_a_shared_value_larger_than_an_upload_can_be_is_refused():
     large = Piece(bytes(32), 2**36 + 1, b"")
     task = replace(pack_function(double), shared=(large,))
     made = Bundle(Settings(), ROOT, "double", iter([(task, task)]), WORKFLOW, most=1, share=share)
-    with pytest.raises(TaskTooLargeError, match="68.7 GB, and 69 GB are allowed"):
+    with pytest.raises(TaskTooLargeError, match="68.7 GB, and the limit is 69 GB"):
         b"".join(made.pieces())
     assert share.asked == []
 

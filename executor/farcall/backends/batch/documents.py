@@ -314,9 +314,7 @@ def _fargate_memory(settings: Settings, mib: int) -> int:
         raise SettingsError("num_gpus must be 0 on Fargate, which has no GPUs", option="num_gpus")
     if settings.vcpu not in _FARGATE:
         allowed = ", ".join(f"{vcpu:g}" for vcpu in _FARGATE)
-        raise SettingsError(
-            f"vcpu is {settings.vcpu:g}: on Fargate {allowed} are allowed", option="vcpu"
-        )
+        raise SettingsError(f"vcpu is {settings.vcpu:g}: on Fargate use {allowed}", option="vcpu")
     allowed_mib = _FARGATE[settings.vcpu]
     for step in allowed_mib:
         if step >= mib:

@@ -196,7 +196,7 @@ def _check_ulimit(limit: Ulimit) -> None:
     if limit.name not in _ULIMITS:
         raise wrong("ulimits", limit.name, f"Batch has {', '.join(_ULIMITS)}")
     if not (is_whole(limit.soft) and is_whole(limit.hard)):
-        raise wrong("ulimits", limit, "two whole numbers are allowed")
+        raise wrong("ulimits", limit, "use two whole numbers")
     if 0 <= limit.hard < limit.soft:
         raise wrong("ulimits", limit, "the soft limit is at most the hard one")
 

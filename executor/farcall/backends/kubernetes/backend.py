@@ -236,7 +236,7 @@ def _checked(document: Any) -> dict[str, Any]:
     if kind not in _GIVEN_KINDS or not isinstance(name, str):
         allowed = ", ".join(f"{k} of {api}" for api, k in sorted(_GIVEN_KINDS))
         raise SettingsError(
-            f"an object of the requests is {kind[1]!r} of {kind[0]!r}: {allowed} are allowed"
+            f"an object of the requests is {kind[1]!r} of {kind[0]!r}: use {allowed}"
         )
     found: dict[str, Any] = copy.deepcopy(document)
     return found

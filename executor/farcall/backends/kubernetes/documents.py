@@ -128,7 +128,7 @@ def _check_container(container: Mapping[str, Any], *, has_command: bool) -> None
 def _named(spec: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
     found = spec.get(key, [])
     if not isinstance(found, list):
-        raise _refused(f"spec.{key}", "a list is allowed")
+        raise _refused(f"spec.{key}", "use a list")
     for each in found:
         if not isinstance(each, Mapping) or not isinstance(each.get("name"), str):
             raise _refused(
@@ -142,7 +142,7 @@ def _named(spec: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
 def _table(document: Mapping[str, Any], key: str, where: str = "") -> Mapping[str, Any]:
     found = document.get(key, {})
     if not isinstance(found, Mapping):
-        raise _refused(f"{where}{key}", "a table is allowed")
+        raise _refused(f"{where}{key}", "use a table")
     return found
 
 
@@ -674,7 +674,7 @@ def _check_mount(mount: Mount) -> None:
         )
     if isinstance(mount, ClaimMount):
         if not _OBJECT.fullmatch(mount.claim):
-            raise wrong("mounts", mount.claim, "the name of a PersistentVolumeClaim is allowed")
+            raise wrong("mounts", mount.claim, "use the name of a PersistentVolumeClaim")
     elif not mount.source.startswith("/"):
         raise wrong("mounts", mount.source, "a path on the node begins with /")
 

@@ -256,7 +256,7 @@ def check(job: JobSpec) -> None:
             documents.check_group(group)
     if job.nodes > _MOST_NODES:
         raise SettingsError(
-            f"the job has {job.nodes} nodes: {_MOST_NODES} are allowed; ask for fewer",
+            f"the job has {job.nodes} nodes: the limit is {_MOST_NODES}",
             option="nodes",
         )
     if is_volcano(job) and object_name(job.name)[0].isdigit():

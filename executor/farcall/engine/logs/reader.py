@@ -256,11 +256,11 @@ class Mark:
 def _check(streams: Collection[str], attempt: int | None, tail: int | None) -> None:
     unknown = [stream for stream in streams if stream not in STREAMS]
     if unknown or not streams:
-        raise ValueError(f"streams is {streams!r}; {' and '.join(STREAMS)} are allowed")
+        raise ValueError(f"streams is {streams!r}; use {' or '.join(STREAMS)}")
     if attempt is not None and attempt < 1:
         raise ValueError(f"attempt is {attempt}; attempts are counted from 1")
     if tail is not None and tail < 0:
-        raise ValueError(f"tail is {tail}; a number of lines is allowed, 0 among them")
+        raise ValueError(f"tail is {tail}; use a number of lines, at least 0")
 
 
 def _is_past(moment: datetime) -> bool:

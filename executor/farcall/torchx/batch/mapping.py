@@ -250,8 +250,8 @@ class _Groups:
         if wanted is None:
             return role.resource.memMB / 1024
         if not 0 < wanted <= role.resource.memMB:
-            most = f"at most the {role.resource.memMB} MiB of memory of role {role.name}"
-            raise wrong_option("shm_size", wanted, f"{most}, and at least 0, is allowed")
+            most = f"the {role.resource.memMB} MiB of memory of role {role.name}"
+            raise wrong_option("shm_size", wanted, f"use 0 to {most}")
         return wanted / 1024
 
 
@@ -280,7 +280,7 @@ def _check_resource(role: Role, *, is_fargate: bool) -> None:
     roles.check_resource(role)
     resource = role.resource
     if resource.cpu > 0 and resource.cpu != int(resource.cpu) and not is_fargate:
-        allowed = "on EC2 a whole number is allowed; round it up, or take platform=fargate"
+        allowed = "use a whole number on EC2, or platform=fargate"
         raise wrong(role, "resource.cpu", resource.cpu, allowed)
 
 
@@ -332,7 +332,7 @@ def _volume(role: Role, mount: VolumeMount) -> EfsMount:
     """Read a volume as Kubernetes' driver of EFS writes it: file system, folder, access point."""
     parts = mount.src.split(":")
     if len(parts) > 3:
-        allowed = "fs-..., fs-...:/folder or fs-...::fsap-... is allowed"
+        allowed = "use fs-..., fs-...:/folder or fs-...::fsap-..."
         raise wrong(role, "mounts", mount.src, allowed)
     system, folder, point = (*parts, "", "")[:3]
     return EfsMount(

@@ -130,7 +130,7 @@ class BatchOptions(FarcallOptions):
             SettingsError: An option has a wrong value, in words of TorchX where it is one of its.
         """
         if self.platform not in (EC2, FARGATE):
-            raise wrong_option("platform", self.platform, f"{EC2} and {FARGATE} are allowed")
+            raise wrong_option("platform", self.platform, f"use {EC2} or {FARGATE}")
         app: dict[str, Any] = {
             "backend": BATCH,
             # Those of functions, in farcall.toml, say nothing of apps.
@@ -159,7 +159,7 @@ class BatchOptions(FarcallOptions):
         if given:
             found = _document(given)
         if not isinstance(found, dict):
-            allowed = "a JSON object, or the path of a file with one, is allowed"
+            allowed = "use a JSON object, or the path of a file with one"
             raise _wrong_extra(given, allowed)
         if self.is_fargate:
             found.setdefault("platformCapabilities", ["FARGATE"])
@@ -193,5 +193,5 @@ def _limit(text: str) -> Ulimit:
     name, _, rest = text.strip().partition(":")
     soft, _, hard = rest.partition(":")
     if not name or not _WHOLE.fullmatch(soft) or not _WHOLE.fullmatch(hard):
-        raise wrong_option("ulimits", text, "name:soft:hard is allowed, such as nofile:1024:4096")
+        raise wrong_option("ulimits", text, "use name:soft:hard, such as nofile:1024:4096")
     return Ulimit(name, int(soft), int(hard))

@@ -162,7 +162,7 @@ def _check_options(options: KubernetesOptions) -> None:
     for option in ("reserved_millicpu", "reserved_memmb", "efa_device_count"):
         value = getattr(options, option)
         if value is not None and value < 0:
-            raise wrong_option(option, value, "0 or more is allowed")
+            raise wrong_option(option, value, "use 0 or more")
 
 
 def _attempts(of: Sequence[Role]) -> int:
@@ -281,7 +281,7 @@ class _Groups:
             devices[EFA_DEVICE] = wanted
         for name, number in devices.items():
             if not isinstance(number, int) or number < 0:
-                raise wrong(role, f"resource.devices[{name!r}]", number, "a number is allowed")
+                raise wrong(role, f"resource.devices[{name!r}]", number, "use a number")
         return {name: number for name, number in devices.items() if number}
 
     def _requests(self, role: Role) -> dict[str, str]:
@@ -307,8 +307,8 @@ class _Groups:
         if wanted is None:
             return role.resource.memMB / 1024
         if not 0 < wanted <= role.resource.memMB:
-            most = f"at most the {role.resource.memMB} MiB of memory of role {role.name}"
-            raise wrong_option("shm_size", wanted, f"{most}, and at least 0, is allowed")
+            most = f"the {role.resource.memMB} MiB of memory of role {role.name}"
+            raise wrong_option("shm_size", wanted, f"use 0 to {most}")
         return wanted / 1024
 
 
@@ -328,7 +328,7 @@ def _mounts(role: Role) -> tuple[list[Mount], list[Device]]:
 def _node_selector(role: Role) -> dict[str, str]:
     found = roles.instance_types([role]).get(role.name, "")
     if not _LABEL.fullmatch(found):
-        allowed = "up to 63 letters, digits and - _ . are allowed"
+        allowed = "use up to 63 letters, digits and - _ ."
         raise wrong(role, f"resource.capabilities[{K8S_ITYPE!r}]", found, allowed)
     return {K8S_ITYPE: found} if found else {}
 
@@ -339,7 +339,7 @@ def _ports(role: Role) -> dict[str, int]:
             allowed = "a port's name has up to 15 lower-case letters, digits and hyphens"
             raise wrong(role, "port_map", name, allowed)
         if not 1 <= port <= 65535:
-            raise wrong(role, f"port_map[{name!r}]", port, "1 to 65535 are allowed")
+            raise wrong(role, f"port_map[{name!r}]", port, "use 1 to 65535")
     return dict(role.port_map)
 
 

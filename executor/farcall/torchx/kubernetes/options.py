@@ -153,7 +153,7 @@ def _toleration(taint: str) -> dict[str, str]:
     """Read a toleration as kubectl writes the taint."""
     found = _TAINT.fullmatch(taint.strip())
     if found is None or (found["effect"] or _EFFECTS[0]) not in _EFFECTS:
-        allowed = f"key=value:effect, key:effect or key is allowed; effects: {', '.join(_EFFECTS)}"
+        allowed = f"use key=value:effect, key:effect or key; effects: {', '.join(_EFFECTS)}"
         raise wrong_option("tolerations", taint, allowed)
     toleration = {"key": found["key"], "operator": "Exists"}
     if found["value"] is not None:

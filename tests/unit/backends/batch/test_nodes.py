@@ -215,7 +215,7 @@ def test_what_no_request_holds_is_refused():
 
 WRONG = {
     "no image": (command(image=" "), {}, "image is ' '"),
-    "a text for a command": (command(command="echo hi"), {}, "a list of texts is allowed"),
+    "a text for a command": (command(command="echo hi"), {}, "use a list of strings"),
     "no node": (command(count=0), {}, "count is 0"),
     "too many nodes": (command(count=1001), {}, "the job has 1001 nodes: Batch allows 1000"),
     "half a vCPU": (command(vcpu=0.5), {}, "vcpu is 0.5: on EC2"),
@@ -229,7 +229,7 @@ WRONG = {
     "a path twice": (
         command(mounts=[BindMount("/a", "/b"), BindMount("/c", "/b")]),
         {},
-        "allowed once",
+        "only once",
     ),
     "a claim of Kubernetes": (
         command(mounts=[ClaimMount("data", "/b")]),

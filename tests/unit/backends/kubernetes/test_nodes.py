@@ -202,7 +202,7 @@ def test_what_is_wrong_with_a_group_is_said_with_its_place():
 
 
 def test_too_many_nodes_are_refused():
-    with pytest.raises(SettingsError, match="1001 nodes: 1000 are allowed"):
+    with pytest.raises(SettingsError, match="1001 nodes: the limit is 1000"):
         nodes.objects(command(shell(count=1001)))
 
 

@@ -84,9 +84,9 @@ def test_resources_are_those_of_the_role():
     [
         (sized(mib=0), "role trainer: resource.memMB is 0"),
         (sized(mib=-1), "role trainer: resource.memMB is -1"),
-        (sized(cpu=0.5), "role trainer: resource.cpu is 0.5: on EC2 a whole number"),
+        (sized(cpu=0.5), "role trainer: resource.cpu is 0.5: use a whole number on EC2"),
         (sized(gpu=0.5), "role trainer: resource.gpu is 0.5"),
-        (sized(cpu="2"), "role trainer: resource.cpu is '2': a number"),
+        (sized(cpu="2"), "role trainer: resource.cpu is '2': use a number"),
         (sized(mib=math.nan), "role trainer: resource.memMB is nan"),
     ],
 )
@@ -104,7 +104,7 @@ def test_shared_memory_is_all_of_the_memory_or_what_the_option_says():
     assert planned(app()).groups[0].shm_size == 128 / 1024
     assert planned(app(), shm_size=64).groups[0].shm_size == 64 / 1024
     assert planned(app(), shm_size=0).groups[0].shm_size is None
-    assert "at most the 128 MiB of memory of role trainer" in refused(app(), shm_size=129)
+    assert "use 0 to the 128 MiB of memory of role trainer" in refused(app(), shm_size=129)
 
 
 def test_different_instance_types_are_refused_by_their_roles():

@@ -66,7 +66,7 @@ def test_the_priority_is_one_within_a_share():
         ("bucket", "My_Bucket!", "3 to 63"),
         ("timeout_s", 5, "greater than or equal to 60"),
         ("retry_on", "never", "'failure' or 'infrastructure'"),
-        ("platform", "eks", "ec2 and fargate are allowed"),
+        ("platform", "eks", "use ec2 or fargate"),
         ("job_definition_extra", "[1]", "no file"),
         ("job_definition_extra", "{a: [", "neither JSON nor YAML"),
     ],
@@ -133,9 +133,9 @@ def test_only_names_of_torchx_are_left_in_a_sentence():
 @pytest.mark.parametrize(
     ("option", "text", "said"),
     [
-        ("timeout_s", "soon", "a whole number is allowed"),
-        ("privileged", "maybe", "true and false are allowed"),
-        ("secrets", "TOKEN", "NAME:VALUE is allowed"),
+        ("timeout_s", "soon", "use a whole number"),
+        ("privileged", "maybe", "use true or false"),
+        ("secrets", "TOKEN", "use NAME:VALUE"),
     ],
 )
 def test_a_text_of_another_type_is_refused_by_the_option_s_name(option, text, said):

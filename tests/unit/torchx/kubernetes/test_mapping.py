@@ -141,7 +141,7 @@ def test_shared_memory_is_all_of_the_memory_unless_it_is_not_to_be():
         return group.shm_size
 
     assert (size(), size(shm_size=0), size(shm_size=512)) == (1, None, 0.5)
-    assert "shm_size is 2048: at most the 1024 MiB" in refused(
+    assert "shm_size is 2048: use 0 to the 1024 MiB" in refused(
         app(role(resource=sized(mib=1024))), shm_size=2048
     )
 
