@@ -1,9 +1,8 @@
-"""Retry reporter: how each failed attempt ended that Batch follows with another, as it happens.
+"""Retry reporter: logs each failed attempt that Batch follows with another.
 
-Batch lists a plain job's ended attempts. Of an array's children it would have to be asked one by
-one, so the bucket is listed: a container stores what came of such an attempt under ``attempts/``.
-One whose host went away stored nothing, and Batch's words stand for it. All this is a courtesy: it
-may fail, and then a task's end is told without it.
+Batch describes the attempts of a single job. Array tasks would need one request each, so the
+bucket is listed instead: a container stores the outcome of such an attempt under ``attempts/``. If
+its instance was lost, Batch's reason is logged. These messages are best-effort.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from farcall_runtime.contract import CallStatus, ExitCode, Location, OutcomeStat
 _log = logging.getLogger("farcall")
 
 _LINES = 5
-"""Attempts told of one by one, before the others of the same minute are only counted."""
+"""Maximum attempts logged individually per minute; further ones are only counted."""
 
 _WINDOW_S = 60.0
 _PAGE = 1000
 _PAGE_S = 1.0
-"""A bundle is listed again only after so long for each page that it took."""
+"""Minimum interval between two listings of a bundle, per page of the listing, in seconds."""
 
 _LARGEST_BYTES = 1024 * 1024
-"""What a larger one holds is the task's output, most of it, and not worth the memory."""
+"""Maximum size of an attempt's outcome that is read; most of a larger one is output."""
 
 
 class AttemptReporter:
-    """Warns of failed attempts while the task they belong to goes on."""
+    """Warns of failed attempts while their tasks continue."""
 
     def __init__(self, backend: Backend, stores: Stores) -> None:
         self._backend = backend
@@ -55,12 +54,12 @@ class AttemptReporter:
         self._window: asyncio.TimerHandle | None = None
 
     def note(self, watch: Watch, index: int, detail: JobDetail) -> None:
-        """Take in what Batch says of a task.
+        """Record Batch's description of a task.
 
         Args:
-            watch: The job that it belongs to.
-            index: Number of the task.
-            detail: A plain job or a child of an array.
+            watch: The task's job.
+            index: Index of the task.
+            detail: Description of a single job or an array task.
         """
         known = watch.tried.get(index, 0)
         if index in watch.waiting and detail.attempts > known and _goes_on(detail):
@@ -69,18 +68,18 @@ class AttemptReporter:
             self._start()
 
     def look(self, watch: Watch) -> None:
-        """List what children's failed attempts stored, unless that was done just now."""
+        """List the outcomes of array tasks' failed attempts, unless listed recently."""
         if clock.now() >= self._rests.get(watch, 0.0):
             self._looks[watch] = None
             self._start()
 
     def forget(self, watch: Watch) -> None:
-        """Tell no more of a job."""
+        """Stop reporting a job."""
         self._looks.pop(watch, None)
         self._rests.pop(watch, None)
 
     async def close(self) -> None:
-        """Stop, and say how many were not told of."""
+        """Stop reporting, and log how many attempts were not logged individually."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

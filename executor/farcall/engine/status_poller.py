@@ -1,9 +1,9 @@
-"""Status poller: what Batch is asked about the jobs that are waited for, and when.
+"""Status poller: which jobs are described by Batch, and when.
 
-Outcomes show in the bucket. Batch is asked about what died without one: of every plain job and
-array its status, of an array those children that failed where there are more than before, and of
-tasks whose outcome is missing how they ended. One call follows the other, at the pace that
-the backend keeps for such calls, however many jobs wait.
+Outcomes appear in the bucket. Batch is polled for jobs that died without one: for the status of
+each single job and array, for an array's failed tasks if their number has grown, and for finished
+tasks whose outcome is missing. Requests are sequential, at the rate that the backend allows,
+regardless of the number of jobs.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ _NOT_STARTED = (JobStatus.SUBMITTED, JobStatus.PENDING, JobStatus.RUNNABLE)
 _NEAREST_S = 0.15
 _SHARE_AT_FIRST = 0.3
 _SHARE_OF_WAIT = 0.1
-"""A question may be late by this share of the time since something was seen to happen. At first it
-is a larger one, up to the shortest pause, where Batch is near."""
+"""Shares of the time since the last observed change by which a poll may be late. The first one
+applies up to the shortest interval, to local endpoints.
+"""
 
 _LONGEST_S = 3600.0
 _REPORT_AGAIN_S = 600.0
 """Minimum interval between two warnings that no job starts, in seconds."""
 
 _TOGETHER_S = 0.1
-"""What is due this much later is asked for with what is due now."""
+"""Jobs that are due within this time share the current request."""
 
 
 class StatusPoller:
-    """Asks Batch about watched jobs, again and again.
+    """Polls Batch for the status of tracked jobs.
 
     Args:
-        backend: Where the jobs run.
-        watches: By ID, the jobs.
-        on_news: Is told of a job to which something happened.
-        reporter: Is told of jobs of which attempts may have failed.
-        trouble: Is told of questions that fail.
-        timing: How often is asked, and when a job is lost.
+        backend: Platform that runs the jobs.
+        watches: Tracked jobs by ID.
+        on_news: Called with a job whose status has changed.
+        reporter: Notified of jobs with failed attempts.
+        trouble: Notified of failed requests.
+        timing: Polling intervals, and when a job is lost.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class StatusPoller:
         self._check_idle_at = 0.0
 
     def hurry(self, watch: Watch) -> None:
-        """Ask soon about a job that is new, or to which something happens."""
+        """Poll soon, because a job is new or a change is expected."""
         watch.news = clock.now()
         watch.ask_at = min(watch.ask_at, watch.news + self._shortest_s)
         if watch.ask_at < self._rests_until:
@@ -90,18 +91,18 @@ class StatusPoller:
             self._task = asyncio.ensure_future(self._run())
 
     def look_for(self, watch: Watch, indexes: list[int]) -> None:
-        """Ask how tasks ended that left no outcome, and tell."""
+        """Describe finished tasks without an outcome, and notify their callers."""
         self._missing.setdefault(watch, {}).update(dict.fromkeys(indexes))
         self._wake.set()
 
     def forget(self, watch: Watch) -> None:
-        """Ask no more about a job."""
+        """Stop polling a job."""
         self._missing.pop(watch, None)
         if not self._watches:
             self._wake.set()
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Stop polling."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -118,7 +119,7 @@ class StatusPoller:
         self._patience.end()
 
     async def _rest(self) -> None:
-        """Wait until there is something to ask."""
+        """Wait until a poll is due."""
         self._wake.clear()
         self._rests_until = min((w.ask_at for w in self._watches.values()), default=math.inf)
         if self._missing:
@@ -131,7 +132,7 @@ class StatusPoller:
 
     @property
     def _shortest_s(self) -> float:
-        """How soon is asked after something happened."""
+        """Polling interval right after a change."""
         is_near = self._backend.meter.quickest_s < self._timing.near_s
         return min(_NEAREST_S, self._pause_s) if is_near else self._pause_s
 
@@ -146,10 +147,10 @@ class StatusPoller:
     # --- jobs as a whole ----------------------------------------------------------------------
 
     def _due(self) -> list[Watch]:
-        """Return the jobs to ask about in one call.
+        """Return the jobs of the next request.
 
-        Where there are more than one call takes, half of it is for those to which something
-        happened last: they are the nearest to their end. The others take turns.
+        If more jobs are due than one request can describe, half of the request is for the jobs
+        with the most recent changes, which are most likely to finish. The others take turns.
         """
         soon = clock.now() + _TOGETHER_S
         due = [watch for watch in self._watches.values() if watch.ask_at <= soon]
@@ -160,7 +161,7 @@ class StatusPoller:
         return list(islice(dict.fromkeys([*lively, *due]), self._together))
 
     async def _ask_jobs(self, watches: list[Watch]) -> int:
-        """Ask for jobs; return for how many."""
+        """Describe jobs; return their number."""
         if not watches:
             return 0
         heads = {watch: head for watch in watches if (head := _head(watch))}
@@ -183,7 +184,7 @@ class StatusPoller:
         return len(watches)
 
     def _note_unseen(self, watch: Watch) -> None:
-        """A job may be missing right after its submission, and forever once Batch forgot it."""
+        """Record that Batch does not know a job: it is very new, or forgotten."""
         now = clock.now()
         watch.unseen_since = watch.unseen_since or now
         if now - watch.unseen_since > self._timing.lost_after_s:
@@ -191,7 +192,7 @@ class StatusPoller:
             self._on_news(watch)
 
     async def _learn(self, watch: Watch, detail: JobDetail) -> int:
-        """Take in what Batch says of a job; return how many pages of children were listed."""
+        """Record Batch's description of a job; return the number of listed pages."""
         watch.unseen_since = None
         is_first = watch.detail is None
         if watch.take(detail):
@@ -220,7 +221,7 @@ class StatusPoller:
         return pages
 
     def _report_idle(self) -> None:
-        """Warn if no watched job has started for a while, so that a full queue is no riddle."""
+        """Warn if no tracked job has started for a while."""
         now = clock.now()
         if now < self._check_idle_at:
             return
@@ -251,13 +252,14 @@ class StatusPoller:
         )
 
     async def _look_after_blocked(self, details: dict[Watch, JobDetail | None]) -> None:
-        """Tell of jobs that cannot be started, and end them when nobody need hope any more.
+        """Report jobs that cannot start, and terminate those that cannot recover.
 
-        That is after ``stuck_timeout_s``, or sooner where the platform says what does not heal.
+        A job is terminated after ``stuck_timeout_s``, or earlier if the platform's reason is known
+        to be permanent.
 
         Args:
-            details: What the platform says of each plain job or array, or of an array's child that
-                may be next.
+            details: The platform's description of each single job or array, or of the array task
+                at the head of the queue.
         """
         now = clock.now()
         new: dict[tuple[str, str, str], list[Watch]] = {}
@@ -301,7 +303,7 @@ class StatusPoller:
     # --- tasks that left no outcome -----------------------------------------------------------
 
     async def _ask_missing(self) -> int:
-        """Ask how tasks ended that left no outcome, and tell; return how many were asked for."""
+        """Describe finished tasks without an outcome; return their number."""
         if not self._missing or clock.now() + _TOGETHER_S < self._missing_at:
             return 0
         asked = self._take_missing()
@@ -317,13 +319,13 @@ class StatusPoller:
         return len(asked)
 
     def _take_missing(self) -> list[tuple[Watch, int]]:
-        """Return tasks to ask for in one call, an equal part for each job."""
+        """Return tasks for one request, an equal share for each job."""
         watches = list(self._missing)[: self._together]
         share = self._together // len(watches)
         return [(w, index) for w in watches for index in islice(self._missing[w], share)]
 
     def _tell(self, watch: Watch, index: int, detail: JobDetail | None) -> bool:
-        """Tell how a task ended; return False if that is not known yet."""
+        """Notify the callers of a finished task; return False if its end is not known yet."""
         if index not in watch.waiting:
             return False
         now = clock.now()

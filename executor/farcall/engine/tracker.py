@@ -1,7 +1,8 @@
-"""Job tracker: learns how every task that is waited for ended, and tells those who wait.
+"""Job tracker: detects how each tracked task ended, and notifies the waiting callers.
 
-An outcome shows in a listing of the run's inbox, the moment the container stored it and however
-many tasks wait. Batch itself is asked more slowly beside it, about what died without an outcome.
+An outcome appears in the listing of the run's prefix as soon as the container has stored it,
+with one listing for all tasks. Batch is polled more slowly, to detect tasks that died without
+an outcome.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ _COALESCE_S = 0.01
 
 
 class Tracker:
-    """Follows every task of one event loop and account.
+    """Tracks all tasks of one event loop and account.
 
     Args:
-        backend: Where the jobs run.
+        backend: Platform that runs the jobs.
         stores: The buckets.
-        timing: How often is looked and asked, and for how long.
+        timing: Polling intervals and limits.
 
     Attributes:
-        trouble: What keeps it from looking at the moment, if anything does.
+        trouble: Current failure of the tracker's own requests, if any.
     """
 
     def __init__(self, backend: Backend, stores: Stores, timing: Timing) -> None:
@@ -61,18 +62,17 @@ class Tracker:
         tell: OnArrival,
         is_full: IsFull | None = None,
     ) -> None:
-        """Follow tasks of a job to their end.
+        """Track tasks of a job until they have finished.
 
         Args:
-            job: The job. A command job's only task is number 0.
-            indexes: Numbers of the tasks.
-            settings: The options it was made with.
-            tell: Called once for each task, on the event loop.
-            is_full: Asked before each look: while it is true the job's outcomes are not looked
-                for, because enough of those that were told of lie unfetched. It is asked at
-                least four times a second, so whoever fetches 4000 a second is kept busy by a limit
-                of 1000.
-                Who stops fetching says so by `unwatch`.
+            job: The job. The only task of a command job has index 0.
+            indexes: Indexes of the tasks.
+            settings: Options of the job.
+            tell: Called once per task, on the event loop.
+            is_full: Back-pressure, called before each poll: while it returns True, the job's
+                outcomes are not listed, because enough known outcomes are waiting to be fetched.
+                It is called at least four times a second, so a limit of 1000 allows 4000 fetches a
+                second. A caller that stops fetching calls `unwatch`.
         """
         if self._is_closed:
             for index in indexes:
@@ -92,38 +92,39 @@ class Tracker:
         self._status_poller.hurry(watch)
 
     def unwatch(self, job_id: str, tell: OnArrival) -> None:
-        """Follow a job no more for one of those who wait; the job goes on.
+        """Stop tracking a job for one caller; the job continues.
 
         Args:
             job_id: The job's ID.
-            tell: What was given to `watch`; it is not called any more.
+            tell: The callback passed to `watch`; it is not called again.
         """
         if job_id in self._watches:
             self._watches[job_id].leave(tell)
 
     def submission(self, job_id: str) -> Submission | None:
-        """Return what a job carries that is waited for; None of a command and of all others."""
+        """Return the submission of a tracked job; None for command jobs and unknown jobs."""
         watch = self._watches.get(job_id)
         return watch.submission if watch is not None and watch.leaves_outcomes else None
 
     def latest(self, job_id: str) -> JobDetail | None:
-        """Return what Batch said last of a job as a whole; it asks nobody.
+        """Return the last known description of a job, without an API request.
 
         Args:
-            job_id: The job's ID, of an array the parent's.
+            job_id: The job's ID; for an array the parent's.
 
         Returns:
-            The description without its environment; None if Batch said nothing yet, or nobody
-            waits for the job any more.
+            The description without its environment; None if Batch has not described the job yet,
+                or
+            if the job is not tracked.
         """
         watch = self._watches.get(job_id)
         return None if watch is None else watch.detail
 
     def hurry(self, job_ids: Iterable[str]) -> None:
-        """Look again soon: something happens to jobs.
+        """Poll jobs soon, because a change is expected.
 
         Args:
-            job_ids: IDs of jobs, arrays or children of arrays.
+            job_ids: IDs of jobs, arrays or array tasks.
         """
         for job_id in {job_id.partition(":")[0] for job_id in job_ids}:
             watch = self._watches.get(job_id)
@@ -132,7 +133,7 @@ class Tracker:
                 self._status_poller.hurry(watch)
 
     async def detail(self, job_id: str) -> JobDetail | None:
-        """Return what Batch says of a job now; many askers share one call.
+        """Return Batch's current description of a job; concurrent callers share one request.
 
         Raises:
             ServiceError: Batch refused the call.
@@ -140,7 +141,7 @@ class Tracker:
         return await asyncio.shield(self._details.ask(job_id))
 
     async def close(self) -> None:
-        """Stop looking, and tell those who wait, and those who come later. Jobs go on."""
+        """Stop polling and notify current and future callers. Jobs continue."""
         self._is_closed = True
         await self._status_poller.close()
         await self._reporter.close()

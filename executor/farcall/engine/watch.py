@@ -1,4 +1,4 @@
-"""Watch on a job: the tasks of it that somebody waits for, and the ways in which a wait ends."""
+"""Tracked job: the tasks of one job with waiting callers, and the failures of tracking."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _SAY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A task ended and left no outcome.
+    """A task has finished without an outcome.
 
     Attributes:
-        detail: What Batch says of it; None if Batch no longer knows it.
-        error: Set where it was not the task that failed but the looking for it; the job may go on.
+        detail: Batch's description of the task; None if Batch no longer knows it.
+        error: Set if tracking failed and not the task; the job may continue.
     """
 
     detail: JobDetail | None
@@ -40,11 +40,11 @@ class Ended:
 
 
 class ClosedError(FarcallError):
-    """The tracker was closed while somebody waited; another can follow the job on."""
+    """The tracker was closed while a caller waited; another tracker can follow the job."""
 
 
 class UnseenError(ServiceError):
-    """A job could not be looked for any longer; it goes on, and who waits again follows it."""
+    """Polling failed for too long; the job continues, and waiting again tracks it."""
 
 
 Arrival: TypeAlias = Arrived | Ended
@@ -54,27 +54,27 @@ IsFull: TypeAlias = Callable[[], bool]
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """The tasks of one job that somebody waits for. There may be 10,000 of these.
+    """The tasks of one job that callers wait for. A client can have 10,000 of these objects.
 
     Attributes:
-        job: The job. A command job is one task, which leaves no outcome.
-        settings: The options it was made with.
-        on_empty: Is told when nobody waits any more.
-        full: Tells whether what arrived lies unfetched, so that more need not be looked for; None
-            where that never is so.
-        waiting: By number of the task, who is to be told of its end.
-        detail: What Batch said last of the job as a whole, without its environment.
-        ended: Tasks that have ended and whose outcome was not seen yet; the detail is None until
-            Batch was asked for it.
-        news: When something was last seen to happen on Batch.
-        ask_at: When Batch is to be asked again.
-        failed: Number of failed children when they were last listed.
-        unseen_since: When Batch began not to know the job.
-        children_unseen_since: When Batch began not to know children that have ended.
-        blocked_since: When Batch began to say that it cannot place the job.
-        blocked_told: Whether that was told.
-        stuck: Whether it was terminated for that.
-        tried: By number of the task, how many of its attempts are known to have failed.
+        job: The job. A command job is one task without an outcome.
+        settings: Options of the job.
+        on_empty: Called when no caller waits any more.
+        full: Back-pressure: whether too many known outcomes are waiting to be fetched. None:
+            never.
+        waiting: Task index to the callbacks of its waiting callers.
+        detail: Batch's last description of the whole job, without its environment.
+        ended: Finished tasks whose outcome was not found yet, each with its description, or None
+            until Batch has described it.
+        news: Time of the last observed change.
+        ask_at: Time of the next status request.
+        failed: Number of failed array tasks at the last listing.
+        unseen_since: Time since which Batch does not know the job.
+        children_unseen_since: Time since which Batch does not know finished array tasks.
+        blocked_since: Time since which Batch reports that it cannot place the job.
+        blocked_told: Whether that was logged.
+        stuck: Whether the job was terminated for that reason.
+        tried: Task index to the number of its attempts that are known to have failed.
     """
 
     job: Submission | CommandSubmission
@@ -96,22 +96,22 @@ class Watch:
 
     @property
     def submission(self) -> Submission:
-        """The job, which leaves outcomes."""
+        """The job, which stores outcomes."""
         assert isinstance(self.job, Submission)  # noqa: S101 - says so to the type checker
         return self.job
 
     @property
     def leaves_outcomes(self) -> bool:
-        """Whether outcomes are looked for."""
+        """Whether the job's tasks store outcomes."""
         return isinstance(self.job, Submission)
 
     @property
     def is_full(self) -> bool:
-        """Whether what arrived lies unfetched."""
+        """Whether too many known outcomes are waiting to be fetched."""
         return self.full is not None and self.full()
 
     def deliver(self, index: int, arrival: Arrival) -> None:
-        """Tell those who wait for a task how it ended."""
+        """Notify the callers that wait for a task."""
         self.ended.pop(index, None)
         told = self.waiting.pop(index, ())
         for tell in told:
@@ -120,12 +120,12 @@ class Watch:
             self.on_empty(self)
 
     def give_up(self, error: FarcallError) -> None:
-        """Tell everybody that the looking failed."""
+        """Notify all callers that tracking failed."""
         for index in list(self.waiting):
             self.deliver(index, Ended(None, error))
 
     def leave(self, tell: OnArrival) -> None:
-        """Let go of one of those who wait."""
+        """Remove one caller."""
         for index, told in list(self.waiting.items()):
             left = tuple(other for other in told if other is not tell)
             if left:
@@ -136,10 +136,10 @@ class Watch:
             self.on_empty(self)
 
     def take(self, detail: JobDetail) -> bool:
-        """Take in what Batch says of the job as a whole; an end is never taken back.
+        """Record Batch's description of the whole job; a final status is never replaced.
 
         Returns:
-            Whether its status is another than before.
+            Whether the status has changed.
         """
         known = self.detail
         if known is not None and known.status.is_final and not detail.status.is_final:
@@ -157,7 +157,7 @@ class Watch:
 
 
 class Trouble:
-    """What keeps the tracker from looking, for whoever shows it."""
+    """Current failures of the tracker's requests, for display."""
 
     def __init__(self) -> None:
         self._texts: dict[Patience, str] = {}
@@ -166,11 +166,11 @@ class Trouble:
 
     @property
     def text(self) -> str:
-        """What goes wrong, what to do, and how long it is borne; empty where nothing does."""
+        """Failure, remedy and remaining retry time; empty without a failure."""
         return next(iter(self._texts.values()), "")
 
     def note(self, patience: Patience, error: FarcallError, left_s: float) -> None:
-        """Note a failure that is borne, and say so: at once, and then once a minute."""
+        """Record a failure that is being retried, and log it at once and then every minute."""
         is_new = not self._texts
         minutes = max(1, round(left_s / 60))
         text = f"{error}; trying again for {minutes} min"
@@ -181,19 +181,19 @@ class Trouble:
             self._tell()
 
     def forget(self, patience: Patience) -> None:
-        """Note that somebody looks no more."""
+        """Record that one poller has stopped."""
         if self._texts.pop(patience, "") and not self._texts:
             self._tell()
 
     def clear(self, patience: Patience) -> None:
-        """Note that a call got through."""
+        """Record that a request succeeded."""
         if self._texts.pop(patience, "") and not self._texts:
             _log.warning("AWS answers again; going on")
             self._tell()
 
     @contextlib.contextmanager
     def told_to(self, listener: Callable[[str], None]) -> Iterator[None]:
-        """Have somebody told as often as it is said, for as long as a block lasts."""
+        """Notify a listener of each message while the block runs."""
         self._listeners.append(listener)
         if self._texts:
             listener(self.text)
@@ -208,7 +208,7 @@ class Trouble:
 
 
 class Patience:
-    """Bears failures of the tracker's own calls, but not forever."""
+    """Retry budget for the tracker's own requests."""
 
     def __init__(self, trouble: Trouble, timing: Timing) -> None:
         self._trouble = trouble

@@ -1,6 +1,6 @@
-"""Job descriptions: a job's status, its attempts, where its log is. No I/O.
+"""Job descriptions: status, attempts and log location of a job. No I/O.
 
-A backend makes them of what its platform says, and knows what the texts in them mean.
+Backends create them from their platform's responses and know the meaning of its texts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENDED = re.compile(r"; ([0-9]{1,9})(?: calls in ([0-9]{1,9}) tasks)? (?:was|wer
 
 
 class JobStatus(str, enum.Enum):
-    """Status of a job, in Batch's words.
+    """Status of a job, with Batch's names.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
@@ -30,19 +30,19 @@ class JobStatus(str, enum.Enum):
 
     SUBMITTED = "SUBMITTED"
     PENDING = "PENDING"
-    """Waits for other jobs; also an array job whose children are not all done."""
+    """Waits for other jobs; also an array job with unfinished tasks."""
     RUNNABLE = "RUNNABLE"
-    """Waits for a place to run."""
+    """Waits for compute resources."""
     STARTING = "STARTING"
-    """Has a place; the image is being pulled."""
+    """Has compute resources; the image is being pulled."""
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
-    """Also a cancelled job: Batch has no status of its own for it."""
+    """Also a cancelled job, for which Batch has no status of its own."""
 
     @property
     def is_final(self) -> bool:
-        """Whether no other status follows."""
+        """Whether the status can no longer change."""
         return self in (JobStatus.SUCCEEDED, JobStatus.FAILED)
 
     def __str__(self) -> str:
@@ -50,15 +50,15 @@ class JobStatus(str, enum.Enum):
 
 
 class Attempt(NamedTuple):
-    """What Batch says of an attempt.
+    """Platform's description of an attempt.
 
     Attributes:
-        status_reason: The platform's words on its end.
-        container_reason: The container agent's words, such as ``"OutOfMemoryError: ..."``.
-        exit_code: Exit code of the container, or None where it had none.
-        log_stream: CloudWatch log stream; empty where it never ran.
-        started_at: When it began to run, or None.
-        stopped_at: When it ended, or None.
+        status_reason: The platform's reason for its end.
+        container_reason: The container agent's reason, such as ``"OutOfMemoryError: ..."``.
+        exit_code: Exit code of the container, or None if it had none.
+        log_stream: CloudWatch log stream; empty if it never ran.
+        started_at: Start time, or None.
+        stopped_at: End time, or None.
     """
 
     status_reason: str = ""
@@ -70,24 +70,24 @@ class Attempt(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, as far as can be told by itself."""
+        """Whether the attempt's own fields show that it has ended."""
         ends = self.stopped_at is not None or self.exit_code is not None
         return ends or bool(self.status_reason or self.container_reason)
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes of a job that run the same.
+    """Nodes of a job with the same container.
 
     Attributes:
-        first: Index of the first of them.
-        last: Index of the last.
-        image: Their image.
-        command: What they run; empty for the image's own.
-        environment: Their environment variables.
-        vcpu: vCPUs each asked for.
-        memory_mib: MiB of memory each asked for.
-        gpus: GPUs each asked for.
+        first: Index of the first node.
+        last: Index of the last node.
+        image: Image of the nodes.
+        command: Command of the nodes; empty for the image's own.
+        environment: Environment variables.
+        vcpu: Requested vCPUs per node.
+        memory_mib: Requested memory per node in MiB.
+        gpus: Requested GPUs per node.
     """
 
     first: int
@@ -102,50 +102,51 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class JobDetail:
-    """What a backend says of a job, or of one child of an array job.
+    """Platform's description of a job, or of one array task.
 
-    Each backend has a class of its own below this one, which knows what its platform's texts
-    mean: whoever holds a job asks it, and reads no text.
+    Each backend has a subclass, which knows the meaning of its platform's texts, so that callers
+    never parse them.
 
     Attributes:
-        platform: What texts call the platform.
-        job_id: The job's ID; an array child's is ``"<parent>:<index>"``, a node's
+        platform: Name of the platform in messages.
+        job_id: The job's ID; of an array task ``"<parent>:<index>"``, of a node
             ``"<job>#<index>"``.
         name: The job's name.
         status: Its status.
-        status_reason: The platform's words on the status; of the last attempt where the job has
+        status_reason: The platform's reason for the status; the last attempt's if the job has
             none.
-        exit_code: Exit code of the container's last attempt, or None where it had none.
-        container_reason: The container agent's words, such as ``"OutOfMemoryError: ..."``.
-        tried: The attempts that have ended, the first one first.
-        attempts_allowed: How many it may have.
-        created_at: When it was submitted.
-        started_at: When the last attempt began to run, or None.
-        stopped_at: When it ended, or None.
-        is_cancelled: CancelJob or TerminateJob was called before it ran.
-        is_terminated: TerminateJob was called.
+        exit_code: Exit code of the last attempt's container, or None if it had none.
+        container_reason: The container agent's reason, such as ``"OutOfMemoryError: ..."``.
+        tried: Finished attempts, the first one first.
+        attempts_allowed: Maximum number of attempts.
+        created_at: Submission time.
+        started_at: Start time of the last attempt, or None.
+        stopped_at: End time, or None.
+        is_cancelled: Whether CancelJob or TerminateJob was called before it ran.
+        is_terminated: Whether TerminateJob was called.
         log_group: CloudWatch log group.
         log_stream: CloudWatch log stream of the last attempt; empty before it runs.
-        array_size: Number of children of an array job; 0 for others.
-        status_summary: Of an array job, the number of children by status.
+        array_size: Number of tasks of an array job; 0 for others.
+        status_summary: For an array job, the number of tasks by status.
         environment: The job's own environment variables.
         queue: Name of its queue.
         queue_arn: ARN of its queue.
-        definition: Name and revision of its definition.
-        image: Its image; of a job on several nodes that of the first of them, as what follows.
-        command: What it runs; empty for the task runner, and the image's own.
-        runtime: Bucket and key of the task runner that its container fetches first,
-            ``bucket/key``; empty where the image holds it.
-        vcpu: vCPUs it asked for.
-        memory_mib: MiB of memory it asked for.
-        gpus: GPUs it asked for.
-        time_limit_s: Seconds an attempt may run, or None.
-        groups: The nodes of a multi-node parallel job, in a listing all as one group; empty for
-            others, and for a node.
+        definition: Name and revision of its job definition.
+        image: Its image; for a multi-node job this and the following fields are those of the first
+            node.
+        command: Its command; empty for the task runner, and for the image's own.
+        runtime: Bucket and key of the task runner that its container downloads first,
+            ``bucket/key``; empty if the image contains it.
+        vcpu: Requested vCPUs.
+        memory_mib: Requested memory in MiB.
+        gpus: Requested GPUs.
+        time_limit_s: Time limit of an attempt in seconds, or None.
+        groups: Node groups of a multi-node job, in a listing a single group with all nodes; empty
+            for others, and for a node.
         instance_type: Instance type of its nodes; empty for any.
-        address: IP address of a node, in its network; else empty.
+        address: IP address of a node; otherwise empty.
         tags: Its tags.
-        is_command: farcall submitted it as a command job, which leaves no outcome.
+        is_command: Whether farcall submitted it as a command job, which stores no outcome.
     """
 
     platform: ClassVar[str] = PLATFORMS[BATCH]
@@ -185,7 +186,7 @@ class JobDetail:
     is_command: bool = False
 
     def with_status_of(self, listed: JobDetail) -> JobDetail:
-        """Return the same job as it is by now."""
+        """Return the same job with the status of a newer listing."""
         return replace(
             self,
             status=listed.status,
@@ -203,49 +204,49 @@ class JobDetail:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes of a multi-node parallel job; 0 for others."""
+        """Number of nodes of a multi-node job; 0 for others."""
         return self.groups[-1].last + 1 if self.groups else 0
 
     @property
     def node_index(self) -> int | None:
-        """Number of a node in its job; None for others."""
+        """Index of a node in its job; None for others."""
         _, mark, index = self.job_id.partition("#")
         return int(index) if mark else None
 
     def node_id(self, index: int) -> str:
-        """Return the ID of one of its nodes; without any the job is its own only one."""
+        """Return the ID of a node; for other jobs, the job's own ID."""
         return f"{self.job_id}#{index}" if self.groups else self.job_id
 
     @property
     def attempts(self) -> int:
-        """Number of attempts that have ended."""
+        """Number of finished attempts."""
         return len(self.tried)
 
     @property
     def has_lost_attempts(self) -> bool:
-        """Whether there may have been attempts of which the platform tells nothing."""
+        """Whether there may have been attempts that the platform no longer reports."""
         return False
 
     @property
     def is_child(self) -> bool:
-        """Whether it is one child of an array."""
+        """Whether it is an array task."""
         return self.job_id.rpartition(":")[2].isdigit() and ":" in self.job_id
 
     @property
     def index(self) -> int:
-        """Number of a child in its array; 0 for others."""
+        """Index of an array task; 0 for others."""
         return int(self.job_id.rpartition(":")[2]) if self.is_child else 0
 
     @property
     def reason(self) -> str:
-        """The platform's words on the end, status reason and container reason."""
+        """The platform's reasons: status reason and container reason."""
         return "; ".join(text for text in (self.status_reason, self.container_reason) if text)
 
     @property
     def furthest(self) -> JobStatus:
-        """The status; of an array that has not ended, the one that its furthest child has.
+        """The status; for an unfinished array, the status of its most advanced task.
 
-        Batch calls such an array PENDING until all of its children have ended.
+        Batch reports PENDING for such an array until all of its tasks have finished.
         """
         counts = self.status_summary
         if self.status.is_final or not (self.array_size and any(counts.values())):

@@ -1,7 +1,7 @@
-"""Timing: how long the client waits and tries, and how much it takes at once, in one value.
+"""Timing: intervals, timeouts and retry limits of the client, in one value.
 
-Whoever opens a session hands it down, and each object keeps its own. What AWS's API sets, such as
-the keys in a page, is no part of it; nor is what options say, such as ``linger_s``.
+A session's owner passes it down, and each object keeps it. Limits of AWS's API, such as the
+number of keys in a page, are not part of it, nor are options such as ``linger_s``.
 """
 
 from __future__ import annotations
@@ -13,86 +13,84 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Waits and limits of one session; `dataclasses.replace` makes another value of it.
+    """Intervals and limits of one session; change them with `dataclasses.replace`.
 
-    Seconds unless the name says something else. What is tried again is so from its first failure
-    on, and fails for good when the time is over.
+    Values are in seconds unless the name says otherwise. A retry limit counts from the first
+    failure; after it the operation fails.
 
     Attributes:
-        connect_timeout_s: For a connection to be made.
-        read_timeout_s: For an answer to begin, or to go on.
-        request_timeout_s: For a request that sends much, as a whole.
-        attempts: How often IAM, CloudWatch Logs and STS are asked at most.
-        call_retry_s: A call of Batch is tried again that says nothing else.
-        register_retry_s: Likewise, the registration of a job definition.
-        defined_retry_s: A job is submitted again whose definition Batch does not know yet.
-        terminate_retry_s: Jobs are ended again that Batch failed to end.
-        throttled_for_s: Calls are answered with nothing but that they come too fast. Their pace is
-            down to one in two seconds after the first minute of that, so it is not theirs that is
-            too fast.
-        most_stopped: Jobs and arrays that were ended of which is remembered why.
-        submit_retry_s: A job is submitted again.
-        submit_looks_s: Waits before each look for a job whose submission was not answered, half a
-            minute in sum. AWS names no bound for how far lists lag behind; some seconds have been
-            seen.
-        withdrawn_looks_s: Waits before each look for a withdrawn job that has turned up, a quarter
-            of an hour in sum.
-        listed_within_s: A job is looked for that has left something in the bucket, or a command
-            job whose submission was not answered, and lists are asked again: whoever gave up
-            sooner would leave one that nobody knows of.
-        outcome_pause_s: Between two looks for outcomes, for each page that the first of them took.
-        status_pause_s: Between two questions to Batch about a job.
-        near_s: An endpoint that answers sooner is on this machine, or beside it, and is asked more
-            often at first: S3 takes 10 to 30 ms, Batch more.
-        give_up_s: The looking for jobs may fail, before those who wait are told. A person has this
-            time to renew credentials.
-        lost_after_s: Batch may not know a job, or a child that has ended, before it is lost.
-        blocked_told_s: A cluster may be unable to place or to start a pod, before that is told:
-            most often it gets room a moment later.
-        idle_told_s: Without a start or another change for so long, one warning reports that jobs
-            are waiting.
-        pull_dwell_s: Likewise, what may heal may keep a pod from starting, before its job is
-            ended: kubelets try again after 10, 20, 40 and 80 s, and pods have been given up that
-            ran after one of these. https://github.com/PrefectHQ/prefect-kubernetes/issues/127
-        start_dwell_s: Likewise, what does not heal by itself: the caches of a kubelet may be some
-            seconds behind.
-        log_pause_s: Between two looks for what a job has written.
-        attempts_pause_s: Between two questions to Batch about the job that is read.
-        most_lines: Lines of a job of which is remembered that they were given, each in 8 bytes.
-        log_settle_s: CloudWatch shows what it took so much later.
-        node_log_pause_s: Between two looks for what nodes have written, while they write.
-        node_log_rest_s: Likewise, while they write nothing; it is come to step by step.
-        node_log_overlap_s: What was written so long before the newest line is looked at again each
-            time: docker sends lines to CloudWatch every 5 s, and CloudWatch takes some seconds to
-            show them, so those of one node come that much later than those of another.
+        connect_timeout_s: Timeout for opening a connection.
+        read_timeout_s: Timeout for each wait for response data.
+        request_timeout_s: Timeout of a whole request that uploads much data.
+        attempts: Maximum attempts of a call of IAM, CloudWatch Logs or STS.
+        call_retry_s: Retry limit of a Batch call, by default.
+        register_retry_s: Retry limit of RegisterJobDefinition.
+        defined_retry_s: Retry limit of SubmitJob while Batch does not know the job definition yet.
+        terminate_retry_s: Retry limit of TerminateJob.
+        throttled_for_s: Time after which calls fail that are only throttled. After one minute the
+            call rate is down to one per two seconds, so the client is not the cause.
+        most_stopped: Maximum terminated jobs and arrays whose reason is remembered.
+        submit_retry_s: Retry limit of SubmitJob.
+        submit_looks_s: Delays before each lookup of a job whose submission was not answered, half
+            a minute in total. AWS documents no limit for the delay of lists; some seconds were
+            observed.
+        withdrawn_looks_s: Delays before each lookup of a withdrawn job that may still appear, a
+            quarter of an hour in total.
+        listed_within_s: Time within which a job must appear in lists if it has stored something in
+            the bucket, or if it is a command job whose submission was not answered. Giving up
+            earlier could leave an unknown job running.
+        outcome_pause_s: Interval between two lists of outcomes, per page of the first list.
+        status_pause_s: Interval between two status requests for a job.
+        near_s: Response time below which an endpoint is considered local, and is polled more often
+            at first. S3 takes 10 to 30 ms, Batch longer.
+        give_up_s: Retry limit of the job tracker; gives a user time to renew credentials.
+        lost_after_s: Time after which a job, or a finished array task, that Batch does not know is
+            considered lost.
+        blocked_told_s: Time after which a pod that cannot be placed or started is reported; most
+            clusters find space sooner.
+        idle_told_s: Time without a start or another change after which one warning reports that
+            jobs are waiting.
+        pull_dwell_s: Time after which a job is terminated whose pod cannot start for a reason that
+            may pass. Kubelets retry after 10, 20, 40 and 80 s, and pods have started after that:
+            https://github.com/PrefectHQ/prefect-kubernetes/issues/127
+        start_dwell_s: The same for reasons that do not pass; caches of a kubelet can lag behind by
+            some seconds.
+        log_pause_s: Interval between two polls of a job's output.
+        attempts_pause_s: Interval between two status requests for the job whose output is read.
+        most_lines: Maximum lines of a job that are remembered as delivered, at 8 bytes each.
+        log_settle_s: Delay after which CloudWatch shows what it has received.
+        node_log_pause_s: Interval between two polls of nodes that write output.
+        node_log_rest_s: Interval between two polls of idle nodes, reached by back-off.
+        node_log_overlap_s: Time before the newest line that each poll reads again: docker sends
+            lines to CloudWatch every 5 s, and CloudWatch needs some seconds to show them, so the
+            nodes' lines arrive with different delays.
             https://github.com/moby/moby/blob/master/daemon/logger/awslogs/cloudwatchlogs.go
-        node_log_late_s: Likewise, where one is later still, because its machine had to send its
-            lines again: that is looked at each time `node_log_overlap_s` have gone by.
-        last_blocks_s: The end of the event loop waits for blocks to be left, which some never are.
-        last_deletions_s: The end of a session waits for what it deletes.
-        most_undelivered: Bundles that are deleted after their last task is delivered. Of jobs that
-            nobody ever asks for a result there may be more; the oldest are left to the bucket's
-            lifecycle rule.
-        store_retry_s: A request to the bucket is tried again.
-        quick_retry_s: obstore itself tries it again; after that it is told, and is tried again as
-            `store_retry_s` says.
-        sending_retry_s: obstore itself tries one again that sends much.
-        shared_mark_s: A run's marker of a shared value is trusted, before it is stored again and
-            the value looked for; see `farcall.storage.shared`. It is renewed twice as often.
-        shared_kept_s: A shared value that nothing refers to any more stays for the next map.
-        delete_after_s: Objects that nobody needs any more wait for others, to be deleted together.
-        largest_outcome_bytes: An outcome is not taken that is larger. It has values of up to
-            64 MiB in it, and what is said of each call; others may have put anything there.
-        fetch_retry_s: One outcome of a map may fail to be had in ways that pass.
-        fetch_again_s: Between two tries of that.
-        window_bytes: What of a map is fetched ahead of its caller.
-        window_tasks: Likewise, how many tasks, however small their values are.
-        most_unfetched: Outcomes of a map that are known of and wait in the bucket; while there
-            are so many, no others are looked for.
-        recover_looks_s: Waits before each look for the jobs of a run: Batch's lists lag behind.
-        remembered_s: Batch knows a job after its end for at least so long:
+        node_log_late_s: Time before the newest line that is read again every `node_log_overlap_s`,
+            for instances that had to resend their lines.
+        last_blocks_s: Time that the end of the event loop waits for open executor blocks.
+        last_deletions_s: Time that the end of a session waits for its deletions.
+        most_undelivered: Maximum bundles that are tracked for deletion after their last result was
+            collected. Older ones are left to the bucket's lifecycle rule.
+        store_retry_s: Retry limit of a request to the bucket.
+        quick_retry_s: Retry limit within obstore, after which farcall logs the failure and retries
+            until `store_retry_s`.
+        sending_retry_s: Retry limit within obstore of an upload.
+        shared_mark_s: Time for which a run trusts its marker of a shared value before it checks
+            the value again; see `farcall.storage.shared`. Markers are renewed twice as often.
+        shared_kept_s: Time for which an unreferenced shared value is retained for the next map.
+        delete_after_s: Delay of a deletion, so that several objects share one request.
+        largest_outcome_bytes: Maximum size of an outcome in bytes. An outcome contains results of
+            up to 64 MiB and metadata of each call; others can store anything under its key.
+        fetch_retry_s: Retry limit of fetching one outcome of a map.
+        fetch_again_s: Interval between two such retries.
+        window_bytes: Maximum bytes of a map's results that are fetched ahead of the caller.
+        window_tasks: Maximum number of tasks whose results are fetched ahead of the caller.
+        most_unfetched: Maximum known outcomes of a map that wait in the bucket before the listing
+            pauses.
+        recover_looks_s: Delays before each lookup of a run's jobs, because Batch's lists lag.
+        remembered_s: Time for which Batch knows a finished job at least:
             https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
-        progress_s: Between two pictures of a bar.
+        progress_s: Interval between two updates of a progress bar.
     """
 
     connect_timeout_s: float = 5.0
@@ -147,9 +145,9 @@ class Timing:
 
     @classmethod
     def fast(cls) -> Timing:
-        """Return one for tests against an AWS on this machine, such as the embedded one.
+        """Return short intervals, for tests against an emulator on this machine.
 
-        Nothing there lags behind, so what would pass by itself has passed soon, or does not.
+        An emulator has no delays, so a temporary failure passes soon or never.
         """
         return cls(
             submit_looks_s=(0.2, 0.5, 1.0, 2.0),
