@@ -1,8 +1,8 @@
-"""Backend protocol: all that is asked of a platform that runs jobs, and the values that cross.
+"""Backend protocol: the operations of a platform that runs jobs, and the values they exchange.
 
-Whoever adds a platform writes a class that does this, and a folder for it beside
-`farcall.backends.batch`. Nobody above knows which one it is: what its requests look like, how many
-jobs one of them names, and what its texts mean stays below.
+To add a platform, write a class with these methods in a package next to
+`farcall.backends.batch`. The layers above do not know the platform: the form of its requests, the
+number of jobs per request and the meaning of its texts stay below this protocol.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from farcall.model.names import BATCH, PLATFORMS
 from farcall.model.settings import Settings
 
 STOCK_USER = "10001:10001"
-"""Of a container whose image does not hold the task runner, as of farcall's own image: not root,
-and no user that has to be made."""
+"""User of containers whose image lacks the task runner, and of farcall's own image: not root,
+and without an entry in the user database.
+"""
 
 STOCK_ENVIRONMENT = {"HOME": "/tmp", "LOGNAME": "farcall"}  # noqa: S108  # of a container
-"""What farcall's own image sets."""
+"""Environment variables that farcall's own image sets."""
 
 
 class Runtime(NamedTuple):
-    """The archive of the task runner that a container fetches whose image does not hold it.
+    """Archive of the task runner, which a container downloads if its image lacks it.
 
     Attributes:
         bucket_url: URL of the bucket.
         bucket: The bucket's name.
-        region: Its region.
-        key: The object's key, which ends with its SHA-256.
-        architecture: Processor that it is for, as the option ``architecture`` has it.
-        python: Python's minor version that it is for, such as ``3.11``.
+        region: The bucket's region.
+        key: Key of the object, which ends with its SHA-256.
+        architecture: Processor architecture, as in the option ``architecture``.
+        python: Python minor version, such as ``3.11``.
     """
 
     bucket_url: str
@@ -50,22 +51,22 @@ class Runtime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A job to be submitted: what its container is told, and what the options ask for.
+    """A job to submit: the container's environment and the requested options.
 
     Attributes:
-        name: Its name, up to 128 letters, digits, hyphens and underscores. No other job has it:
-            whoever knows it finds the job.
-        size: Number of tasks: 1 gives a plain job, more an array, up to
-            `Capabilities.largest_array`.
-        environment: Its own variables, which all nodes have; see `farcall_runtime.contract`.
+        name: Unique name of up to 128 letters, digits, hyphens and underscores, with which the job
+            can be found.
+        size: Number of tasks: 1 for a single job, more for an array of up to
+            `Capabilities.largest_array` tasks.
+        environment: The job's own variables, on all nodes; see `farcall_runtime.contract`.
         settings: Queue, resources, time limit, attempts, tags, priority.
-        groups: What its nodes run; empty for the task runner in the image that the options name,
-            on as many nodes as they say.
-        definition: Definition of another job, as `JobDetail.definition`, that is used as it is;
-            empty for the one that the options make.
-        requests: The platform's requests, as `Backend.plan` writes them, where they were edited
-            and are to be sent so; name, queue and environment are still the job's own.
-        runtime: What its container fetches first; None where the image holds the task runner.
+        groups: Containers of the nodes; empty for the task runner in the image that the options
+            name, on the number of nodes that the options request.
+        definition: Definition of another job, as in `JobDetail.definition`, that is used
+            unchanged; empty for a definition from the options.
+        requests: Edited requests of the platform, as `Backend.plan` returns them. Name, queue and
+            environment still come from this object.
+        runtime: Archive that the container downloads first; None if the image has the task runner.
     """
 
     name: str
@@ -79,31 +80,31 @@ class JobSpec:
 
     @property
     def is_command(self) -> bool:
-        """Whether it runs commands, and not the task runner."""
+        """Whether it runs commands in place of the task runner."""
         return bool(self.groups) or self.requests is not None
 
     @property
     def nodes(self) -> int:
-        """Number of nodes of each of its tasks."""
+        """Number of nodes of each task."""
         return sum(group.count for group in self.groups) if self.groups else self.settings.nodes
 
     @property
     def is_multi_node(self) -> bool:
-        """Whether it is more than a plain container."""
+        """Whether it needs a multi-node job, which is more than a plain container."""
         return self.nodes > 1 or len(self.groups) > 1 or bool(self.settings.instance_type)
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the engine takes into account of a platform.
+    """Properties of a platform that the engine depends on.
 
     Attributes:
-        largest_array: Number of tasks that one job may have.
-        described_together: Number of jobs that one request describes.
-        longest_log_line_bytes: The platform's own log cuts a longer line.
-        logs_read_together: Number of logs that one request reads.
-        marks_ended_children: Whether a child of an array is ended for good only where a mark in
-            the bucket tells its container so; see `farcall.engine.terminations`.
+        largest_array: Maximum number of tasks of one job.
+        described_together: Maximum number of jobs that one request describes.
+        longest_log_line_bytes: Length at which the platform's log cuts lines, in bytes.
+        logs_read_together: Maximum number of logs that one request reads.
+        marks_ended_children: Whether terminating an array task needs a marker object in the bucket
+            for its container; see `farcall.engine.terminations`.
         ids_are_names: Whether a job's ID is a name that people read and type.
     """
 
@@ -116,11 +117,11 @@ class Capabilities:
 
 
 class LogLine(NamedTuple):
-    """A line of the platform's own log, or a piece of a very long one.
+    """A line of the platform's own log, or a piece of a very long line.
 
     Attributes:
-        at: When it was written.
-        text: The line without its end.
+        at: Time at which it was written.
+        text: The line without its line end.
     """
 
     at: datetime
@@ -131,11 +132,11 @@ class LogEvent(NamedTuple):
     """A line of one of several logs that are read together.
 
     Attributes:
-        key: What no other line of these logs has: a line that is read again is known by it.
-        stream: Which log it is of.
-        at: When it was written, by the clock of the machine that wrote it.
-        taken_at: When the platform took it, by its own.
-        text: The line without its end.
+        key: Unique key of the line in these logs, to recognize a line that is read again.
+        stream: Name of the log.
+        at: Time at which it was written, by the clock of the machine that wrote it.
+        taken_at: Time at which the platform received it, by the platform's clock.
+        text: The line without its line end.
     """
 
     key: str
@@ -146,43 +147,43 @@ class LogEvent(NamedTuple):
 
 
 class LogMissingError(FarcallError):
-    """One of several logs is not there, or not yet; the platform does not say which."""
+    """One of several logs does not exist (yet); the platform does not report which one."""
 
 
 class Log(Protocol):
-    """The platform's own log of one attempt: both streams in one, told apart by nothing.
+    """The platform's own log of one attempt, with stdout and stderr merged.
 
     Attributes:
-        exists: Whether there is such a log; None as long as nobody looked.
+        exists: Whether the log exists; None until it was read.
     """
 
     exists: bool | None
 
     def read(self) -> AsyncIterator[list[LogLine]]:
-        """Yield what is new since the last time, the oldest first.
+        """Yield the lines that are new since the last call, the oldest first.
 
         Raises:
-            ServiceError: The service refused, other than because there is no such log.
+            ServiceError: The service refused, except for a missing log.
         """
 
     async def last(self, number: int) -> list[LogLine]:
-        """Return the last lines, up to so many, the oldest first.
+        """Return up to ``number`` of the last lines, the oldest first.
 
         Raises:
-            ServiceError: The service refused, other than because there is no such log.
+            ServiceError: The service refused, except for a missing log.
         """
 
 
 class Backend(Protocol):
-    """Where jobs run: one for each session. Many calls may be under way at once.
+    """A platform that runs jobs; one object per session, with many concurrent calls.
 
-    Requests are paced, cut in pages, put together and made again in here. What a job's texts mean
-    its `JobDetail` says, whose class is the backend's own.
+    A backend paces, splits, batches and retries requests. Its own subclass of `JobDetail` knows
+    the meaning of a job's texts.
 
     Attributes:
-        name: The value of the option ``backend`` that chooses it.
-        capabilities: What the engine takes into account.
-        meter: Counts its requests.
+        name: Value of the option ``backend`` that selects it.
+        capabilities: Properties that the engine depends on.
+        meter: Counts the requests.
     """
 
     name: str
@@ -192,30 +193,31 @@ class Backend(Protocol):
     # --- before a job is paid for -------------------------------------------------------------
 
     async def check(self, settings: Settings) -> None:
-        """See that what the options name is there.
+        """Check that the resources that the options name exist.
 
-        Whoever may not look is not stopped: what is missing then shows when a job starts.
+        A user without the permission to check can continue; missing resources then appear when a
+        job starts.
 
         Raises:
-            SettingsError: Something the options name does not exist, or cannot be used.
+            SettingsError: A resource does not exist or cannot be used.
             ServiceError: The platform refused.
         """
 
     async def reach(self) -> list[Finding]:
-        """Find out for ``farcall doctor`` whether the platform answers, and where.
+        """Check for ``farcall doctor`` whether the platform responds, and at which address.
 
         Raises:
-            FarcallError: It does not.
+            FarcallError: The platform does not respond.
         """
 
     def examine(
         self, settings: Settings, *, answers: bool
     ) -> Mapping[str, Awaitable[Iterable[Finding]]]:
-        """Return the checks of ``farcall doctor``, by name; each may raise a `FarcallError`.
+        """Return the checks of ``farcall doctor`` by name; each may raise a `FarcallError`.
 
         Args:
             settings: The options.
-            answers: Whether the platform does; if not, nothing is asked of it.
+            answers: Whether the platform responds; if not, no request is made.
         """
 
     async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
@@ -226,14 +228,15 @@ class Backend(Protocol):
         """
 
     async def plan(self, job: JobSpec, *, offline: bool = False) -> dict[str, Any]:
-        """Return the requests that would submit a job, as JSON has words for them.
+        """Return the requests that would submit a job, in JSON types.
 
         Args:
             job: The job.
-            offline: Whether nobody is asked: what only the platform knows is then named.
+            offline: Whether to make no requests; placeholders then replace what only the platform
+                knows.
 
         Raises:
-            SettingsError: The options do not make a job that the platform takes.
+            SettingsError: The platform does not support a job with these options.
             TaskTooLargeError: A request exceeds a limit.
             ServiceError: The platform refused.
         """
@@ -241,93 +244,94 @@ class Backend(Protocol):
     # --- jobs ---------------------------------------------------------------------------------
 
     async def prepare(self, job: JobSpec) -> None:
-        """Do once what all such jobs need, and see that this one would be taken.
+        """Create what all jobs of this kind need, and check that this job would be accepted.
 
         Raises:
-            SettingsError: The options do not make a job that the platform takes.
+            SettingsError: The platform does not support a job with these options.
             TaskTooLargeError: The request exceeds a limit.
             ServiceError: The platform refused.
         """
 
     async def submit(self, job: JobSpec, ticket: Ticket) -> str:
-        """Have a job submitted once, and return its ID.
+        """Submit a job exactly once, and return its ID.
 
-        Where the answer is missing only `farcall.engine.sender` knows when it may be sent again.
+        If the response is lost, only `farcall.engine.sender` knows when the request may be
+        repeated.
 
         Args:
             job: The job, for which `prepare` was called.
-            ticket: With which the caller may take it back.
+            ticket: Lets the caller withdraw the request before it is sent.
 
         Raises:
-            SettingsError: Something the options name does not exist.
-            SubmissionError: The platform takes no such job.
-            ServiceError: The platform refused otherwise, or did not answer.
+            SettingsError: A resource that the options name does not exist.
+            SubmissionError: The platform does not accept the job.
+            ServiceError: The platform refused for another reason, or did not respond.
         """
 
     async def find(self, name: str, queue: str) -> list[str]:
-        """Return the IDs of a queue's jobs of one name, in any status.
+        """Return the IDs of all jobs of one name in a queue, in any status.
 
-        Lists may lag behind: a job just submitted is found a little later.
+        Lists can lag behind: a job that was just submitted appears a little later.
 
         Raises:
-            ServiceError: The platform refused, or there is no such queue.
+            ServiceError: The platform refused, or the queue does not exist.
         """
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
-        """Return what is known of jobs; unknown ones, and some just submitted, are missing.
+        """Return descriptions of jobs. Unknown jobs and some very new jobs are missing.
 
         Raises:
             ServiceError: The platform refused.
         """
 
     async def requests_of(self, job_id: str) -> dict[str, Any] | None:
-        """Return the requests that would submit a job like one that there is.
+        """Return the requests that would submit a job like an existing one.
 
         Returns:
-            As `plan` does; None if there is no such job.
+            The same form as `plan`; None if the job does not exist.
 
         Raises:
             ServiceError: The platform refused.
         """
 
     async def options_of(self, job_id: str) -> dict[str, Any]:
-        """Return the options of this platform alone that one of farcall's jobs was submitted with.
+        """Return the platform-specific options of one of farcall's jobs.
 
-        What every platform's `JobDetail` tells, such as vCPUs and memory, is not among them, but
-        its queue and its image are.
+        Fields that every `JobDetail` has, such as vCPUs and memory, are not included, except the
+        queue and the image.
 
         Returns:
-            Options by name, as `Settings` has them; empty if there is no such job.
+            Options by name, as `Settings` has them; empty if the job does not exist.
 
         Raises:
             ServiceError: The platform refused.
         """
 
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
-        """End jobs, whatever their status; for those that have ended already it does nothing.
+        """Terminate jobs in any status; finished jobs are not affected.
 
         Args:
-            job_ids: Jobs, arrays with all their children, or single children. Where the
-                capabilities say so, marks of the latter are in the bucket already.
-            reason: What `JobDetail.status_reason` says afterwards, behind `OWN_REASON` of
+            job_ids: Single jobs, arrays with all their tasks, or array tasks. If the capabilities
+                require it, the marker objects of the array tasks are in the bucket already.
+            reason: Becomes `JobDetail.status_reason`, after `OWN_REASON` of
                 `farcall.model.endings`.
 
         Returns:
-            Those that could not be ended, with why.
+            Job ID to error, for jobs that could not be terminated.
         """
 
     async def forget(self, detail: JobDetail) -> None:
-        """Do away with what the platform keeps for one job alone, which nobody asks for again.
+        """Delete resources of the platform that belong to one finished job only.
 
         Raises:
             ServiceError: The platform refused.
         """
 
     def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
-        """Note that jobs were ended by an earlier process that went on here, and why."""
+        """Record which jobs an earlier process of this run has terminated, and why."""
 
     def unknown(self, job_id: str) -> str:
-        """Say that there is no such job, in a sentence."""
+        """Return a sentence that says that the job does not exist."""
 
     # --- lists --------------------------------------------------------------------------------
 
@@ -341,10 +345,10 @@ class Backend(Protocol):
     async def list_named(self, name: str, queue: str) -> list[JobDetail]:
         """Return a queue's jobs of one name, in any status, the newest first.
 
-        What a list tells is less than a description; see `find`, too.
+        Listed jobs have fewer fields than described jobs; see also `find`.
 
         Raises:
-            ServiceError: The platform refused, or there is no such queue.
+            ServiceError: The platform refused, or the queue does not exist.
         """
 
     def list_jobs(
@@ -357,34 +361,34 @@ class Backend(Protocol):
     ) -> AsyncGenerator[list[JobDetail], None]:
         """Yield the jobs of a queue, in any status, the newest first.
 
-        They come in pages, a request each; children of arrays are not among them. What a list
-        tells is less than a description: no environment, for one.
+        Each page takes one request and contains no array tasks. Listed jobs have fewer fields than
+        described jobs, for example no environment.
 
         Args:
-            queue: Its name.
-            since: Only what was submitted at that moment or later.
-            named: Only those whose names begin so.
-            foreign: Whether those that farcall did not submit are among them.
+            queue: Name of the queue.
+            since: Only jobs submitted at that time or later.
+            named: Only jobs whose names begin with this text.
+            foreign: Whether to include jobs that farcall did not submit.
 
         Raises:
-            SettingsError: There is no such queue.
+            SettingsError: The queue does not exist.
             ServiceError: The platform refused.
         """
 
     def list_children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
-        """Yield the children of an array that have a status, in pages, a request each.
+        """Yield the array tasks that have a status, in pages of one request each.
 
         Raises:
             ServiceError: The platform refused.
         """
 
     async def position(self, detail: JobDetail) -> int | None:
-        """Return a waiting job's place in its queue, from 1; None where that is not known."""
+        """Return a waiting job's position in its queue, from 1; None if unknown."""
 
     # --- beside -------------------------------------------------------------------------------
 
     def links(self, detail: JobDetail) -> dict[str, str]:
-        """Return URLs of pages of the platform: ``job``, ``queue``, ``log``; those there are."""
+        """Return the URLs of the platform's pages that exist: ``job``, ``queue``, ``log``."""
 
     def log(self, detail: JobDetail, stream: str) -> Log:
         """Return the platform's own log of one attempt.
@@ -401,32 +405,32 @@ class Backend(Protocol):
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> AsyncGenerator[list[LogEvent], None]:
-        """Yield the lines of several logs in one, by time, in pages, a request each.
+        """Yield the lines of several logs, merged by time, in pages of one request each.
 
-        A page may be empty. What was written within some seconds before may come later, between
-        lines that were read before: whoever goes on from where he was reads some of it again.
+        A page can be empty. Lines written within the last few seconds can still arrive between
+        lines that were read already, so a reader that continues has to read some lines again.
 
         Args:
-            group: The jobs' `JobDetail.log_group`.
-            streams: Names of logs, up to `Capabilities.logs_read_together`.
-            since: Only what was written in this millisecond or later.
-            until: Only what was written in this millisecond or before.
+            group: `JobDetail.log_group` of the jobs.
+            streams: Names of up to `Capabilities.logs_read_together` logs.
+            since: Only lines written in this millisecond or later.
+            until: Only lines written in this millisecond or earlier.
 
         Raises:
-            LogMissingError: One of them is not there; it is raised before the first page.
-            ServiceError: The platform refused otherwise.
+            LogMissingError: A log does not exist; raised before the first page.
+            ServiceError: The platform refused for another reason.
         """
 
     async def close(self) -> None:
-        """Let go of what is under way. Jobs go on."""
+        """Abort requests in progress. Jobs continue."""
 
 
 def platform_of(backend: Backend) -> str:
-    """Return what texts call the platform of a backend; tests' own stands in for Batch."""
+    """Return the name of a backend's platform in messages; Batch for backends of tests."""
     return next((PLATFORMS[name] for name in PLATFORMS if name == backend.name), PLATFORMS[BATCH])
 
 
 def raise_first(refused: Mapping[str, ServiceError]) -> None:
-    """Raise the first of what `Backend.terminate` returns, if there is any."""
+    """Raise the first error that `Backend.terminate` returned, if any."""
     for error in refused.values():
         raise error

@@ -1,10 +1,10 @@
-"""Blocking calls: calls that code without ``async`` makes, and the jobs they are on Batch.
+"""Blocking calls: calls of code without ``async``, and their jobs.
 
-They run on the event loop that a process's waiting code shares (see `LoopThread`), each from its
-submission to the result in its future. The loop's side of a call takes one asyncio task; calls
-that come in a burst reach the loop together, and their jobs are gathered as those of coroutines.
+They run on the event loop that all blocking code of a process shares (see `LoopThread`), from
+submission until the future has its result. Each call is one asyncio task. Calls made in a burst
+reach the loop together, and share array jobs as those of coroutines do.
 
-At the interpreter's end calls that have not ended are waited for, as those of the standard pools.
+The interpreter waits at its end for unfinished calls, as with the standard pools.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ R = TypeVar("R")
 
 
 class Executor(Protocol):
-    """What a call asks of the `BatchExecutor` that it runs on."""
+    """Methods of `BatchExecutor` that a call uses."""
 
     @property
     def settings(self) -> Settings:
-        """The options."""
+        """Options of the executor."""
 
     async def submit_calls(
         self, function: Callable[..., R], calls: Sequence[Call], output: Output, /
     ) -> Job[R]:
-        """Submit calls that were checked as one task; its job fetches so much of its output."""
+        """Submit checked calls as one task, whose job fetches this part of the output."""
 
 
 class Work(ABC):
-    """What a future stands for, from its submission to its end.
+    """The calls behind one future, from submission to the end.
 
     Attributes:
-        future: What comes of it.
-        context: Of the one who began it.
-        running: The loop's side of it; None until it begins.
-        reason: Why its jobs are ended, where they are.
-        may_run: Whether some of them could not be ended.
+        future: Receives the result.
+        context: Context variables of the caller.
+        running: The asyncio task; None until it starts.
+        reason: Reason for terminating the jobs.
+        may_run: Whether some jobs could not be terminated.
     """
 
     __slots__ = ("context", "future", "may_run", "reason", "running")
@@ -80,31 +80,31 @@ class Work(ABC):
     @property
     @abstractmethod
     def unfinished(self) -> int:
-        """How many calls have no result yet; those that were cancelled are ended first."""
+        """Number of calls without a result; cancelled calls count until they are terminated."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether its result is there."""
+        """Whether the future has a result."""
         return self.future.done() and not self.future.cancelled()
 
     @property
     @abstractmethod
     def job_ids(self) -> list[str]:
-        """The jobs, as far as they are submitted."""
+        """IDs of the jobs submitted so far."""
 
     @abstractmethod
     async def run(self) -> Result:
-        """Do it on the loop; cancelled, end the jobs where the future is cancelled, too."""
+        """Run on the loop; if it and the future are cancelled, terminate the jobs."""
 
 
 class TaskWork(Work):
-    """Calls that are one task.
+    """Calls that share one task.
 
     Args:
-        executor: Runs them.
+        executor: Runs the calls.
         submit: Submits the task.
-        size: How many calls it makes.
-        join: Makes the future's result of theirs.
+        size: Number of calls.
+        join: Combines the calls' results into the future's result.
     """
 
     __slots__ = ("_executor", "_join", "_size", "_submit")
@@ -130,13 +130,13 @@ class TaskWork(Work):
         calls: Sequence[Call],
         join: Callable[[list[Result]], Result],
     ) -> TaskWork:
-        """Return calls that were checked.
+        """Create the work for checked calls.
 
         Args:
-            executor: Runs them.
+            executor: Runs the calls.
             function: The function.
-            calls: The arguments of each.
-            join: Makes the future's result of theirs.
+            calls: Arguments of each call.
+            join: Combines the calls' results into the future's result.
         """
         submit = partial(executor.submit_calls, function, calls, Output.NONE)
         return cls(executor, submit, len(calls), join)
@@ -153,16 +153,16 @@ class TaskWork(Work):
 
     @property
     def unfinished(self) -> int:
-        """All of the calls until the task has ended."""
+        """All calls, until the task has finished."""
         return 0 if self.is_settled else self._size
 
     @property
     def job_ids(self) -> list[str]:
-        """The task's job."""
+        """ID of the task's job."""
         return [self.future.job_id] if self.future.job_id is not None else []
 
     async def run(self) -> Result:
-        """Submit the task, and wait for its end."""
+        """Submit the task, and wait until it has finished."""
         job = await self._submit()
         self.future.note_accepted(job.id, partial(TaskWork.again, self._executor, job.id))
         try:
@@ -183,18 +183,18 @@ class TaskWork(Work):
 
 
 def only(results: list[Result]) -> Result:
-    """Return the result of the one call that there is."""
+    """Return the result of a single call."""
     return results[0]
 
 
 class BlockingCalls:
     """Calls of one owner, from any thread of a process.
 
-    They hold the process's shared loop from the first call on, until there are to be no more and
-    all have ended.
+    They hold the process's shared loop from the first call until the owner was shut down and all
+    calls have finished.
 
     Args:
-        limit: How many are on Batch at a time; others wait here. None for no limit.
+        limit: Maximum number of submitted, unfinished calls; others wait here. None for no limit.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -213,19 +213,19 @@ class BlockingCalls:
 
     @property
     def unfinished(self) -> int:
-        """How many calls have no result yet."""
+        """Number of calls without a result."""
         return sum(work.unfinished for work in list(self._works.values()))
 
     @property
     def is_of_parent(self) -> bool:
-        """Whether this is a fork's child, where nothing of them is."""
+        """Whether the caller is a forked child, which has none of these calls."""
         return self._pid != os.getpid()
 
     def start(self, work: Work) -> BatchFuture[Any]:
-        """Start calls that were checked, and return their future at once.
+        """Start checked calls, and return their future at once.
 
         Raises:
-            RuntimeError: There are to be no more, or it is asked in a fork's child.
+            RuntimeError: The owner was shut down, or the caller is a forked child.
         """
         self.check_process()
         with self._changed:
@@ -245,10 +245,10 @@ class BlockingCalls:
         return future
 
     def wait_for(self, begin: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Run what is no call on the loop, and wait for what it returns.
+        """Run another coroutine on the loop, and wait for its result.
 
         Raises:
-            RuntimeError: There are to be no more calls, or it is asked in a fork's child or on the
+            RuntimeError: The owner was shut down, or the caller is a forked child or runs on the
                 event loop's own thread.
         """
         self.check_process()
@@ -258,11 +258,11 @@ class BlockingCalls:
         return self._loop.run(begin())
 
     def check_process(self) -> None:
-        """Refuse what would wait forever in a fork's child.
+        """Raise an error in a forked child, where a wait would never end.
 
         Raises:
-            RuntimeError: The calls are the parent process's.
-            UnguardedModuleError: A command is importing the module that makes them.
+            RuntimeError: The calls belong to the parent process.
+            UnguardedModuleError: A command is importing the module that makes the calls.
         """
         check_import()
         if self.is_of_parent:
@@ -272,10 +272,10 @@ class BlockingCalls:
             )
 
     def check_thread(self) -> None:
-        """Refuse what would wait for itself.
+        """Raise an error where a wait would block itself.
 
         Raises:
-            RuntimeError: It is asked on the event loop's own thread.
+            RuntimeError: The caller runs on the event loop's own thread.
         """
         if self._loop.is_own_thread:
             raise RuntimeError(
@@ -284,13 +284,13 @@ class BlockingCalls:
             )
 
     def end(self, future: BatchFuture[Any]) -> None:
-        """End the jobs of a future that was cancelled, and wait for nothing."""
+        """Terminate the jobs of a cancelled future, without waiting."""
         work = self._works.get(future)
         if work is not None:
             self.tell(partial(self._end, work))
 
     def shut(self) -> None:
-        """Take no more calls, and let go of the loop when all have ended; wait for nothing."""
+        """Accept no more calls, and release the loop after the last one, without waiting."""
         if self.is_of_parent:
             return  # its loop is not here, and another one would never end
         with self._changed:
@@ -305,10 +305,10 @@ class BlockingCalls:
                 work.future.cancel_pending()
 
     def wait(self) -> None:
-        """Wait until all calls have ended; where there are to be no more, until all is closed.
+        """Wait until all calls have finished and, after `shut`, until the loop is released.
 
         Raises:
-            RuntimeError: It is asked on the event loop's own thread.
+            RuntimeError: The caller runs on the event loop's own thread.
         """
         if self._works:
             self.check_thread()
@@ -322,14 +322,14 @@ class BlockingCalls:
             self._loop.close()
 
     def leave(self, error: BaseException, futures: Collection[BatchFuture[Any]] = ()) -> None:
-        """End calls for one who goes away: wait until their jobs are ended, and say so.
+        """Cancel calls because their caller is leaving, and wait until their jobs are terminated.
 
         Args:
-            error: Why somebody goes away.
+            error: The exception with which the caller leaves.
             futures: The calls; by default all.
 
         Raises:
-            KeyboardInterrupt: Somebody wants to leave at once.
+            KeyboardInterrupt: The user pressed Ctrl-C again, to leave at once.
         """
         found = map(self._works.get, futures or list(self._works))
         works = [work for work in found if work is not None and work.unfinished]
@@ -357,7 +357,7 @@ class BlockingCalls:
         return work.future in self._works
 
     def tell(self, function: Callable[[], object]) -> None:
-        """Have the loop call something, and wait for nothing; where it was closed, nothing is."""
+        """Call a function on the loop, without waiting; do nothing if the loop was closed."""
         with contextlib.suppress(FarcallError):  # the loop was closed, and so it has no calls
             self._loop.tell(function)
 
@@ -395,7 +395,7 @@ class BlockingCalls:
         self._close_if_over()
 
     def _close_if_over(self) -> None:
-        """Let go of the loop where it is of no more use; who waits for that does it."""
+        """Release the loop if no call needs it; a thread in `wait` does so itself."""
         if self.is_shut and not self._works and not self._closers:
             self._loop.close()
 
@@ -426,7 +426,7 @@ _single: BlockingCalls | None = None
 
 
 def run(executor: Executor, function: Callable[..., R], call: Call) -> R:
-    """Make a call that was checked, and wait for its value; leaving the wait ends the job.
+    """Make a checked call, and wait for its result; leaving the wait terminates the job.
 
     Raises:
         Exception: See `Job.result`.
@@ -446,10 +446,10 @@ def run(executor: Executor, function: Callable[..., R], call: Call) -> R:
 
 
 def refuse_running_loop(call: str, instead: str) -> None:
-    """Refuse a call that waits where an event loop runs, which it would hold up.
+    """Raise an error if a blocking call would block a running event loop.
 
     Raises:
-        RuntimeError: One runs in this thread.
+        RuntimeError: An event loop runs in this thread.
     """
     __tracebackhide__ = True
     try:
@@ -477,7 +477,7 @@ _TROUBLE = (
 
 
 def _finish() -> None:
-    """Wait for what has not ended: the interpreter ends."""
+    """Wait for unfinished calls at the end of the interpreter."""
     global _is_exiting
     _is_exiting = True
     mine = [calls for calls in _all if not (calls.is_of_parent or calls.is_abandoned)]
@@ -490,7 +490,7 @@ def _finish() -> None:
 
 
 def _wait_for(mine: Sequence[BlockingCalls]) -> None:
-    """Say what is unfinished, and wait for it; Ctrl-C may come as soon as it is said."""
+    """Log the number of unfinished calls and wait for them; Ctrl-C can come at any point."""
     unfinished = sum(calls.unfinished for calls in mine)
     if unfinished:
         text = "waiting for %s before the process ends; Ctrl-C ends their jobs%s"
@@ -502,7 +502,7 @@ def _wait_for(mine: Sequence[BlockingCalls]) -> None:
 
 
 def _forget_parent() -> None:
-    """Have a forked child make its calls on a loop of its own."""
+    """Use new objects in a forked child."""
     global _single
     _single = None
 

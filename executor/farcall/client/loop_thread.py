@@ -1,8 +1,8 @@
-"""Event loop in a thread, for code that is not async: calls that wait, and iterators that wait.
+"""Event loop in a thread, for blocking calls and iterators of code that is not async.
 
-All of a process share one loop, in one daemon thread, so whatever is open for an account is open
-once, and requests of many threads come together. The thread starts with the first call. It ends
-when nobody holds it any more, or with the process, which never waits for it long.
+All of them share one loop per process, in one daemon thread, so an account's connections are
+opened once and requests of many threads are batched. The thread starts with the first call and
+ends with its last holder, or with the process, which waits for it only briefly.
 """
 
 from __future__ import annotations
@@ -20,26 +20,25 @@ from typing import Any, Generic, TypeVar
 from farcall.model.errors import FarcallError
 
 _CLOSING_S = 5.0
-"""For so long whoever closes waits for what is under way, such as the end of a submission."""
+"""Maximum time that `LoopThread.close` waits for work in progress, in seconds."""
 
 _LAST_S = 1.0
-"""The same at the end of the process, where nobody did."""
+"""The same at the end of the process, if the loop was not closed before."""
 
 _MOST_HELD = 1000
-"""Items that are read ahead of whoever iterates."""
+"""Maximum number of items that are read ahead of the consumer."""
 
 T = TypeVar("T")
 
 
 class _ClosedError(FarcallError):
-    """The loop was closed while somebody waited for it."""
+    """The loop was closed while a caller waited for it."""
 
 
 class LoopThread:
-    """One user's hold on the event loop that this process's waiting calls share.
+    """One holder of the process's shared event loop.
 
-    It may be used from any thread; but nothing waits for the loop on its own. A fork's child has a
-    loop of its own.
+    All threads can use it, but not the loop's own thread. A forked child gets a loop of its own.
     """
 
     def __init__(self) -> None:
@@ -48,10 +47,10 @@ class LoopThread:
         self._waited_for: set[concurrent.futures.Future[Any]] = set()
 
     def tell(self, function: Callable[[], object]) -> None:
-        """Have a function called on the loop, and wait for nothing.
+        """Call a function on the loop, without waiting.
 
-        What is told in a burst reaches the loop together, and in its order. A function must not
-        raise: those behind it would wait for the next burst.
+        Functions passed in a burst reach the loop together and in order. A function must not
+        raise, because that would delay the following ones until the next burst.
 
         Raises:
             FarcallError: The loop was closed meanwhile.
@@ -61,34 +60,34 @@ class LoopThread:
 
     @property
     def is_held(self) -> bool:
-        """Whether there is a loop that this holds."""
+        """Whether this object holds a loop."""
         return self._held is not None
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether it is asked on the loop's own thread, where nothing may wait for the loop."""
+        """Whether the caller runs on the loop's own thread, which must never wait for the loop."""
         held = self._held
         return held is not None and held.is_own_thread
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop, and wait for what it returns.
+        """Run a coroutine on the loop, and wait for its result.
 
-        Ctrl-C, which Python raises in the main thread, leaves the wait at once, and the coroutine
-        is cancelled.
+        Ctrl-C, which Python raises in the main thread, ends the wait at once and cancels the
+        coroutine.
 
         Raises:
-            RuntimeError: It was called on the loop's own thread, where it would wait for itself.
-            FarcallError: The loop was closed meanwhile, by `close` or with the process.
+            RuntimeError: The caller runs on the loop's own thread.
+            FarcallError: The loop was closed meanwhile, with `close` or with the process.
         """
         return self._run(self._hold(), coroutine)
 
     def stream(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Iterate over what an async iterator yields; a thousand items are read ahead.
+        """Iterate over an async iterator, reading up to a thousand items ahead.
 
-        The iteration ends when the hold or the loop is closed.
+        The iteration ends when this holder or the loop is closed.
 
         Raises:
-            RuntimeError: It was iterated on the loop's own thread.
+            RuntimeError: The caller runs on the loop's own thread.
         """
         loop = self._hold()
         ahead = _ReadAhead(items)
@@ -101,9 +100,9 @@ class LoopThread:
             loop.tell(ahead.stop)
 
     def close(self) -> None:
-        """Let go of the loop, and of all that is waited for by this hold.
+        """Release the loop, and cancel this holder's waits.
 
-        The loop ends where nobody else holds it. A later call takes it again.
+        The loop ends with its last holder. A later call acquires a loop again.
         """
         with _lock:
             held, self._held = self._held, None
@@ -146,8 +145,8 @@ class _Loop:
     """An event loop and its thread.
 
     Attributes:
-        pid: The process that it is of.
-        holders: Number of those who hold it.
+        pid: Process that created it.
+        holders: Number of holders.
     """
 
     def __init__(self) -> None:
@@ -165,21 +164,21 @@ class _Loop:
 
     @property
     def is_over(self) -> bool:
-        """Whether it runs nothing more: it was closed, or is the parent process's."""
+        """Whether it accepts no more work: it was closed, or belongs to the parent process."""
         return self._is_closing or self.pid != os.getpid()
 
     def let_go(self) -> bool:
-        """Count a holder out; say whether it was the last one."""
+        """Remove a holder; return whether it was the last one."""
         self.holders -= 1
         return not self.holders
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether it is asked on its own thread."""
+        """Whether the caller runs on this loop's thread."""
         return threading.current_thread() is self._thread
 
     def tell(self, function: Callable[[], object]) -> bool:
-        """Have a function called on the loop, and wait for nothing; say whether it will be."""
+        """Call a function on the loop, without waiting; return whether it will be called."""
         with self._lock:
             if self.is_over:
                 return False
@@ -199,27 +198,27 @@ class _Loop:
             self._told.popleft()()
 
     def close(self, patience_s: float) -> None:
-        """Cancel what runs, and wait for so long until it has ended."""
+        """Cancel all work, and wait up to ``patience_s`` seconds for it to end."""
         self.end()
         self.join(patience_s)
 
     def end(self) -> None:
-        """Cancel what runs, and wait for nothing."""
+        """Cancel all work, without waiting."""
         with self._lock:
             if not self._is_closing:
                 self._is_closing = True
                 self._loop.call_soon_threadsafe(self._end.set)
 
     def join(self, patience_s: float) -> None:
-        """Wait for so long until all has ended."""
+        """Wait up to ``patience_s`` seconds for all work to end."""
         if not self.is_own_thread:
             self._thread.join(patience_s)
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Have a coroutine run; the future is cancelled with the loop.
+        """Start a coroutine; its future is cancelled with the loop.
 
         Raises:
-            RuntimeError: It was called on the loop's own thread.
+            RuntimeError: The caller runs on the loop's own thread.
             FarcallError: The loop was closed.
         """
         with self._lock:
@@ -230,7 +229,7 @@ class _Loop:
         raise refused
 
     def _refused(self) -> Exception | None:
-        """Return why no call may begin now."""
+        """Return the reason why no call can start now."""
         if self.is_own_thread:
             return RuntimeError(
                 "a call that waits was made on farcall's own event loop, where it would wait for "
@@ -252,7 +251,7 @@ class _Loop:
 
 
 class _ReadAhead(Generic[T]):
-    """What an async iterator has yielded, until somebody takes it; all on the loop's thread."""
+    """Items of an async iterator that wait for the consumer; used on the loop's thread only."""
 
     def __init__(self, items: AsyncIterator[T]) -> None:
         self._items = items
@@ -262,7 +261,7 @@ class _ReadAhead(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     async def more(self) -> list[T]:
-        """Return what there is as soon as there is something; nothing at the end."""
+        """Return available items, waiting for the first; an empty list at the end."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._read())
             self._task.add_done_callback(lambda _: self._news.set())
@@ -276,7 +275,7 @@ class _ReadAhead(Generic[T]):
         return taken
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._task is not None:
             self._task.cancel()
 
@@ -297,7 +296,7 @@ class _ReadAhead(Generic[T]):
 _lock = threading.RLock()
 _shared: _Loop | None = None
 _left: list[_Loop] = []
-"""Loops of parent processes: their ends would close what these still use."""
+"""Loops of parent processes, retained because garbage collection would close their sockets."""
 
 
 def _shared_loop() -> _Loop:
@@ -308,7 +307,7 @@ def _shared_loop() -> _Loop:
 
 
 def _forget_parent() -> None:
-    """Leave the parent's loop alone in a forked child, where its thread is not."""
+    """Replace the parent's loop in a forked child, which lacks its thread."""
     global _lock, _shared
     _lock = threading.RLock()
     if _shared is not None:
@@ -317,7 +316,7 @@ def _forget_parent() -> None:
 
 
 def close_shared() -> None:
-    """End the loop whoever holds it; a later call has another."""
+    """End the loop for all holders; a later call starts another one."""
     if _shared is not None:
         _shared.close(_LAST_S)
 

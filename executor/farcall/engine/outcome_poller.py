@@ -1,10 +1,9 @@
-"""Outcome poller: lists one run's outcomes in the bucket, as seldom and as briefly as will do.
+"""Outcome poller: lists the outcomes of one run, with as few requests as possible.
 
-An outcome shows in a listing the moment the container stored it. A listing gives 1000 keys a
-page, in the order of their text, from any key on. What was told already may still lie there: a
-failed task's outcome stays, and a fetched one is deleted a little later. So a look begins at the
-first key that is waited for, and leaves out what lies between one such key and the next where
-that is more than a page.
+An outcome appears in a listing as soon as the container has stored it. A listing returns pages of
+1000 keys in text order, from any key on. Known outcomes may still be listed: a failed task's
+outcome is kept, and a fetched one is deleted a little later. So each poll starts at the first key
+that a caller waits for, and skips the keys up to the next one if they fill more than a page.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
 """
@@ -27,38 +26,40 @@ from farcall_runtime.contract import outcomes_prefix
 _log = logging.getLogger("farcall")
 
 _NEAR_TIMES = 5
-"""Where the endpoint is near, and few tasks are waited for, the shortest pause is so many times
-what a look takes."""
+"""Shortest interval between polls of a local endpoint with few waiting tasks, in multiples of the
+duration of a poll.
+"""
 
 _NEAREST_S = 0.02
 _SHARE_AT_FIRST = 0.2
 _SHARE_OF_WAIT = 0.01
-"""A look may be late by this share of the time that was waited in vain: 1 s after 100 s. At first
-it is a larger one, up to the shortest pause: 0.02 s after 0.1 s, where the endpoint is near."""
+"""Shares of the time since the last change by which a poll may be late: 1 s after 100 s. The first
+one applies up to the shortest interval: 0.02 s after 0.1 s, for local endpoints.
+"""
 
 _FOREIGN_PAGES = 3
 
 _FEW = 4
-"""Up to so many bundles are listed one by one, and so many large ones at the quickest pace."""
+"""Maximum number of bundles that are listed one by one, and of large bundles at full speed."""
 
 _MANY = 100
-"""Tasks of one bundle, from which on it is looked for by itself, at its own pace. So many of all
-bundles come so often that no pause shorter than for S3 would find them sooner."""
+"""Number of waiting tasks from which a bundle gets its own poller. With so many tasks, intervals
+shorter than for S3 would find none sooner.
+"""
 
 
 class OutcomePoller:
-    """The outcomes of one run.
+    """Polls the outcomes of one run.
 
     Args:
         store: The bucket.
         root: Key prefix of the run.
-        on_missing: Is told of tasks that have ended, whose outcome is not there, and of which no
-            detail is known.
-        trouble: Is told of looks that fail.
-        timing: How often it is looked.
+        on_missing: Called with finished tasks that have no outcome and no description yet.
+        trouble: Notified of failed requests.
+        timing: Polling intervals.
 
     Attributes:
-        timing: As the argument.
+        timing: Polling intervals.
     """
 
     def __init__(
@@ -81,11 +82,11 @@ class OutcomePoller:
 
     @property
     def crowd(self) -> float:
-        """By how much a lister is to be slower than alone, so that all together keep to bounds."""
+        """Slow-down factor that keeps all listers together within the request budget."""
         return max(1.0, len(self._large) / _FEW)
 
     def add(self, watch: Watch) -> None:
-        """Look for the outcomes of a watch, which may have been looked for before."""
+        """Poll the outcomes of a tracked job, which may have been polled before."""
         bundle = watch.submission.where.bundle
         lister = self._large.get(bundle, self._small)
         if lister is self._small and len(watch.waiting) > _MANY:
@@ -96,11 +97,11 @@ class OutcomePoller:
         lister.start()
 
     def hurry(self, watch: Watch) -> None:
-        """Look soon: something has happened, or is about to."""
+        """Poll soon, because a change is expected."""
         self._large.get(watch.submission.where.bundle, self._small).hurry()
 
     def forget(self, watch: Watch) -> None:
-        """Look no more for what a watch waited for."""
+        """Stop polling a job."""
         bundle = watch.submission.where.bundle
         lister = self._large.pop(bundle, self._small)
         lister.watches.pop(bundle, None)
@@ -108,10 +109,10 @@ class OutcomePoller:
             lister.hurry()  # to its end
 
     def note_foreign(self, pages: int) -> None:
-        """Say once that looking takes longer than it should because others write there.
+        """Warn once that objects of other programs slow down the polls.
 
         Args:
-            pages: How many pages of a look had nothing of farcall's.
+            pages: Number of pages of a poll without an object of farcall's.
         """
         if pages >= _FOREIGN_PAGES and not self._has_told:
             self._has_told = True
@@ -125,17 +126,17 @@ class OutcomePoller:
             )
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         for task in self.looking:
             task.cancel()
         await asyncio.gather(*self.looking, return_exceptions=True)
 
 
 class _Lister:
-    """What is looked for at one pace: all small bundles of a run, or one large one.
+    """Polls at one rate: all small bundles of a run, or one large bundle.
 
     Attributes:
-        watches: By bundle.
+        watches: Tracked jobs by bundle.
     """
 
     def __init__(self, poller: OutcomePoller, first_s: float) -> None:
@@ -181,7 +182,7 @@ class _Lister:
             await within(wait_s, self._wake.wait())
 
     async def _look(self) -> None:
-        """Tell of the outcomes that have arrived, then of the ends that came without one."""
+        """Deliver the outcomes that have arrived, then the ends of tasks without one."""
         wanted = {bundle: watch for bundle, watch in self.watches.items() if not watch.is_full}
         self._least_s = self._pause_s
         if not wanted:
@@ -204,7 +205,7 @@ class _Lister:
     def _shortest_s(
         self, wanted: Mapping[str, Watch], pages: Sequence[int], took_s: float
     ) -> float:
-        """Return how long to wait at least after a look of so many pages of each part."""
+        """Return the minimum interval after a poll that took so many pages per part."""
         far_s = max(1, *pages) * self._pause_s
         is_near = took_s < sum(pages) * self._poller.timing.near_s
         if not is_near or sum(len(watch.waiting) for watch in wanted.values()) > _MANY:
@@ -212,7 +213,7 @@ class _Lister:
         return min(far_s, max(_NEAREST_S, _NEAR_TIMES * took_s))
 
     async def _list(self, bundle: str, wanted: Mapping[str, Watch]) -> int:
-        """List what lies in one bundle, or in all; return how many pages it took."""
+        """List one bundle, or all bundles; return the number of pages."""
         pages = foreign = 0
         last, key = "", _first(wanted, "")
         while key:
