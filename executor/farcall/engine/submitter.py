@@ -1,4 +1,4 @@
-"""Submission batcher: gathers tasks whose jobs would look the same into one SubmitJob."""
+"""Submission batcher: combines tasks of equal jobs into one SubmitJob request."""
 
 from __future__ import annotations
 
@@ -31,31 +31,33 @@ _log = logging.getLogger("farcall")
 _LARGEST_GATHERED_BYTES = 256 * 1024 * 1024
 _QUICK = 500
 _QUICK_BYTES = 1024 * 1024
-"""A bundle of fewer tasks and bytes is put together on the spot: a thread would take longer."""
+"""Bundles with fewer tasks and bytes are packed on the event loop, because a thread would take
+longer.
+"""
 
 _TOLD_TOGETHER = 256
 _CANCELLED = "cancelled while it was submitted"
 
 
 Planned: TypeAlias = Callable[[Location, int], Awaitable[None]]
-"""Is told the bundle of a task and its number there, before its job is submitted; again where the
-bundle gets another name. Whoever notes it where it outlives this process finds the job again; see
-`farcall.client.recovery`."""
+"""Called with the bundle and the task's index before SubmitJob, and again after a rename.
+A caller that stores both can find the job after a crash; see `farcall.client.recovery`.
+"""
 
 _Key: TypeAlias = "tuple[str, Origin, str, Workflow]"
-"""What tasks of one job have in common: the options, the Python that pickled them, the function's
-name and the workflow. So each job has a name that is true of all its children, and a workflow's
-jobs are its own."""
+"""Common properties of the tasks of one job: the options, the Python that pickled them, the
+function's name and the workflow. So the job's name is right for all of its tasks, and a job never
+belongs to two workflows.
+"""
 
 
 class Again(NamedTuple):
     """A job whose tasks are submitted again.
 
     Attributes:
-        job_id: Its ID; empty where there is none.
-        definition: Its definition, which the new one has, too; empty for the one that the options
-            make.
-        shared: The shared values that its bundle names, which have to be there still.
+        job_id: The job's ID; empty for a first submission.
+        definition: Its job definition, which the new job reuses; empty for one from the options.
+        shared: Shared values that its bundle references, which must still exist.
     """
 
     job_id: str = ""
@@ -65,15 +67,15 @@ class Again(NamedTuple):
 
 @dataclass(eq=False)
 class _Pending:
-    """A task on its way to Batch.
+    """A task that is being submitted.
 
     Attributes:
-        name: The function's name.
+        name: Name of the function.
         function: The pickled function.
         arguments: The pickled arguments.
-        planned: Is told where it lies, before it is submitted.
-        node: Which of Covalent's nodes it is.
-        place: The submission it became part of, and its number there.
+        planned: Called with the task's location before submission.
+        node: Node of the Covalent workflow.
+        place: The submission that includes the task, and the task's index in it.
     """
 
     name: str
@@ -100,14 +102,14 @@ class Submitter:
     """Submits the tasks of one event loop, account and bucket.
 
     Args:
-        access: The open clients.
-        backend: Where the jobs run.
-        terminations: Ends jobs of tasks that were cancelled too late to be taken back.
+        access: Open connections.
+        backend: Platform that runs the jobs.
+        terminations: Terminates jobs of tasks that were cancelled too late to be withdrawn.
         store: The bucket.
         root: Key prefix of the run.
-        shared: The values that several tasks refer to.
-        packages: The packages that tasks need.
-        runtimes: What jobs fetch of farcall's whose image holds Python alone.
+        shared: Values that several tasks reference.
+        packages: Packages that tasks need.
+        runtimes: Task runners for images without one.
     """
 
     def __init__(
@@ -144,25 +146,26 @@ class Submitter:
         workflow: Workflow | None = None,
         node: NodeOf | None = None,
     ) -> tuple[Submission, int]:
-        """Submit one task, together with others that come within ``linger_s``.
+        """Submit one task, together with other tasks that arrive within ``linger_s``.
 
-        Cancelling the wait takes the task out again if it has not been submitted; otherwise its
-        job is terminated.
+        Cancelling the wait withdraws the task if it has not been submitted; otherwise its job is
+        terminated.
 
         Args:
-            settings: The options.
-            name: The function's name.
+            settings: Options of the job.
+            name: Name of the function.
             function: The pickled function.
             arguments: The pickled arguments.
-            planned: Is told where the task lies in the bucket, before its job is submitted.
-            workflow: What it belongs to; by default what the options say.
-            node: Which of Covalent's nodes it is. A job has its nodes in their order.
+            planned: Called with the task's location in the bucket before its job is submitted.
+            workflow: Workflow of the job; by default from the options.
+            node: Node of the Covalent workflow. The tasks of a job are in the order of their
+                nodes.
 
         Returns:
-            The submission it became part of, and its number there.
+            The submission that includes the task, and the task's index in it.
 
         Raises:
-            SettingsError: Something the options name does not exist.
+            SettingsError: A resource that the options name does not exist.
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
@@ -202,14 +205,14 @@ class Submitter:
             raise
 
     async def adding(self, settings: Settings, requirements: Sequence[str]) -> Settings | None:
-        """See to it that packages travel besides, where the image holds none and they can.
+        """Add packages to the bundle if the image lacks them and they can be uploaded.
 
         Args:
-            settings: The options.
-            requirements: Such as ``numpy>=2``.
+            settings: Options of the job.
+            requirements: Requirements such as ``numpy>=2``.
 
         Returns:
-            The options for the task; None where its container is to install them.
+            The options for the task; None if its container has to install the packages.
 
         Raises:
             ServiceError: AWS refused a call.
@@ -219,7 +222,7 @@ class Submitter:
         return await self._packages.adding(self._store, self._root, settings, requirements)
 
     def _most_of(self, settings: Settings) -> int:
-        """Return how many tasks a job has at most: no array has children on several nodes."""
+        """Return the maximum number of tasks of a job; multi-node jobs have no arrays."""
         return 1 if settings.nodes > 1 or settings.instance_type else self._most
 
     def _flush(self, key: _Key) -> None:
@@ -294,31 +297,32 @@ class Submitter:
         on_sent: Callable[[int], object] = lambda _: None,
         again: Again | None = None,
     ) -> Submission:
-        """Submit tasks as one job: a plain one, or an array of up to `largest_array`.
+        """Submit tasks as one job: a single job, or an array of up to `largest_array` tasks.
 
-        One on several nodes has one task.
+        A multi-node job has one task.
 
-        Cancelling the wait ends the upload, or takes the request back; a job that is accepted all
-        the same is terminated.
+        Cancelling the wait stops the upload or withdraws the request; a job that is accepted
+        anyway is terminated.
 
-        Of an iterator it takes as many as the job has, which the submission tells. They are
-        uploaded while they come, and nothing of them is kept.
+        From an iterator, it reads as many tasks as fit into the job, and the submission reports
+        their number. Tasks are uploaded while they are read and not kept in memory.
 
         Args:
-            settings: The options.
-            name: A name to recognise the job by.
-            tasks: Function and arguments of each, at least one.
-            quick: Whether they come so quickly that they need no thread.
-            planned: Is told where they lie in the bucket, before the job is submitted; again where
-                they get another name.
-            workflow: What they belong to; by default what the options say.
-            facts: What the bundle says of them besides, JSON.
-            on_sent: Is told how many bytes more of the bundle were sent.
-            again: The job whose tasks they were.
+            settings: Options of the job.
+            name: Prefix of the job's name.
+            tasks: Function and arguments of each task, at least one.
+            quick: Whether the tasks can be read without a thread.
+            planned: Called with the tasks' location in the bucket before the job is submitted, and
+                again if the bundle is renamed.
+            workflow: Workflow of the job; by default from the options.
+            facts: Additional JSON metadata of the bundle.
+            on_sent: Called with the number of uploaded bytes since the last call.
+            again: The job whose tasks are submitted again.
 
         Raises:
-            SettingsError: Something the options name does not exist, or packages cannot be had.
-            TaskNotPicklableError: What comes out of ``tasks``.
+            SettingsError: A resource that the options name does not exist, or packages are
+                missing.
+            TaskNotPicklableError: Raised by ``tasks``.
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
@@ -380,9 +384,9 @@ class Submitter:
     async def _packages_of(
         self, settings: Settings, facts: Mapping[str, Any], again: Again | None
     ) -> Sequence[Any] | None:
-        """See to it that a job's packages are in the bucket; return what its bundle says of them.
+        """Upload a job's packages if needed, and return the bundle's entry for them.
 
-        What runs again has those that it had, whatever the options say by now.
+        A retried job keeps its packages, regardless of the current options.
         """
         if again is None:
             return await self._packages.store(self._store, self._root, settings)
@@ -392,7 +396,7 @@ class Submitter:
         return fact
 
     async def close(self) -> None:
-        """Wait until what is being submitted is."""
+        """Wait until submissions in progress have finished."""
         for key in list(self._gatherings):
             self._flush(key)
         await asyncio.gather(*self._flushing, return_exceptions=True)
@@ -407,14 +411,14 @@ def job_of(
     size: int,
     runtime: Runtime | None = None,
 ) -> JobSpec:
-    """Say what job carries a bundle.
+    """Build the JobSpec for a bundle.
 
     Args:
-        bundle: The bundle; what is said of it is true once its pieces are through.
-        settings: The options.
-        access: Tells where the bucket is.
+        bundle: The bundle; its metadata is final after its pieces were read.
+        settings: Options of the job.
+        access: Provides the location of the bucket.
         size: Number of tasks.
-        runtime: What its containers fetch first; None where their image holds it.
+        runtime: Archive that the containers download first; None if their image has it.
     """
     url, region = access.place(bundle.where.bucket)
     environment = bundle.environment(url=url, region=region)

@@ -1,4 +1,4 @@
-"""Task handle: one task, from its submission to its end, and what came of it, fetched once."""
+"""Task handle: one task from submission to its result, which is fetched once."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from farcall.payload.pickling import Packed
 from farcall.storage.store import Arrived
 
 Pack: TypeAlias = Callable[[Session], Awaitable[tuple[Packed, Packed]]]
-"""Pickles a task's function and its arguments."""
+"""Pickles a task's function and arguments."""
 
 Fetch: TypeAlias = Callable[[Session, Submission, int, Arrival], Awaitable[Delivered]]
-"""Fetches what came of a task of a job, given its number there and how it ended."""
+"""Fetches the outcome of a task, given its index in the job and how it ended."""
 
 
 class TaskHandle(JobHandle):
-    """One task: an AWS Batch job, or one child of an array job.
+    """One task: a single job or an array task.
 
-    One event loop at a time waits by a handle. Once that has ended, or what came of the task is
-    there, any loop will do.
+    While the task is unfinished, only one event loop at a time can wait for a handle. Afterwards
+    every loop can use it.
 
     Args:
-        job_id: The job's ID; an array child's is ``"<parent>:<index>"``.
-        settings: The options.
-        place: The task's submission and its number there; without it Batch is asked.
-        on_end: Is told the job's ID when its end is known.
+        job_id: The job's ID; for an array task ``"<parent>:<index>"``.
+        settings: Options of the job.
+        place: The task's submission and its index in it; by default Batch is called.
+        on_end: Called with the job's ID when the task has finished.
     """
 
     __slots__ = ("_delivery", "_place")
@@ -53,15 +53,15 @@ class TaskHandle(JobHandle):
 
     @property
     def name(self) -> str:
-        """The job's name; empty where it is not known yet."""
+        """The job's name; empty if it is not known yet."""
         return self._place[0].name if self._place is not None else ""
 
     async def find(self) -> tuple[Session, Submission, int]:
-        """Return the session, the task's submission and its number there.
+        """Return the session, the task's submission and its index in it.
 
         Raises:
             JobLostError: Batch does not know the job.
-            FarcallError: farcall did not submit it.
+            FarcallError: farcall did not submit the job.
             ServiceError: AWS refused a call.
         """
         session = await self.session()
@@ -71,17 +71,17 @@ class TaskHandle(JobHandle):
         return session, *self._place
 
     def note_outcome(self, arrived: Arrived) -> None:
-        """Take in that the task's outcome was seen in the bucket."""
+        """Record that the task's outcome was found in the bucket."""
         self._tell(arrived.index, arrived)
 
     def watch(
         self, session: Session, submission: Submission | CommandSubmission, index: int
     ) -> None:
-        """Have the tracker follow the task, whether or not somebody waits for it yet.
+        """Track the task, even if no caller waits for it yet.
 
         Raises:
-            FarcallError: Another event loop follows it, which would wake nobody here; or it is
-                one node of a task on several.
+            FarcallError: Another event loop tracks the task and would not wake this one, or the
+                handle is for one node of a multi-node task.
         """
         if isinstance(submission, Submission) and submission.is_other_node(index):
             raise FarcallError(
@@ -91,10 +91,10 @@ class TaskHandle(JobHandle):
         super().watch(session, submission, index)
 
     async def delivered(self, fetch: Fetch) -> Delivered:
-        """Wait for the task's end, and return what came of it.
+        """Wait until the task has finished, and return its outcome.
 
         Args:
-            fetch: Fetches that; what it has once fetched is there for all who ask after that.
+            fetch: Fetches the outcome; later callers get the same one.
         """
         delivery = self._delivery
         if delivery is not None and not delivery.done():
@@ -113,7 +113,7 @@ class TaskHandle(JobHandle):
         return await asyncio.shield(delivery)
 
     def kept(self) -> Delivered | None:
-        """Return what was delivered here, where its objects may be gone from the bucket."""
+        """Return the fetched outcome, if its objects may be deleted from the bucket."""
         delivery = self._delivery
         if delivery is None or not delivery.done() or _has_failed(delivery):
             return None
@@ -130,20 +130,20 @@ async def submit(
     workflow: Workflow | None = None,
     node: NodeOf | None = None,
 ) -> TaskHandle:
-    """Submit a task, together with others that come within ``linger_s``, and follow it.
+    """Submit a task, together with other tasks that arrive within ``linger_s``, and track it.
 
     Args:
-        settings: The options.
-        name: The function's name.
-        pack: Pickles it and its arguments, once what the options name was found.
-        on_end: Is told the job's ID when its end is known.
-        planned: See `Submitter.submit`, as for the others.
-        workflow: What it belongs to.
-        node: Which of Covalent's nodes it is.
+        settings: Options of the job.
+        name: Name of the function.
+        pack: Pickles the function and its arguments, after the options were checked.
+        on_end: Called with the job's ID when the task has finished.
+        planned: See `Submitter.submit`.
+        workflow: Workflow of the job.
+        node: Node of the Covalent workflow.
 
     Raises:
-        TaskNotPicklableError: What ``pack`` raises.
-        SettingsError: Something the options name does not exist.
+        TaskNotPicklableError: Raised by ``pack``.
+        SettingsError: A resource that the options name does not exist.
         SubmissionError: Batch refused the job.
         ServiceError: AWS refused a call.
     """
@@ -167,5 +167,5 @@ async def submit(
 
 
 def _has_failed(delivery: asyncio.Task[Delivered]) -> bool:
-    """Return whether a delivery came to nothing and is to be tried again."""
+    """Return whether fetching failed and must be repeated."""
     return delivery.done() and (delivery.cancelled() or delivery.exception() is not None)

@@ -1,4 +1,4 @@
-"""Termination of jobs for those who own them, together where they are named together."""
+"""Termination of jobs for their owners, with few requests."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from farcall.storage.store import Store
 from farcall.storage.stores import Stores
 from farcall_runtime import envelope
 
-# --- Cancel marks: what tells the container of one task of an array that it is not to run any more
+# --- Cancel markers: objects that tell the container of one array task to exit ------------------
 #
-# A platform that starts a task again, whoever ended it, or has not started it yet, knows no other
-# way to end one of many. The mark is signed with the bundle's key, so nobody else can write one.
+# Some platforms cannot terminate one task of an array: they would restart it. A marker is signed
+# with the bundle's key, so that other users of the bucket cannot write one.
 
 
 _PARALLEL = 32
@@ -34,7 +34,7 @@ _PARALLEL = 32
 async def mark_cancelled(
     store: Store, submission: Submission, indexes: Iterable[int], reason: str
 ) -> None:
-    """Store the marks of tasks of an array, which are deleted with its bundle.
+    """Store the cancel markers of array tasks; they are deleted with the bundle.
 
     Raises:
         ServiceError: S3 refused.
@@ -56,22 +56,22 @@ _log = logging.getLogger("farcall")
 _TOGETHER_S = 0.05
 _ANSWERED_TOGETHER = 500
 _LEAVING_S = 5.0
-"""For so long after a second Ctrl-C no job is waited for."""
+"""Time after a second Ctrl-C in which no termination is waited for, in seconds."""
 
 
 Refused: TypeAlias = dict[str, ServiceError]
-"""Jobs that could not be ended, with why."""
+"""Job ID to error, for jobs that could not be terminated."""
 
 
 @dataclass
 class _Doomed:
-    """Jobs that are named within a moment, to be ended with one request.
+    """Jobs collected for one termination request.
 
     Attributes:
-        timer: Sends it.
-        sent: What came of it.
-        job_ids: The jobs.
-        is_left: Whether an owner goes away, who is told how many there are.
+        timer: Sends the request.
+        sent: Receives the response.
+        job_ids: IDs of the jobs.
+        is_left: Whether the owner is leaving, so that the number of jobs is logged.
     """
 
     timer: asyncio.TimerHandle
@@ -81,15 +81,15 @@ class _Doomed:
 
 
 class Terminations:
-    """The requests of one session to end jobs.
+    """Termination requests of one session.
 
-    A request goes on when the wait for it is cancelled, and is made again where the event loop's
-    end cuts it off; `settle` sees to that.
+    A request continues if its caller is cancelled. `settle` repeats requests that the end of the
+    event loop has interrupted.
 
     Args:
-        backend: Where the jobs run.
-        tracker: Is told to look soon at what came of it.
-        stores: The buckets, for the marks of children where the backend needs them.
+        backend: Platform that runs the jobs.
+        tracker: Polls terminated jobs soon.
+        stores: Buckets, for the cancel markers of array tasks if the backend needs them.
     """
 
     def __init__(self, backend: Backend, tracker: Tracker, stores: Stores) -> None:
@@ -106,21 +106,21 @@ class Terminations:
     async def end(
         self, job_ids: Collection[str], reason: str, *, together: bool = False
     ) -> dict[str, ServiceError]:
-        """End jobs, and look soon at what came of it.
+        """Terminate jobs, and poll them soon.
 
-        An array is ended as a whole where all of its children that have not ended are named.
+        An array is terminated as a whole if all of its unfinished tasks are listed.
 
         Args:
-            job_ids: The jobs' IDs.
-            reason: Kept by the backend.
-            together: Whether others that are named within a moment, with the same reason, are
-                ended with the same request.
+            job_ids: IDs of the jobs.
+            reason: Stored by the backend.
+            together: Whether to share one request with jobs that follow within a moment for the
+                same reason.
 
         Returns:
-            Those of the jobs that could not be ended, with why.
+            Job ID to error, for jobs that could not be terminated.
 
         Raises:
-            ServiceError: The backend could not be asked.
+            ServiceError: The request failed.
         """
         sent = self._doom(job_ids, reason).sent if together else self._send(job_ids, reason)
         refused = await _answered(sent)
@@ -128,7 +128,7 @@ class Terminations:
         return {job_id: error for job_id, error in why.items() if error is not None}
 
     async def leave(self, job_ids: Iterable[str], tasks: int, reason: str) -> None:
-        """End jobs for one who goes away; say so, and whatever goes wrong."""
+        """Terminate the jobs of a leaving owner, and log it; never raises a `FarcallError`."""
         left = self._in_few(job_ids)
         what = f"{counted(tasks, 'unfinished task')} of {named(left)}"
         if self._is_abandoned:
@@ -144,7 +144,7 @@ class Terminations:
             _log.warning("ended %s", what)
 
     async def leave_one(self, job_id: str, reason: str) -> None:
-        """End a job for one who goes away, together with others, and whatever goes wrong."""
+        """Terminate a leaving owner's job, batched with others; raises no `FarcallError`."""
         self._doom([job_id], reason).is_left = True
         try:
             with self._interrupts:
@@ -153,12 +153,12 @@ class Terminations:
             _log.warning("%s may still run: %s", job_id, error)
 
     def note_children(self, submission: Submission) -> None:
-        """Count the children of an array, so that it is known when none is left out."""
+        """Record the tasks of an array, to know when all of them are being terminated."""
         if submission.size > 1 and submission.job_id not in self._unended:
             self._unended[submission.job_id] = set(range(submission.size))
 
     def note_end(self, submission: Submission, index: int) -> None:
-        """Count a child out that has ended."""
+        """Record that an array task has finished."""
         left = self._unended.get(submission.job_id)
         if left is not None:
             left.discard(index)
@@ -166,7 +166,7 @@ class Terminations:
                 del self._unended[submission.job_id]
 
     async def settle(self) -> None:
-        """See the requests to their end, whatever comes of them, before the clients close."""
+        """Wait for pending requests before the connections close, whatever their result."""
         for reason in list(self._doomed):
             self._send_doomed(reason)
         requests = list(self._requests)
@@ -246,7 +246,7 @@ class Terminations:
         return refused
 
     async def _mark(self, job_ids: Iterable[str], reason: str) -> None:
-        """Store the marks of children, before their pods are taken, where the backend needs any.
+        """Store the cancel markers of array tasks, if the backend needs them.
 
         Raises:
             ServiceError: S3 or the backend refused.
@@ -265,7 +265,7 @@ class Terminations:
                 await mark_cancelled(store, submission, indexes, reason)
 
     async def _submission(self, job_id: str) -> Submission | None:
-        """Return what an array carries; None of one that is not there, or not farcall's."""
+        """Return the submission of an array; None if it is unknown or not farcall's."""
         known = self._tracker.submission(job_id)
         if known is not None:
             return known
@@ -279,14 +279,14 @@ class Terminations:
             self._asked.pop(job_id, None)
 
     def _abandon(self) -> None:
-        """Let go of what was not answered: whoever owns the jobs wants to leave now."""
+        """Abandon pending requests, because the user wants to leave at once."""
         left = [*self._asked, *(job_id for d in self._doomed.values() for job_id in d.job_ids)]
         if left:
             _log.warning("left without ending %s; farcall cancel JOB... ends jobs", named(left))
         self._abandoned_at = time.monotonic()
 
     def _in_few(self, job_ids: Iterable[str]) -> list[str]:
-        """Name arrays as a whole instead of all of their children that have not ended."""
+        """Replace the unfinished tasks of an array by the array, if all of them are listed."""
         children: dict[str, dict[str, None]] = {}
         for job_id in job_ids:
             children.setdefault(_parent(job_id), {})[job_id] = None
@@ -300,12 +300,12 @@ class Terminations:
 
 
 def _parent(job_id: str) -> str:
-    """Return the array that a child belongs to; of another job its own ID."""
+    """Return the array of an array task; for other jobs the job's own ID."""
     return job_id.partition(":")[0]
 
 
 async def _answered(sent: asyncio.Future[Refused]) -> Refused:
-    """Wait for the answer to a request that goes on without the one who waits."""
+    """Wait for the response to a request that continues if this wait is cancelled."""
     try:
         return await asyncio.shield(sent)
     except asyncio.CancelledError:

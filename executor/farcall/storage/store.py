@@ -1,4 +1,4 @@
-"""Object store, as the client uses its bucket: bundles up, outcomes down, lists, deletion."""
+"""Object store: the client's operations on its bucket."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ _log = logging.getLogger("farcall")
 
 _STREAM_BYTES = 4 * 1024 * 1024
 _SHORT_BYTES = 1024 * 1024
-"""What is sent within half a minute on any network."""
+"""Maximum size of an upload that takes less than half a minute on any network."""
 
 _RECEIPT_BYTES = 64 * 1024
-"""More than any receipt has, a bit for each task. Others may have put anything there."""
+"""More than the size of any receipt (one bit per task). Other writers can store anything."""
 
 _MOST_DIGITS = 12
 _CHUNK = re.compile(r"\d{8}|[1-9]\d{8,11}", re.ASCII)
 _BEHIND_END = "InvalidRange"
 NO_SUCH_KEY = "NoSuchKey"
-"""S3's code where there is no such object."""
+"""S3's error code for a missing object."""
 
 _TOO_LARGE_TO_COPY = "InvalidRequest"
 _NO_KEY = "farcall-looks-whether-the-bucket-is-there"
 _ABORT_S = 5.0
-"""For how long somebody who has given an upload up waits for S3 to say that it has, too."""
+"""Maximum time that an abandoned upload waits for S3 to abort it, in seconds."""
 
 T = TypeVar("T")
 
@@ -66,12 +66,12 @@ RunInThread: TypeAlias = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """An outcome in the inbox.
+    """An outcome in the bucket.
 
     Attributes:
         bundle: Name of its bundle.
-        index: Number of the array child.
-        size: Bytes of the object.
+        index: Index of the array task.
+        size: Size of the object in bytes.
     """
 
     bundle: str
@@ -80,9 +80,9 @@ class Arrived:
 
 
 def number_in(text: str) -> int | None:
-    """Return the number that a part of a key is, as farcall writes it; None if it is none.
+    """Return the number in a part of a key, in farcall's notation; None if it is another text.
 
-    Others may write anything, such as ``007``, ``+1`` and digits of other alphabets.
+    Other writers can store anything, such as ``007``, ``+1`` and digits of other alphabets.
     """
     if not text.isascii() or not text.isdecimal() or len(text) > _MOST_DIGITS:
         return None
@@ -90,7 +90,7 @@ def number_in(text: str) -> int | None:
 
 
 def is_chunk(name: str) -> bool:
-    """Return whether the last part of a key is that of a chunk of output, or a part of a value."""
+    """Return whether the last part of a key names an output chunk or a part of a value."""
     return _CHUNK.fullmatch(name) is not None
 
 
@@ -98,12 +98,12 @@ class Store:
     """One bucket.
 
     Args:
-        bucket: Its name.
-        store: Its obstore store.
-        operations: What is asked of it without obstore.
-        timing: How long requests are tried again, and what is too large.
-        reopen: Opens it again; see `Bucket`.
-        locate: Asks for its region; see `Bucket`.
+        bucket: Name of the bucket.
+        store: The bucket's obstore store.
+        operations: Requests that do not use obstore.
+        timing: Retry limits and maximum sizes.
+        reopen: Opens the store again; see `Bucket`.
+        locate: Requests the bucket's region; see `Bucket`.
     """
 
     def __init__(
@@ -123,14 +123,14 @@ class Store:
 
     @property
     def given_up_at(self) -> float:
-        """When somebody last gave up a request, by the loop's clock; before all times if never."""
+        """Loop time at which a request last failed for good; before all times if none has."""
         return self._requests.given_up_at
 
     async def check(self, root: str) -> None:
-        """See that the bucket is there, and that a run's inbox can be looked into.
+        """Check that the bucket exists and that the run's outcomes can be listed.
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         # One GET tells a missing bucket from a missing object. Without s3:ListBucket S3 answers
@@ -148,18 +148,18 @@ class Store:
         on_sent: Callable[[int], object] = lambda _: None,
         run: RunInThread = asyncio.to_thread,
     ) -> None:
-        """Store an object while its pieces are still being made; a large one in parallel parts.
+        """Store an object while its pieces are being made; a large one in parallel parts.
 
         Args:
-            key: Its key.
-            pieces: Its bytes; a large piece is read where it lies.
-            quick: Whether they are made so quickly that they need no thread.
-            on_sent: Is told how many bytes more were sent.
-            run: Has them made in a thread.
+            key: Key of the object.
+            pieces: Bytes of the object; large pieces are not copied.
+            quick: Whether the pieces can be made without a thread.
+            on_sent: Called with the number of uploaded bytes since the last call.
+            run: Runs the generator of the pieces in a thread.
 
         Raises:
-            Exception: What comes out of ``pieces``.
-            SettingsError: There is no such bucket.
+            Exception: Raised by ``pieces``.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         chunks = joined(pieces)
@@ -183,7 +183,7 @@ class Store:
         make: Callable[[], Awaitable[Part | None]],
         on_sent: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Store an object in parts; what breaks off is taken back."""
+        """Store an object in parts; an interrupted upload is aborted."""
 
         async def begin() -> str:
             return await self._operations.begin_upload(key)
@@ -244,30 +244,30 @@ class Store:
                 )
 
     async def _ask(self, operation: str, key: str, request: Callable[[], Awaitable[T]]) -> T:
-        """Make a request that needs no obstore; see `Bucket.ask`."""
+        """Make a request without obstore; see `Bucket.ask`."""
         return await self._requests.ask(operation, key, lambda _: request())
 
     async def get(self, key: str, size: int | None = None) -> bytearray | None:
-        """Return an object, or None if there is none.
+        """Return an object, or None if it does not exist.
 
         Args:
-            key: Its key.
-            size: Its size in bytes where it is known.
+            key: Key of the object.
+            size: Expected size in bytes, if known.
 
         Raises:
-            envelope.IntegrityError: It has another size, or is larger than anything stored there.
-            SettingsError: There is no such bucket.
+            envelope.IntegrityError: The object has another size, or exceeds the maximum size.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         found = await self.get_dated(key, size)
         return None if found is None else found[0]
 
     async def receipted(self, submission: Submission, keys: Iterable[str]) -> set[int]:
-        """Return which tasks a client has the values of, as it noted before it deleted them.
+        """Return the tasks whose results a client has collected, according to its receipts.
 
         Args:
             submission: The job.
-            keys: Of its receipts; what others stored there says nothing.
+            keys: Keys of its receipts; objects of other writers are ignored.
 
         Raises:
             ServiceError: S3 refused.
@@ -290,7 +290,7 @@ class Store:
     async def get_dated(
         self, key: str, size: int | None = None, most: int | None = None
     ) -> tuple[bytearray, datetime] | None:
-        """Return an object of so many bytes at most, and when it was stored; see `get`."""
+        """Return an object of at most ``most`` bytes, and its storage time; see `get`."""
 
         async def fetch(store: S3Store) -> tuple[bytearray, datetime]:
             reply = await obstore.get_async(store, key)
@@ -314,22 +314,21 @@ class Store:
     async def get_large(
         self, key: Callable[[int], str], size: int, folder: str | None = None
     ) -> tuple[Buffer, str] | None:
-        """Return a value that lies in parts, and its digest; they are fetched in parallel.
+        """Return a value that is stored in parts, and its digest; parts are fetched in parallel.
 
         Args:
-            key: Gives the key of a part; they count from 0, and have `VALUE_PART_BYTES`.
-            size: The value's size in bytes, more than 0.
-            folder: Where it is to lie in a file that has no name and ends with the buffer; it is
-                made if it is not there. By default it lies in memory.
+            key: Returns the key of a part. Parts are numbered from 0 and have `VALUE_PART_BYTES`.
+            size: Size of the value in bytes, more than 0.
+            folder: Folder for an unnamed file that holds the value until the buffer is released;
+                it is created if needed. By default the value is in memory.
 
         Returns:
-            The bytes, which may be written to, and their SHA-256, hexadecimal; None if a part is
-            not there.
+            Writable bytes and their SHA-256 in hexadecimal; None if a part does not exist.
 
         Raises:
             envelope.IntegrityError: A part has another size.
-            NoRoomError: The folder has no room for it.
-            SettingsError: There is no such bucket.
+            NoRoomError: The folder has no space.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         try:
@@ -352,7 +351,7 @@ class Store:
     async def _fetch(
         self, key: Callable[[int], str], size: int, write: Callable[[Buffer], object]
     ) -> str | None:
-        """Have a value's parts written in their order; return its SHA-256, hexadecimal."""
+        """Write the parts of a value in order; return its SHA-256 in hexadecimal."""
         step = contract.VALUE_PART_BYTES  # several of those that are fetched in one go
 
         async def part(start: int, end: int) -> Buffer | None:
@@ -363,17 +362,17 @@ class Store:
         return await fetch_in_parts(part, size, write)
 
     async def get_part(self, key: str, offset: int, length: int, size: int) -> Buffer | None:
-        """Return a part of an object, a large one fetched in parallel, or None if there is none.
+        """Return a range of an object, or None if it does not exist; large ranges in parallel.
 
         Args:
-            key: Its key.
-            offset: The part's first byte.
-            length: Its number of bytes.
+            key: Key of the object.
+            offset: First byte of the range.
+            length: Number of bytes.
             size: Size of the whole object in bytes.
 
         Raises:
-            envelope.IntegrityError: It has another size.
-            SettingsError: There is no such bucket.
+            envelope.IntegrityError: The object has another size.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
 
@@ -385,15 +384,15 @@ class Store:
         return None if whole is None else target
 
     async def get_end(self, key: str, length: int) -> Buffer | None:
-        """Return the last bytes of an object, all of a shorter one, or None if there is none.
+        """Return the last bytes of an object, or None if it does not exist.
 
         Args:
-            key: Its key.
-            length: How many bytes.
+            key: Key of the object.
+            length: Maximum number of bytes.
 
         Raises:
-            envelope.IntegrityError: It is empty.
-            SettingsError: There is no such bucket.
+            envelope.IntegrityError: The object is empty.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         return await self._ranged(key, {"suffix": length})
