@@ -1,4 +1,4 @@
-"""What client and container agree on: environment, object keys, exit codes. No I/O."""
+"""Contract between client and container: environment, object keys, exit codes. No I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 from typing import NamedTuple
 
 PROTOCOL_VERSION = 1
-"""Version of keys, envelopes and environment. It stands in every key and every header."""
+"""Version of keys, envelopes and environment, which is part of every key and every header."""
 
 ENV_BUNDLE = "FARCALL_BUNDLE"
 """``s3://bucket/prefix/v1/<run>/bundles/<bundle>``; every other key derives from it."""
@@ -18,34 +18,31 @@ ENV_OUTCOME_KEY = "FARCALL_OUTCOME_KEY"
 """Random key of the bundle, 64 hexadecimal digits: the container signs outcomes with it."""
 
 ENV_BUCKET_URL = "FARCALL_BUCKET_URL"
-"""URL of the bucket; only where it is another one than `bucket_url` gives. ``file:///...`` is a
-folder in its place, for tests."""
+"""URL of the bucket, if it differs from `bucket_url`. ``file:///...`` is a folder, for tests."""
 
 ENV_REGION = "FARCALL_REGION"
-"""Region of the bucket; only where the job would not know it by itself."""
+"""Region of the bucket, if the job cannot determine it."""
 
 ENV_ENCRYPTION = "FARCALL_S3_ENCRYPTION"
-"""Encryption that every object is stored with; only where it is not left to the bucket. What the
-job itself submits has the same."""
+"""Encryption of every object, unless the bucket decides. Jobs that the job submits inherit it."""
 
 ENV_KMS_KEY = "FARCALL_S3_KMS_KEY_ID"
-"""The key of AWS KMS for it, likewise."""
+"""AWS KMS key of that encryption."""
 
 ENV_WORKFLOW = "FARCALL_WORKFLOW"
-"""Name of the workflow the job belongs to: for whoever looks at jobs. What the job itself submits
-belongs to the same one."""
+"""Name of the job's workflow, for lists. Jobs that the job submits inherit it."""
 
 ENV_DISPATCH = "FARCALL_DISPATCH"
-"""Covalent's ID of the dispatch the job belongs to; only where there is one."""
+"""Covalent's ID of the job's dispatch, if it has one."""
 
 ENV_RETRY_OF = "FARCALL_RETRY_OF"
-"""ID of the job whose failed calls this one runs again: for whoever looks at jobs."""
+"""ID of the job whose failed tasks this job runs again, for lists."""
 
 ENV_STREAM_S = "FARCALL_STREAM_S"
-"""Seconds between two chunks of output. Only the local AWS emulator sets it, for tests."""
+"""Interval between two output chunks in seconds. Only set by the local AWS emulator, for tests."""
 
 ENV_LOG_LEVEL = "FARCALL_LOG_LEVEL"
-"""The least level of what the function logs that is written, where not `LOG_LEVEL`."""
+"""Minimum level of the function's log messages, if it differs from `LOG_LEVEL`."""
 
 LOG_LEVEL = "INFO"
 
@@ -64,31 +61,33 @@ JOB_ENVIRONMENT = (
 )
 
 ENV_OWN_INDEX = "FARCALL_INDEX"
-"""Index of the task in an array, on a platform that does not set Batch's own variables; so are the
-others to `ENV_OWN_MAIN_ADDRESS`."""
+"""Index of the array task, on platforms without Batch's own variables. The same applies to the
+following variables up to `ENV_OWN_MAIN_ADDRESS`.
+"""
 
 ENV_OWN_ATTEMPT = "FARCALL_ATTEMPT"
-"""Number of the attempt, from 1, where the platform knows it itself."""
+"""Number of the attempt, from 1, if the platform knows it."""
 
 ENV_FAILED_ATTEMPTS = "FARCALL_FAILED_ATTEMPTS"
-"""Number of attempts that have failed and count; may be empty."""
+"""Number of failed attempts that count; may be empty."""
 
 ENV_IGNORED_ATTEMPTS = "FARCALL_IGNORED_ATTEMPTS"
-"""Number of those that have failed and do not count, for they were disrupted; may be empty."""
+"""Number of failed attempts that do not count, because they were disrupted; may be empty."""
 
 ENV_OWN_JOB_ID = "FARCALL_JOB_ID"
-"""ID of the job, of an array without the index."""
+"""ID of the job, without the index of an array task."""
 
 ENV_OWN_NODE_INDEX = "FARCALL_NODE_INDEX"
 ENV_OWN_NODES = "FARCALL_NODE_COUNT"
-"""Not ``FARCALL_NODES``, which is an option of what the job itself submits."""
+"""Not ``FARCALL_NODES``, which is an option of jobs that the job submits."""
 
 ENV_OWN_MAIN_ADDRESS = "FARCALL_MAIN_ADDRESS"
-"""Address of node 0, a name or an IP address; on that one, too."""
+"""Host name or IP address of node 0, on all nodes."""
 
 ENV_CANCELLABLE = "FARCALL_CANCELLABLE"
-"""``1`` where a task may be cancelled before its first attempt: the container then looks for the
-mark (`Location.cancelled_key`) first of all."""
+"""``1`` if a task can be cancelled before its first attempt: the container then checks for the
+cancel marker (`Location.cancelled_key`) first.
+"""
 
 PLATFORM_ENVIRONMENT = (
     ENV_OWN_INDEX,
@@ -110,72 +109,78 @@ ENV_NODE_INDEX = "AWS_BATCH_JOB_NODE_INDEX"
 ENV_NODES = "AWS_BATCH_JOB_NUM_NODES"
 ENV_MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_INDEX"
 ENV_MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
-"""Batch sets the last one on all nodes but the main one, which is always node 0.
-https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html"""
+"""Batch sets the last variable on all nodes except the main node, which is always node 0.
+https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html
+"""
 
 RECEIPTS = ".delivered/"
-"""What comes after a bundle's key in those of its receipts; no bundle's name has a dot."""
+"""Suffix of a bundle's key in the keys of its receipts; bundle names contain no dot."""
 
 RETRIES = ".retried/"
-"""Likewise in the keys of the notes on what ran its tasks again."""
+"""Suffix in the keys of the notes on retries of its tasks."""
 
 CANCELLED = ".cancelled/"
-"""Likewise in the keys of the marks that say which of its tasks were cancelled one by one."""
+"""Suffix in the keys of the cancel markers of its tasks."""
 
 STDOUT = "stdout"
 STDERR = "stderr"
 STREAMS = (STDOUT, STDERR)
 
 VALUE_PART_BYTES = 16 * 1024 * 1024
-"""A value that is too large for its outcome lies in parts, each an object; all but the last have
-so many bytes. S3's own multipart uploads would leave parts that no list of objects shows."""
+"""Size of the parts of a result that is too large for its outcome, in bytes; the last part can be
+smaller. S3's multipart uploads could leave parts that no list of objects shows.
+"""
 
 SHARED_LEAST_BYTES = 1024 * 1024
-"""From this size on (1 MiB) what a pickle holds or refers to is an object of its own, which all
-bundles below a prefix share."""
+"""Minimum size (1 MiB) of a value that is stored as an object of its own, which all bundles below
+a prefix share.
+"""
 
 SHARED = "shared"
-"""Name of these objects' folder, beside those of the runs; and in a bundle's facts that of the
-values its functions and arguments refer to: ``{"<sha256>": ["<generation>", <bytes>]}``."""
+"""Folder of these objects, next to the runs; and the bundle's entry for the values that its
+functions and arguments reference: ``{"<sha256>": ["<generation>", <bytes>]}``.
+"""
 
 PACKAGES = "packages"
-"""Name of the folder of packages, beside those of the runs; and in a bundle's facts that of the
-manifest of those its tasks import: ``["<sha256>", <bytes>]``."""
+"""Folder of packages, next to the runs; and the bundle's entry for the manifest of the packages
+that its tasks import: ``["<sha256>", <bytes>]``.
+"""
 
 RUNTIME = "runtime"
-"""Name of the folder of archives of this package, for images that have none."""
+"""Folder of archives of this package, for images without it."""
 
 SOON_CHUNKS = 150
-"""After so many chunks of a stream, five minutes of steady output, the container stores them less
-often, unless somebody follows."""
+"""Number of chunks of a stream (five minutes of steady output) after which the container uploads
+less often, unless a client follows the output.
+"""
 
 FOLLOWED_S = 150.0
-"""So long after a container saw that the mark was stored, or stored again, it takes its output for
-followed, in seconds. Whoever follows stores it again more than twice in that time."""
+"""Time for which a container considers its output followed after it has found a new follow marker,
+in seconds. A client that follows stores the marker more than twice in that time.
+"""
 
 RETRY_ON_FAILURE = "failure"
-"""Value of a bundle's ``retry_on``: Batch retries failures of the function, too."""
+"""Value of a bundle's ``retry_on`` with which Batch also retries exceptions of the function."""
 
 
 TERMINATED_TYPE = "farcall_runtime.task.TaskTerminated"
-"""What the function sees when its job is being stopped, as an exception's type is named."""
+"""Type name of the exception that the function gets when its job is stopped."""
 
 
 class OutcomeStatus(str, enum.Enum):
-    """How an attempt ended, as its outcome says; the value of ``status``."""
+    """How an attempt ended; the value of ``status`` in its outcome."""
 
     DONE = "done"
-    """The child came back; each of its calls has a `CallStatus`."""
+    """The child process finished; each of its calls has a `CallStatus`."""
     EXITED = "exited"
     KILLED = "killed"
     OUT_OF_MEMORY = "out_of_memory"
     TERMINATED = "terminated"
     TIMED_OUT = "timed_out"
     REFUSED = "refused"
-    """The task was not run; ``code`` and ``detail`` say why."""
+    """The task did not run; ``code`` and ``detail`` give the reason."""
     PEER_FAILED = "peer_failed"
-    """Of the main node of several: another one failed, and ``peer`` is what that one's outcome
-    says."""
+    """On the main node of a multi-node job: another node failed, and ``peer`` is its outcome."""
 
 
 class CallStatus(str, enum.Enum):
@@ -184,68 +189,71 @@ class CallStatus(str, enum.Enum):
     RETURNED = "returned"
     RAISED = "raised"
     UNPICKLABLE = "unpicklable"
-    """The function returned, and its value cannot be pickled."""
+    """The function returned, but its result cannot be pickled."""
     UNREADABLE = "unreadable"
     """The function or its arguments could not be unpickled, so nothing was called."""
 
 
 class ExitCode(enum.IntEnum):
-    """What the container's exit code says.
+    """Exit codes of the container.
 
-    59 to 69 are final: another attempt would end the same way, and the job's retry rules say so,
-    Batch's with the one pattern ``6*``. 70 to 79 may end differently the next time.
+    59 to 69 are final, because another attempt would fail in the same way. The job's retry rules
+    exclude them, Batch's with the single pattern ``6*``. After 70 to 79, another attempt can
+    succeed.
     """
 
     RETURNED = 0
     RAISED = 1
     CANCELLED = 59
-    """The task was cancelled alone, as a mark in the bucket says; nothing was run. Only on a
-    platform that cannot end one task of an array itself, which Batch can."""
+    """The array task was cancelled with a marker in the bucket, and did not run. Only on platforms
+    that cannot terminate a single array task, unlike Batch.
+    """
     OUT_OF_MEMORY = 60
-    """The kernel killed the task's process for its memory; the next attempt would have no more."""
+    """The kernel killed the task's process for its memory; another attempt has no more."""
     SHARED_MISSING = 61
-    """A shared value that the function or its arguments refer to is not in the bucket."""
+    """A shared value that the function or its arguments reference is not in the bucket."""
     STORE_UNFIT = 62
-    """The bucket's store does not do what S3 does."""
+    """The bucket's store lacks a feature of S3."""
     OUTCOME_OCCUPIED = 63
-    """Somebody else's object lies where the outcome belongs, which is written once."""
+    """Another writer's object has the key of the outcome, which is written once."""
     BAD_ENVIRONMENT = 64
     BUNDLE_MISSING = 65
     INTEGRITY = 66
     VERSION_MISMATCH = 67
     TIMED_OUT = 68
     UNREADABLE = 69
-    """The function or its arguments could not be unpickled: a package is missing, most likely."""
+    """The function or its arguments could not be unpickled: usually a package is missing."""
     OUTCOME_NOT_STORED = 70
-    """The function returned or raised, and nobody will know which: the bucket was not reached."""
+    """The function returned or raised, but its outcome is lost: the bucket was unreachable."""
     CHILD_KILLED = 71
     PACKAGES_MISSING = 72
-    """A package that the bundle names is not in the bucket. Whoever submits with the same one
-    stores it again, so another attempt may find it."""
+    """A package of the bundle is not in the bucket. Another submission with the package stores it
+    again, so another attempt can find it.
+    """
     STORAGE_UNREACHABLE = 73
     SUPERVISOR_FAILED = 74
-    """The container's own part failed: it got no process or no file, most likely."""
+    """farcall's own process in the container failed, usually for lack of processes or files."""
     DISK_FULL = 75
-    """The container's disk has no room for the packages; that of another host may have."""
+    """The container's disk has no space for the packages; another instance may have more."""
     TERMINATED = 143
-    """SIGTERM arrived. Never 0: Batch would call a reclaimed spot instance a success."""
+    """SIGTERM was received. Never 0: Batch would count a reclaimed spot instance as success."""
 
 
 FINAL_CODES = range(59, 70)
-"""The final codes."""
+"""The final exit codes."""
 
 FINAL_EXIT_CODES = "6*"
-"""Those of them that there are on Batch, as a pattern for its ``onExitCode``."""
+"""The final exit codes on Batch, as a pattern for its ``onExitCode``."""
 
 
 class SharedPlace(NamedTuple):
-    """Where one shared value lies in the bucket: what it is called is what it holds.
+    """Keys of one shared value in the bucket, which is named by its content.
 
     Layout::
 
         <root>/data/<generation>            the value, stored once and never changed
-        <root>/held/<run>                   a run that may still ask for it
-        <root>/condemned/<generation>       is about to be deleted: nobody new is to use it
+        <root>/held/<run>                   a run whose jobs may fetch it
+        <root>/condemned/<generation>       about to be deleted: not for new users
 
     Attributes:
         root: Key prefix of the value, ``<prefix>/v1/shared/<sha256>``.
@@ -254,52 +262,52 @@ class SharedPlace(NamedTuple):
     root: str
 
     def data_key(self, generation: str) -> str:
-        """Key of the value itself, as one client has stored it."""
+        """Key of the value, as stored by one client."""
         return f"{self.data_prefix}{generation}"
 
     @property
     def data_prefix(self) -> str:
-        """Common start of the keys of its generations, with the trailing slash."""
+        """Common prefix of the keys of its generations, with the trailing slash."""
         return f"{self.root}/data/"
 
     def held_key(self, run: str) -> str:
-        """Key of the mark that the jobs of a run may ask for it."""
+        """Key of the marker that the jobs of a run may fetch it."""
         return f"{self.held_prefix}{run}"
 
     @property
     def held_prefix(self) -> str:
-        """Common start of the keys of such marks, with the trailing slash."""
+        """Common prefix of the keys of these markers, with the trailing slash."""
         return f"{self.root}/held/"
 
     def condemned_key(self, generation: str) -> str:
-        """Key of the mark that a generation is about to be deleted."""
+        """Key of the marker that a generation is about to be deleted."""
         return f"{self.condemned_prefix}{generation}"
 
     @property
     def condemned_prefix(self) -> str:
-        """Common start of the keys of such marks, with the trailing slash."""
+        """Common prefix of the keys of these markers, with the trailing slash."""
         return f"{self.root}/condemned/"
 
 
 class Location(NamedTuple):
-    """Where one bundle and everything that comes of it lies in the bucket.
+    """Keys of one bundle, and of all objects that belong to it.
 
     Layout::
 
         <root>/bundles/<bundle>                              the client, once, before SubmitJob
         <root>/bundles/<bundle>.delivered/<number>           the client, before it deletes outcomes
-        <root>/bundles/<bundle>.retried/<bundle>             who runs tasks of it again
-        <root>/bundles/<bundle>.cancelled/<index>            who cancels one task of it
+        <root>/bundles/<bundle>.retried/<bundle>             the client that retries its tasks
+        <root>/bundles/<bundle>.cancelled/<index>            the client that cancels one task
         <root>/outcomes/<bundle>/<index>                     the container, once: the commit point
-        <root>/outcomes/<bundle>/nodes/<attempt>/<node>      a node that is not the main one
+        <root>/outcomes/<bundle>/nodes/<attempt>/<node>      a node other than the main node
         <root>/values/<bundle>/<index>/<attempt>/<part>      body of a large outcome, in parts
         <root>/attempts/<bundle>/<index>/<attempt>           outcome of an attempt before the last
         <root>/streams/<bundle>/<index>/<attempt>/<stream>/<sequence>      output, in chunks
-        <root>/streams/<bundle>/<index>/followed             whoever reads output while it comes
+        <root>/streams/<bundle>/<index>/followed             a client that follows the output
 
-    The index is that of an array's child. Of a job on several nodes it is the node's under
-    ``values`` and ``streams``, and elsewhere 0, the main node's: that one commits for all of them,
-    once it has seen their outcomes.
+    The index is that of the array task. For a multi-node job it is the node's index under
+    ``values`` and ``streams``; elsewhere it is 0, because the main node commits for all nodes once
+    it has seen their outcomes.
 
     Attributes:
         bucket: Name of the bucket.
@@ -313,7 +321,7 @@ class Location(NamedTuple):
 
     @classmethod
     def parse(cls, url: str) -> Location:
-        """Read the value of ``FARCALL_BUNDLE``.
+        """Parse the value of ``FARCALL_BUNDLE``.
 
         Raises:
             ValueError: The text is not the URL of a bundle of this protocol version.
