@@ -1,8 +1,8 @@
-"""Environment of a task: the distributions that travel with it, and those that do not, and why.
+"""Environment of a task: the distributions that are sent to its job, and why others are not.
 
-What is installed here travels as it lies on the disk, where the jobs' platform is this one, and
-where a distribution is the same on all. The wheels of all others are fetched by uv, in the very
-version. Nothing is resolved then: what is inconsistent here travels as it is.
+Installed distributions are packed from disk if the jobs' platform is this one, or if they are the
+same on every platform. uv fetches the wheels of all others, in exactly the installed version.
+Nothing is resolved, so an inconsistent local environment is sent unchanged.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from farcall.packages.target import Target
 from farcall.packages.uv import Pin, Source, UvError
 
 _OURS = {"farcall", "covalent"}
-"""What only the client needs: a job has the runtime."""
+"""Packages that only the client needs, because a job has the runtime."""
 
 _TOOLS = {"pip", "setuptools", "uv", "wheel"}
-"""What installs, which jobs have no need of unless something that travels says that it does."""
+"""Installers, which jobs do not need unless a sent distribution requires them."""
 
 _ANYWHERE = Source()
 _READ_AT_ONCE = 8
@@ -42,15 +42,15 @@ _NAME_IN = re.compile(r"[\s\[(<>=!~;@]")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 _FORMAT = ("1", *sys.version_info[:2], zlib.ZLIB_RUNTIME_VERSION, archives.LEVEL)
 _BUILDER = ":".join(map(str, _FORMAT))
-"""What decides the bytes of an archive beside its files."""
+"""Inputs that determine the bytes of an archive, in addition to its files."""
 
 
 class Stays(NamedTuple):
-    """What does not travel.
+    """A distribution or file that is not sent.
 
     Attributes:
         name: A distribution, or a file.
-        why: The reason, for who asks.
+        why: The reason, for display.
     """
 
     name: str
@@ -59,17 +59,16 @@ class Stays(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """A distribution that travels.
+    """A distribution that is sent.
 
     Attributes:
         name: Its name.
-        version: Its version; empty where only what is fetched tells it.
-        key: What is noted of it in the cache.
-        found: Where it is installed here; None where it is fetched.
-        about: What is known of it there.
-        pin: What is fetched; None where it is installed here.
-        source: Where from.
-        packed: Its archive, as far as is known from an earlier time.
+        version: Its version; empty if it is only known after fetching.
+        key: Key of its cache entry.
+        found: Its local installation; None if it is fetched.
+        about: Metadata of the local installation.
+        pin: Requirement to fetch; None if it is installed locally.
+        source: Where it is fetched from.
     """
 
     name: str
@@ -84,12 +83,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Environment:
-    """What travels, and what does not.
+    """Distributions that are sent, and those that are not.
 
     Attributes:
-        target: What it is for.
-        items: What travels, by names.
-        stays: What does not.
+        target: Platform of the jobs.
+        items: Distributions that are sent, sorted by name.
+        stays: Distributions and files that are not.
     """
 
     target: Target
@@ -98,16 +97,16 @@ class Environment:
 
 
 def is_wanted(settings: Settings) -> bool:
-    """Return whether packages travel at all."""
+    """Return whether packages are sent at all."""
     return settings.packages is not None or bool(settings.extra_packages)
 
 
 def find(settings: Settings) -> Environment:
-    """Return the environment that the options name. Nothing is packed for it yet.
+    """Return the environment that the options name, without packing it.
 
     Raises:
-        SettingsError: It cannot be had; the message says which distributions, and what to do.
-        FarcallError: No index was reached.
+        SettingsError: Distributions cannot be sent; the message names them and what to do.
+        FarcallError: No package index could be reached.
     """
     target = Target(settings.architecture)
     excluded = {canonicalize_name(name) for name in settings.exclude_packages}
@@ -172,7 +171,7 @@ def _differs(item: Item, other: Item | None) -> bool:
 
 
 def _own(folders: Iterable[str]) -> list[Stays]:
-    return [Stays(folder, "your own sources: modules travel by value") for folder in folders]
+    return [Stays(folder, "your own project: its source files are sent") for folder in folders]
 
 
 def _fetched(pins: wanted.Pins, target: Target) -> list[Item]:
@@ -198,15 +197,15 @@ def _local(
     excluded: AbstractSet[str],
     names: tuple[AbstractSet[str], AbstractSet[str]] | None,
 ) -> tuple[list[Item], list[Stays]]:
-    """Return what of this interpreter's path travels.
+    """Return the distributions of this interpreter that are sent.
 
     Args:
-        target: The platform.
-        excluded: Names of distributions that stay here.
-        names: What `imported.modules` returns; None for all that is installed.
+        target: Platform of the jobs.
+        excluded: Names of excluded distributions.
+        names: Result of `imported.modules`; None for all installed distributions.
 
     Raises:
-        SettingsError: Something can not, and is not left out.
+        SettingsError: A distribution cannot be sent and is not excluded.
     """
     found = installed.scan()
     with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
@@ -228,9 +227,9 @@ def _local(
             items.append(_of_target(item, target))
     if refused:
         raise SettingsError(
-            f"packages: {len(refused)} installed here cannot travel:\n"
+            f"packages: {len(refused)} local packages cannot be sent to jobs:\n"
             + "\n".join(refused)
-            + "\nleave out with exclude_packages what the tasks do not need",
+            + "\nexclude packages that the tasks do not need with exclude_packages",
             option="packages",
         )
     return items, stays
@@ -239,7 +238,7 @@ def _local(
 def _used(
     every: Mapping[str, Item], named: AbstractSet[str], loaded: AbstractSet[str]
 ) -> dict[str, Item]:
-    """Return the distributions that code imports or has loaded, with what these require."""
+    """Return the distributions that code imports or has loaded, with their requirements."""
     owners = imported.owners()
     programs = _required(every, imported.PROGRAMS)
     found = imported.distributions(loaded, owners) - programs
@@ -248,7 +247,7 @@ def _used(
 
 
 def _required(every: Mapping[str, Item], names: Iterable[str]) -> set[str]:
-    """Return some distributions, and what they require."""
+    """Return distributions and their requirements."""
     seen: set[tuple[str, str]] = set()
     left = [(name, "") for name in names]
     while left:
@@ -270,7 +269,7 @@ def _required(every: Mapping[str, Item], names: Iterable[str]) -> set[str]:
 
 
 def _note(found: Found) -> Item:
-    """Return what is known of an installed distribution, and note it."""
+    """Return the metadata of an installed distribution, and cache it."""
     key = cache.key_of("installed", found.stamp, _BUILDER)
     noted = cache.read(key) if not found.stamp.endswith(":") else None
     if noted is None:
@@ -283,16 +282,16 @@ def _note(found: Found) -> Item:
 
 
 def _left_out(item: Item, needed: Mapping[str, bool], target: Target) -> str:
-    """Return why a distribution stays here, and no task misses it; else an empty text."""
+    """Return why a distribution is not sent although it could be; else an empty text."""
     about = item.about
     if about is not None and about.is_editable:
-        return "editable: its modules travel by value"
+        return "editable: its source files are sent"
     if item.name in _OURS:
-        return "what only the client needs"
+        return "needed only by the client"
     if item.name in _TOOLS and not needed.get(item.name):
         return "an installer"
     if not target.is_here and needed.get(item.name) is False:
-        return "for other platforms alone"
+        return "only for other platforms"
     return ""
 
 
@@ -309,7 +308,7 @@ def _problem(item: Item, target: Target) -> str:
 
 
 def _is_foreign(about: About, target: Target) -> bool:
-    """Return whether the files here are no good there."""
+    """Return whether the local files do not work on the target platform."""
     return not about.is_pure and (not target.is_here or about.is_conda)
 
 
@@ -321,12 +320,12 @@ def _of_target(item: Item, target: Target) -> Item:
 
 
 def _needed(items: Mapping[str, Item], target: Target) -> dict[str, bool]:
-    """Tell of distributions that another one here requires whether that is so over there.
+    """Return whether the target platform needs each distribution that others require.
 
-    Who is required by none is not in it, nor is who travels in any case.
+    Distributions that no other one requires, or that are sent anyway, are not included.
     """
     needed: dict[str, bool] = {}
-    asked = _TOOLS if target.is_here else items.keys()  # the others travel in any case
+    asked = _TOOLS if target.is_here else items.keys()  # the others are sent anyway
     for item in items.values():
         if item.about is None or item.name in _OURS or item.name in _TOOLS:
             continue
@@ -355,11 +354,11 @@ def _is_needed_here(requirement: Requirement, extras: Sequence[str]) -> bool:
 
 
 def fetch(items: Sequence[Item], target: Target, folder: Path) -> list[Item]:
-    """Fetch those that are not installed here; return all of them with where they lie.
+    """Fetch the distributions that are not installed here; return all of them with their files.
 
     Raises:
-        SettingsError: Some have no wheel for the platform; the message has all of them.
-        FarcallError: No index was reached.
+        SettingsError: Some have no wheel for the platform; the message lists all of them.
+        FarcallError: No package index could be reached.
     """
     done = [item for item in items if item.pin is None]
     by_source: dict[Source, list[Item]] = {}
@@ -408,10 +407,10 @@ def _shortly(error: UvError) -> str:
 
 
 def pack(item: Item, folder: Path) -> tuple[Packed, Archive]:
-    """Make a distribution's archive, and note what came of it.
+    """Make a distribution's archive, and cache its metadata.
 
     Raises:
-        SettingsError: A file of it is not there, or belongs where a job has no such place.
+        SettingsError: A file is missing, or belongs to a folder that jobs do not have.
         FarcallError: The archive cannot be made.
     """
     if item.found is None or item.about is None:

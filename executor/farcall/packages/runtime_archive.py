@@ -118,9 +118,8 @@ def _find(name: str, here: Mapping[str, installed.Found]) -> installed.Found:
     if name in here:
         return here[name]
     raise FarcallError(
-        f"{name} has no metadata here, so it cannot travel with the jobs; install farcall again, "
-        "in a virtual environment, or set image to one built "
-        "from farcall's Dockerfile"
+        f"{name} has no package metadata here, so it cannot be sent to jobs; install farcall "
+        "again in a virtual environment, or set image to one built from farcall's Dockerfile"
     )
 
 

@@ -251,8 +251,8 @@ def pack_function(
             raise TaskNotPicklableError(why) from error
         name = getattr(function, "__qualname__", repr(function))
         raise TaskNotPicklableError(
-            f"function {name} cannot be pickled ({failures.in_words(error)}); what it uses from "
-            "around itself (globals, closures, self) travels with it: make what cannot travel "
+            f"function {name} cannot be pickled ({failures.in_words(error)}); the objects that "
+            "it uses (globals, closures, self) are pickled with it: create unpicklable objects "
             "inside the function"
         ) from error
     return _share(_frame(parts), parts, digests or Digests())

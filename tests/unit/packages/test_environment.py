@@ -110,7 +110,7 @@ def test_what_is_installed_travels_but_what_only_the_client_needs(site):
     add(site, "needs-it", requires=["setuptools", "covalent", "nothing>3; extra == 'x'"])
     found = find("local", exclude_packages=["Tool"])
     assert names(found) == [("needs-it", "1.0"), ("setuptools", "1.0"), ("user-code", "1.0")]
-    assert why(found, "farcall") == "what only the client needs"
+    assert why(found, "farcall") == "needed only by the client"
     assert why(found, "pip") == "an installer"
     assert why(found, "tool") == "in exclude_packages"
 
@@ -134,7 +134,7 @@ def test_each_that_cannot_travel_is_named(site):
     for name in ("first", "second"):
         (site / f"{name}-1.0.dist-info/RECORD").unlink()
     text = refused("local")
-    assert "2 installed here cannot travel" in text
+    assert "2 local packages cannot be sent" in text
     assert "first 1.0 has no RECORD" in text
     assert "second 1.0 has no RECORD" in text
     assert names(find("local", exclude_packages=["first", "second"])) == [("fine", "1.0")]
@@ -321,7 +321,7 @@ def test_a_requirements_file_may_include_others_name_an_index_and_folders(
     expected = [("by-the-project", "1.0"), ("limited", "1.0"), ("wanted", "1.0")]
     assert names(found) == expected
     (stays,) = found.stays
-    assert stays.why == "your own sources: modules travel by value"
+    assert stays.why == "your own project: its source files are sent"
     assert set(pack_all(found, tmp_path)) == {name for name, _ in expected}
     asked = len(index.asked)
     find(str(requirements))
