@@ -18,7 +18,7 @@ from farcall.model.settings_help import describe
 F = TypeVar("F", bound=Callable[..., Any])
 
 GROUPS = {
-    "What a task gets": (
+    "Resources and code": (
         *("vcpu", "memory", "num_gpus", "time_limit", "image", "stock_image_uri"),
         "nodes",
         *("instance_type", "architecture", "packages", "extra_packages", "exclude_packages"),
@@ -27,19 +27,19 @@ GROUPS = {
     "Failures and waiting": (
         *("retry_attempts", "retry_on", "stuck_timeout_s", "poll_freq", "linger_s"),
     ),
-    "Where things are": (
+    "AWS resources": (
         *("backend", "queue", "s3_bucket_name", "prefix", "batch_job_role_name"),
         *("batch_execution_role_name", "batch_job_log_group_name", "batch_job_definition_name"),
         *("s3_encryption", "s3_kms_key_id", "endpoint_url", "cache_dir"),
     ),
-    "Who you are": ("profile", "region", "credentials"),
-    "How jobs are found and paid for": (
+    "Credentials": ("profile", "region", "credentials"),
+    "Names, tags and records": (
         *("workflow", "tags", "priority", "share_identifier", "page_url", "keep_artifacts"),
         "call_texts",
         "job_definition_extra",
     ),
-    "What a task prints": ("log_level", "output"),
-    "On Kubernetes": (
+    "Output": ("log_level", "output"),
+    "Kubernetes": (
         *("kubeconfig", "context", "namespace", "service_account", "image_pull_secrets"),
         *("scheduler", "priority_class", "node_selector", "tolerations", "mounts"),
         *("shm_size", "s3_secret", "max_parallel", "ttl", "pod_overlay"),
