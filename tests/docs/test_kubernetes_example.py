@@ -26,7 +26,7 @@ def _commands() -> list[str]:
     block = next(each for each in blocks(PAGE) if each.line > start)
     return [
         # `kubectl create` sends protobuf, which the emulator does not read.
-        re.sub(r"\s+#.*", "", line).replace(
+        re.sub(r"\s+#.*", "", line.removeprefix("$ ")).replace(
             "kubectl create namespace science", "kubectl apply -f namespace.yaml"
         )
         for line in block.code.splitlines()

@@ -25,7 +25,7 @@ def block(language):
 
 def test_the_example_runs_as_the_page_says(torchx):
     Path("hello.py").write_text(block("python"))
-    [line] = re.findall(r"^torchx (run .*hello\.py.*)$", PAGE, re.MULTILINE)
+    [line] = re.findall(r"^\$ torchx (run .*hello\.py.*)$", PAGE, re.MULTILINE)
     done = torchx(*shlex.split(line.replace("my-queue", QUEUE)))
     assert done.returncode == 0, done.stderr
     assert "greeter/0 node 0 of 2 meets the others at localhost" in done.stderr
