@@ -12,30 +12,30 @@ def cloud():
         yield cloud
 
 
-def test_a_simulation(cloud):
+def test_simulation_returns_the_square(cloud):
     assert asyncio.run(simulate_anyway(3)) == 9
     assert cloud.jobs[0].memory_mib == 4096
 
 
-def test_more_memory_is_asked_for(cloud):
+def test_out_of_memory_retries_with_more_memory(cloud):
     cloud.next_job(OutOfMemory(), OutOfMemory())  # both attempts of the first job
     assert asyncio.run(simulate_anyway(3)) == 9
     assert [job.memory_mib for job in cloud.jobs] == [4096, 32768]
 
 
-def test_a_lost_host_costs_an_attempt(cloud):
+def test_lost_host_uses_an_attempt(cloud):
     cloud.next_job(HostLost())
     assert asyncio.run(simulate_anyway(3)) == 9
     assert cloud.jobs[0].attempts == 2
 
 
-def test_a_refusal_is_not_hidden(cloud):
+def test_rejected_submission_raises(cloud):
     cloud.next_job(Refused("Job size must be less than 30 KiB"))
     with pytest.raises(farcall.SubmissionError):
         asyncio.run(simulate_anyway(3))
 
 
-def test_what_a_job_prints(cloud):
+def test_output_is_stored(cloud):
     async def printed() -> str:
         job = await simulate.submit(3)
         await job.result()
