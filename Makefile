@@ -32,8 +32,8 @@ help:
 	@echo "                     accounted for (minutes; CHAOS='--seed 7 --tasks 400'; CHAOS=--help)"
 	@echo "make check           ruff, mypy, import-linter, language check"
 	@echo "make docs            the documentation as pages, in build/site; fails on dead links"
-	@echo "make bench           the benchmarks; writes benchmarks/RESULTS.md (20 minutes;"
-	@echo "                     BENCH='--only tasks --peer' for a part; BENCH=--help)"
+	@echo "make bench           run the benchmarks and write benchmarks/RESULTS.md (5 minutes;"
+	@echo "                     BENCH='--only tasks --peer' runs one with the peer; BENCH=--help)"
 	@echo "make pictures        the pictures of the web UI in docs; needs Chromium or Chrome"
 	@echo "make bootstrap       what jobs in the stock image begin with, of its source"
 	@echo "make constraints     resolve the dependencies again, into constraints.txt"
@@ -94,7 +94,7 @@ check: $(VENV)/lint
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(VENV)/bench
+bench: $(VENV)/test
 	$(BIN)/python -m benchmarks $(BENCH)
 
 pictures: $(VENV)/test
@@ -108,7 +108,7 @@ bootstrap: $(VENV)/test
 # One resolution for all extras, groups and supported versions of Python; it keeps no index's name.
 constraints: $(VENV)/test
 	$(BIN)/uv pip compile pyproject.toml --upgrade --universal --python-version 3.10 --all-extras \
-	    --group test --group bench --group docs --group lint --no-annotate --quiet \
+	    --group test --group docs --group lint --no-annotate --quiet \
 	    --custom-compile-command "make constraints" --output-file constraints.txt
 
 image:
@@ -134,10 +134,6 @@ $(VENV)/demo-covalent: pyproject.toml constraints.txt .ci/venv
 
 $(VENV)/test: pyproject.toml constraints.txt .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) all test
-	@touch $@
-
-$(VENV)/bench: pyproject.toml constraints.txt .ci/venv
-	@sh .ci/venv "$(PYTHON)" $(VENV) all bench
 	@touch $@
 
 $(VENV)/docs: pyproject.toml constraints.txt .ci/venv

@@ -1,1 +1,1 @@
-"""What backs the numbers in the README: ``python -m benchmarks`` measures and writes them."""
+"""Measurements behind the figures of the documentation: ``python -m benchmarks``."""

@@ -1,20 +1,20 @@
-"""What is measured, in a fresh process each time: ``python -m benchmarks.client WORK ...``.
+"""farcall's clients and their floor: ``python -m benchmarks.client WORK COUNT OPTIONS``.
 
 Prints one line of JSON. CPU is that of all threads of the process, obstore's included, from the
-moment the executor is open to the moment it is closed, with what was to be deleted deleted.
+moment the executor is open until it is closed and its objects are deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import cProfile
+import gc
 import json
 import os
 import pickle
 import sys
 import time
-import urllib.request
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -22,103 +22,149 @@ import cloudpickle
 import obstore
 from obstore.store import S3Store
 
-from benchmarks.cloud import CONTROL
-from benchmarks.meter import Meter
+from benchmarks import meter
+from benchmarks.cloud import REGION
+from benchmarks.harness import control
+from benchmarks.meter import Meter, probe
 from farcall import BatchExecutor
+from farcall.storage.bucket import Bucket
 
-_FLOOR_CONCURRENCY = 16  # as many as farcall fetches at once
+_FLOOR_CONCURRENCY = 16  # farcall's concurrent fetches
 _SETTLE_S = 0.05  # see farcall.aws.clients: obstore aborts a process that ends too fast
 
-Work = Callable[[BatchExecutor], Awaitable[Any]]
+Begin = Callable[[], Meter]
 
 
 def double(x: int) -> int:
-    """The trivial task."""
+    """Return the double; the trivial task."""
     return 2 * x
 
 
-def control(name: str, document: dict[str, Any]) -> None:
-    """Tell the benchmark's cloud something."""
-    data = json.dumps(document).encode()
-    urllib.request.urlopen(f"{os.environ['AWS_ENDPOINT_URL']}{CONTROL}{name}", data).close()
+def size(data: Any) -> int:
+    """Return an array's size in bytes; the task with a large argument."""
+    return int(data.nbytes)
 
 
-def sweep(count: int) -> Work:
-    """Map the trivial task over some numbers."""
+def make(count: int) -> Any:
+    """Return an array of COUNT bytes; the task with a large result."""
+    import numpy as np
 
-    async def work(executor: BatchExecutor) -> None:
-        values = await executor.task(double).map(range(count))
-        if values != [2 * number for number in range(count)]:
-            raise AssertionError("wrong values")
-
-    return work
+    return np.ones(count, np.uint8)
 
 
-def singles(count: int) -> Work:
-    """Submit the trivial task so many times at once, and wait for each result."""
+async def _map(executor: BatchExecutor, count: int, begin: Begin) -> None:
+    meter = begin()
+    values = await executor.task(double).map(range(count))
+    meter.stop_clock()
+    _check(values, [2 * number for number in range(count)])
 
-    async def one(task: Any, number: int) -> int:
+
+async def _submit(executor: BatchExecutor, count: int, begin: Begin) -> None:
+    """Submit the trivial task for each number at once, and await each result."""
+    task = executor.task(double)
+
+    async def one(number: int) -> int:
         job = await task.submit(number)
-        return int(await job.result())
+        return await job.result()
 
-    async def work(executor: BatchExecutor) -> None:
-        task = executor.task(double)
-        values = await asyncio.gather(*(one(task, number) for number in range(count)))
-        if values != [2 * number for number in range(count)]:
-            raise AssertionError("wrong values")
-
-    return work
+    meter = begin()
+    values = await asyncio.gather(*map(one, range(count)))
+    meter.stop_clock()
+    _check(values, [2 * number for number in range(count)])
 
 
-def arrivals(count: int) -> Work:
-    """Note when each result of a map is in the caller's hands."""
-
-    async def work(executor: BatchExecutor) -> dict[str, float]:
-        return {
-            str(index): time.monotonic()
-            async for index, _ in executor.task(double).map(range(count))
-        }
-
-    return work
+async def _starts(executor: BatchExecutor, count: int, begin: Begin) -> list[list[float]]:
+    """Run the probe COUNT times, one job after another."""
+    begin()
+    return [await executor.task(probe)() for _ in range(count)]
 
 
-_WORKS = {
-    "sweep": sweep,
-    "singles": singles,
-    "arrivals": arrivals,
+async def _argument(executor: BatchExecutor, count: int, begin: Begin) -> None:
+    """Submit an array of COUNT bytes; the clock stops when Batch has accepted the job."""
+    data = make(count)
+    meter = begin()
+    job = await executor.submit(size, data)
+    meter.stop_clock()
+    _check(await job.result(), count)
+
+
+async def _result(executor: BatchExecutor, count: int, begin: Begin) -> float:
+    """Return the time when an array of COUNT bytes, a task's result, has arrived."""
+    begin()
+    data = await (await executor.submit(make, count)).result()
+    arrived = time.monotonic()
+    _check((data.nbytes, bool(data.all())), (count, True))
+    return arrived
+
+
+_WORKS: dict[str, Callable[[BatchExecutor, int, Begin], Awaitable[Any]]] = {
+    "map": _map,
+    "submit": _submit,
+    "starts": _starts,
+    "argument": _argument,
+    "result": _result,
 }
 
 
-async def measure(work: Work, options: dict[str, Any]) -> dict[str, Any]:
-    """Do some work with an open executor."""
-    async with BatchExecutor() as executor:
-        control("reset", options)
-        meter = Meter()
-        told = await work(executor)
-        meter.note_last()
-    return {**meter.told(), "told": told}
+def _check(found: object, wanted: object) -> None:
+    if found != wanted:
+        raise AssertionError("wrong values")
 
 
-async def floor(tasks: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Send bare requests, as many and of the kinds farcall sent, and make the same pickles.
+async def measure(
+    work: str, count: int, *, jobs: dict[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Do a work with an open executor.
 
     Args:
-        tasks: Number of tasks.
-        options: ``requests`` by operation, an ``outcome``, and the ``calls`` in each task.
+        work: Name in `_WORKS`.
+        count: Number of tasks, or bytes of a large value.
+        jobs: How the in-memory cloud runs the jobs. None on the local AWS emulator, which counts
+            no requests: this process counts its S3 requests instead.
+        options: Those of the executor.
     """
-    calls: int = options.get("calls", 1)
-    bucket = os.environ["FARCALL_S3_BUCKET_NAME"]
-    store = S3Store(
-        bucket,
-        config={"endpoint": os.environ["AWS_ENDPOINT_URL"], "region": "us-east-1"},
-        client_options={"allow_http": True},
-    )
-    with contextlib.suppress(FileNotFoundError):  # an executor that opens looks so, too
+    begun: list[Meter] = []
+    requests = _counted()
+
+    def begin() -> Meter:
+        gc.collect()
+        if jobs is not None:
+            control(os.environ["AWS_ENDPOINT_URL"], "reset", jobs)
+        requests.clear()
+        begun.append(Meter())
+        return begun[0]
+
+    async with BatchExecutor(**options) as executor:
+        if work in ("argument", "result"):  # a first task opens connections
+            await executor.task(double)(1)
+        found = await _WORKS[work](executor, count, begin)
+    measured = {**begun[0].report(), "result": found}
+    return {**measured, "requests": requests} if jobs is None else measured
+
+
+def _counted() -> Counter[str]:
+    """Count this process's S3 requests by operation."""
+    found: Counter[str] = Counter()
+    ask = Bucket.ask
+
+    async def counted(self: Bucket, operation: str, *more: Any, **named: Any) -> Any:
+        found[f"s3 {operation}"] += 1
+        return await ask(self, operation, *more, **named)
+
+    Bucket.ask = counted  # type: ignore[method-assign]
+    return found
+
+
+async def floor(tasks: int, requests: dict[str, int], outcome_bytes: int) -> dict[str, Any]:
+    """Send the S3 requests that farcall sent, with bare obstore, and make the same pickles."""
+    bucket, url = os.environ["FARCALL_S3_BUCKET_NAME"], os.environ["AWS_ENDPOINT_URL"]
+    store = S3Store(bucket, endpoint=url, region=REGION, client_options={"allow_http": True})
+    with contextlib.suppress(FileNotFoundError):  # opens what an executor opens
         await obstore.get_async(store, "nothing")
-    control("reset", {})
-    control("fill", {"name": f"{bucket}/filled", "count": tasks, "data": options["outcome"]})
-    requests: dict[str, int] = options["requests"]
-    keys = iter([f"filled/{number}" for number in range(requests.get("GetObject", 0))])
+    control(url, "reset", {})
+    control(url, "fill", {"name": f"{bucket}/filled", "count": tasks, "size": outcome_bytes})
+    number_of = Counter({name.removeprefix("s3 "): count for name, count in requests.items()})
+    keys = iter([f"filled/{number}" for number in range(number_of["GetObject"])])
     answer = pickle.dumps(2, protocol=5)
 
     async def fetch() -> None:
@@ -126,36 +172,25 @@ async def floor(tasks: int, options: dict[str, Any]) -> dict[str, Any]:
             await (await obstore.get_async(store, key)).bytes_async()
 
     meter = Meter()
-    numbers = (range(first, first + calls) for first in range(0, tasks * calls, calls))
-    payload = [cloudpickle.dumps([((n,), {}) for n in each], protocol=5) for each in numbers]
-    puts = requests.get("PutObject", 0)
+    payload = [cloudpickle.dumps([((number,), {})], protocol=5) for number in range(tasks)]
+    puts, deletes = number_of["PutObject"], number_of["DeleteObjects"]
     for number in range(puts):
         bundle = b"".join(payload[number::puts])
         await obstore.put_async(store, f"bundle/{number}", bundle, use_multipart=False)
     await asyncio.gather(*(fetch() for _ in range(_FLOOR_CONCURRENCY)))
-    for _ in range(requests.get("ListObjectsV2", 0)):
+    for _ in range(number_of["ListObjectsV2"]):
         await anext(aiter(obstore.list(store, "filled/", chunk_size=1000)))
-    for _ in range(tasks * calls):
+    for _ in range(tasks):
         pickle.loads(answer)
-    meter.note_last()
-    deletes = requests.get("DeleteObjects", 0)
+    meter.stop_clock()
     for number in range(deletes):
         await obstore.delete_async(store, [f"filled/{i}" for i in range(number, tasks, deletes)])
-    return meter.told()
-
-
-def _main(name: str, count: int, options: dict[str, Any]) -> None:
-    is_floor = name == "floor"
-    coroutine = floor(count, options) if is_floor else measure(_WORKS[name](count), options)
-    path = os.environ.get("BENCHMARK_PROFILE")
-    profile = cProfile.Profile()
-    with profile if path else contextlib.nullcontext():
-        told = asyncio.run(coroutine)
-    if path:
-        profile.dump_stats(path)
-    print(json.dumps(told))
-    time.sleep(_SETTLE_S)
+    return meter.report()
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]))
+    cloudpickle.register_pickle_by_value(meter)  # the image has no benchmarks
+    name, number, given = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+    coroutine = floor(number, **given) if name == "floor" else measure(name, number, **given)
+    print(json.dumps(asyncio.run(coroutine)))
+    time.sleep(_SETTLE_S)

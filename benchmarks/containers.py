@@ -1,171 +1,127 @@
-"""Starts of real containers, farcall's and the peer's, one after the other and in turns.
-
-Each is timed by the user's function itself (`benchmarks.container_probe`) and watched from outside
-(`benchmarks.watch`). Linux only, with a docker engine on this machine.
-"""
+"""CPU of real containers up to the call of the function: farcall's, the peer's and floors."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import json
+import os
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
-import farcall_local
-from benchmarks import container_probe, peer
-from benchmarks.images import Image, Images, built, docker
-from benchmarks.stage import Stage, environment
-from benchmarks.watch import Watch
+from benchmarks import report
+from benchmarks.harness import ROOT, Settings, Stage, emulated
+from benchmarks.meter import probe
+from benchmarks.report import Part, Row
 
-PEER_STARTS = 5
-BARE = "base: Python alone"
-FLOOR = "farcall's image: `import cloudpickle, obstore`"
+TITLE = "What a container costs"
 FARCALL = "farcall"
-PEER_FLOOR = "peer's image: `import cloudpickle, boto3`"
-PEER_PLAIN = "peer, a function that needs no Covalent"
-PEER = "peer, as Covalent dispatches"
-_FORMS = {PEER_PLAIN: "plain", PEER: "dispatched"}
+PEER_PLAIN, PEER = "peer, a function that needs no Covalent", "peer, as Covalent dispatches"
+
+_PEER = Path(__file__).with_name("peer.Dockerfile")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+#: The build has this machine's network; an argument without a value has the environment's.
+_ARGUMENTS = ("PIP_INDEX_URL", *_PROXIES, *map(str.lower, _PROXIES))
+_BUILD = ("build", "--network=host", "--force-rm", *(f"--build-arg={n}" for n in _ARGUMENTS))
 
 
-@dataclass
-class Costs:
-    """Starts of one kind, a figure each.
-
-    Attributes:
-        cpu_s: CPU from the interpreter's start to the first line of the user's function.
-        wall_s: Seconds from the container's creation to that line.
-        engine_s: Of these, until the engine said that the program runs.
-        life_s: CPU of the whole container.
-    """
-
-    cpu_s: list[float] = field(default_factory=list)
-    wall_s: list[float] = field(default_factory=list)
-    engine_s: list[float] = field(default_factory=list)
-    life_s: list[float] = field(default_factory=list)
+class NoEngineError(Exception):
+    """No docker engine, or an image could not be built; the message names the reason."""
 
 
-@dataclass(frozen=True)
-class Containers:
-    """All that was measured.
-
-    Attributes:
-        images: The images.
-        costs: By what was started.
-        shares: What docker leaves in the clock of each floor's first process, seconds.
-    """
-
-    images: list[Image]
-    costs: dict[str, Costs]
-    shares: list[float]
-
-    def cpu_s(self, name: str) -> float:
-        """Return the median of the CPU up to the function."""
-        return statistics.median(self.costs[name].cpu_s)
-
-
-def measure(say: Callable[[str], object], starts: int, *, peers: bool) -> Containers:
-    """Build the images, start each so many times (the peer's fewer), and remove everything.
+def measure(settings: Settings) -> Part:
+    """Build the images, start each in turn, and remove images and containers.
 
     Raises:
-        benchmarks.images.NoContainersError: There is no engine, or no image.
+        NoEngineError: There is no engine, or an image could not be built.
     """
-    say("images ...")
-    with (
-        built(peer=peers) as images,
-        farcall_local.start(docker=True) as aws,
-        Watch(images.label) as watch,
-        _peer(peers) as python,
-    ):
-        run = _Run(images, aws.environment, watch, python)
-        run.warm()
-        for turn in range(starts):
-            say(f"containers, turn {turn + 1} of {starts} ...")
-            run.turn(peers=peers and turn < PEER_STARTS)
-    return Containers(images.all, run.told(), run.shares)
+    costs: dict[str, list[float]] = {}
+    shares: list[float] = []
+    settings.say("images ...")
+    with _images(peer=bool(settings.peer)) as images, emulated(docker=True) as stage:
+        place = replace(
+            stage, environment={**stage.environment, "FARCALL_IMAGE": images["farcall"]}
+        )
+        for number in range(settings.starts + 1):
+            settings.say(f"containers, start {number} of {settings.starts} ...")
+            for name, (cpu_s, share_s) in _turn(place, images, settings.peer).items():
+                if number:  # the first reads the image's files from the disk
+                    costs.setdefault(name, []).append(cpu_s)
+                    shares += [share_s] if share_s else []
+    share_s = statistics.median(shares)
+    for name in {FARCALL, PEER_PLAIN, PEER} & costs.keys():
+        costs[name] = [cpu_s - share_s for cpu_s in costs[name]]
+    medians = {name: statistics.median(values) for name, values in costs.items()}
+    headings = ("what", "CPU s up to the function", "times farcall's")
+    lines = [
+        (name, report.runs(values, ".3f"), f"{medians[name] / medians[FARCALL]:.2f}")
+        for name, values in costs.items()
+    ]
+    what = "real container: CPU from interpreter start to the call of the function"
+    rows = [Row(what, 0.12, medians[FARCALL], "s", medians.get(PEER))]
+    return Part(TITLE, rows, headings, lines, f"docker's share is {1000 * share_s:.0f} ms.")
+
+
+def _turn(stage: Stage, images: dict[str, str], peer: str) -> dict[str, tuple[float, float]]:
+    """Start each container once; return its CPU, and docker's share in it if that is known."""
+    label = images["label"]
+    found = {
+        "base: Python alone": _floor(images["base"], "sys", label),
+        "farcall's image: imports": _floor(images["farcall"], "cloudpickle, obstore", label),
+        FARCALL: (sum(stage.measure("starts", 1, vcpu=1).result[0]), 0.0),
+    }
+    if peer:
+        found["peer's image: imports"] = _floor(images["peer"], "cloudpickle, boto3", label)
+        for name, form in ((PEER_PLAIN, "plain"), (PEER, "dispatched")):
+            run = stage.measure(form, 1, python=peer, image=images["peer"])
+            found[name] = sum(run.result[0]), 0.0
+    return found
+
+
+def _floor(image: str, modules: str, label: str) -> tuple[float, float]:
+    """Start an interpreter below a shell, which is the first process and has docker's share."""
+    code = f"import json, {modules}\n{inspect.getsource(probe)}\nprint(json.dumps(probe()))"
+    limits = ("--network=host", "--cpus=1", f"--label={label}", "--entrypoint=sh")
+    done = _docker("run", "--rm", *limits, image, "-c", 'python3 -c "$0"; exit $?', code)
+    cpu_s, share_s = json.loads(done)
+    return cpu_s, share_s
 
 
 @contextlib.contextmanager
-def _peer(wanted: bool) -> Iterator[tuple[Stage, str] | None]:
-    """Install the peer's client, where it is wanted."""
-    if not wanted:
-        yield None
-        return
-    with peer.installed(Stage("", environment(""))) as installed:
-        yield installed
+def _images(*, peer: bool) -> Iterator[dict[str, str]]:
+    """Build the images; yield their names and the label of all of them; remove them."""
+    python = f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim"
+    base = os.environ.get("BENCHMARK_BASE_IMAGE") or os.environ.get("TEST_BASE_IMAGE") or python
+    run = uuid.uuid4().hex[:12]
+    label = f"farcall.benchmark={run}"
+    images = {"base": base, "label": label}
+    try:
+        _docker("version")
+        for name, file in {
+            "farcall": ROOT / "Dockerfile",
+            **({"peer": _PEER} if peer else {}),
+        }.items():
+            images[name] = f"farcall-benchmark-{name}:{run}"
+            named = (f"--tag={images[name]}", f"--label={label}", f"--build-arg=BASE_IMAGE={base}")
+            _docker(*_BUILD, *named, f"--file={file}", str(ROOT))
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NoEngineError(
+            f"No docker engine responds, or no image can be built on {base}. {error} "
+            "BENCHMARK_BASE_IMAGE names another base image, which needs Python and pip."
+        ) from error
+    try:
+        yield images
+    finally:
+        if containers := _docker("ps", "--all", "--quiet", f"--filter=label={label}").split():
+            _docker("rm", "--force", "--volumes", *containers)
+        _docker("rmi", "--force", *(images[name] for name in images.keys() & {"farcall", "peer"}))
 
 
-class _Run:
-    """The starts, and what is known of them."""
-
-    def __init__(
-        self,
-        images: Images,
-        cloud: dict[str, str],
-        watch: Watch,
-        installed: tuple[Stage, str] | None,
-    ) -> None:
-        self._images = images
-        self._cloud = cloud
-        self._watch = watch
-        self._installed = installed
-        self._costs: dict[str, Costs] = {}
-        self.shares: list[float] = []
-
-    def warm(self) -> None:
-        """Start each once, uncounted: the first reads the image's files from the disk."""
-        self.turn(peers=self._images.peer is not None)
-        self._costs.clear()
-        self.shares.clear()
-
-    def turn(self, *, peers: bool) -> None:
-        """Start each once."""
-        self._floor(BARE, self._images.base, "sys")
-        self._floor(FLOOR, self._images.farcall, "cloudpickle, obstore")
-        stage = Stage("", self._environment(environment("")))
-        self._note(FARCALL, stage.run("-m", "benchmarks.container_start"))
-        if peers and self._images.peer and self._installed:
-            self._floor(PEER_FLOOR, self._images.peer, "cloudpickle, boto3")
-            home, python = self._installed
-            stage = Stage("", self._environment(home.environment))
-            for name, form in _FORMS.items():
-                arguments = ("-m", "benchmarks.peer_start", form, self._images.peer.tag)
-                self._note(name, stage.run(*arguments, python=python))
-
-    def told(self) -> dict[str, Costs]:
-        """Return the figures; docker's share is taken off the CPU of those it is in."""
-        share_s = statistics.median(self.shares)
-        for name in (FARCALL, *_FORMS):
-            if name in self._costs:
-                costs = self._costs[name]
-                costs.cpu_s = [cpu_s - share_s for cpu_s in costs.cpu_s]
-        return self._costs
-
-    def _environment(self, given: dict[str, str]) -> dict[str, str]:
-        return {
-            **given,
-            **self._cloud,
-            "FARCALL_IMAGE": self._images.farcall.tag,
-        }
-
-    def _floor(self, name: str, image: Image, modules: str) -> None:
-        """Start an interpreter under a shell, whose clock then has docker's share in it."""
-        source = inspect.getsource(container_probe.probe)
-        code = f"import {modules}\nAny = object\n{source}\nfound = probe()\n"
-        code += "import json\nprint(json.dumps(found))"
-        limits = ("--network", "host", "--cpus", "1", "--label", self._images.label)
-        shell = ("--entrypoint", "sh", image.tag, "-c", 'python3 -c "$0"; exit $?', code)
-        told = json.loads(docker("run", "--rm", *limits, *shell))
-        self.shares.append(told["cpu_s"]["1"])
-        told["cpu_s"] = {"": told["cpu_s"][told["pid"]]}
-        self._note(name, told)
-
-    def _note(self, name: str, told: dict[str, Any]) -> None:
-        life = self._watch.next()
-        costs = self._costs.setdefault(name, Costs())
-        costs.cpu_s.append(sum(told["cpu_s"].values()))
-        costs.wall_s.append(told["moment"] - life.created)
-        costs.engine_s.append(life.started - life.created)
-        costs.life_s.append(life.cpu_s)
+def _docker(*arguments: str) -> str:
+    """Run docker's command line; return its stdout."""
+    return subprocess.check_output(["docker", *arguments], text=True)

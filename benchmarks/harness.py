@@ -1,0 +1,191 @@
+"""Start of the cloud and of the measured client processes, for every benchmark."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import farcall_local
+from benchmarks.cloud import ACCOUNT, CONTROL, REGION
+
+ROOT = Path(__file__).resolve().parents[1]
+BUCKET = "benchmark"
+PEER = "peer"
+PREFIX = "farcall-benchmark-"
+_PEER_PACKAGES = (
+    "covalent-awsbatch-plugin==0.42.0",
+    "covalent==0.240.0",
+    "fastapi<0.132",
+    "numpy",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of the command line: size in bytes, and the peer's Python, "" to leave it out."""
+
+    tasks: int
+    size: int
+    repeats: int
+    starts: int
+    peer: str
+    say: Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Measurements of one client process.
+
+    CPU is that of all threads, deletions included; the wall time ends with the last result; the
+    event loop stalled for at most `stall_s`; memory is the resident size before the first call and
+    its peak since then. Requests are counted by operation, such as "s3 GetObject".
+    """
+
+    cpu_s: float
+    wall_s: float
+    stall_s: float
+    before_bytes: int
+    peak_bytes: int
+    requests: dict[str, int] = field(default_factory=dict)
+    result: Any = None
+
+    @property
+    def grown_bytes(self) -> int:
+        """Growth of the resident size at its peak."""
+        return self.peak_bytes - self.before_bytes
+
+    def count(self, service: str = "") -> int:
+        """Return the number of requests to one service, or to all."""
+        return sum(n for name, n in self.requests.items() if name.startswith(service))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A running cloud.
+
+    Attributes:
+        environment: Whole environment of a client process.
+        emulator: The local AWS emulator; None if it is the benchmark's in-memory cloud.
+    """
+
+    environment: dict[str, str]
+    emulator: farcall_local.LocalAWS | None = None
+
+    def run(self, module: str, *arguments: str, python: str = sys.executable) -> Any:
+        """Run a module in a fresh process and return its last line, which is JSON."""
+        done = subprocess.run(
+            [python, "-m", module, *arguments],
+            env=self.variables(python),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def measure(self, work: str, count: int, *, python: str = "", **options: Any) -> Run:
+        """Measure one work of `benchmarks.client`, or of the peer's client if it has a Python."""
+        module = "benchmarks.peer_client" if python else "benchmarks.client"
+        arguments = (work, str(count), json.dumps(options))
+        if python and not self.emulator:
+            self.ask("reset")
+        found = self.run(module, *arguments, python=python or sys.executable)
+        return Run(**found) if self.emulator else Run(**found, requests=self.ask("counts"))
+
+    def ask(self, name: str) -> Any:
+        """Call a control of the in-memory cloud."""
+        return control(self.environment["AWS_ENDPOINT_URL"], name, {})
+
+    def variables(self, python: str) -> dict[str, str]:
+        """Return the environment of an interpreter: farcall's sources only for this one."""
+        hidden = () if python == sys.executable else ("PYTHONPATH",)
+        return {name: text for name, text in self.environment.items() if name not in hidden}
+
+
+def control(url: str, name: str, document: Mapping[str, Any]) -> Any:
+    """Call a control of the in-memory cloud, such as "reset" or "counts"."""
+    with urllib.request.urlopen(f"{url}{CONTROL}{name}", json.dumps(document).encode()) as reply:
+        return json.load(reply)
+
+
+@contextlib.contextmanager
+def played() -> Iterator[Stage]:
+    """Start the in-memory cloud and the process that runs its jobs."""
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as home, contextlib.ExitStack() as stack:
+        cloud = stack.enter_context(_process(_environment(home), "benchmarks.cloud"))
+        urls = json.loads(cloud.stdout.readline())
+        stack.callback(cloud.stdin.close)
+        fleet = _environment(home, urls["jobs"])
+        stack.enter_context(_process(fleet, "benchmarks.fleet", urls["jobs"]))
+        yield Stage(_environment(home, urls["client"]))
+
+
+@contextlib.contextmanager
+def emulated(*, docker: bool = False, kubernetes: bool = False) -> Iterator[Stage]:
+    """Start the local AWS emulator, which runs each job as a process, container or pod."""
+    with (
+        tempfile.TemporaryDirectory(prefix=PREFIX) as home,
+        farcall_local.start(docker=docker, kubernetes=kubernetes) as aws,
+    ):
+        yield Stage({**_environment(home), **aws.environment}, aws)
+
+
+@contextlib.contextmanager
+def peer_python(*, wanted: bool) -> Iterator[str]:
+    """Yield the peer's Python, "" if it is not wanted.
+
+    It is installed into a temporary virtual environment (140 MB), unless BENCHMARK_PEER_VENV
+    names one that has it.
+    """
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+        venv = os.environ.get("BENCHMARK_PEER_VENV", folder)
+        if wanted and venv == folder:
+            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+            install = (f"{venv}/bin/python", "-m", "pip", "install", "-qq", *_PEER_PACKAGES)
+            subprocess.run(install, check=True)
+        yield f"{venv}/bin/python" if wanted else ""
+
+
+@contextlib.contextmanager
+def _process(env: dict[str, str], module: str, *arguments: str) -> Iterator[Any]:
+    command, pipe = [sys.executable, "-m", module, *arguments], subprocess.PIPE
+    with subprocess.Popen(command, env=env, cwd=ROOT, stdin=pipe, stdout=pipe) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _environment(home: str, url: str = "") -> dict[str, str]:
+    """Return an environment without the user's AWS, Covalent and farcall settings."""
+    removed = ("AWS_", "FARCALL_", "COVALENT_")
+    given = {n: text for n, text in os.environ.items() if not n.startswith(removed)}
+    sources = [str(ROOT), str(ROOT / "executor"), str(ROOT / "runtime_image")]
+    role = f"arn:aws:iam::{ACCOUNT}:role/benchmark"
+    return {
+        **{name: text for name, text in given.items() if "proxy" not in name.lower()},
+        "HOME": home,
+        "PYTHONPATH": os.pathsep.join([*sources, *filter(None, [given.get("PYTHONPATH")])]),
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "benchmark",
+        "AWS_SECRET_ACCESS_KEY": "benchmark",
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "FARCALL_S3_BUCKET_NAME": BUCKET,
+        "FARCALL_QUEUE": "benchmark",
+        "FARCALL_BATCH_JOB_ROLE_NAME": role,
+        "FARCALL_BATCH_EXECUTION_ROLE_NAME": role,
+        "FARCALL_BATCH_JOB_LOG_GROUP_NAME": "",
+        "FARCALL_IMAGE": "benchmark",
+    }
