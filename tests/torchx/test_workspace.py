@@ -104,7 +104,7 @@ def test_what_was_packed_is_what_runs(runner, proxy, folder, tmp_path):
 @pytest.mark.parametrize("workspace", ["memory://x", "s3://bucket/x"])
 def test_a_workspace_that_is_no_folder_of_this_machine_is_refused(workspace, runner, aws):
     app = AppDef("app", [role(workspace)])
-    with pytest.raises(SettingsError, match=f"workspace is '{workspace}': a folder of this"):
+    with pytest.raises(SettingsError, match=f"workspace is '{workspace}': use a folder of this"):
         runner.dryrun(app, "aws_batch", cfg())
 
 
