@@ -80,6 +80,8 @@ class StatusPoller:
         self._task: asyncio.Task[None] | None = None
         self._patience = Patience(trouble, timing)
         self._check_idle_at = 0.0
+        self._idle_since = 0.0
+        self._idle_state: tuple[int, int, float] | None = None
 
     def hurry(self, watch: Watch) -> None:
         """Poll soon, because a job is new or a change is expected."""
@@ -221,34 +223,37 @@ class StatusPoller:
         return pages
 
     def _report_idle(self) -> None:
-        """Warn if no tracked job has started for a while."""
+        """Warn if the tracked jobs wait and nothing has happened for a while.
+
+        Results arrive without a status request, so progress is detected by comparing two checks:
+        any task that was submitted, started or finished between them makes the state differ.
+        """
         now = clock.now()
         if now < self._check_idle_at:
             return
-        watches = [watch for watch in self._watches.values() if watch.waiting and watch.detail]
+        self._check_idle_at = now + self._timing.idle_told_s
+        watches = [watch for watch in self._watches.values() if watch.waiting]
         details = [watch.detail for watch in watches if watch.detail is not None]
-        newest = max((watch.news for watch in self._watches.values()), default=now)
-        self._check_idle_at = newest + self._timing.idle_told_s
-        if now < self._check_idle_at or not details:
-            return
-        if any(detail.furthest not in _NOT_STARTED for detail in details):
-            self._check_idle_at = now + self._timing.idle_told_s
+        tasks = sum(len(watch.waiting) for watch in watches)
+        newest = max((watch.news for watch in watches), default=now)
+        before, self._idle_state = self._idle_state, (len(watches), tasks, newest)
+        has_started = any(detail.furthest not in _NOT_STARTED for detail in details)
+        if before != self._idle_state or has_started or not details:
+            self._idle_since = now
             return
         self._check_idle_at = now + _REPORT_AGAIN_S
-        if any(watch.blocked_told for watch in watches):
+        if any(watch.blocked_told for watch in watches):  # was logged with the reason
             return
-        tasks = sum(len(watch.waiting) for watch in watches)
-        first = details[0]
         _log.warning(
-            "no job has started for %.0f s: %s %s waiting, and %s reports %s for job %s; its "
-            "queue may be full, or an instance may be starting. "
+            "no job has started or finished for %.0f s: %s %s waiting, and %s reports %s for job "
+            "%s; its queue may be full, or an instance may be starting. "
             "`farcall list --all-users --state active` shows the other jobs",
-            now - newest,
+            now - self._idle_since,
             counted(tasks, "task"),
             "is" if tasks == 1 else "are",
-            first.platform,
-            first.furthest,
-            first.job_id,
+            details[0].platform,
+            details[0].furthest,
+            details[0].job_id,
         )
 
     async def _look_after_blocked(self, details: dict[Watch, JobDetail | None]) -> None:

@@ -48,8 +48,8 @@ class Timing:
             considered lost.
         blocked_told_s: Time after which a pod that cannot be placed or started is reported; most
             clusters find space sooner.
-        idle_told_s: Time without a start or another change after which one warning reports that
-            jobs are waiting.
+        idle_told_s: Time without any progress after which one warning reports that jobs are
+            waiting; it is logged at the next check, up to twice that time.
         pull_dwell_s: Time after which a job is terminated whose pod cannot start for a reason that
             may pass. Kubelets retry after 10, 20, 40 and 80 s, and pods have started after that:
             https://github.com/PrefectHQ/prefect-kubernetes/issues/127
