@@ -190,8 +190,7 @@ async def _is_withdrawn(session: Session, note: Note, detail: JobDetail) -> bool
 
 CHANGEABLE = (
     *("vcpu", "memory", "num_gpus", "time_limit", "retry_attempts", "retry_on", "tags"),
-    *("queue", "priority", "share_identifier"),
-    *("queue", "priority_class", "max_parallel", "ttl"),
+    *("queue", "priority", "share_identifier", "priority_class", "max_parallel", "ttl"),
 )
 """Options that a retry can change: those that a submission sets outside the job definition, on
 either platform."""
@@ -363,7 +362,7 @@ async def look(session: Session, settings: Settings, job_id: str) -> Plan:
     facts = await _opened(submission, bundle)
     only = None
     if is_child:
-        await session.describe(job_id)  # raises an error if there is no such task
+        await session.describe(job_id)  # raises UnknownError for an unknown task
         only = int(index)
     failed, unfinished = await _ends(session, submission, detail, only)
     retries = await retries_of(session, submission)

@@ -103,6 +103,7 @@ async def test_failed_tasks_run_with_new_options(executor, session, work, swept)
     plan = await look(session, executor.settings, job_id)
     settings = plan.with_options({"memory": 2})
     assert plan.tell(settings) == "3 of 8 tasks of work: memory 1 -> 2"
+    assert plan.tell(plan.with_options({"queue": "big"})).count("queue") == 1
     assert (plan.unfinished, plan.ended) == (0, 0)
     work.mend()
 
