@@ -43,5 +43,5 @@ class IdleExecutor(AsyncBaseExecutor):
         return updates
 
     async def run(self, *_: Any) -> Any:
-        """Raise: Covalent does not call this method of a managed executor."""
+        """Satisfy the abstract base class; Covalent never calls it on a managed executor."""
         raise NotImplementedError

@@ -11,7 +11,9 @@ import pytest
 from benchmarks import report
 from benchmarks.harness import Stage, played
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc has the measurements")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the benchmarks read CPU and memory from Linux's /proc"
+)
 
 TASKS = 12
 

@@ -21,7 +21,7 @@ from farcall.model.names import BATCH, PLATFORMS
 from farcall.model.settings import Settings
 
 STOCK_USER = "10001:10001"
-"""User of containers whose image lacks the task runner, and of farcall's own image: not root,
+"""User of containers whose image lacks the task runner, and of the farcall image: not root,
 and without an entry in the user database.
 """
 
@@ -295,7 +295,7 @@ class Backend(Protocol):
         """
 
     async def options_of(self, job_id: str) -> dict[str, Any]:
-        """Return the platform-specific options of one of farcall's jobs.
+        """Return the platform-specific options of a farcall job.
 
         Fields that every `JobDetail` has, such as vCPUs and memory, are not included, except the
         queue and the image.

@@ -48,7 +48,7 @@ class _Found:
 @click.option(
     "--empty-bucket",
     is_flag=True,
-    help="Delete all objects of the bucket; otherwise a bucket with objects is kept.",
+    help="Also delete a bucket that has objects, with all of them.",
 )
 @stacks.stack_region
 @stacks.stack_name

@@ -84,7 +84,7 @@ class _Launch(click.Command):
 
 @click.command("launch", cls=_Launch)
 @click.argument("image")
-@click.option("--nodes", metavar="N", help="Number of nodes, which start together. [default: 1]")
+@click.option("--nodes", metavar="N", help="Number of nodes; by default the option nodes.")
 @job_options
 @click.option(
     "-e",
@@ -147,7 +147,7 @@ def launch(
     SubmitJob) as JSON.
 
     Ctrl-C cancels the job. Exits with the exit code of the main node's command, or
-    with a code of farcall's own if the command has none.
+    with one of farcall's exit codes if the command has none.
     """  # noqa: D301  # click's marker for preformatted lines
     if detach and is_plan:
         raise click.UsageError("--detach and --dry-run exclude each other")

@@ -46,8 +46,8 @@ def replay_job(reference: str | None, call: int | None, *, debug: bool, yes: boo
     JOB is an ID, the beginning of an ID, or a name, which means the newest job of
     that name; by default the newest job. For an array, the first failed task is
     used. Function and arguments are the original ones; packages are those of this
-    Python, and differences from the job's are reported. Unpickling runs the code
-    of whoever submitted the job with your rights, so you are prompted first.
+    Python, and differences from the job's are reported. Unpickling runs the
+    submitter's code with your rights, so you are prompted first.
     Nothing is submitted or stored.
 
     Exits with 0 if the call returned, and with 1 if it failed again.

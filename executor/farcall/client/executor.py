@@ -198,8 +198,7 @@ class BatchExecutor:
         loop. Jobs that are still running keep it.
 
         farcall also stores large values only once without `put`, but it has to hash them for each
-        map, which takes about a second per GiB. See https://docs.python.org/3/library/pickle.html
-        for what can be pickled.
+        map, which takes about a second per GiB.
 
         Args:
             value: Any picklable value.

@@ -112,7 +112,7 @@ class OutcomePoller:
         """Warn once that objects of other programs slow down the polls.
 
         Args:
-            pages: Number of pages of a poll without an object of farcall's.
+            pages: Number of pages of a poll that contained only foreign objects.
         """
         if pages >= _FOREIGN_PAGES and not self._has_told:
             self._has_told = True

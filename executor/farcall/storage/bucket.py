@@ -65,8 +65,8 @@ class Bucket:
             thought, for which it is then opened.
 
     Attributes:
-        given_up_at: When somebody last gave up a request, by the loop's clock; before all times
-            if never.
+        given_up_at: Loop time at which a caller last cancelled a request; before all times if none
+            has.
     """
 
     def __init__(

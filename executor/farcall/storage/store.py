@@ -123,7 +123,7 @@ class Store:
 
     @property
     def given_up_at(self) -> float:
-        """Loop time at which a request last failed for good; before all times if none has."""
+        """Loop time at which a caller last cancelled a request; before all times if none has."""
         return self._requests.given_up_at
 
     async def check(self, root: str) -> None:
