@@ -11,7 +11,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from farcall_runtime import pickles, sources
 
@@ -136,6 +136,8 @@ def rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, A
     with contextlib.suppress(Exception):
         base.__init__(error, *args)  # type: ignore[misc]  # gives an OSError its number
     BaseException.args.__set__(error, args)  # type: ignore[attr-defined]  # past its __setattr__
+    if isinstance(error, ImportError):  # its attributes are not in its __dict__
+        error.name = state.pop("name", None)
     error.__dict__.update(state)
     return error
 
@@ -185,17 +187,19 @@ def _walk(error: BaseException) -> Iterator[tuple[BaseException, str | None]]:
 # By the base class's own attributes: a class may have others under these names.
 _cause_of: Any = BaseException.__dict__["__cause__"].__get__
 _context_of: Any = BaseException.__dict__["__context__"].__get__
+_args_of: Any = BaseException.__dict__["args"].__get__
 _suppresses_context: Any = BaseException.__dict__["__suppress_context__"].__get__
 
 
 def _pickle(error: Exception) -> bytes | None:
     """Pickle an exception so that it can be read again, by its own way or without constructor."""
-    data = None if _names_project(error) else _pickle_as_it_is(error)
+    names_project = _names_project(error) or any(map(_is_of_job, _args_of(error)))
+    data = None if names_project else _pickle_as_it_is(error)
     return _tried(lambda: _pickle_recipe(error), _none) if data is None else data
 
 
 def _names_project(error: Any) -> bool:
-    """Return whether an error of Python's own names a file in the job's copy of the project."""
+    """Return whether a built-in OSError names a file in the job's copy of the project."""
     return (
         isinstance(error, OSError)
         and type(error).__module__ == "builtins"
@@ -203,6 +207,16 @@ def _names_project(error: Any) -> bool:
         and sources.is_in_project(error.filename)
         and len(error.args) == 2  # number and text
     )
+
+
+def _is_of_job(arg: object) -> TypeGuard[str]:
+    """Return whether a text has a path of the job's copy of the project."""
+    return type(arg) is str and sources.hidden(arg) != arg
+
+
+def _localizable(text: str) -> sources.Reference:
+    """Return what is read as the text with the caller's paths of the project."""
+    return sources.Reference(sources.text_here, sources.hidden(text))
 
 
 def _pickle_recipe(error: Exception) -> bytes:
@@ -232,7 +246,9 @@ def _recipe(error: BaseException) -> _Rebuilt:
     if hasattr(type(error), "from_exception_data"):  # pydantic's
         return _Rebuilt(rebuild_validation_error, *_validation_error(error))
     state = {name: value for name, value in vars(error).items() if _can_pickle(value)}
-    args = tuple(_picklable(arg) for arg in error.args)
+    if isinstance(error, ImportError):
+        state["name"] = error.name
+    args = tuple(_localizable(arg) if _is_of_job(arg) else _picklable(arg) for arg in error.args)
     if isinstance(error, _GROUP):
         members = [m if _pickle_as_it_is(m) else _recipe(m) for m in error.exceptions]
         args = (error.message, members)

@@ -364,7 +364,7 @@ def prepared(
     """Set variables of the project's modules, and return the function.
 
     Args:
-        plain: Values by module and name; a container is changed in place.
+        plain: Values by module and name, or ``Class.attribute``; a container is changed in place.
         others: Values by module and name that are set as they are.
         function: What the task calls.
     """
@@ -379,17 +379,29 @@ def prepared(
 
 def _set_plain(variables: dict[str, Any], values: Mapping[str, Any]) -> None:
     for name, value in values.items():
-        now = variables.get(name)
-        if type(now) is not type(value):
+        owner, _, attribute = name.rpartition(".")
+        kind = variables.get(owner)
+        now = vars(kind).get(attribute) if isinstance(kind, type) else variables.get(name)
+        if _set_in_place(now, value):
+            continue
+        if not owner:
             variables[name] = value
-        elif now != value:
-            if isinstance(value, list):
-                now[:] = value  # type: ignore[index]
-            elif isinstance(value, (dict, set)):
-                now.clear()  # type: ignore[union-attr]
-                now.update(value)  # type: ignore[union-attr]
-            else:
-                variables[name] = value
+        elif isinstance(kind, type):
+            type.__setattr__(kind, attribute, value)
+
+
+def _set_in_place(now: Any, value: Any) -> bool:
+    """Make a container equal to a value; return whether they are equal then."""
+    if type(now) is not type(value):
+        return False
+    if now == value:
+        return True
+    if isinstance(value, list):
+        now[:] = value
+    elif isinstance(value, (dict, set)):
+        now.clear()
+        now.update(value)
+    return bool(now == value)
 
 
 # --- by name, or by value -----------------------------------------------------------------------
@@ -411,6 +423,11 @@ def main_global(name: str, _copy: bytes | None) -> Any:
 def file_at(_digest: str, place: str) -> str:
     """Return the path for a place in the project: in the job, or where it was submitted."""
     return in_project(place)
+
+
+def text_here(text: str) -> str:
+    """Return a text of `hidden`, whose paths are in the job again, or where it was submitted."""
+    return text.replace(f"{MARKER}{digest}/", f"{home}/")
 
 
 def is_in_project(path: str) -> bool:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -25,7 +27,7 @@ from farcall import (
     SharedMissingError,
     VersionMismatchError,
 )
-from farcall_runtime import envelope
+from farcall_runtime import envelope, sources
 from farcall_runtime.contract import ExitCode
 from tests.service.attacker import Attacker
 from tests.service.places import place
@@ -251,6 +253,30 @@ async def test_a_container_refuses_a_forged_shared_value(
         await asyncio.wait_for(jobs[1].calls(), PATIENCE_S)
     assert await jobs[4].calls() == [((values[4],), {})]
     assert await result(jobs[4]) == len(values[4]) * len(PADDING)
+
+
+async def test_forged_project_files_are_not_imported(
+    attacker: Attacker,
+    gate: Gate,
+    behind: BatchExecutor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The project is too large for the bundle, so it is an object of its own."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "own_module.py").write_text("def double(x):\n    return 2 * x\n")
+    (tmp_path / "project" / "table.bin").write_bytes(os.urandom(MIB // 2))
+    monkeypatch.syspath_prepend(tmp_path / "project")
+    earlier = attacker.keys("/data/")
+    job = await behind.submit(importlib.import_module("own_module").double, 3)
+    del sys.modules["own_module"]  # or it would be sent with the jobs of later tests
+    (key,) = {*attacker.keys("/data/")} - {*earlier}
+    code = f"import pathlib\npathlib.Path({str(attacker.marker)!r}).touch()\n"
+    attacker.put(key, sources.pack([("own_module.py", code.encode())]))
+    gate()
+
+    error = await refusal(job)
+    assert type(error) is IntegrityError
 
 
 async def test_a_deleted_bundle_is_told_as_such(

@@ -14,6 +14,7 @@ import functools
 import os
 import pickle
 import sys
+from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from opcode import opmap
 from pathlib import Path, PurePath
@@ -32,8 +33,8 @@ from farcall_runtime.sources import MAIN, Reference, Rules
 LARGEST_PLAIN_BYTES = 64 * 1024
 """Limit of a variable's value that is set in the job."""
 
-_PLAIN = (int, float, str, bool, type(None), complex, bytes)
-_ANY_PLAIN = (*_PLAIN, list, tuple, set, dict)
+_PLAIN = frozenset({int, float, str, bool, type(None), complex, bytes})
+_ANY_PLAIN = _PLAIN | {list, tuple, set, dict}
 _MOST_ITEMS = 100
 
 
@@ -108,6 +109,9 @@ class Pickling:
         read = {name for name in _names_read(called, variables) if not _is_dunder(name)}
         found = _variables_of(main)
         plain = {n: v for n, v in found.plain.items() if n in read and script.is_guarded}
+        for name in read:
+            if _is_class_of(main, name, variables[name]):
+                plain |= _class_attributes(main, variables[name])
         others = {n: variables[n] for n in read - plain.keys() if not script.is_made(n)}
         return plain, others | found.tasks, read
 
@@ -213,19 +217,21 @@ class _Variables(NamedTuple):
     tasks: dict[str, Any]
 
 
-_as_written: WeakKeyDictionary[ModuleType, dict[str, Any]] = WeakKeyDictionary()
+_as_written: WeakKeyDictionary[ModuleType | type, dict[str, Any]] = WeakKeyDictionary()
 """Values of variables that no job needs; a large project has thousands, before each submission."""
 
 
 def _variables_of(module: ModuleType) -> _Variables:
     found = _Variables({}, {})
     known = _as_written.setdefault(module, {})
-    for name, value in list(vars(module).items()):
-        if known.get(name, found) is value:
-            continue
+    variables = [each for each in [*vars(module).items()] if type(each[1]) is not FunctionType]
+    for name, value in variables:
         kind = type(value)
-        is_written = kind in _PLAIN and _is_literal(module, name, value)
-        if is_written or kind in (FunctionType, ModuleType, type):
+        if known.get(name, found) is value and (kind in _PLAIN or not value):
+            continue
+        if _is_class_of(module, name, value):
+            found.plain.update(_class_attributes(module, value))
+        elif kind in _ANY_PLAIN and _is_literal(_literals(module), name, value):
             known[name] = value
         elif kind.__module__ == "farcall.client.task":
             found.tasks[name] = value
@@ -236,45 +242,83 @@ def _variables_of(module: ModuleType) -> _Variables:
     return found
 
 
-def _is_literal(module: ModuleType, name: str, value: Any) -> bool:
+def _is_class_of(module: ModuleType, name: str, value: Any) -> bool:
+    """Return whether a variable is a class that the module defines at its top."""
+    kind = type(value)
+    is_class = kind is type or kind is ABCMeta  # others, such as Enum's, keep books of their own
+    return is_class and value.__module__ == module.__name__ and value.__qualname__ == name
+
+
+def _class_attributes(module: ModuleType, kind: type) -> dict[str, Any]:
+    """Return the plain attributes that are others than the source says, as ``Class.name``."""
+    found: dict[str, Any] = {}
+    known = _as_written.setdefault(kind, {})
+    plain = [each for each in [*vars(kind).items()] if type(each[1]) in _ANY_PLAIN]
+    for name, value in plain:
+        if known.get(name, found) is value and (type(value) in _PLAIN or not value):
+            continue
+        if _is_literal(_literals(module, kind.__name__), name, value):
+            known[name] = value
+        elif _size(value, LARGEST_PLAIN_BYTES) >= 0:
+            found[f"{kind.__name__}.{name}"] = value
+    return found
+
+
+def _is_literal(literals: dict[str, Any], name: str, value: Any) -> bool:
     """Return whether a variable has the value that its source says, or is set by the import."""
-    literals = _literals(module.__name__, getattr(module.__spec__, "loader", None))
     literal = literals.get(name, literals)
     return _is_dunder(name) or (type(literal) is type(value) and literal == value)
 
 
-@functools.lru_cache(4096)
-def _literals(name: str, loader: Any) -> dict[str, Any]:
-    """Return the constants that a module's source assigns to names, each of them once.
+def _literals(module: ModuleType, kind: str = "") -> dict[str, Any]:
+    """Return the constants that a module's source assigns to names, or to those of a class."""
+    return _literals_of(module.__name__, getattr(module.__spec__, "loader", None)).get(kind, {})
 
-    These pairs of instructions are what an assignment of a constant is compiled to, in each
-    version from 3.10 on: https://docs.python.org/3/library/dis.html
-    """
+
+@functools.lru_cache(4096)
+def _literals_of(name: str, loader: Any) -> dict[str, dict[str, Any]]:
+    """Return the constants in a module's source by class; those outside classes by ``""``."""
     try:
         code = loader.get_code(name)
     except Exception:  # a loader may be anything
         code = None
     if not isinstance(code, CodeType):
         return {}
+    inside = (each for each in code.co_consts if isinstance(each, CodeType))
+    return {"": _constants_in(code), **{each.co_name: _constants_in(each) for each in inside}}
+
+
+def _constants_in(code: CodeType) -> dict[str, Any]:
+    """Return the constants that are assigned to names, each of them once.
+
+    These pairs of instructions are what an assignment of a constant is compiled to, in each
+    version from 3.10 on: https://docs.python.org/3/library/dis.html
+    """
     found: dict[str, Any] = {}
     seen: set[int] = set()
-    extended, constant = 0, -1
+    extended = 0
+    value: list[Any] = []  # what the instruction before gave, if that is known
     for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
         argument = extended << 8 | low
         extended = argument if operation == _EXTENDED else 0
         if operation == _STORE:
             name = code.co_names[argument]
-            if constant >= 0 and argument not in seen:
-                found[name] = code.co_consts[constant]
+            if value and argument not in seen:
+                found[name] = value[0]
             else:
                 found.pop(name, None)
             seen.add(argument)
-        if operation != _EXTENDED:
-            constant = argument if operation == _LOAD else -1
+        if operation == _LOAD:
+            value = [code.co_consts[argument]]
+        elif operation in _EMPTY and argument == 0:
+            value = [_EMPTY[operation]]
+        elif operation != _EXTENDED:
+            value = []
     return found
 
 
 _LOAD, _STORE, _EXTENDED = (opmap[name] for name in ("LOAD_CONST", "STORE_NAME", "EXTENDED_ARG"))
+_EMPTY: dict[int, Any] = {opmap["BUILD_LIST"]: [], opmap["BUILD_MAP"]: {}}
 
 
 def _is_plain(value: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import linecache
 import logging
 import os
@@ -75,6 +76,7 @@ class Script:
         self._made: set[str] = set()
         self._set_elsewhere: set[str] = set()
         self._has_star = False
+        self._split: tuple[list[list[int]], list[list[int]], set[str]] | None = None
         for part in parts:
             for number, statement in enumerate(part.statements[: part.done]):
                 if _is_guard(statement) or not (is_guarded or self._is_definition(statement)):
@@ -155,6 +157,7 @@ class Script:
             return False
         part.runs.add(number)
         self._made.add(name)
+        self._split = None
         return True
 
     def plan(self, read: Collection[str]) -> dict[str, Any]:
@@ -180,6 +183,12 @@ class Script:
 
     def _without_farcall(self, read: Collection[str]) -> list[list[int]]:
         """Return the statements that each part runs, without those that need farcall."""
+        self._split = self._split or self._by_need()
+        every, others, names = self._split
+        return every if names.intersection(read) else others
+
+    def _by_need(self) -> tuple[list[list[int]], list[list[int]], set[str]]:
+        """Return the statements that each part runs, those that need no farcall, and its names."""
         every = [sorted(part.runs) for part in self._parts]
         names: set[str] = set()
         others: list[list[int]] = []
@@ -196,7 +205,7 @@ class Script:
                 else:
                     left.append(number)
             others.append(left)
-        return every if names.intersection(read) else others
+        return every, others, names
 
     def _is_lost(self, statement: ast.stmt) -> bool:
         """Return whether a job lacks what a statement did to a module or a class."""
@@ -246,7 +255,7 @@ def _of_file(file: str, sources: Sources) -> Script | None:
         return None
     try:
         source = Path(file).read_bytes()
-        statements = ast.parse(source).body
+        statements = _parsed(source)
     except (OSError, SyntaxError, ValueError):
         return None
     if not _is_as_loaded(file, statements):
@@ -255,7 +264,20 @@ def _of_file(file: str, sources: Sources) -> Script | None:
     done = len(statements) if line is None else _count_before(statements, line)
     guards = [each for each in statements if _is_guard(each)]
     is_guarded = bool(guards) and (line is None or _is_guard(statements[done]))
-    return Script([_Part(file, place, "", statements, done)], is_guarded=is_guarded)
+    if is_guarded:
+        return _guarded(file, place, source, done)
+    return Script([_Part(file, place, "", statements, done)], is_guarded=False)
+
+
+@functools.lru_cache(256)
+def _parsed(source: str | bytes) -> list[ast.stmt]:
+    """Return the statements of a source, which is read again for each submission."""
+    return ast.parse(source).body
+
+
+@functools.lru_cache(1)
+def _guarded(file: str, place: str, source: bytes, done: int) -> Script:
+    return Script([_Part(file, place, "", _parsed(source), done)], is_guarded=True)
 
 
 def _of_cells() -> Script | None:
@@ -270,7 +292,7 @@ def _of_cells() -> Script | None:
         is_cell = name in known or name.startswith(_INTERACTIVE) or "/ipykernel_" in name
         source = "".join(entry[2])
         try:
-            statements = ast.parse(source).body if is_cell else []
+            statements = _parsed(source) if is_cell else []
         except (SyntaxError, ValueError):
             continue
         if statements:

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 import cloudpickle.cloudpickle as _internals
 
-from farcall.payload.sources import local_path
+from farcall.payload.sources import local_path, localized
 from farcall_runtime import pickles, sources
 from farcall_runtime.envelope import Buffer
 
@@ -117,6 +117,7 @@ _HERE: dict[str, Any] = {
     "in_project": lambda place, rest="": f"{place}{rest}",
     "main_global": _main_global,
     "prepared": _prepared,
+    "text_here": localized,
 }
 """What a pickle calls here instead of `farcall_runtime.sources`, which acts in a job."""
 

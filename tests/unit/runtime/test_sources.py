@@ -146,10 +146,18 @@ def test_job_pickles_definitions_by_name(job):
         assert pickles.load([b"".join(map(bytes, pickles.dump(value)[0]))]) is value
 
 
-def test_no_path_of_the_job_is_told(job):
-    source = "def f(): open(__file__ + '.txt')\n"
+@pytest.mark.parametrize(
+    ("error", "body"),
+    [
+        (FileNotFoundError, "open(__file__ + '.txt')"),
+        (ValueError, "raise ValueError(1, f'wrong: {__file__}')"),
+        (ImportError, "from __main__ import missing"),
+    ],
+)
+def test_error_names_no_path_of_the_job(job, error, body):
+    source = f"def f(): {body}\n"
     job({"0/main.py": source}, main=script(source))
-    with pytest.raises(FileNotFoundError) as caught:
+    with pytest.raises(error) as caught:
         sys.modules["__main__"].f()
     told, parts = failures.capture(caught.value, caught.tb)
     assert sources.home not in str(told)
