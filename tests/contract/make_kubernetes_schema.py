@@ -34,7 +34,6 @@ def table() -> dict[str, dict[str, str]]:
     definitions = json.loads(text)["$defs"]
     made: dict[str, dict[str, str]] = {}
     todo = [name for name in sorted(definitions) if _served(definitions[name])]
-    todo.append("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")
     while todo:
         name = todo.pop()
         if _short(name) in made:
@@ -46,11 +45,7 @@ def table() -> dict[str, dict[str, str]]:
 
 def _served(definition: dict[str, Any]) -> bool:
     named = definition.get("x-kubernetes-group-version-kind", [])
-    wanted = {(kind.group, kind.version, kind.kind) for kind in KINDS}
-    wanted |= {
-        ("authorization.k8s.io", "v1", f"SelfSubject{what}Review") for what in ("Access", "Rules")
-    }
-    wanted.add(("authentication.k8s.io", "v1", "SelfSubjectReview"))
+    wanted = {(kind.group, "v1", kind.kind) for kind in KINDS}
     return any((each["group"], each["version"], each["kind"]) in wanted for each in named)
 
 

@@ -6,17 +6,18 @@ codes.
 
 import asyncio
 import contextlib
+import uuid
 
 import pytest
 
-from farcall_local.kubernetes import pod_template
+from farcall_local.kubernetes import defaults, pod_template
 from farcall_local.kubernetes.cluster import Cluster
 from farcall_local.kubernetes.kinds import (
-    CONFIG_MAP,
     EVENT,
     JOB,
     NODE,
     POD,
+    SECRET,
 )
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.timing import Timing
@@ -50,7 +51,7 @@ class World:
             **(template or {}),
         }
         document = {
-            "metadata": {"name": name, "namespace": "default"},
+            "metadata": {"name": name, "namespace": "default", "uid": str(uuid.uuid4())},
             "spec": {
                 "completionMode": "Indexed",
                 "completions": completions,
@@ -64,7 +65,7 @@ class World:
             },
         }
         document["spec"] = {k: v for k, v in document["spec"].items() if v is not None}
-        return self.store.create(JOB, document)
+        return self.store.create(JOB, defaults.fill(JOB, document))
 
     def change(self, name="a", **spec):
         job = self.job(name)
@@ -290,24 +291,18 @@ async def test_a_job_goes_with_its_pods_when_its_time_is_over(world):
     assert world.pods() == []
 
 
-async def test_a_deleted_job_takes_its_pods_along_unless_they_are_orphaned(world):
-    world.create("a", command=FOR_EVER, completions=1)
-    world.create("b", command=FOR_EVER, completions=1)
-    await world.running("a")
-    await world.running("b")
+async def test_a_deleted_job_takes_its_pods_along(world):
+    world.create(command=FOR_EVER, completions=1)
+    await world.running()
     world.store.delete(JOB, "default", "a")
-    world.store.delete(JOB, "default", "b", propagation="Orphan")
-    await world.until(lambda: len(world.pods()) == 1 and world.job("b") is None)
-    meta = world.pod()["metadata"]
-    assert meta["name"].startswith("b-0-")
-    assert "ownerReferences" not in meta
+    await world.until(lambda: world.pods() == [])
 
 
 async def test_a_pod_that_somebody_deletes_is_replaced(world):
     world.create(completions=1, command=FOR_EVER)
     await world.running()
     first = world.pod()["metadata"]["name"]
-    world.cluster.delete_pod(first)
+    world.store.delete(POD, "default", first)
     await world.until(lambda: world.pods() and world.pod()["metadata"]["name"] != first)
     assert world.status()["failed"] == 1
 
@@ -400,28 +395,24 @@ async def test_an_image_that_cannot_be_pulled_may_be_there_later(world):
 
 
 async def test_variables_come_from_everywhere_and_are_expanded(world):
-    document = {"metadata": {"name": "m", "namespace": "default"}, "data": {"x": "1"}}
-    world.store.create(CONFIG_MAP, document)
+    meta = {"name": "s", "namespace": "default"}
+    world.store.create(SECRET, {"metadata": meta, "data": {"x": "MQ=="}})
     env = [
         {"name": "A", "value": "a"},
         {"name": "B", "value": "$(A)$(NONE)$$(A)"},
-        {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "x"}}},
-        {
-            "name": "D",
-            "valueFrom": {"configMapKeyRef": {"name": "n", "key": "x", "optional": True}},
-        },
+        {"name": "C", "valueFrom": {"secretKeyRef": {"name": "s", "key": "x"}}},
         {"name": "E", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
         {"name": "F", "value": "http://a-0.nodes.default.svc:1"},
     ]
     template = {
         "env": env,
-        "envFrom": [{"prefix": "P_", "configMapRef": {"name": "m"}}],
+        "envFrom": [{"secretRef": {"name": "s"}}],
         "args": ["$(A)", "$$(A)"],
     }
-    command = ("sh", "-c", 'echo "$B|$C|${D-unset}|$E|$P_x|$F|$0|$1"')
+    command = ("sh", "-c", 'echo "$B|$C|$E|$x|$F|$0|$1"')
     world.create(completions=1, command=command, template=template, pod={"subdomain": "nodes"})
     await world.ended()
-    assert world.log(world.pod()) == ["a$(NONE)$(A)|1|unset|default|1|http://127.0.0.1:1|a|$(A)"]
+    assert world.log(world.pod()) == ["a$(NONE)$(A)|1|default|1|http://127.0.0.1:1|a|$(A)"]
 
 
 async def test_a_folder_of_a_volume_is_a_folder_of_this_machine(world, tmp_path):

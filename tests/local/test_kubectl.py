@@ -156,23 +156,6 @@ def test_deletion(cluster, gate):
     assert cluster.kubectl("delete", "job", name, "--ignore-not-found").out == ""
 
 
-def test_eviction_as_drain_does_it(cluster, gate):
-    """https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/"""
-    name = cluster.create(cluster.indexed(gate[0], 1, backoffLimitPerIndex=1))
-    [pod] = cluster.running(name)
-    evicted = pod["metadata"]["name"]
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": evicted}}
-    assert cluster.ask("POST", cluster.path("pods", evicted, "eviction"), body).status == 201
-    query = {"fieldSelector": f"metadata.name={evicted}", "timeoutSeconds": 60}
-    version = pod["metadata"]["resourceVersion"]
-    for event in cluster.events(cluster.path("pods"), resourceVersion=version, **query):
-        if event["type"] == "DELETED":
-            break
-    status = event["object"]["status"]
-    reasons = {each["type"]: each.get("reason") for each in status["conditions"]}
-    assert (status["phase"], reasons["DisruptionTarget"]) == ("Failed", "EvictionByEvictionAPI")
-
-
 def test_apply(cluster, tmp_path):
     document = cluster.job("true", suspend=True)
     name = document["metadata"]["name"]

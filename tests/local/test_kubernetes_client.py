@@ -66,7 +66,7 @@ def test_a_job_from_creation_to_deletion(cluster, model):
         if _is_over(event["object"]):
             watching.stop()
     assert (seen[0], set(seen[1:])) == ("ADDED", {"MODIFIED"})
-    job = cluster.jobs.read_namespaced_job_status(name, place)
+    job = cluster.jobs.read_namespaced_job(name, place)
     assert (job.status.succeeded, job.status.completed_indexes) == (2, "0,1")
     assert job.status.start_time <= job.status.completion_time
     pods = cluster.core.list_namespaced_pod(place, label_selector=f"{JOB_NAME}={name}").items

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,13 @@ from farcall_local.runners.runner import Runner
 #: Memory of the node that is there from the start: of processes nobody limits it.
 MEMORY = "1Ti"
 
-UNREACHABLE = "node.kubernetes.io/unreachable"
 _LOW_MEMORY = (
     "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52Mi. "
     "Container {name} was using 1Gi, request is 0, has larger consumption of memory. "
 )
-_SHUTDOWN = "Pod was terminated in response to imminent node shutdown."
 _PREEMPTED = "default-scheduler: preempting to accommodate a higher priority pod"
 _EVICTED_BY_API = "Eviction API: evicting"
 _TAINTED = "Taint manager: deleting due to NoExecute taint"
-_FINAL = ("Succeeded", "Failed")
 
 
 class Cluster:
@@ -52,7 +49,6 @@ class Cluster:
 
     Attributes:
         logs: Of all pods.
-        scheduler: Binds them to nodes.
         timing: How long things take; may be changed at any time.
     """
 
@@ -67,7 +63,7 @@ class Cluster:
         self._folder = tempfile.TemporaryDirectory(prefix="farcall-claims-")
         self._images = Images()
         self._recorder = Recorder(store, "kubelet", nodes.NAME)
-        self.scheduler = Scheduler(store, self.timing)
+        self._scheduler = Scheduler(store)
         self._kubelet = Kubelet(
             World(
                 store,
@@ -90,7 +86,7 @@ class Cluster:
     async def close(self) -> None:
         """Kill what runs, and do nothing any more."""
         self._unsubscribe()
-        for part in (self._jobs, self.scheduler, self._garbage):
+        for part in (self._jobs, self._scheduler, self._garbage):
             part.close()
         await self._kubelet.close()
         self._folder.cleanup()
@@ -98,7 +94,7 @@ class Cluster:
     def _note(
         self, change: str, kind: Kind, document: dict[str, Any], _: dict[str, Any] | None
     ) -> None:
-        for part in (self._jobs, self.scheduler, self._garbage):
+        for part in (self._jobs, self._scheduler, self._garbage):
             part.note(change, kind, document)
         self._kubelet.note(change, kind, document)
 
@@ -106,85 +102,53 @@ class Cluster:
         self,
         name: str,
         *,
-        cpu: float | str = 1,
+        cpu: float = 1,
         memory: str = MEMORY,
         gpus: int = 0,
         labels: Mapping[str, str] | None = None,
-        taints: Iterable[Mapping[str, str]] = (),
     ) -> None:
-        """Add a node, or replace one by another of its name. All nodes are this machine."""
-        has: dict[str, Any] = {"cpu": f"{float(cpu):g}" if _is_number(cpu) else cpu}
-        has["memory"] = memory
+        """Add a node, or replace the node of that name. All nodes are this machine."""
+        has = {"cpu": f"{cpu:g}", "memory": memory}
         if gpus:
-            has["nvidia.com/gpu"] = gpus
-        document = nodes.node(name, has, labels=labels, taints=list(taints))
+            has["nvidia.com/gpu"] = str(gpus)
+        document = nodes.node(name, has, labels)
         self._kubelet.find(name)
         try:
             self._store.create(NODE, document)
         except AlreadyExistsError:
             self._store.update(NODE, document)
 
-    def cordon(self, node: str = nodes.NAME, *, on: bool = True) -> None:
-        """Have a node take no new pods, or take them again."""
-        document = self._node(node)
-        spec = {key: value for key, value in document["spec"].items() if key != "unschedulable"}
-        self._store.update(
-            NODE, {**document, "spec": {**spec, **({"unschedulable": True} if on else {})}}
-        )
-
-    def taint(
-        self, key: str, effect: str = "NoSchedule", value: str = "", node: str = nodes.NAME
-    ) -> None:
-        """Taint a node. With ``NoExecute`` the pods that do not tolerate it are deleted."""
-        document = self._node(node)
-        taint = {"key": key, "effect": effect, **({"value": value} if value else {})}
-        there = [each for each in document["spec"].get("taints") or () if each["key"] != key]
-        spec = {**document["spec"], "taints": [*there, taint]}
-        self._store.update(NODE, {**document, "spec": spec})
-        if effect == "NoExecute":
-            for pod in self._pods_of(node):
-                if not nodes.tolerates(pod["spec"], taint):
-                    self._disrupt(pod, "DeletionByTaintManager", _TAINTED)
-
-    def lose_node(self, name: str = nodes.NAME, *, removed: bool = True) -> None:
-        """Have a node answer no more: its processes are killed, and nobody says how they ended.
+    def lose_node(self) -> None:
+        """Disconnect the first node: its processes are killed, and their exits are unknown.
 
         After `Timing.lost_s` its pods are deleted (NodeLost, DeletionByTaintManager), and then
         the node itself, with which they have failed.
-
-        Args:
-            name: The node.
-            removed: Whether the node is removed; else its pods go on terminating until
-                `add_node` brings it back.
         """
-        document = self._node(name)
+        document = self._store.get(NODE, "", nodes.NAME)
+        if document is None:
+            raise NotFoundError.of(NODE, nodes.NAME)
         status = dict(document["status"])
         text = "Kubelet stopped posting node status."
         status["conditions"] = pod_status.put(
             status["conditions"], "Ready", "Unknown", "NodeStatusUnknown", text
         )
-        taint = {"key": UNREACHABLE, "effect": "NoExecute"}
-        spec = {**document["spec"], "taints": [*(document["spec"].get("taints") or ()), taint]}
-        self._kubelet.lose(name)
-        self._store.update(NODE, {**document, "spec": spec, "status": status})
-        self._garbage.after(self.timing.lost_s, lambda: self._give_up(name, removed=removed))
+        self._kubelet.lose(nodes.NAME)
+        self._store.update(NODE, {**document, "status": status})
+        self._garbage.after(self.timing.lost_s, self._give_up)
 
-    def _give_up(self, node: str, *, removed: bool) -> None:
-        there = self._store.get(NODE, "", node)
-        if there is None or pod_status.holds(there, "Ready"):
+    def _give_up(self) -> None:
+        node = self._store.get(NODE, "", nodes.NAME)
+        if node is None or pod_status.holds(node, "Ready"):
             return
-        for pod in self._pods_of(node):
-            text = f"Node {node} which was running pod {pod['metadata']['name']} is unresponsive"
+        for pod in self._store.list(POD):
+            if pod["spec"].get("nodeName") != nodes.NAME or pod_status.is_over(pod):
+                continue
+            name = pod["metadata"]["name"]
+            text = f"Node {nodes.NAME} which was running pod {name} is unresponsive"
             status = {**pod["status"], "reason": "NodeLost", "message": text}
             pod = self._store.update(POD, {**pod, "status": status})
             self._disrupt(pod, "DeletionByTaintManager", _TAINTED)
-        if removed:
-            self._store.delete(NODE, "", node)
-
-    def shut_down(self, node: str = nodes.NAME) -> None:
-        """Shut a node down in an orderly way: its pods end, and have failed."""
-        for pod in self._pods_of(node):
-            self._end(pod, "Terminated", _SHUTDOWN, statuses=True)
+        self._store.delete(NODE, "", nodes.NAME)
 
     def evict(
         self,
@@ -193,24 +157,28 @@ class Cluster:
         *,
         namespace: str = "default",
         api: bool = False,
-        statuses: bool = False,
     ) -> None:
         """Evict a pod.
 
         Args:
-            name: A pod's, or a Job's.
-            index: Of the Job's pod.
-            namespace: Where it is.
-            api: Whether by the eviction API, as ``kubectl drain`` does, which deletes it; else
-                its node is low on memory, and it stays as Failed with the reason Evicted.
-            statuses: Whether it keeps containerStatuses then; often there are none.
+            name: Name of a pod or a Job.
+            index: Index of the Job's pod.
+            namespace: Its namespace.
+            api: Whether the eviction API deletes the pod, as in ``kubectl drain``; else its node
+                is low on memory, and the pod stays as Failed with the reason Evicted.
         """
         pod = self._pod(name, index, namespace)
         if api:
             self._disrupt(pod, "EvictionByEvictionAPI", _EVICTED_BY_API)
             return
         text = _LOW_MEMORY.format(name=pod["spec"]["containers"][0]["name"])
-        self._end(pod, "Evicted", text, statuses=statuses)
+
+        def final(pod: dict[str, Any]) -> dict[str, Any]:
+            failed = {**pod, "status": pod_status.failed(pod, "Evicted", text)}
+            status = pod_status.disrupted(failed, "TerminationByKubelet", text)
+            return {key: value for key, value in status.items() if key != "containerStatuses"}
+
+        self._kubelet.evict(pod["metadata"]["uid"], final)
         self._recorder.tell(pod, WARNING, "Evicted", text)
 
     def preempt(self, name: str, index: int | None = None, *, namespace: str = "default") -> None:
@@ -219,18 +187,6 @@ class Cluster:
         node = pod["spec"].get("nodeName", "")
         self._recorder.tell(pod, NORMAL, "Preempted", f"Preempted by a pod on node {node}")
         self._disrupt(pod, "PreemptionByScheduler", _PREEMPTED)
-
-    def delete_pod(
-        self,
-        name: str,
-        index: int | None = None,
-        *,
-        namespace: str = "default",
-        grace_s: int | None = None,
-    ) -> None:
-        """Delete a pod as somebody does who has the right to."""
-        meta = self._pod(name, index, namespace)["metadata"]
-        self._store.delete(POD, namespace, meta["name"], grace_s=grace_s)
 
     def oom(self, name: str, index: int | None = None, *, namespace: str = "default") -> None:
         """Kill a pod's container as the kernel does that is out of memory: OOMKilled, 137."""
@@ -243,49 +199,18 @@ class Cluster:
         """Let an image not be pulled, for so many seconds; forever where none are given."""
         self._images.withhold(image, heals_after)
 
-    def quota(
-        self, hard: Mapping[str, str] | None, *, namespace: str = "default", name: str = "quota"
-    ) -> None:
-        """Set a namespace's quota, such as ``{"pods": "2"}``; None takes it away."""
+    def quota(self, hard: Mapping[str, str] | None, *, namespace: str = "default") -> None:
+        """Set a namespace's quota, such as ``{"pods": "2"}``; None removes it."""
         with contextlib.suppress(NotFoundError):
-            self._store.delete(RESOURCE_QUOTA, namespace, name)
+            self._store.delete(RESOURCE_QUOTA, namespace, "quota")
         if hard is not None:
-            document = {
-                "metadata": {"name": name, "namespace": namespace},
-                "spec": {"hard": dict(hard)},
-            }
-            self._store.create(RESOURCE_QUOTA, document)
+            metadata = {"name": "quota", "namespace": namespace}
+            self._store.create(RESOURCE_QUOTA, {"metadata": metadata, "spec": {"hard": hard}})
 
     def _disrupt(self, pod: dict[str, Any], reason: str, message: str) -> None:
         meta = pod["metadata"]
         self._store.update(POD, {**pod, "status": pod_status.disrupted(pod, reason, message)})
         self._store.delete(POD, meta["namespace"], meta["name"])
-
-    def _end(self, pod: dict[str, Any], reason: str, message: str, *, statuses: bool) -> None:
-        def final(pod: dict[str, Any]) -> dict[str, Any]:
-            ended = {**pod, "status": pod_status.failed(pod, reason, message)}
-            status = pod_status.disrupted(ended, "TerminationByKubelet", message)
-            return (
-                status
-                if statuses
-                else {k: v for k, v in status.items() if k != "containerStatuses"}
-            )
-
-        self._kubelet.evict(pod["metadata"]["uid"], final)
-
-    def _node(self, name: str) -> dict[str, Any]:
-        document = self._store.get(NODE, "", name)
-        if document is None:
-            raise NotFoundError.of(NODE, name)
-        return document
-
-    def _pods_of(self, node: str) -> list[dict[str, Any]]:
-        return [
-            pod
-            for pod in self._store.list(POD)
-            if pod["spec"].get("nodeName") == node
-            and (pod.get("status") or {}).get("phase") not in _FINAL
-        ]
 
     def _pod(self, name: str, index: int | None, namespace: str) -> dict[str, Any]:
         """Return a pod by its name, or the newest that has not ended of a Job's index."""
@@ -297,7 +222,7 @@ class Cluster:
             for each in self._store.list(POD, namespace)
             if _job_of(each) == name
             and (index is None or index_of(each) == index)
-            and (each.get("status") or {}).get("phase") not in _FINAL
+            and not pod_status.is_over(each)
         ]
         if not found:
             raise NotFoundError.of(JOB if index is not None else POD, name)
@@ -307,7 +232,3 @@ class Cluster:
 def _job_of(pod: dict[str, Any]) -> str:
     owners = pod["metadata"].get("ownerReferences") or ()
     return next((owner["name"] for owner in owners if owner["kind"] == "Job"), "")
-
-
-def _is_number(value: float | str) -> bool:
-    return not isinstance(value, str)

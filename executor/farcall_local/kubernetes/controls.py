@@ -34,14 +34,9 @@ class KubernetesControls:
         """Answer the next requests with 429."""
         self._call("throttle", count=count, retry_after_s=retry_after_s)
 
-    def cut_watches(self, *, clean: bool = False) -> None:
-        """End all watches that are open.
-
-        Args:
-            clean: Whether their answers come to an end, as after their time; else their
-                connections are cut within them.
-        """
-        self._call("cut_watches", clean=clean)
+    def cut_watches(self) -> None:
+        """Close the connections of all watches."""
+        self._call("cut_watches")
 
     def compact(self) -> None:
         """Forget the history: a watch from any version that somebody knows is refused with 410."""
@@ -69,60 +64,24 @@ class KubernetesControls:
         found: dict[str, int] = self._call("requests")
         return found
 
-    def token(self, user: str) -> str:
-        """Return a token of somebody, who may do what Roles bound to that name allow.
-
-        Args:
-            user: Such as ``jane``; ``system:serviceaccount:<namespace>:<name>`` is a service
-                account.
-        """
-        return str(self._call("token", name=user))
-
     # --- the cluster --------------------------------------------------------------------------
 
     def add_node(
         self,
         name: str,
         *,
-        cpu: float | str = 1,
+        cpu: float = 1,
         memory: str = "1Ti",
         gpus: int = 0,
         labels: Mapping[str, str] | None = None,
-        taints: list[dict[str, str]] | None = None,
     ) -> None:
-        """Add a node, or replace one by another of its name. All nodes are this machine."""
-        self._call(
-            "add_node",
-            name=name,
-            cpu=cpu,
-            memory=memory,
-            gpus=gpus,
-            labels=dict(labels or {}),
-            taints=taints or [],
-        )
+        """Add a node, or replace the node of that name. All nodes are this machine."""
+        arguments = {"cpu": cpu, "memory": memory, "gpus": gpus, "labels": dict(labels or {})}
+        self._call("add_node", name=name, **arguments)
 
-    def cordon(self, node: str | None = None, *, on: bool = True) -> None:
-        """Have a node take no new pods, or take them again; the first one by default."""
-        self._call("cordon", on=on, **_given(node=node))
-
-    def taint(
-        self,
-        key: str,
-        effect: str = "NoSchedule",
-        value: str = "",
-        *,
-        node: str | None = None,
-    ) -> None:
-        """Taint a node. With ``NoExecute`` the pods that do not tolerate it are deleted."""
-        self._call("taint", key=key, effect=effect, value=value, **_given(node=node))
-
-    def lose_node(self, name: str | None = None, *, removed: bool = True) -> None:
-        """Have a node answer no more; its pods are given up, and then the node, if `removed`."""
-        self._call("lose_node", removed=removed, **_given(name=name))
-
-    def shut_down(self, node: str | None = None) -> None:
-        """Shut a node down in an orderly way: its pods end, and have failed."""
-        self._call("shut_down", **_given(node=node))
+    def lose_node(self) -> None:
+        """Disconnect the first node; its pods are given up, and then it is removed."""
+        self._call("lose_node")
 
     def evict(
         self,
@@ -131,36 +90,21 @@ class KubernetesControls:
         *,
         namespace: str = "default",
         api: bool = False,
-        statuses: bool = False,
     ) -> None:
         """Evict a pod.
 
         Args:
-            name: A pod's, or a Job's.
-            index: Of the Job's pod.
-            namespace: Where it is.
-            api: Whether by the eviction API, which deletes it; else its node is low on memory,
-                and it stays as Failed with the reason Evicted.
-            statuses: Whether it keeps containerStatuses then; often there are none.
+            name: Name of a pod or a Job.
+            index: Index of the Job's pod.
+            namespace: Its namespace.
+            api: Whether the eviction API deletes the pod; else its node is low on memory, and the
+                pod stays as Failed with the reason Evicted.
         """
-        self._call(
-            "evict", name=name, index=index, namespace=namespace, api=api, statuses=statuses
-        )
+        self._call("evict", name=name, index=index, namespace=namespace, api=api)
 
     def preempt(self, name: str, index: int | None = None, *, namespace: str = "default") -> None:
         """Delete a pod as the scheduler does for one of a higher priority."""
         self._call("preempt", name=name, index=index, namespace=namespace)
-
-    def delete_pod(
-        self,
-        name: str,
-        index: int | None = None,
-        *,
-        namespace: str = "default",
-        grace_s: int | None = None,
-    ) -> None:
-        """Delete a pod as somebody does who has the right to."""
-        self._call("delete_pod", name=name, index=index, namespace=namespace, grace_s=grace_s)
 
     def oom(self, name: str, index: int | None = None, *, namespace: str = "default") -> None:
         """Kill a pod's container as the kernel does that is out of memory: OOMKilled, 137."""
@@ -170,15 +114,9 @@ class KubernetesControls:
         """Let an image not be pulled, for so many seconds; forever where none are given."""
         self._call("withhold_image", image=image, heals_after=heals_after)
 
-    def quota(
-        self, hard: Mapping[str, str] | None, *, namespace: str = "default", name: str = "quota"
-    ) -> None:
-        """Set a namespace's quota, such as ``{"pods": "2"}``; None takes it away."""
-        self._call("quota", hard=dict(hard) if hard else None, namespace=namespace, name=name)
+    def quota(self, hard: Mapping[str, str] | None, *, namespace: str = "default") -> None:
+        """Set a namespace's quota, such as ``{"pods": "2"}``; None removes it."""
+        self._call("quota", hard=dict(hard) if hard else None, namespace=namespace)
 
     def _call(self, name: str, /, **arguments: Any) -> Any:
         return self._reach("kubernetes", {"call": name, "arguments": arguments})["answer"]
-
-
-def _given(**arguments: Any) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if value is not None}

@@ -1,8 +1,7 @@
 """Discovery documents: which API groups, kinds and verbs the local Kubernetes emulator serves.
 
-kubectl and the official client learn from them what ``jobs`` or ``job`` means and where to ask for
-it. The older form, a document for each group, is served: whoever prefers the aggregated one takes
-it as well.
+kubectl and the official client read from them what ``jobs`` or ``job`` means and which path to
+request. Each group has its own document; clients that prefer the aggregated document accept it.
 
 Source:
     https://kubernetes.io/docs/concepts/overview/kubernetes-api/#discovery-api
@@ -12,32 +11,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from farcall_local.kubernetes import kinds
-from farcall_local.kubernetes.kinds import KINDS, Kind
+from farcall_local.kubernetes.kinds import KINDS, POD, Kind
 
-#: The release whose API is followed.
+#: Release whose API is followed.
 VERSION = "1.36.2"
 
-_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-_OF_STATUS = ("get", "patch", "update")
+REVIEWS = "authorization.k8s.io"
+REVIEW_PATH = f"/apis/{REVIEWS}/v1/selfsubjectaccessreviews"
 
-#: Reviews: kinds that are asked and never stored, by group.
-_REVIEWS = {
-    "authentication.k8s.io": (("SelfSubjectReview", "selfsubjectreviews"),),
-    "authorization.k8s.io": (
-        ("SelfSubjectAccessReview", "selfsubjectaccessreviews"),
-        ("SelfSubjectRulesReview", "selfsubjectrulesreviews"),
-    ),
-}
+_VERBS = ["create", "delete", "get", "list", "patch", "watch"]
 
 _Document = dict[str, Any]
 
 
 def answer(path: str) -> _Document | None:
-    """Return the document of discovery at a path, None where there is none.
+    """Return the discovery document of a path; None if there is none.
 
     Args:
-        path: Of the request, such as ``/apis/batch/v1``.
+        path: Such as ``/apis/batch/v1``.
     """
     parts = path.strip("/").split("/")
     if parts[:2] == ["openapi", "v3"]:
@@ -47,56 +38,46 @@ def answer(path: str) -> _Document | None:
     if parts == ["api"]:
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
     if parts == ["apis"]:
-        groups = [_group(name) for name in _groups()]
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-    if parts[0] == "api" and len(parts) == 2:
-        return _resources("", parts[1])
-    if parts[0] == "apis" and len(parts) == 2 and parts[1] in _groups():
-        return {"kind": "APIGroup", "apiVersion": "v1", **_group(parts[1])}
-    return _resources(*parts[1:]) if parts[0] == "apis" and len(parts) == 3 else None
+        groups = dict.fromkeys([kind.group for kind in KINDS if kind.group] + [REVIEWS])
+        return {
+            "kind": "APIGroupList",
+            "apiVersion": "v1",
+            "groups": [_group(name) for name in groups],
+        }
+    if parts == ["api", "v1"]:
+        return _resources("")
+    return _resources(parts[1]) if len(parts) == 3 and parts[::2] == ["apis", "v1"] else None
 
 
 def _openapi(place: str) -> _Document | None:
-    """Return as much of OpenAPI as kubectl needs to leave the checking of fields to the server."""
-    of_place: dict[str, _Document] = {}
+    """Return the part of OpenAPI that makes kubectl leave validation to the server."""
+    paths: dict[str, _Document] = {}
     for kind in KINDS:
-        where = f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
-        within = "namespaces/{namespace}/" if kind.namespaced else ""
-        named = {"group": kind.group, "version": kind.version, "kind": kind.kind}
+        where = f"apis/{kind.group}/v1" if kind.group else "api/v1"
         patch = {
             "x-kubernetes-action": "patch",
-            "x-kubernetes-group-version-kind": named,
+            "x-kubernetes-group-version-kind": {
+                "group": kind.group,
+                "version": "v1",
+                "kind": kind.kind,
+            },
             "parameters": [
                 {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
                 for name in ("dryRun", "fieldValidation")
             ],
             "responses": {},
         }
-        paths = of_place.setdefault(where, {})
-        paths[f"/{where}/{within}{kind.plural}/{{name}}"] = {"patch": patch}
+        paths.setdefault(where, {})[f"/{where}/{kind.plural}/{{name}}"] = {"patch": patch}
     if not place:
-        listed = {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in of_place}
-        return {"paths": listed}
-    if place not in of_place:
+        return {"paths": {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in paths}}
+    if place not in paths:
         return None
-    info = {"title": "Kubernetes", "version": "v1"}
     return {
         "openapi": "3.0.0",
-        "info": info,
-        "paths": of_place[place],
+        "info": {"title": "Kubernetes", "version": "v1"},
+        "paths": paths[place],
         "components": {"schemas": {}},
     }
-
-
-def review(path: str) -> str | None:
-    """Return the kind of review that is made by a POST to a path, None if it is none.
-
-    Args:
-        path: Of the request, such as ``/apis/authorization.k8s.io/v1/selfsubjectaccessreviews``.
-    """
-    parts = path.strip("/").split("/")
-    found = _REVIEWS.get(parts[1], ()) if len(parts) == 4 and parts[2] == "v1" else ()
-    return next((kind for kind, plural in found if plural == parts[3]), None)
 
 
 def _version() -> _Document:
@@ -105,94 +86,47 @@ def _version() -> _Document:
         "major": major,
         "minor": minor,
         "gitVersion": f"v{VERSION}+farcall",
-        "gitCommit": "",
+        **dict.fromkeys(("gitCommit", "goVersion", "compiler", "platform"), ""),
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "",
-        "compiler": "",
-        "platform": "",
     }
 
 
-def _groups() -> dict[str, list[str]]:
-    """Return the names of the groups except the core's, and their versions."""
-    found: dict[str, list[str]] = {}
-    for kind in KINDS:
-        versions = found.setdefault(kind.group, [])
-        if kind.version not in versions:
-            versions.append(kind.version)
-    found.update({group: ["v1"] for group in _REVIEWS})
-    del found[""]
-    return found
-
-
 def _group(name: str) -> _Document:
-    versions = [
-        {"groupVersion": f"{name}/{version}", "version": version} for version in _groups()[name]
-    ]
-    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
+    version = {"groupVersion": f"{name}/v1", "version": "v1"}
+    return {"name": name, "versions": [version], "preferredVersion": version}
 
 
-def _resources(group: str, version: str) -> _Document | None:
-    """Return what a group has in one version."""
-    found = [
-        resource
-        for kind in KINDS
-        if (kind.group, kind.version) == (group, version)
-        for resource in _of_kind(kind)
-    ]
-    if version == "v1":
-        found += [_review(*names) for names in _REVIEWS.get(group, ())]
+def _resources(group: str) -> _Document | None:
+    found = [each for kind in KINDS if kind.group == group for each in _of_kind(kind)]
+    if group == REVIEWS:
+        found = [_resource("selfsubjectaccessreviews", "SelfSubjectAccessReview", ["create"])]
     if not found:
         return None
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": f"{group}/{version}".lstrip("/"),
+        "groupVersion": f"{group}/v1".lstrip("/"),
         "resources": found,
     }
 
 
 def _of_kind(kind: Kind) -> list[_Document]:
-    """Return a kind's resource and those below it."""
-    whole: _Document = {
-        "name": kind.plural,
-        "singularName": kind.singular,
-        "namespaced": kind.namespaced,
-        "kind": kind.kind,
-        "verbs": list(_VERBS),
-    }
+    """Return a kind's resource and its subresource."""
+    found = _resource(kind.plural, kind.kind, _VERBS, namespaced=kind.namespaced)
     if kind.short:
-        whole["shortNames"] = list(kind.short)
-    if kind.categories:
-        whole["categories"] = list(kind.categories)
-    found = [whole]
-    if kind.has_status:
-        found.append(_below(kind, "status", kind.kind, _OF_STATUS))
-    if kind is kinds.POD:
-        eviction = _below(kind, "eviction", "Eviction", ("create",))
-        found += [
-            {**eviction, "group": "policy", "version": "v1"},
-            _below(kind, "log", "Pod", ("get",)),
-        ]
-    return found
+        found["shortNames"] = [kind.short]
+    if kind.is_workload:
+        found["categories"] = ["all"]
+    log = _resource("pods/log", "Pod", ["get"], namespaced=True)
+    return [found, log] if kind is POD else [found]
 
 
-def _below(kind: Kind, name: str, answers: str, verbs: tuple[str, ...]) -> _Document:
+def _resource(name: str, kind: str, verbs: list[str], *, namespaced: bool = False) -> _Document:
     return {
-        "name": f"{kind.plural}/{name}",
-        "singularName": "",
-        "namespaced": kind.namespaced,
-        "kind": answers,
-        "verbs": list(verbs),
-    }
-
-
-def _review(kind: str, plural: str) -> _Document:
-    return {
-        "name": plural,
-        "singularName": kind.lower(),
-        "namespaced": False,
+        "name": name,
+        "singularName": "" if "/" in name else kind.lower(),
+        "namespaced": namespaced,
         "kind": kind,
-        "verbs": ["create"],
+        "verbs": verbs,
     }

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from farcall_local.kubernetes import admission, defaults
+from farcall_local.kubernetes import defaults
 from farcall_local.kubernetes.cluster import Cluster
 from farcall_local.kubernetes.errors import StatusError
 from farcall_local.kubernetes.kinds import (
@@ -19,7 +19,6 @@ from farcall_local.kubernetes.kinds import (
 )
 from farcall_local.kubernetes.place import NAMESPACE as DEFAULT
 from farcall_local.kubernetes.place import S3_SECRET, Place
-from farcall_local.kubernetes.resources import Resources
 from farcall_local.kubernetes.server import ApiServer
 from farcall_local.kubernetes.store import Store
 from farcall_local.runners.runner import Runner
@@ -28,19 +27,7 @@ from farcall_local.runners.runner import Runner
 NAMESPACES = (DEFAULT, "kube-system", "kube-public", "kube-node-lease")
 
 #: Development calls that are the cluster's methods; the others are the API server's.
-_CLUSTER = (
-    "add_node",
-    "cordon",
-    "taint",
-    "lose_node",
-    "shut_down",
-    "evict",
-    "preempt",
-    "delete_pod",
-    "oom",
-    "withhold_image",
-    "quota",
-)
+_CLUSTER = (*("add_node", "lose_node", "evict", "preempt", "oom", "withhold_image", "quota"),)
 
 
 class EmbeddedKubernetes:
@@ -63,9 +50,7 @@ class EmbeddedKubernetes:
     ) -> None:
         self.store = Store()
         self.cluster = Cluster(self.store, runner, cpus=cpus)
-        self.api = ApiServer(
-            self.store, place, Resources(self.store, admission.admit_pod), self.cluster.logs
-        )
+        self.api = ApiServer(self.store, place, self.cluster.logs)
         self._place = place
         for name in NAMESPACES:
             self._make_namespace(name)
@@ -106,12 +91,11 @@ class EmbeddedKubernetes:
         return {
             "lose_answer": faults.lose_answer,
             "throttle": faults.throttle,
-            "compact": faults.compact,
-            "cut_watches": faults.cut_all,
+            "compact": self.store.compact,
+            "cut_watches": faults.cut_watches,
             "stop_api": self.api.stop,
             "start_api": self.api.start,
             "requests": lambda: dict(faults.requests),
-            "token": self.api.access.add,
             "configure": self._configure,
             **{name: getattr(self.cluster, name) for name in _CLUSTER},
         }

@@ -17,8 +17,8 @@ class Cause(NamedTuple):
     """What is wrong with one field.
 
     Attributes:
-        reason: ``FieldValueRequired``, ``FieldValueInvalid``, ``FieldValueNotSupported``, ...
-        message: What stands behind the field's name in the Status' message.
+        reason: ``FieldValueRequired`` or ``FieldValueInvalid``.
+        message: Text after the field's path in the Status message.
         field: Its path, such as ``spec.completions``.
     """
 
@@ -33,7 +33,7 @@ class StatusError(Exception):
     Attributes:
         code: HTTP status.
         reason: Machine-readable reason, such as ``NotFound``.
-        details: The Status' ``details``.
+        details: ``details`` of the Status.
     """
 
     code = 500
@@ -59,31 +59,28 @@ class StatusError(Exception):
 
 
 class BadRequestError(StatusError):
-    """The request cannot be understood."""
+    """The request cannot be parsed."""
 
     code = 400
     reason = "BadRequest"
 
 
 class UnauthorizedError(StatusError):
-    """The sender is nobody the server knows."""
+    """The token is unknown."""
 
     code = 401
     reason = "Unauthorized"
 
-    def __init__(self) -> None:
-        super().__init__("Unauthorized")
-
 
 class ForbiddenError(StatusError):
-    """The sender may not do that, or a quota or an admission rule does not let the object in."""
+    """A right is missing, or a quota or an admission rule rejects the object."""
 
     code = 403
     reason = "Forbidden"
 
 
 class NotFoundError(StatusError):
-    """There is no such object."""
+    """The object or path does not exist."""
 
     code = 404
     reason = "NotFound"
@@ -91,13 +88,11 @@ class NotFoundError(StatusError):
     @classmethod
     def of(cls, kind: Kind, name: str) -> NotFoundError:
         """Return the refusal for an object's name."""
-        return cls(
-            f'{kind.resource} "{name}" not found', name=name, group=kind.group, kind=kind.plural
-        )
+        return cls(f'{kind.resource} "{name}" not found', **_named(kind, name))
 
 
 class AlreadyExistsError(StatusError):
-    """There is an object of that name."""
+    """The name is taken."""
 
     code = 409
     reason = "AlreadyExists"
@@ -105,83 +100,47 @@ class AlreadyExistsError(StatusError):
     @classmethod
     def of(cls, kind: Kind, name: str) -> AlreadyExistsError:
         """Return the refusal for an object's name."""
-        return cls(
-            f'{kind.resource} "{name}" already exists',
-            name=name,
-            group=kind.group,
-            kind=kind.plural,
-        )
+        return cls(f'{kind.resource} "{name}" already exists', **_named(kind, name))
 
 
 class ConflictError(StatusError):
-    """The object is no longer what the sender has seen."""
+    """The object has changed since the sender read it."""
 
     code = 409
     reason = "Conflict"
 
     @classmethod
-    def of(cls, kind: Kind, name: str, why: str = "") -> ConflictError:
+    def of(cls, kind: Kind, name: str) -> ConflictError:
         """Return the refusal for an object's name."""
-        why = why or (
-            "the object has been modified; please apply your changes to the latest version and "
-            "try again"
-        )
         return cls(
-            f'Operation cannot be fulfilled on {kind.resource} "{name}": {why}',
-            name=name,
-            group=kind.group,
-            kind=kind.plural,
+            f'Operation cannot be fulfilled on {kind.resource} "{name}": the object has been '
+            "modified; please apply your changes to the latest version and try again",
+            **_named(kind, name),
         )
 
 
 class ExpiredError(StatusError):
-    """That far back nothing is remembered: 410, after which a client lists again."""
+    """The history does not reach back that far; the client lists again."""
 
     code = 410
     reason = "Expired"
 
 
-class TooLargeVersionError(StatusError):
-    """A version that is not there yet, which a real server waits for in vain."""
-
-    code = 504
-    reason = "Timeout"
-
-    def __init__(self, wanted: str, current: int) -> None:
-        cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-        super().__init__(
-            f"Timeout: Too large resource version: {wanted}, current: {current}",
-            causes=[cause],
-            retryAfterSeconds=1,
-        )
-
-
 class UnsupportedMediaTypeError(StatusError):
-    """A patch, or a body, of a kind the server does not take."""
+    """The body or patch has another content type."""
 
     code = 415
     reason = "UnsupportedMediaType"
 
-
-class NotAcceptableError(StatusError):
-    """An answer of a kind the server does not give."""
-
-    code = 406
-    reason = "NotAcceptable"
-
-
-class MethodNotAllowedError(StatusError):
-    """The resource does not know that verb."""
-
-    code = 405
-    reason = "MethodNotAllowed"
-
-    def __init__(self) -> None:
-        super().__init__("the server does not allow this method on the requested resource")
+    def __init__(self, accepted: str) -> None:
+        super().__init__(
+            "the body of the request was in an unknown format - accepted media types include: "
+            + accepted
+        )
 
 
 class InvalidError(StatusError):
-    """The object breaks rules of its kind; the causes say which."""
+    """The object breaks rules of its kind, one for each cause."""
 
     code = 422
     reason = "Invalid"
@@ -189,20 +148,18 @@ class InvalidError(StatusError):
     @classmethod
     def of(cls, kind: Kind, name: str, causes: Sequence[Cause]) -> InvalidError:
         """Return the refusal of an object."""
-        told = [f"{cause.field}: {cause.message}" for cause in causes]
-        text = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+        found = [f"{cause.field}: {cause.message}" for cause in causes]
+        text = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
         of_kind = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
         return cls(
             f'{of_kind} "{name}" is invalid: {text}',
-            name=name,
-            group=kind.group,
-            kind=kind.kind,
+            **{**_named(kind, name), "kind": kind.kind},
             causes=[cause._asdict() for cause in causes],
         )
 
 
 class TooManyRequestsError(StatusError):
-    """Come back later."""
+    """The server is throttling."""
 
     code = 429
     reason = "TooManyRequests"
@@ -211,3 +168,7 @@ class TooManyRequestsError(StatusError):
         super().__init__(
             "Too many requests, please try again later.", retryAfterSeconds=retry_after_s
         )
+
+
+def _named(kind: Kind, name: str) -> dict[str, str]:
+    return {"name": name, "group": kind.group, "kind": kind.plural}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
@@ -9,74 +10,37 @@ from collections.abc import Iterator
 from aiohttp import web
 
 from farcall_local.kubernetes.errors import TooManyRequestsError
-from farcall_local.kubernetes.store import Store, Watch
-
-
-class OpenWatch:
-    """A watch that is being answered.
-
-    Attributes:
-        request: Its request.
-        is_ended: Whether its answer is to come to an end.
-    """
-
-    def __init__(self, request: web.BaseRequest, watch: Watch) -> None:
-        self.request = request
-        self.is_ended = False
-        self._watch = watch
-
-    def end(self) -> None:
-        """Have its answer come to an end."""
-        self.is_ended = True
-        self._watch.news.set()
 
 
 class Faults:
-    """What is to go wrong next.
+    """What goes wrong next.
 
     Attributes:
-        requests: How many there were, by verb and resource: ``create jobs``.
+        requests: Number of requests by verb and resource: ``create jobs``.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
-        self._store = store
         self._lost = 0
         self._throttled = 0
         self._retry_after_s = 1
-        self._watches: set[OpenWatch] = set()
+        self._watches: set[asyncio.Transport] = set()
 
     def lose_answer(self, count: int = 1) -> None:
-        """Carry the next creations out, and close their connections without an answer."""
+        """Carry out the next creations, and close their connections without a response."""
         self._lost = count
 
     def throttle(self, count: int = 1, retry_after_s: int = 1) -> None:
-        """Answer the next requests with 429."""
+        """Respond to the next requests with 429."""
         self._throttled, self._retry_after_s = count, retry_after_s
 
-    def compact(self) -> None:
-        """Forget what was: watches and pages of lists from before are refused with 410."""
-        self._store.compact()
-
-    def cut_all(self, *, clean: bool = False) -> None:
-        """End all watches.
-
-        Args:
-            clean: Whether their answers come to an end, as after their time; else their
-                connections are cut within them.
-        """
-        for open_ in list(self._watches):
-            if clean:
-                open_.end()
-            else:
-                _cut(open_.request)
-
-    def count(self, what: str) -> None:
-        """Count a request."""
-        self.requests[what] += 1
+    def cut_watches(self) -> None:
+        """Close the connections of all watches."""
+        for transport in list(self._watches):
+            transport.abort()
 
     def check_throttle(self) -> None:
-        """Refuse a request if it is one of those.
+        """Refuse a request if it is to be throttled.
 
         Raises:
             TooManyRequestsError: It is.
@@ -87,27 +51,25 @@ class Faults:
             raise TooManyRequestsError(self._retry_after_s)
 
     def lose(self, request: web.BaseRequest) -> None:
-        """Cut the connection of a request that was carried out, if it is one of those.
+        """Close the connection of a completed request if its response is to be lost.
 
         Raises:
             ConnectionResetError: It is.
         """
         if self._lost > 0:
             self._lost -= 1
-            _cut(request)
+            if request.transport is not None:
+                request.transport.abort()
             raise ConnectionResetError("its answer was to be lost")
 
     @contextlib.contextmanager
-    def watching(self, request: web.BaseRequest, watch: Watch) -> Iterator[OpenWatch]:
-        """Know a request as an open watch."""
-        open_ = OpenWatch(request, watch)
-        self._watches.add(open_)
+    def watching(self, request: web.BaseRequest) -> Iterator[None]:
+        """Register a request as an open watch."""
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client has disconnected")
+        self._watches.add(transport)
         try:
-            yield open_
+            yield
         finally:
-            self._watches.discard(open_)
-
-
-def _cut(request: web.BaseRequest) -> None:
-    if request.transport is not None:
-        request.transport.abort()
+            self._watches.discard(transport)

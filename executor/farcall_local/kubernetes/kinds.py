@@ -1,74 +1,69 @@
-"""Kinds of objects in the local Kubernetes emulator: names, groups, versions, scope."""
+"""Kinds of objects in the local Kubernetes emulator, and the paths of requests for them.
+
+Sources:
+    https://kubernetes.io/docs/reference/kubernetes-api/
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-uris
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """One kind of object.
+    """One kind of object; all are of version ``v1``.
 
     Attributes:
-        group: API group, empty for the core's.
-        version: Such as ``v1``.
-        kind: As documents say it, such as ``Job``.
-        plural: As paths say it, such as ``jobs``.
-        namespaced: Whether its objects lie in namespaces.
-        short: Other names that kubectl takes.
-        has_status: Whether it has the subresource ``status``.
-        has_generation: Whether `metadata.generation` counts the changes of what is asked for.
-        categories: Such as ``all``, for ``kubectl get all``.
+        group: API group, empty for the core group.
+        kind: Name in documents, such as ``Job``.
+        plural: Name in paths, such as ``jobs``.
+        namespaced: Whether its objects belong to namespaces.
+        short: Other name for kubectl, empty for none.
+        has_status: Whether only controllers write ``status``.
+        has_generation: Whether `metadata.generation` counts the changes of the spec.
+        is_workload: Whether ``kubectl get all`` shows it.
     """
 
     group: str
-    version: str
     kind: str
     plural: str
     namespaced: bool = True
-    short: tuple[str, ...] = ()
+    short: str = ""
     has_status: bool = False
     has_generation: bool = False
-    categories: tuple[str, ...] = ()
+    is_workload: bool = False
 
     @property
     def api_version(self) -> str:
-        """Group and version as documents say them."""
-        return f"{self.group}/{self.version}" if self.group else self.version
+        """Group and version, as documents have them."""
+        return f"{self.group}/v1" if self.group else "v1"
 
     @property
     def resource(self) -> str:
-        """Plural and group as messages say them: ``jobs.batch``."""
+        """Plural and group, as messages have them: ``jobs.batch``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    @property
-    def singular(self) -> str:
-        """The kind in lower case."""
-        return self.kind.lower()
 
 
 _RBAC = "rbac.authorization.k8s.io"
 
-NAMESPACE = Kind("", "v1", "Namespace", "namespaces", False, ("ns",), has_status=True)
-NODE = Kind("", "v1", "Node", "nodes", False, ("no",), has_status=True)
-POD = Kind("", "v1", "Pod", "pods", True, ("po",), True, True, ("all",))
-EVENT = Kind("", "v1", "Event", "events", True, ("ev",))
-SERVICE = Kind("", "v1", "Service", "services", True, ("svc",), True, categories=("all",))
-SECRET = Kind("", "v1", "Secret", "secrets")
-CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps", True, ("cm",))
-SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts", True, ("sa",))
-RESOURCE_QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas", True, ("quota",), True)
+NAMESPACE = Kind("", "Namespace", "namespaces", False, "ns", has_status=True)
+NODE = Kind("", "Node", "nodes", False, "no", has_status=True)
+POD = Kind("", "Pod", "pods", True, "po", True, True, True)
+EVENT = Kind("", "Event", "events", True, "ev")
+SERVICE = Kind("", "Service", "services", True, "svc", has_status=True, is_workload=True)
+SECRET = Kind("", "Secret", "secrets")
+SERVICE_ACCOUNT = Kind("", "ServiceAccount", "serviceaccounts", True, "sa")
+RESOURCE_QUOTA = Kind("", "ResourceQuota", "resourcequotas", True, "quota", has_status=True)
 PERSISTENT_VOLUME_CLAIM = Kind(
-    "", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, ("pvc",), True
+    "", "PersistentVolumeClaim", "persistentvolumeclaims", True, "pvc", has_status=True
 )
-JOB = Kind("batch", "v1", "Job", "jobs", True, (), True, True, ("all",))
-PRIORITY_CLASS = Kind(
-    "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", False, ("pc",), False, True
-)
-LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
-ROLE = Kind(_RBAC, "v1", "Role", "roles")
-ROLE_BINDING = Kind(_RBAC, "v1", "RoleBinding", "rolebindings")
+JOB = Kind("batch", "Job", "jobs", True, "", True, True, True)
+PRIORITY_CLASS = Kind("scheduling.k8s.io", "PriorityClass", "priorityclasses", False, "pc")
+ROLE = Kind(_RBAC, "Role", "roles")
+ROLE_BINDING = Kind(_RBAC, "RoleBinding", "rolebindings")
 
-#: All kinds; those of one group and version follow one another.
+#: All kinds, in the order of their groups.
 KINDS: tuple[Kind, ...] = (
     NAMESPACE,
     NODE,
@@ -76,21 +71,59 @@ KINDS: tuple[Kind, ...] = (
     EVENT,
     SERVICE,
     SECRET,
-    CONFIG_MAP,
     SERVICE_ACCOUNT,
     RESOURCE_QUOTA,
     PERSISTENT_VOLUME_CLAIM,
     JOB,
     PRIORITY_CLASS,
-    LEASE,
     ROLE,
     ROLE_BINDING,
 )
 
+_BY_PATH = {(kind.group, kind.plural): kind for kind in KINDS}
+_ONE = {"GET": "get", "PATCH": "patch", "DELETE": "delete"}
+_ALL = {"GET": "list", "POST": "create"}
 
-def find(group: str, version: str, plural: str) -> Kind | None:
-    """Return the kind that a path names, None if there is none."""
-    return _BY_PATH.get((group, version, plural))
+
+class Target(NamedTuple):
+    """What a request is about.
+
+    Attributes:
+        verb: One of get, list, watch, create, patch and delete, as in Roles.
+        kind: Kind of the objects.
+        namespace: Empty for all namespaces, or for objects of the cluster.
+        name: Empty for all objects.
+        subresource: ``log`` or empty.
+    """
+
+    verb: str
+    kind: Kind
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def resource(self) -> str:
+        """Resource and subresource, as in Roles: ``pods/log``."""
+        return "/".join(filter(None, (self.kind.plural, self.subresource)))
 
 
-_BY_PATH = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
+def parse(method: str, path: str, query: Mapping[str, str]) -> Target | None:
+    """Return what a request is about; None if the emulator does not serve it."""
+    root, *steps = path.strip("/").split("/")
+    group = steps.pop(0) if root == "apis" and steps else ""
+    if root not in ("api", "apis") or steps[:1] != ["v1"]:
+        return None
+    rest, namespace = steps[1:], ""
+    if len(rest) > 2 and rest[0] == "namespaces":
+        namespace, rest = rest[1], rest[2:]
+    plural, name, subresource, *more = (*rest, "", "", "")
+    kind = _BY_PATH.get((group, plural))
+    verb = (_ONE if name else _ALL).get(method)
+    if kind is None or verb is None or any(more) or (namespace and not kind.namespaced):
+        return None
+    if subresource and (kind, verb, subresource) != (POD, "get", "log"):
+        return None
+    if verb == "list" and query.get("watch") in ("true", "1"):
+        verb = "watch"
+    return Target(verb, kind, namespace, name, subresource)

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -19,43 +19,15 @@ from farcall_local.kubernetes.errors import BadRequestError
 _NS = 1_000_000_000
 
 
-class Log(Protocol):
-    """What one container has written.
-
-    Attributes:
-        dropped: Lines that are not kept any more.
-        lines: The others: nanoseconds since 1970, and the text without its end.
-        closed: Whether no more come.
-    """
-
-    dropped: int
-    closed: bool
-
-    @property
-    def lines(self) -> Any:
-        """The lines that are kept."""
-
-    async def changed(self, known: int) -> None:
-        """Wait until more lines have come than so many, or no more do."""
-
-
-class Logs(Protocol):
-    """What all pods have written."""
-
-    def of(self, uid: str) -> Log | None:
-        """Return the log of a Pod's container, None where none has started."""
-
-
 class _Asked(NamedTuple):
     follow: bool
     timestamps: bool
     since_ns: int
     tail: int | None
-    limit: int | None
 
 
 async def send_log(
-    logs: Logs, request: web.BaseRequest, pod: Mapping[str, Any]
+    logs: PodLogs, request: web.BaseRequest, pod: Mapping[str, Any]
 ) -> web.StreamResponse:
     """Answer a request for a Pod's log.
 
@@ -64,13 +36,11 @@ async def send_log(
     """
     query = request.query
     container = _container(pod, query.get("container", ""))
-    _check(pod, container, query)
     asked = _Asked(
         follow=_flag(query, "follow"),
         timestamps=_flag(query, "timestamps"),
         since_ns=_since(query),
         tail=_count(query, "tailLines"),
-        limit=_count(query, "limitBytes"),
     )
     log = logs.of(pod["metadata"]["uid"])
     if log is None:
@@ -82,25 +52,22 @@ async def send_log(
     return response
 
 
-async def _write(response: web.StreamResponse, log: Log, asked: _Asked) -> None:
+async def _write(response: web.StreamResponse, log: PodLog, asked: _Asked) -> None:
     fresh = [line for line in log.lines if line[0] >= asked.since_ns]
     if asked.tail is not None:
         fresh = fresh[max(0, len(fresh) - asked.tail) :]
-    known, left = log.dropped + len(log.lines), asked.limit
+    known = _total(log)
     while True:
-        text = b"".join(_text(line, asked) for line in fresh)
-        if left is not None:
-            text, left = text[:left], max(0, left - len(text))
-        if text:
+        if text := b"".join(_text(line, asked) for line in fresh):
             await response.write(text)
-        if left == 0 or not asked.follow or (log.closed and known == _total(log)):
+        if not asked.follow or (log.closed and known == _total(log)):
             return
         await log.changed(known)
         fresh = list(log.lines)[max(0, known - log.dropped) :]
         known = _total(log)
 
 
-def _total(log: Log) -> int:
+def _total(log: PodLog) -> int:
     return log.dropped + len(log.lines)
 
 
@@ -113,47 +80,19 @@ def _text(line: tuple[int, bytes], asked: _Asked) -> bytes:
 
 
 def _container(pod: Mapping[str, Any], wanted: str) -> str:
-    name = pod["metadata"]["name"]
-    known = [each["name"] for each in pod["spec"].get("containers", ())]
-    if not wanted:
-        if len(known) > 1:
-            raise BadRequestError(
-                f"a container name must be specified for pod {name}, choose one of: "
-                f"[{' '.join(known)}]"
-            )
-        return str(known[0])
-    if wanted not in known:
-        raise BadRequestError(f"container {wanted} is not valid for pod {name}")
-    return wanted
-
-
-def _check(pod: Mapping[str, Any], container: str, query: Mapping[str, str]) -> None:
-    if _flag(query, "previous"):
-        raise BadRequestError(
-            f'previous terminated container "{container}" in pod "{pod["metadata"]["name"]}" not '
-            "found"
-        )
-    if "sinceTime" in query and "sinceSeconds" in query:
-        raise BadRequestError("at most one of `sinceTime` or `sinceSeconds` may be specified")
+    name = str(pod["spec"]["containers"][0]["name"])
+    if wanted not in ("", name):
+        raise BadRequestError(f"container {wanted} is not valid for pod {pod['metadata']['name']}")
+    return name
 
 
 def _waiting(pod: Mapping[str, Any], container: str) -> BadRequestError:
-    status = pod.get("status") or {}
-    for each in status.get("containerStatuses") or ():
-        reason = each.get("state", {}).get("waiting", {}).get("reason")
-        if each["name"] == container and reason:
-            break
-    else:
-        if not pod["spec"].get("nodeName"):
-            return BadRequestError(f"pod {pod['metadata']['name']} does not have a host assigned")
-        reason = "ContainerCreating"
-    shown = {
-        "ErrImagePull": "image can't be pulled",
-        "ImagePullBackOff": "trying and failing to pull image",
-    }
+    statuses: list[Any] = (pod.get("status") or {}).get("containerStatuses") or [{}]
+    reason = statuses[0].get("state", {}).get("waiting", {}).get("reason", "ContainerCreating")
+    if reason in ("ErrImagePull", "ImagePullBackOff"):
+        reason = "trying and failing to pull image"
     return BadRequestError(
-        f'container "{container}" in pod "{pod["metadata"]["name"]}" is waiting to start: '
-        f"{shown.get(reason, reason)}"
+        f'container "{container}" in pod "{pod["metadata"]["name"]}" is waiting to start: {reason}'
     )
 
 

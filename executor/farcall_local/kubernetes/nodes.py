@@ -1,10 +1,9 @@
-"""Nodes of the local Kubernetes emulator: what they have, and which of them takes a pod.
+"""Nodes of the local Kubernetes emulator: their resources, and which pods they accept.
 
-Texts are those of Kubernetes 1.36's scheduler. Of affinity, only required node affinity is looked
-at; a pod that asks for more is placed as if it did not.
+Texts are those of Kubernetes 1.36's scheduler. Of the ways to choose a node the emulator knows
+resources and ``nodeSelector``; it ignores affinity, and its nodes have no taints.
 
-Sources:
-    https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+Source:
     https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
 """
 
@@ -13,7 +12,7 @@ from __future__ import annotations
 import math
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -21,18 +20,14 @@ from farcall_local import names
 from farcall_local.kubernetes import pod_status
 from farcall_local.kubernetes.store import timestamp
 
-#: What the kubelet of a node is called by default, and how many pods it takes.
+#: Name of the first node, and the maximum number of pods on a node.
 NAME, MAX_PODS = "farcall-local", 110
 VERSION = "v1.36.2"
 
-UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-_NO_SCHEDULE = ("NoSchedule", "NoExecute")
-
-
 _ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
-"""What Kubernetes calls this machine's processor, by what its system does."""
+"""Kubernetes' name of a processor, by the system's name."""
 
-#: What the schema requires of a node's system, and nobody asks for.
+#: Required fields of nodeInfo that the emulator leaves empty.
 _UNKNOWN = (
     *("machineID", "systemUUID", "bootID", "kernelVersion", "osImage"),
     *("containerRuntimeVersion", "kubeProxyVersion", "architecture"),
@@ -40,26 +35,21 @@ _UNKNOWN = (
 
 
 def node(
-    name: str,
-    resources: Mapping[str, Any],
-    *,
-    labels: Mapping[str, str] | None = None,
-    taints: Iterable[Mapping[str, str]] = (),
+    name: str, resources: Mapping[str, str], labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return a node that is ready.
 
     Args:
         name: Its name.
-        resources: Quantities of ``cpu``, ``memory``, ``nvidia.com/gpu`` and the like.
-        labels: Besides its name.
-        taints: Each with key, effect and perhaps value.
+        resources: Quantities of ``cpu``, ``memory`` and ``nvidia.com/gpu``.
+        labels: Labels in addition to its name and architecture.
     """
-    has = {name: str(quantity) for name, quantity in resources.items()}
-    has.setdefault("pods", str(MAX_PODS))
-    ready = pod_status.put([], "Ready", "True", "KubeletReady", "kubelet is posting ready status")
+    has = {**resources, "pods": str(MAX_PODS)}
+    [ready] = pod_status.put(
+        [], "Ready", "True", "KubeletReady", "kubelet is posting ready status"
+    )
+    del ready["lastProbeTime"]
     return {
-        "apiVersion": "v1",
-        "kind": "Node",
         "metadata": {
             "name": name,
             "labels": {
@@ -69,11 +59,11 @@ def node(
                 **(labels or {}),
             },
         },
-        "spec": {"taints": [dict(each) for each in taints]} if taints else {},
+        "spec": {},
         "status": {
             "capacity": has,
             "allocatable": has,
-            "conditions": [_of_node(each) for each in ready],
+            "conditions": [{**ready, "lastHeartbeatTime": timestamp()}],
             "addresses": [
                 {"type": "InternalIP", "address": names.NODE_ADDRESS},
                 {"type": "Hostname", "address": name},
@@ -90,83 +80,18 @@ def node(
 def objections(
     document: dict[str, Any], spec: dict[str, Any], free: Mapping[str, int]
 ) -> tuple[list[str], bool]:
-    """Say why a node does not take a pod.
+    """Return why a node does not accept a pod.
 
     Returns:
-        The scheduler's words, none where it takes it; and whether less of others would help.
+        The scheduler's reasons, none if the node accepts it; and whether fewer pods would help.
     """
-    cordoned = (document.get("spec") or {}).get("unschedulable")
-    if cordoned and not tolerates(spec, UNSCHEDULABLE):
-        return ["node(s) were unschedulable"], False
-    taint = _untolerated(document, spec)
-    if taint is not None:
-        said = f"{{{taint['key']}: {taint.get('value', '')}}}"
-        return [f"node(s) had untolerated taint {said}"], False
-    if not _matches(document, spec):
+    labels: dict[str, str] = document["metadata"].get("labels") or {}
+    selector: dict[str, str] = spec.get("nodeSelector") or {}
+    if not selector.items() <= labels.items():
         return ["node(s) didn't match Pod's node affinity/selector"], False
     wanted = requests(spec)
     short = [name for name, value in wanted.items() if value and value > free.get(name, 0)]
     return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short], True
-
-
-def tolerates(spec: dict[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Return whether a pod tolerates a taint."""
-    return any(_tolerates(each, taint) for each in spec.get("tolerations") or ())
-
-
-def _untolerated(document: dict[str, Any], spec: dict[str, Any]) -> Mapping[str, Any] | None:
-    taints: list[dict[str, Any]] = (document.get("spec") or {}).get("taints") or []
-    for taint in taints:
-        if taint["effect"] in _NO_SCHEDULE and not tolerates(spec, taint):
-            return taint
-    return None
-
-
-def _tolerates(toleration: dict[str, Any], taint: Mapping[str, Any]) -> bool:
-    if toleration.get("effect") not in (None, "", taint["effect"]):
-        return False
-    if not toleration.get("key"):
-        return bool(toleration.get("operator") == "Exists")
-    if toleration["key"] != taint["key"]:
-        return False
-    by_value = toleration.get("operator", "Equal") == "Equal"
-    return not by_value or bool((toleration.get("value") or "") == (taint.get("value") or ""))
-
-
-def _matches(document: dict[str, Any], spec: dict[str, Any]) -> bool:
-    labels: dict[str, str] = document["metadata"].get("labels") or {}
-    wanted: dict[str, str] = spec.get("nodeSelector") or {}
-    if any(labels.get(name) != value for name, value in wanted.items()):
-        return False
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required: dict[str, Any] | None = affinity.get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    )
-    if not required:
-        return True
-    return any(
-        all(_holds(labels, each) for each in term.get("matchExpressions") or ())
-        for term in required["nodeSelectorTerms"]
-    )
-
-
-def _holds(labels: Mapping[str, str], expression: dict[str, Any]) -> bool:
-    key, operator = expression["key"], expression["operator"]
-    value, values = labels.get(key), expression.get("values") or []
-    if operator in ("Exists", "DoesNotExist"):
-        return bool((key in labels) == (operator == "Exists"))
-    if operator in ("In", "NotIn"):
-        return bool((value in values) == (operator == "In"))
-    if value is None or not value.lstrip("-").isdecimal():
-        return False
-    limit = int(values[0])
-    return int(value) > limit if operator == "Gt" else int(value) < limit
-
-
-def _of_node(condition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a condition as nodes have it: with a heartbeat, and without a probe."""
-    kept = {key: value for key, value in condition.items() if key != "lastProbeTime"}
-    return {**kept, "lastHeartbeatTime": timestamp()}
 
 
 _SUFFIXES = {
@@ -182,7 +107,7 @@ def parse(quantity: Any) -> Decimal:
     """Return a quantity's value.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a quantity.
     """
     found = _QUANTITY.fullmatch(str(quantity))
     if found is None or found[2] not in _SUFFIXES:
@@ -191,20 +116,20 @@ def parse(quantity: Any) -> Decimal:
 
 
 def amount(resource: str, quantity: Any) -> int:
-    """Return how much of a resource a quantity is: thousandths of cpu, else whole ones."""
+    """Return the amount of a resource: thousandths of cpu, else whole units."""
     value = parse(quantity)
     return math.ceil(value * 1000 if resource == "cpu" else value)
 
 
-def amounts(quantities: dict[str, Any] | None) -> dict[str, int]:
+def amounts(quantities: Mapping[str, Any] | None) -> dict[str, int]:
     """Return the amounts of a list of resources."""
     return {name: amount(name, each) for name, each in (quantities or {}).items()}
 
 
 def requests(pod_spec: dict[str, Any]) -> dict[str, int]:
-    """Return what the scheduler counts of a pod: the requests of its containers, and one pod.
+    """Return the requests of a pod's containers, and one pod.
 
-    A container that has a limit and no request requests the limit, as the API server has it.
+    A container that has a limit and no request requests the limit.
     """
     found = {"pods": 1}
     for container in pod_spec["containers"]:

@@ -1,7 +1,6 @@
 """Where the local Kubernetes emulator is: its port, its certificate, tokens and kubeconfig file.
 
-The authority that signs the certificate is made for this one start and forgotten: nobody can
-sign another with it.
+The certificate is self-signed, and made for this one start.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import NameOID
 
 from farcall_local import names
+from farcall_local.kubernetes.access import ADMINISTRATOR, RESTRICTED
 
 #: Names of cluster and context in the kubeconfig file.
 CLUSTER = "farcall-local"
 NAMESPACE = "default"
-#: The user, and context, that has no rights but those of Roles bound to it.
-RESTRICTED = "restricted"
 S3_SECRET = "farcall-s3"  # noqa: S105 - its name
 
 _LIFETIME = dt.timedelta(days=30)
@@ -39,8 +37,7 @@ class Place:
     Attributes:
         listener: The open socket.
         url: Of the API.
-        administrator: Token of who may do everything.
-        restricted: Token of `RESTRICTED`.
+        tokens: Token to user name.
         environment: Variables that point farcall and Kubernetes' clients here.
     """
 
@@ -48,14 +45,13 @@ class Place:
         self.listener = names.listen(host)
         self.address = self.listener.getsockname()[:2]
         self.url = f"https://{host}:{self.address[1]}"
-        self.administrator = secrets.token_urlsafe(32)
-        self.restricted = secrets.token_urlsafe(32)
+        self.tokens = {secrets.token_urlsafe(32): user for user in (ADMINISTRATOR, RESTRICTED)}
         self._folder = tempfile.TemporaryDirectory(prefix="farcall-kubernetes-")
         folder = Path(self._folder.name)  # of mode 0700
-        authority = _certify(folder, host)
+        certificate = _certify(folder, host)
         self._certificate = folder / "server.pem"
         self._file = folder / "kubeconfig"
-        self._file.write_text(yaml.safe_dump(self._kubeconfig(authority)))
+        self._file.write_text(yaml.safe_dump(self._kubeconfig(certificate)))
         self._file.chmod(0o600)
         self.environment = {
             "KUBECONFIG": str(self._file),
@@ -82,9 +78,10 @@ class Place:
         self.listener.close()
         self._folder.cleanup()
 
-    def _kubeconfig(self, authority: str) -> dict[str, object]:
-        cluster = {"server": self.url, "certificate-authority-data": authority}
-        users = {CLUSTER: self.administrator, RESTRICTED: self.restricted}
+    def _kubeconfig(self, certificate: str) -> dict[str, object]:
+        cluster = {"server": self.url, "certificate-authority-data": certificate}
+        administrator, restricted = self.tokens
+        users = {CLUSTER: administrator, RESTRICTED: restricted}
         return {
             "apiVersion": "v1",
             "kind": "Config",
@@ -102,29 +99,22 @@ class Place:
 
 
 def _certify(folder: Path, host: str) -> str:
-    """Write key and certificate of a server; return its authority's, in base64."""
-    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{CLUSTER} authority")])
-    basic = x509.BasicConstraints(ca=True, path_length=0)
-    authority = (
-        _builder(authority_name, authority_name, authority_key)
-        .add_extension(basic, critical=True)
-        .add_extension(_usage(signs=True), critical=True)
-        .add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False
-        )
-        .sign(authority_key, hashes.SHA256())
-    )
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    """Write key and certificate of a server; return the certificate in base64."""
+    key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CLUSTER)])
+    now = dt.datetime.now(dt.timezone.utc)
     certificate = (
-        _builder(name, authority_name, key)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))  # clocks may differ
+        .not_valid_after(now + _LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectAlternativeName(_hosts(host)), critical=False)
-        .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(issuer, critical=False)
-        .sign(authority_key, hashes.SHA256())
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(
@@ -133,36 +123,7 @@ def _certify(folder: Path, host: str) -> str:
     file = folder / "server.pem"
     file.touch(0o600)
     file.write_bytes(secret + certificate.public_bytes(pem))
-    return base64.b64encode(authority.public_bytes(pem)).decode()
-
-
-def _builder(
-    name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.timezone.utc)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))  # clocks may differ
-        .not_valid_after(now + _LIFETIME)
-    )
-
-
-def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    return base64.b64encode(certificate.public_bytes(pem)).decode()
 
 
 def _hosts(host: str) -> list[x509.GeneralName]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -172,10 +171,9 @@ class PodRun:
         return document
 
     async def _live(self) -> None:
-        delay = self._world.timing.delays.get("Start", 0.0)
         self._write(pod_status.waiting)
         self._set_deadline()
-        self._preparing = asyncio.ensure_future(self._prepare(delay))
+        self._preparing = asyncio.ensure_future(self._prepare())
         preparing = self._preparing
         try:
             self._running = await preparing
@@ -202,9 +200,6 @@ class PodRun:
         self._write(pod_status.running)
         try:
             found = await running.wait()
-            delay = self._world.timing.delays.get("Finish", 0.0)
-            if delay:
-                await asyncio.sleep(delay)
         finally:
             self._over = True
             log = self._world.logs.of(self._uid)
@@ -255,16 +250,14 @@ class PodRun:
             self._killing.cancel()
         self._killing = self._loop.call_at(due, running.kill)
 
-    async def _prepare(self, delay: float) -> Running:
-        """Start the container, as soon as all that it needs is there."""
-        if delay:
-            await asyncio.sleep(delay)
+    async def _prepare(self) -> Running:
+        """Start the container as soon as everything that it needs exists."""
         failures = 0
         while True:
             try:
                 return await self._start()
             except _CannotStartError as error:
-                pause = doubled(self._world.timing.pull_s, failures, self._world.timing.pull_max_s)
+                pause = doubled(self._world.timing.pull_s, failures)
                 failures += 1
                 await self._bear(error, pause)
 
@@ -292,7 +285,10 @@ class PodRun:
         if len(spec["containers"]) > 1 or spec.get("initContainers"):
             raise _CannotStartError("CreateContainerError", _ONE_CONTAINER, "Failed", heals=False)
         image = self._container.get("image", "")
-        self._check_image(image)
+        objection = self._world.images.objection(image)
+        if objection:
+            self._tell(NORMAL, "Pulling", f'Pulling image "{image}"')
+            raise _no_image(image, objection)
         attempt = self._spec(image)
         try:
             await self._world.runner.prepare(attempt)
@@ -310,32 +306,16 @@ class PodRun:
                 raise _CannotStartError("CreateContainerError", reason, "Failed") from error
             raise
 
-    def _check_image(self, image: str) -> None:
-        if not is_name(image):
-            text = (
-                f'Failed to apply default image tag "{image}": couldn\'t parse image name '
-                f'"{image}": invalid reference format'
-            )
-            raise _CannotStartError("InvalidImageName", text, "InspectFailed", heals=False)
-        objection = self._world.images.objection(image)
-        if not objection:
-            return
-        if self._container.get("imagePullPolicy") == "Never":
-            text = f'Container image "{image}" is not present with pull policy of Never'
-            raise _CannotStartError("ErrImageNeverPull", text, "ErrImageNeverPull")
-        self._tell(NORMAL, "Pulling", f'Pulling image "{image}"')
-        raise _no_image(image, objection)
-
     def _spec(self, image: str) -> AttemptSpec:
-        """Return what is to be run.
+        """Return what the runner starts.
 
         Raises:
-            _CannotStartError: A Secret, a ConfigMap or a key of one is not there.
+            _CannotStartError: A Secret does not exist, or a volume cannot be mounted.
         """
         pod = self._world.store.get(POD, *self._key) or self._pod
         try:
-            if self._volumes is None and pod["spec"].get("volumes"):
-                self._volumes = Volumes(self._world.store, pod, self._world.claims)
+            if self._volumes is None:
+                self._volumes = Volumes(pod, self._world.claims)
             container = Container(self._world.store, pod)
         except MountError as error:
             text = str(error)
@@ -343,13 +323,7 @@ class PodRun:
         except ConfigError as error:
             text = str(error)
             raise _CannotStartError("CreateContainerConfigError", text, "Failed") from error
-        log = self._world.logs.open(self._uid)
-        security = (
-            self._container.get("securityContext") or pod["spec"].get("securityContext") or {}
-        )
-        mounted: dict[str, Any] = {}
-        if self._volumes is not None:
-            mounted = {"mounts": self._volumes.mounts}
+        security = self._container.get("securityContext") or {}
         return AttemptSpec(
             job_id=self._key[1],
             task_id=self._uid,
@@ -361,11 +335,9 @@ class PodRun:
             folder=self._container.get("workingDir", ""),
             user=str(security.get("runAsUser", "")),
             in_aws=False,
-            host=Volumes(self._world.store, pod, self._world.claims).host
-            if self._volumes is None
-            else self._volumes.host,
-            output=log.write,
-            **mounted,
+            mounts=self._volumes.mounts,
+            host=self._volumes.host,
+            output=self._world.logs.open(self._uid).write,
         )
 
     def _write(self, change: Change) -> None:
@@ -400,18 +372,6 @@ def _exec(error: StartError) -> str:
     return f"{found}{text}: unknown" if found else reason.removeprefix(f"{_NOT_STARTED}: ")
 
 
-_HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::\d+)?/)?"
-_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
-_NAME = re.compile(
-    rf"{_HOST}{_PART}(?:/{_PART})*(?::[\w][\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
-)
-
-
-def is_name(image: str) -> bool:
-    """Return whether an image's name is well-formed."""
-    return bool(_NAME.fullmatch(image))
-
-
 class Images:
     """Images that tests have made unavailable."""
 
@@ -441,9 +401,6 @@ class Images:
 #
 # Source:
 #     https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/
-
-
-_FINAL = ("Succeeded", "Failed")
 
 
 class Kubelet:
@@ -504,8 +461,7 @@ class Kubelet:
 
     def _is_new(self, pod: dict[str, Any]) -> bool:
         node = pod["spec"].get("nodeName")
-        ended = (pod.get("status") or {}).get("phase") in _FINAL
-        return bool(node) and node not in self._lost and not ended
+        return bool(node) and node not in self._lost and not pod_status.is_over(pod)
 
     def _begin(self, pod: dict[str, Any]) -> None:
         uid = pod["metadata"]["uid"]

@@ -144,6 +144,11 @@ def holds(document: dict[str, Any], kind: str) -> bool:
     return condition is not None and condition["status"] == "True"
 
 
+def is_over(pod: dict[str, Any]) -> bool:
+    """Return whether a pod has succeeded or failed."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
 def put(
     conditions: list[dict[str, Any]],
     kind: str,

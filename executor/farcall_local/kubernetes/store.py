@@ -5,8 +5,8 @@ hands out is never changed: whoever wants another makes a new one of its parts a
 `Store.update`. So ten thousand pods share the parts that are alike, and nothing is copied.
 
 The store knows no rules of single kinds but one: a Pod that runs is given time to end. Defaults,
-validation and rights are the API's (`farcall_local.kubernetes.api`), collecting what has lost its
-owner is a controller's.
+validation and rights are in `farcall_local.kubernetes.resources`, garbage collection is in
+`farcall_local.kubernetes.garbage`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import secrets
 import time
 import uuid
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from farcall_local.kubernetes import selectors
 from farcall_local.kubernetes.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -39,10 +38,6 @@ HISTORY = 20_000
 
 #: What the random end of a generated name is made of: nothing that could be read as a word.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-
-FOREGROUND = "foregroundDeletion"
-ORPHAN = "orphan"
-_FINALIZERS = {"Foreground": FOREGROUND, "Orphan": ORPHAN, "Background": None}
 
 
 class Change(NamedTuple):
@@ -93,24 +88,17 @@ class Store:
         """Return an object, None if it is not there. The namespace of the cluster's is empty."""
         return self._of(kind).get((namespace, name))
 
-    def list(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> list[Document]:
+    def list(self, kind: Kind, namespace: str = "") -> list[Document]:
         """Return the objects of a kind, ordered by namespace and name.
 
         Args:
             kind: The kind.
-            namespace: None or empty for all.
-            labels: Labels they must have, with these values.
+            namespace: Empty for all.
         """
-        selects = selectors.matching(labels) if labels else None
         return [
             document
             for (place, _), document in sorted(self._of(kind).items(), key=_by_key)
-            if (not namespace or place == namespace) and (selects is None or selects(document))
+            if not namespace or place == namespace
         ]
 
     def create(self, kind: Kind, document: Document) -> Document:
@@ -178,85 +166,45 @@ class Store:
         return self._put("MODIFIED", kind, document, metadata, there)
 
     def delete(
-        self,
-        kind: Kind,
-        namespace: str,
-        name: str,
-        *,
-        propagation: str = "Background",
-        grace_s: int | None = None,
+        self, kind: Kind, namespace: str, name: str, *, grace_s: int | None = None
     ) -> Document:
         """Delete an object, or begin to.
 
-        It is gone at once unless it has finalizers, or is a Pod that was given time: such a Pod
-        is deleted again, with no time, by who has ended it.
+        The object is gone at once unless it has finalizers, or is a Pod with a grace period: the
+        kubelet deletes such a Pod again, with no grace, when its container has ended.
 
         Args:
             kind: The kind.
             namespace: Its namespace.
             name: Its name.
-            propagation: ``Foreground`` and ``Orphan`` leave a finalizer for the collector of
-                garbage; with ``Background`` it goes before what it owns.
-            grace_s: Seconds for a Pod to end in; by itself what its spec says. A second delete
-                can shorten them. Other kinds need none.
+            grace_s: Grace period of a Pod in seconds, by default that of its spec. A second
+                delete can shorten it.
 
         Returns:
-            The object: as it is now if it is still there, else as it was last.
+            The object as it is now, or as it was last.
 
         Raises:
-            NotFoundError: It is not there.
+            NotFoundError: It does not exist.
         """
         there = self._found(kind, namespace, name)
         metadata = dict(there["metadata"])
-        finalizers = [each for each in metadata.get("finalizers", ()) if each not in _OURS]
-        if wanted := _FINALIZERS[propagation]:
-            finalizers.append(wanted)
-        metadata.pop("finalizers", None)
-        if finalizers:
-            metadata["finalizers"] = finalizers
-        grace = _grace(there, grace_s) if kind == POD else 0
-        if "deletionTimestamp" in metadata:
-            grace = min(grace, metadata.get("deletionGracePeriodSeconds") or 0)
-        if not grace and not finalizers:
-            return self._remove(kind, {**there, "metadata": metadata}, there)
+        grace = _grace(there, grace_s) if kind is POD else 0
         begun = metadata.get("deletionTimestamp")
-        if not begun or grace != metadata.get("deletionGracePeriodSeconds"):
-            metadata["deletionTimestamp"] = timestamp(time.time() + grace)
-            metadata["deletionGracePeriodSeconds"] = grace
+        if begun:
+            grace = min(grace, metadata["deletionGracePeriodSeconds"])
+        if not grace and not metadata.get("finalizers"):
+            return self._remove(kind, there, there)
+        if begun and grace == metadata["deletionGracePeriodSeconds"]:
+            return there
+        metadata["deletionTimestamp"] = timestamp(time.time() + grace)
+        metadata["deletionGracePeriodSeconds"] = grace
         if kind.has_generation and not begun:
             metadata["generation"] = metadata.get("generation", 0) + 1
-        if metadata == there["metadata"]:
-            return there
         return self._put("MODIFIED", kind, there, metadata, there)
 
-    async def events(
-        self, kind: Kind, namespace: str | None = None, since: int | str | None = None
-    ) -> AsyncIterator[tuple[str, Document]]:
-        """Watch a kind, without end: each change's type and the object after it.
-
-        Args:
-            kind: The kind.
-            namespace: None or empty for all.
-            since: The resourceVersion after which it begins, now by default.
-
-        Raises:
-            ExpiredError: What came after that version is no longer remembered.
-        """
-        with self.watch(kind, since) as watch:
-            while True:
-                for change in await watch.changes():
-                    if not namespace or change.document["metadata"].get("namespace") == namespace:
-                        yield change.type, change.document
-
-    def watch(self, kind: Kind, since: int | str | None = None) -> Watch:
-        """Open a watch of a kind, a context manager.
-
-        Args:
-            kind: The kind.
-            since: The resourceVersion after which it begins, now by default.
-        """
-        at = self.version if since is None else int(since)
-        return Watch(self, kind, at, self._watches.setdefault(kind, set()))
+    def watch(self, kind: Kind, since: int) -> Watch:
+        """Open a watch of a kind from a resourceVersion on, a context manager."""
+        return Watch(self, kind, since, self._watches.setdefault(kind, set()))
 
     def since(self, kind: Kind, version: int) -> Changes:
         """Return the changes of a kind after a version.
@@ -375,9 +323,6 @@ class Watch:
         return found
 
 
-_OURS = (FOREGROUND, ORPHAN)
-
-
 def timestamp(at: float | None = None) -> str:
     """Return a time as documents have it, to the second; now by default.
 
@@ -402,13 +347,10 @@ def _by_key(item: tuple[tuple[str, str], Document]) -> tuple[str, str]:
 
 
 def _check_same(kind: Kind, metadata: Document, old: Document) -> None:
-    """Refuse an update of what has changed since it was read."""
-    uid, version = metadata.get("uid"), metadata.get("resourceVersion")
-    if uid and uid != old["uid"]:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['uid']}"
-        raise ConflictError.of(kind, old["name"], why)
-    if version and version != old["resourceVersion"]:
-        raise ConflictError.of(kind, old["name"])
+    """Refuse an update of an object that has changed since it was read."""
+    for name in ("uid", "resourceVersion"):
+        if metadata.get(name) not in (None, "", old[name]):
+            raise ConflictError.of(kind, old["name"])
 
 
 def _carry(name: str, old: Document, new: Document) -> None:
@@ -425,7 +367,7 @@ def _alike(one: Document, other: Document, *, but: str = "") -> bool:
 
 
 def _grace(pod: Document, asked: int | None) -> int:
-    """Return the seconds that a Pod has to end in."""
+    """Return the grace period of a Pod in seconds."""
     spec = pod.get("spec", {})
     over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
     if over or not spec.get("nodeName"):
