@@ -8,12 +8,36 @@ out; nothing of it is imported here, because it brings moto with it.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any
-
-from farcall_local.kubernetes.controls import KubernetesControls
 
 #: What stands for "leave it as it is", where None means "no limit".
 UNCHANGED = -1.0
+
+
+class KubernetesControls:
+    """The development calls of the local Kubernetes emulator, such as ``evict("my-job")``.
+
+    Each is a method of that name, described in `farcall_local.kubernetes.cluster.Cluster`, in
+    `farcall_local.kubernetes.faults.Faults` or in
+    `farcall_local.kubernetes.embedded.EmbeddedKubernetes`.
+
+    Args:
+        reach: Reaches the server with a call's name and document.
+    """
+
+    def __init__(self, reach: Callable[[str, dict[str, Any]], Any]) -> None:
+        self._reach = reach
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            document = {"call": name, "arguments": arguments, "options": options}
+            return self._reach("kubernetes", document)["answer"]
+
+        return call
 
 
 class Controls(abc.ABC):

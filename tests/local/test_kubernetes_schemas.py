@@ -24,7 +24,10 @@ def stored(any_cluster, tmp_path_factory):
     cluster = any_cluster
     marker = tmp_path_factory.mktemp("gate") / "open"
     rules = [
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+        {
+            "action": "Ignore",
+            "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+        },
         {"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [59, 137]}},
     ]
     documents = [

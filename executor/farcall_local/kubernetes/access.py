@@ -9,7 +9,8 @@ Source: https://kubernetes.io/docs/reference/access-authn-authz/rbac/
 from __future__ import annotations
 
 import hmac
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from farcall_local.kubernetes.errors import ForbiddenError, UnauthorizedError
 from farcall_local.kubernetes.kinds import NAMESPACE, ROLE, ROLE_BINDING, Target
@@ -18,22 +19,6 @@ from farcall_local.kubernetes.store import Store
 ADMINISTRATOR = "farcall-administrator"
 #: User, and kubeconfig context, with no rights except those of Roles.
 RESTRICTED = "restricted"
-
-
-class Action(NamedTuple):
-    """An action, as Roles name it.
-
-    Attributes:
-        verb: Such as ``create``.
-        group: API group.
-        resource: With its subresource: ``pods/log``.
-        namespace: Empty for all namespaces.
-    """
-
-    verb: str
-    group: str
-    resource: str
-    namespace: str
 
 
 class Access:
@@ -73,8 +58,8 @@ class Access:
         group, name = target.kind.group, target.name
         # A namespace belongs to itself, so a Role in it can give the right to read it.
         namespace = name if target.kind is NAMESPACE else target.namespace
-        action = Action(target.verb, group, target.resource, namespace)
-        if (has_roles or user == ADMINISTRATOR) and self.allows(user, action):
+        is_allowed = self._allows(user, namespace, target.verb, group, target.resource)
+        if is_allowed and (has_roles or user == ADMINISTRATOR):
             return
         named = f' "{name}"' if name else ""
         place = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
@@ -86,37 +71,28 @@ class Access:
             kind=target.kind.plural,
         )
 
-    def allows(self, user: str, action: Action) -> bool:
-        """Return whether a user has the right to an action."""
-        if user == ADMINISTRATOR:
-            return True
-        if not action.namespace:  # the emulator has no ClusterRoles
-            return False
-        for binding in self._store.list(ROLE_BINDING, action.namespace):
-            name = binding.get("roleRef", {}).get("name", "")
-            role = self._store.get(ROLE, action.namespace, name) or {}
-            subjects = binding.get("subjects") or ()
-            if any((each["kind"], each["name"]) == ("User", user) for each in subjects) and any(
-                _permits(rule, action) for rule in role.get("rules") or ()
-            ):
-                return True
-        return False
-
     def review(self, user: str, document: dict[str, Any]) -> dict[str, Any]:
         """Return a SelfSubjectAccessReview with its status."""
         wanted = (document.get("spec") or {}).get("resourceAttributes") or {}
-        resource = "/".join(
-            filter(None, (wanted.get("resource", ""), wanted.get("subresource", "")))
+        names = ("namespace", "verb", "group", "resource", "subresource")
+        namespace, verb, group, resource, part = (wanted.get(name, "") for name in names)
+        resource = f"{resource}/{part}" if part else resource
+        allowed = self._allows(user, namespace, verb, group, resource)
+        return {**document, "status": {"allowed": allowed}}
+
+    def _allows(self, user: str, namespace: str, verb: str, group: str, resource: str) -> bool:
+        """Return whether a user has a right; the emulator has no ClusterRoles."""
+        if user == ADMINISTRATOR:
+            return True
+        wanted = {"verbs": verb, "apiGroups": group, "resources": resource}
+        return bool(namespace) and any(
+            all({"*", value} & set(rule.get(field) or ()) for field, value in wanted.items())
+            for rule in self._rules(user, namespace)
         )
-        verb, group = wanted.get("verb", ""), wanted.get("group", "")
-        action = Action(verb, group, resource, wanted.get("namespace", ""))
-        return {**document, "status": {"allowed": self.allows(user, action)}}
 
-
-def _permits(rule: dict[str, Any], action: Action) -> bool:
-    wanted = {
-        "verbs": action.verb,
-        "apiGroups": action.group,
-        "resources": action.resource,
-    }
-    return all({"*", value} & set(rule.get(field) or ()) for field, value in wanted.items())
+    def _rules(self, user: str, namespace: str) -> Iterator[dict[str, Any]]:
+        for binding in self._store.list(ROLE_BINDING, namespace):
+            subjects = binding.get("subjects") or ()
+            if any((each["kind"], each["name"]) == ("User", user) for each in subjects):
+                role = self._store.get(ROLE, namespace, binding["roleRef"]["name"]) or {}
+                yield from role.get("rules") or ()

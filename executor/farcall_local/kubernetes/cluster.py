@@ -7,9 +7,7 @@ tests do to a cluster: evict, preempt, lose a node. All of it belongs on one eve
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from farcall_local.kubernetes import nodes, pod_status
@@ -17,10 +15,9 @@ from farcall_local.kubernetes.errors import AlreadyExistsError, NotFoundError
 from farcall_local.kubernetes.garbage import Garbage
 from farcall_local.kubernetes.job_controller import JobController
 from farcall_local.kubernetes.kinds import JOB, NODE, POD, RESOURCE_QUOTA, Kind
-from farcall_local.kubernetes.log_answers import PodLogs
-from farcall_local.kubernetes.pod_run import Images, Kubelet, World
+from farcall_local.kubernetes.pod_run import Kubelet
 from farcall_local.kubernetes.pod_template import index_of
-from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
+from farcall_local.kubernetes.recorder import NORMAL, WARNING
 from farcall_local.kubernetes.scheduler import Scheduler
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.timing import Timing
@@ -48,36 +45,24 @@ class Cluster:
         timing: How long things take.
 
     Attributes:
-        logs: Of all pods.
-        timing: How long things take; may be changed at any time.
+        logs: Output of all pods.
+        timing: Durations; may be changed at any time.
+        withhold_image: See `Kubelet.withhold_image`.
     """
 
     def __init__(
         self, store: Store, runner: Runner, *, cpus: float, timing: Timing | None = None
     ) -> None:
         self.timing = timing or Timing()
-        self.logs = PodLogs()
         self._store = store
-        self._runner = runner
         self._cpus = cpus
-        self._folder = tempfile.TemporaryDirectory(prefix="farcall-claims-")
-        self._images = Images()
-        self._recorder = Recorder(store, "kubelet", nodes.NAME)
         self._scheduler = Scheduler(store)
-        self._kubelet = Kubelet(
-            World(
-                store,
-                runner,
-                self.logs,
-                self.timing,
-                self._images,
-                self._recorder,
-                Path(self._folder.name),
-            )
-        )
+        self._kubelet = Kubelet(store, runner, self.timing)
         self._jobs = JobController(store, self.timing)
         self._garbage = Garbage(store, self.timing)
         self._unsubscribe = store.subscribe(self._note)
+        self.logs = self._kubelet.logs
+        self.withhold_image = self._kubelet.withhold_image
 
     def start(self) -> None:
         """Add the first node."""
@@ -89,14 +74,12 @@ class Cluster:
         for part in (self._jobs, self._scheduler, self._garbage):
             part.close()
         await self._kubelet.close()
-        self._folder.cleanup()
 
     def _note(
         self, change: str, kind: Kind, document: dict[str, Any], _: dict[str, Any] | None
     ) -> None:
-        for part in (self._jobs, self._scheduler, self._garbage):
+        for part in (self._jobs, self._scheduler, self._garbage, self._kubelet):
             part.note(change, kind, document)
-        self._kubelet.note(change, kind, document)
 
     def add_node(
         self,
@@ -178,26 +161,21 @@ class Cluster:
             status = pod_status.disrupted(failed, "TerminationByKubelet", text)
             return {key: value for key, value in status.items() if key != "containerStatuses"}
 
-        self._kubelet.evict(pod["metadata"]["uid"], final)
-        self._recorder.tell(pod, WARNING, "Evicted", text)
+        if run := self._kubelet.run_of(pod):
+            run.stop(0.0, final)
+        self._kubelet.recorder.tell(pod, WARNING, "Evicted", text)
 
     def preempt(self, name: str, index: int | None = None, *, namespace: str = "default") -> None:
         """Delete a pod as the scheduler does for one of a higher priority."""
         pod = self._pod(name, index, namespace)
         node = pod["spec"].get("nodeName", "")
-        self._recorder.tell(pod, NORMAL, "Preempted", f"Preempted by a pod on node {node}")
+        self._kubelet.recorder.tell(pod, NORMAL, "Preempted", f"Preempted by a pod on node {node}")
         self._disrupt(pod, "PreemptionByScheduler", _PREEMPTED)
 
     def oom(self, name: str, index: int | None = None, *, namespace: str = "default") -> None:
-        """Kill a pod's container as the kernel does that is out of memory: OOMKilled, 137."""
-        pod = self._pod(name, index, namespace)
-        run = self._kubelet.run_of(pod["metadata"]["uid"])
-        if run is not None:
-            run.kill("OOMKilled")
-
-    def withhold_image(self, image: str, heals_after: float | None = None) -> None:
-        """Let an image not be pulled, for so many seconds; forever where none are given."""
-        self._images.withhold(image, heals_after)
+        """Kill a pod's container as the kernel does when memory is used up: OOMKilled, 137."""
+        if run := self._kubelet.run_of(self._pod(name, index, namespace)):
+            run.oom()
 
     def quota(self, hard: Mapping[str, str] | None, *, namespace: str = "default") -> None:
         """Set a namespace's quota, such as ``{"pods": "2"}``; None removes it."""

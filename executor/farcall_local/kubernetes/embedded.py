@@ -6,7 +6,7 @@ All of it belongs on one event loop, that of the local AWS emulator's jobs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farcall_local.kubernetes import defaults
@@ -25,9 +25,6 @@ from farcall_local.runners.runner import Runner
 
 #: Namespaces that every cluster has.
 NAMESPACES = (DEFAULT, "kube-system", "kube-public", "kube-node-lease")
-
-#: Development calls that are the cluster's methods; the others are the API server's.
-_CLUSTER = (*("add_node", "lose_node", "evict", "preempt", "oom", "withhold_image", "quota"),)
 
 
 class EmbeddedKubernetes:
@@ -59,7 +56,6 @@ class EmbeddedKubernetes:
             made = defaults.fill(SECRET, {**document, "stringData": dict(secret)})
             self.store.create(SECRET, made)
         self.store.compact()  # as of a real server, history begins later than the first version
-        self._calls = self._collect()
 
     async def start(self) -> None:
         """Serve."""
@@ -72,36 +68,48 @@ class EmbeddedKubernetes:
         await self.cluster.close()
         self._place.close()
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Carry out a development call of `farcall_local.kubernetes.controls`.
+    async def call(self, call: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Carry out a development call of `farcall_local.controls.KubernetesControls`.
 
         Raises:
-            ValueError: There is no such call, it does not take that, or it cannot be done.
+            ValueError: The call is unknown, has wrong arguments, or cannot be carried out.
         """
-        if name not in self._calls:
-            raise ValueError(f"There is no development call {name!r} of Kubernetes.")
+        owner = _OWNERS.get(call)
+        if owner is None:
+            raise ValueError(f"There is no development call {call!r} of Kubernetes.")
         try:
-            found = self._calls[name](**arguments)
+            found = getattr(owner(self), call)(*arguments, **options)
             return await found if inspect.isawaitable(found) else found
         except (StatusError, TypeError) as error:
-            raise ValueError(f"{name}: {error}") from error
+            raise ValueError(f"{call}: {error}") from error
 
-    def _collect(self) -> dict[str, Callable[..., Any]]:
-        faults = self.api.faults
-        return {
-            "lose_answer": faults.lose_answer,
-            "throttle": faults.throttle,
-            "compact": self.store.compact,
-            "cut_watches": faults.cut_watches,
-            "stop_api": self.api.stop,
-            "start_api": self.api.start,
-            "requests": lambda: dict(faults.requests),
-            "configure": self._configure,
-            **{name: getattr(self.cluster, name) for name in _CLUSTER},
-        }
+    async def stop_api(self) -> None:
+        """Close all connections and refuse new ones. Objects and controllers stay."""
+        await self.api.stop()
 
-    def _configure(self, **times: Any) -> None:
-        """Set times of the cluster's."""
+    async def start_api(self) -> None:
+        """Serve again, on the same port."""
+        await self.api.start()
+
+    async def restart(self) -> None:
+        """Restart the API server; as with a real one, its history begins again."""
+        await self.api.stop()
+        self.store.compact()
+        await self.api.start()
+
+    def compact(self) -> None:
+        """Forget the history: a watch from an earlier version is refused with 410."""
+        self.store.compact()
+
+    def requests(self) -> dict[str, int]:
+        """Return the number of requests since the start, such as ``{"create jobs": 2}``.
+
+        ``429`` has those that `throttle` refused, which are counted nowhere else.
+        """
+        return dict(self.api.faults.requests)
+
+    def configure(self, **times: float) -> None:
+        """Set times by the names of `farcall_local.kubernetes.timing.Timing`."""
         for name, value in times.items():
             if not hasattr(self.cluster.timing, name):
                 raise ValueError(f"There is no time {name!r} in the local Kubernetes emulator.")
@@ -111,3 +119,15 @@ class EmbeddedKubernetes:
         self.store.create(NAMESPACE, defaults.fill(NAMESPACE, {"metadata": {"name": name}}))
         account = {"metadata": {"name": "default", "namespace": name}}
         self.store.create(SERVICE_ACCOUNT, account)
+
+
+_OWN = ("compact", "configure", "requests", "restart", "start_api", "stop_api")
+_OF_API = ("cut_watches", "lose_answer", "throttle")
+_OF_CLUSTER = ("add_node", "evict", "lose_node", "oom", "preempt", "quota", "withhold_image")
+
+#: Owner of the method of each development call.
+_OWNERS: dict[str, Callable[[EmbeddedKubernetes], Any]] = {
+    **dict.fromkeys(_OWN, lambda self: self),
+    **dict.fromkeys(_OF_API, lambda self: self.api.faults),
+    **dict.fromkeys(_OF_CLUSTER, lambda self: self.cluster),
+}

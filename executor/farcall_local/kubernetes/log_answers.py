@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiohttp import web
 
@@ -19,64 +18,46 @@ from farcall_local.kubernetes.errors import BadRequestError
 _NS = 1_000_000_000
 
 
-class _Asked(NamedTuple):
-    follow: bool
-    timestamps: bool
-    since_ns: int
-    tail: int | None
-
-
 async def send_log(
     logs: PodLogs, request: web.BaseRequest, pod: Mapping[str, Any]
 ) -> web.StreamResponse:
-    """Answer a request for a Pod's log.
+    """Respond with a Pod's log.
 
     Raises:
-        BadRequestError: There is none: its container has not started, or there is no such one.
+        BadRequestError: The container has not started, or has another name.
     """
     query = request.query
     container = _container(pod, query.get("container", ""))
-    asked = _Asked(
-        follow=_flag(query, "follow"),
-        timestamps=_flag(query, "timestamps"),
-        since_ns=_since(query),
-        tail=_count(query, "tailLines"),
-    )
     log = logs.of(pod["metadata"]["uid"])
     if log is None:
         raise _waiting(pod, container)
+    since, tail = _since(query), _count(query, "tailLines")
+    known = len(log.lines)
+    fresh = [line for line in log.lines if line[0] >= since]
+    if tail is not None:
+        fresh = fresh[max(0, len(fresh) - tail) :]
+    text = _stamped if _flag(query, "timestamps") else _plain
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
-    await _write(response, log, asked)
+    while True:
+        if fresh:
+            await response.write(b"".join(map(text, fresh)))
+        if not _flag(query, "follow") or (log.closed and known == len(log.lines)):
+            break
+        await log.changed(known)
+        fresh, known = log.lines[known:], len(log.lines)
     await response.write_eof()
     return response
 
 
-async def _write(response: web.StreamResponse, log: PodLog, asked: _Asked) -> None:
-    fresh = [line for line in log.lines if line[0] >= asked.since_ns]
-    if asked.tail is not None:
-        fresh = fresh[max(0, len(fresh) - asked.tail) :]
-    known = _total(log)
-    while True:
-        if text := b"".join(_text(line, asked) for line in fresh):
-            await response.write(text)
-        if not asked.follow or (log.closed and known == _total(log)):
-            return
-        await log.changed(known)
-        fresh = list(log.lines)[max(0, known - log.dropped) :]
-        known = _total(log)
+def _plain(line: tuple[int, bytes]) -> bytes:
+    return line[1] + b"\n"
 
 
-def _total(log: PodLog) -> int:
-    return log.dropped + len(log.lines)
-
-
-def _text(line: tuple[int, bytes], asked: _Asked) -> bytes:
-    if not asked.timestamps:
-        return line[1] + b"\n"
+def _stamped(line: tuple[int, bytes]) -> bytes:
     seconds, rest = divmod(line[0], _NS)
     moment = datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{moment}.{rest:09d}Z ".encode() + line[1] + b"\n"
+    return f"{moment}.{rest:09d}Z ".encode() + _plain(line)
 
 
 def _container(pod: Mapping[str, Any], wanted: str) -> str:
@@ -112,81 +93,52 @@ def _count(query: Mapping[str, str], name: str) -> int | None:
 
 
 def _since(query: Mapping[str, str]) -> int:
-    """Return the time from which on lines are wanted, in nanoseconds since 1970."""
+    """Return the time of the first wanted line, in nanoseconds since 1970."""
     if text := query.get("sinceTime"):
         try:
-            moment = datetime.fromisoformat(_readable(text))
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 has no Z
         except ValueError:
             raise BadRequestError(f'sinceTime: Invalid value: "{text}": it is no time') from None
         return int(moment.timestamp() * _NS)
     seconds = _count(query, "sinceSeconds")
-    if seconds is None:
-        return 0
-    return int((datetime.now(timezone.utc).timestamp() - seconds) * _NS)
-
-
-def _readable(text: str) -> str:
-    """Return a time as Python 3.10 reads it: with six digits behind the second at most."""
-    text = text.upper().replace("Z", "+00:00")
-    head, dot, rest = text.partition(".")
-    if not dot:
-        return text
-    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    return f"{head}.{digits[:6]:0<6}{rest[len(digits) :]}"
-
-
-MAX_BYTES = 10 * 1024 * 1024
+    return 0 if seconds is None else time.time_ns() - seconds * _NS
 
 
 class PodLog:
-    """What a pod's container has written.
+    """Output of a pod's container.
 
     Attributes:
-        dropped: Lines that were too many, and are not in `lines` any more.
-        lines: The others: nanoseconds since 1970, and the text without its end.
-        closed: Whether no more come.
+        lines: Nanoseconds since 1970 and text of each line, without its end.
+        closed: Whether the container has ended.
     """
 
     def __init__(self) -> None:
-        self.dropped = 0
-        self.lines: deque[tuple[int, bytes]] = deque()
+        self.lines: list[tuple[int, bytes]] = []
         self.closed = False
-        self._size = 0
         self._rest = b""
         self._news = asyncio.Event()
 
     def write(self, data: bytes) -> None:
-        """Take the lines that are finished, and keep the last one until it is."""
+        """Add the finished lines, and keep the last one until it is finished."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        self._add(lines)
+        if lines:
+            now = time.time_ns()
+            self.lines += [(now, line) for line in lines]
+            self._notify()
 
     def close(self) -> None:
-        """Take a last line that has no end; no more come."""
+        """Add a last line without an end."""
         if self._rest:
-            self._add([self._rest])
-        self._rest = b""
+            self.write(b"\n")
         self.closed = True
-        self._tell()
+        self._notify()
 
     async def changed(self, known: int) -> None:
-        """Wait until more lines have come than so many, or no more do."""
-        while not self.closed and self.dropped + len(self.lines) <= known:
+        """Wait until there are more lines than so many, or the container has ended."""
+        while not self.closed and len(self.lines) <= known:
             await self._news.wait()
 
-    def _add(self, lines: list[bytes]) -> None:
-        if not lines:
-            return
-        now = time.time_ns()
-        for line in lines:
-            self.lines.append((now, line))
-            self._size += len(line) + 1
-        while self._size > MAX_BYTES and len(self.lines) > 1:
-            _, line = self.lines.popleft()
-            self._size -= len(line) + 1
-            self.dropped += 1
-        self._tell()
-
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 

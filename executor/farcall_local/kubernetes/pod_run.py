@@ -1,11 +1,12 @@
-"""One pod on its node: from ContainerCreating to its end, as a kubelet runs it.
+"""Kubelet of the local Kubernetes emulator: runs pods, from ContainerCreating to their end.
 
-A pod's one container is run, with no restart: a pod with several, or with init containers, is
-refused in its status (CreateContainerError), and ``restartPolicy`` is taken for ``Never``.
+All nodes are this machine, so one object runs the pods of all nodes. A pod has one container,
+which is never restarted.
 
 Sources:
     https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
     https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/
+    https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farcall_local.kubernetes import pod_status
+from farcall_local.kubernetes import nodes, pod_status
 from farcall_local.kubernetes.errors import NotFoundError
 from farcall_local.kubernetes.kinds import POD, Kind
 from farcall_local.kubernetes.log_answers import PodLogs
@@ -39,55 +40,121 @@ _CANNOT_RUN = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
     "runc create failed: unable to start container process: error during container init: "
 )
-_NOT_STARTED = "CannotStartContainerError"
-_ONE_CONTAINER = (
-    "farcall's local Kubernetes emulator runs pods of one container, without init containers"
-)
 
 _log = logging.getLogger("farcall")
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class World:
-    """What a pod meets on its node.
+class Kubelet:
+    """Runs pods, and ends them when they are deleted.
+
+    Args:
+        store: Holds the pods.
+        runner: Starts containers.
+        timing: Durations.
 
     Attributes:
-        store: Holds it.
-        runner: Starts its container.
-        logs: Takes its output.
-        timing: How long things take.
-        images: Those that cannot be had.
-        recorder: Takes the kubelet's events.
-        claims: Where the folders of claims are.
+        logs: Output of all pods.
+        recorder: Records the kubelet's events.
+        claims: Folder of persistent volume claims.
     """
 
-    store: Store
-    runner: Runner
-    logs: PodLogs
-    timing: Timing
-    images: Images
-    recorder: Recorder
-    claims: Path
+    def __init__(self, store: Store, runner: Runner, timing: Timing) -> None:
+        self.store = store
+        self.runner = runner
+        self.timing = timing
+        self.logs = PodLogs()
+        self.recorder = Recorder(store, "kubelet", nodes.NAME)
+        self._folder = tempfile.TemporaryDirectory(prefix="farcall-claims-")
+        self.claims = Path(self._folder.name)
+        self._runs: dict[str, PodRun] = {}  # by UID
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lost: set[str] = set()
+        self._withheld: dict[str, float] = {}
+        self._closed = False
+
+    def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
+        """Take in a change of the store."""
+        if kind is not POD or self._closed:
+            return
+        meta, node = document["metadata"], document["spec"].get("nodeName")
+        uid, run = meta["uid"], self._runs.get(meta["uid"])
+        if change == "DELETED":
+            self.logs.forget(uid)
+            if run is not None:
+                run.stop(0.0)
+        elif run is not None:
+            if "deletionTimestamp" in meta:
+                run.stop(meta.get("deletionGracePeriodSeconds") or 0.0)
+        elif node and node not in self._lost and not pod_status.is_over(document):
+            run = self._runs[uid] = PodRun(self, document)
+            task = asyncio.get_running_loop().create_task(self._run(uid, run))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def run_of(self, pod: dict[str, Any]) -> PodRun | None:
+        """Return the run of a pod; None if it does not run."""
+        return self._runs.get(pod["metadata"]["uid"])
+
+    def lose(self, node: str) -> None:
+        """Disconnect a node: its containers are gone, and their exits are unknown."""
+        self._lost.add(node)
+        for run in self._runs.values():
+            if run.node == node:
+                run.lose()
+
+    def find(self, node: str) -> None:
+        """Connect a node again."""
+        self._lost.discard(node)
+
+    def withhold_image(self, image: str, heals_after: float | None = None) -> None:
+        """Make an image unavailable for a time in seconds, or forever by default."""
+        left_s = float("inf") if heals_after is None else heals_after
+        self._withheld[image] = time.monotonic() + left_s
+
+    def objection(self, image: str) -> str:
+        """Return why an image cannot be pulled; empty if it can."""
+        if time.monotonic() >= self._withheld.get(image, 0.0):
+            return ""
+        return (
+            f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": '
+            "pull access denied, repository does not exist or may require authorization: server "
+            "message: insufficient_scope: authorization failed"
+        )
+
+    async def close(self) -> None:
+        """Kill all containers, and start no more."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._folder.cleanup()
+
+    async def _run(self, uid: str, run: PodRun) -> None:
+        try:
+            await run.run()
+        finally:
+            del self._runs[uid]
 
 
 class _CannotStartError(Exception):
     """A container's state in which it waits, with its reason and message."""
 
-    def __init__(self, reason: str, message: str, event: str, *, heals: bool = True) -> None:
+    def __init__(self, reason: str, message: str, event: str) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
         self.event = event
-        self.heals = heals
 
 
 class PodRun:
     """Runs one pod."""
 
-    def __init__(self, world: World, pod: dict[str, Any]) -> None:
-        self._world = world
+    def __init__(self, kubelet: Kubelet, pod: dict[str, Any]) -> None:
+        self.node: str = pod["spec"]["nodeName"]
+        self._kubelet = kubelet
         self._pod = pod
         self._key = (pod["metadata"]["namespace"], pod["metadata"]["name"])
         self._uid = pod["metadata"]["uid"]
@@ -100,7 +167,7 @@ class PodRun:
         self._lost = False
         self._over = False
         self._final: Change | None = None
-        self._killed_as = ""
+        self._is_oom = False
         self._killing: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -142,10 +209,10 @@ class PodRun:
                 self._terminate(self._running)
             self._kill_after(self._running)
 
-    def kill(self, reason: str = "") -> None:
-        """Kill the container; its state then says why."""
+    def oom(self) -> None:
+        """Kill the container as the kernel does when memory is used up: OOMKilled, 137."""
         if self._running is not None and not self._over:
-            self._killed_as = reason
+            self._is_oom = True
             self._running.kill()
 
     def lose(self) -> None:
@@ -158,12 +225,12 @@ class PodRun:
 
     def let_go(self) -> None:
         """Delete the pod for good where it was to be deleted."""
-        there = self._world.store.get(POD, *self._key)
+        there = self._kubelet.store.get(POD, *self._key)
         if there is None or there["metadata"]["uid"] != self._uid:
             return
         if there["metadata"].get("deletionGracePeriodSeconds"):
             with contextlib.suppress(NotFoundError):
-                self._world.store.delete(POD, *self._key, grace_s=0)
+                self._kubelet.store.delete(POD, *self._key, grace_s=0)
 
     @property
     def _container(self) -> dict[str, Any]:
@@ -184,7 +251,7 @@ class PodRun:
             self._end(lambda pod: pod_status.failed(pod, "", ""))
             return
         except StartError as error:
-            text = f"{_CANNOT_RUN}{_exec(error)}"
+            text = f"{_CANNOT_RUN}{error}"
             self._tell(WARNING, "Failed", f"Error: {text}")
             self._end(lambda pod: pod_status.ended(pod, 128, "StartError", text))
             return
@@ -202,7 +269,7 @@ class PodRun:
             found = await running.wait()
         finally:
             self._over = True
-            log = self._world.logs.of(self._uid)
+            log = self._kubelet.logs.of(self._uid)
             if log is not None:
                 log.close()
         code, reason, text = self._exit(found)
@@ -212,10 +279,8 @@ class PodRun:
         if found.code is None:
             text = "The container could not be located when the pod was terminated"
             return 137, "ContainerStatusUnknown", text
-        if self._killed_as:
-            return 137, self._killed_as, ""
-        if found.reason is not None and found.reason.startswith("OutOfMemoryError"):
-            return found.code, "OOMKilled", ""
+        if self._is_oom or (found.reason or "").startswith("OutOfMemoryError"):
+            return 137, "OOMKilled", ""
         return found.code, "Error" if found.code else "Completed", ""
 
     def _end(self, of_container: Change) -> None:
@@ -229,7 +294,7 @@ class PodRun:
     def _set_deadline(self) -> None:
         limit = self._pod["spec"].get("activeDeadlineSeconds")
         if limit is not None:
-            limit *= self._world.timing.deadline_scale
+            limit *= self._kubelet.timing.deadline_scale
             self._deadline = self._loop.call_later(limit, self._exceed)
 
     def _exceed(self) -> None:
@@ -243,7 +308,7 @@ class PodRun:
         running.terminate()
 
     def _kill_after(self, running: Running) -> None:
-        due = self._loop.time() + self._grace_s * self._world.timing.grace_scale
+        due = self._loop.time() + self._grace_s * self._kubelet.timing.grace_scale
         if self._killing is not None:
             if self._killing.when() <= due:
                 return
@@ -257,7 +322,7 @@ class PodRun:
             try:
                 return await self._start()
             except _CannotStartError as error:
-                pause = doubled(self._world.timing.pull_s, failures)
+                pause = doubled(self._kubelet.timing.pull_s, failures)
                 failures += 1
                 await self._bear(error, pause)
 
@@ -267,8 +332,6 @@ class PodRun:
         if error.event == "Failed":
             self._tell(WARNING, "Failed", f"Error: {error.reason}")
         self._write(lambda pod: pod_status.waiting(pod, error.reason, error.message))
-        if not error.heals:
-            await self._loop.create_future()  # until somebody deletes the pod
         if error.reason == "ErrImagePull":
             await asyncio.sleep(pause / 2)
             image = self._container["image"]
@@ -281,30 +344,21 @@ class PodRun:
         await asyncio.sleep(pause)
 
     async def _start(self) -> Running:
-        spec = self._pod["spec"]
-        if len(spec["containers"]) > 1 or spec.get("initContainers"):
-            raise _CannotStartError("CreateContainerError", _ONE_CONTAINER, "Failed", heals=False)
         image = self._container.get("image", "")
-        objection = self._world.images.objection(image)
+        objection = self._kubelet.objection(image)
         if objection:
             self._tell(NORMAL, "Pulling", f'Pulling image "{image}"')
             raise _no_image(image, objection)
         attempt = self._spec(image)
         try:
-            await self._world.runner.prepare(attempt)
+            await self._kubelet.runner.prepare(attempt)
         except StartError as error:
             text = (error.reason or error.status_reason).partition(": ")[2]
             raise _no_image(image, text) from error
         text = f'Container image "{image}" already present on machine'
         self._tell(NORMAL, "Pulled", text)
         self._tell(NORMAL, "Created", f"Created container: {self._container['name']}")
-        try:
-            return await self._world.runner.start(attempt)
-        except StartError as error:
-            reason = error.reason or error.status_reason
-            if reason.startswith("CannotCreateContainerError"):
-                raise _CannotStartError("CreateContainerError", reason, "Failed") from error
-            raise
+        return await self._kubelet.runner.start(attempt)
 
     def _spec(self, image: str) -> AttemptSpec:
         """Return what the runner starts.
@@ -312,11 +366,11 @@ class PodRun:
         Raises:
             _CannotStartError: A Secret does not exist, or a volume cannot be mounted.
         """
-        pod = self._world.store.get(POD, *self._key) or self._pod
+        pod = self._kubelet.store.get(POD, *self._key) or self._pod
         try:
             if self._volumes is None:
-                self._volumes = Volumes(pod, self._world.claims)
-            container = Container(self._world.store, pod)
+                self._volumes = Volumes(pod, self._kubelet.claims)
+            container = Container(self._kubelet.store, pod)
         except MountError as error:
             text = str(error)
             raise _CannotStartError(pod_status.CREATING, text, "FailedMount") from error
@@ -337,20 +391,20 @@ class PodRun:
             in_aws=False,
             mounts=self._volumes.mounts,
             host=self._volumes.host,
-            output=self._world.logs.open(self._uid).write,
+            output=self._kubelet.logs.open(self._uid).write,
         )
 
     def _write(self, change: Change) -> None:
         if self._lost:
             return
-        there = self._world.store.get(POD, *self._key)
+        there = self._kubelet.store.get(POD, *self._key)
         if there is not None and there["metadata"]["uid"] == self._uid:
-            self._world.store.update(POD, {**there, "status": change(there)})
+            self._kubelet.store.update(POD, {**there, "status": change(there)})
 
     def _tell(self, kind: str, reason: str, message: str) -> None:
         field = f"spec.containers{{{self._container['name']}}}"
         if not self._lost:
-            self._world.recorder.tell(self._pod, kind, reason, message, field)
+            self._kubelet.recorder.tell(self._pod, kind, reason, message, field)
 
 
 async def _kill_started(preparing: asyncio.Future[Running]) -> None:
@@ -363,116 +417,3 @@ async def _kill_started(preparing: asyncio.Future[Running]) -> None:
 
 def _no_image(image: str, why: str) -> _CannotStartError:
     return _CannotStartError("ErrImagePull", f'Failed to pull image "{image}": {why}', "Failed")
-
-
-def _exec(error: StartError) -> str:
-    """Return what is wrong with a command, in the words of who runs it."""
-    reason = error.reason or error.status_reason
-    _, found, text = reason.partition("exec: ")
-    return f"{found}{text}: unknown" if found else reason.removeprefix(f"{_NOT_STARTED}: ")
-
-
-class Images:
-    """Images that tests have made unavailable."""
-
-    def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-
-    def withhold(self, image: str, heals_after: float | None) -> None:
-        """Let an image not be pulled, for so many seconds; forever where it is None."""
-        self._until[image] = time.monotonic() + (
-            float("inf") if heals_after is None else heals_after
-        )
-
-    def objection(self, image: str) -> str:
-        """Return why an image cannot be pulled; nothing where it can."""
-        if time.monotonic() >= self._until.get(image, 0.0):
-            return ""
-        return (
-            f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": '
-            "pull access denied, repository does not exist or may require authorization: server "
-            "message: insufficient_scope: authorization failed"
-        )
-
-
-# --- Kubelets: they run the pods that are bound to their nodes ----------------------------------
-#
-# All nodes are this machine: one object runs the pods of all.
-#
-# Source:
-#     https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/
-
-
-class Kubelet:
-    """Runs pods, and ends them when they are deleted."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._runs: dict[str, PodRun] = {}  # by UID
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._nodes: dict[str, str] = {}  # UID -> node
-        self._lost: set[str] = set()
-        self._closed = False
-
-    def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
-        """Take in a change of the store."""
-        if kind is not POD or self._closed:
-            return
-        meta = document["metadata"]
-        uid, run = meta["uid"], self._runs.get(meta["uid"])
-        if change == "DELETED":
-            if run is not None:
-                run.stop(0.0)
-            self._world.logs.forget(uid)
-        elif run is not None:
-            if "deletionTimestamp" in meta:
-                run.stop(meta.get("deletionGracePeriodSeconds") or 0.0)
-        elif self._is_new(document):
-            self._begin(document)
-
-    def run_of(self, uid: str) -> PodRun | None:
-        """Return what runs a pod; None where it does not run."""
-        return self._runs.get(uid)
-
-    def evict(self, uid: str, final: Change) -> None:
-        """End a pod at once, with a status of the node's."""
-        run = self._runs.get(uid)
-        if run is not None:
-            run.stop(0.0, final)
-
-    def lose(self, node: str) -> None:
-        """Have a node answer no more: what runs there is gone, and nobody says so."""
-        self._lost.add(node)
-        for uid, run in self._runs.items():
-            if self._nodes[uid] == node:
-                run.lose()
-
-    def find(self, node: str) -> None:
-        """Have a node answer again."""
-        self._lost.discard(node)
-
-    async def close(self) -> None:
-        """Kill what runs, and start nothing any more."""
-        self._closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _is_new(self, pod: dict[str, Any]) -> bool:
-        node = pod["spec"].get("nodeName")
-        return bool(node) and node not in self._lost and not pod_status.is_over(pod)
-
-    def _begin(self, pod: dict[str, Any]) -> None:
-        uid = pod["metadata"]["uid"]
-        run = self._runs[uid] = PodRun(self._world, pod)
-        self._nodes[uid] = pod["spec"]["nodeName"]
-        task = asyncio.get_running_loop().create_task(self._run(uid, run))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self, uid: str, run: PodRun) -> None:
-        try:
-            await run.run()
-        finally:
-            del self._runs[uid], self._nodes[uid]

@@ -12,6 +12,7 @@ validation and rights are in `farcall_local.kubernetes.resources`, garbage colle
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 import uuid
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-#: Changes of one kind that are remembered at least; at most twice as many are.
-HISTORY = 20_000
+#: Minimum number of changes in the history; the maximum is twice as many.
+HISTORY = 40_000
 
 #: What the random end of a generated name is made of: nothing that could be read as a word.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -44,13 +45,15 @@ class Change(NamedTuple):
     """One change of one object.
 
     Attributes:
-        version: The resourceVersion it has made.
+        version: Its resourceVersion.
+        kind: Kind of the object.
         type: ``ADDED``, ``MODIFIED`` or ``DELETED``.
         document: The object after it; of a deleted one what it was last.
         before: The object before it, None if it was not there.
     """
 
     version: int
+    kind: Kind
     type: str
     document: Document
     before: Document | None
@@ -73,10 +76,9 @@ class Store:
     def __init__(self) -> None:
         self.version = 1
         self._objects: dict[Kind, dict[tuple[str, str], Document]] = {}
-        self._history: dict[Kind, list[Change]] = {}
-        self._forgotten: dict[Kind, int] = {}
+        self._history: list[Change] = []
         self.compacted = 0
-        self._watches: dict[Kind, set[Watch]] = {}
+        self._watches: set[Watch] = set()
         self._subscribers: list[Subscriber] = []
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
@@ -204,7 +206,7 @@ class Store:
 
     def watch(self, kind: Kind, since: int) -> Watch:
         """Open a watch of a kind from a resourceVersion on, a context manager."""
-        return Watch(self, kind, since, self._watches.setdefault(kind, set()))
+        return Watch(self, kind, since, self._watches)
 
     def since(self, kind: Kind, version: int) -> Changes:
         """Return the changes of a kind after a version.
@@ -212,25 +214,22 @@ class Store:
         Raises:
             ExpiredError: They are no longer remembered.
         """
-        oldest = max(self._forgotten.get(kind, 0), self.compacted)
-        if version < oldest:
-            raise ExpiredError(f"too old resource version: {version} ({oldest})")
-        history = self._history.get(kind, [])
-        return history[bisect_right(history, version, key=_version) :]
+        if version < self.compacted:
+            raise ExpiredError(f"too old resource version: {version} ({self.compacted})")
+        found = self._history[bisect_right(self._history, version, key=_version) :]
+        return [change for change in found if change.kind is kind]
 
     def compact(self) -> None:
         """Forget all changes: watches and lists from an older version are refused from now on.
 
-        It leaves a version behind that no object has, so that whoever has listed everything just
-        now has to list again, too. Watches that are open and have told everything go on.
+        No object has the new version, so a client that has just listed everything has to list
+        again, too. Open watches that are up to date go on.
         """
         self.version += 1
         self.compacted = self.version
-        told = {kind: changes[-1].version for kind, changes in self._history.items() if changes}
-        for kind, watches in self._watches.items():
-            for watch in watches:
-                if watch.at >= told.get(kind, 0):
-                    watch.at = self.version
+        for watch in self._watches:
+            if not watch.news.is_set():
+                watch.at = self.version
         self._history.clear()
 
     def _of(self, kind: Kind) -> dict[tuple[str, str], Document]:
@@ -271,31 +270,34 @@ class Store:
         return last
 
     def _tell(self, type_: str, kind: Kind, document: Document, before: Document | None) -> None:
-        history = self._history.setdefault(kind, [])
-        history.append(Change(self.version, type_, document, before))
-        if len(history) > 2 * HISTORY:
-            self._forgotten[kind] = history[-HISTORY - 1].version
-            del history[:-HISTORY]
-        for watch in self._watches.get(kind, ()):
-            watch.news.set()
+        self._history.append(Change(self.version, kind, type_, document, before))
+        if len(self._history) > 2 * HISTORY:
+            self.compacted = self._history[-HISTORY - 1].version
+            del self._history[:-HISTORY]
+        for watch in self._watches:
+            if watch.kind is kind:
+                watch.news.set()
         for subscriber in list(self._subscribers):
             subscriber(type_, kind, document, before)
 
 
 class Watch:
-    """What happens to the objects of one kind, for one who asks again and again.
+    """Changes of the objects of one kind.
 
     Attributes:
-        at: The version up to which everything was told.
-        news: Set when there is more.
+        kind: The kind.
+        at: Version up to which changes were returned.
+        news: Set if there may be more.
     """
 
     def __init__(self, store: Store, kind: Kind, at: int, all_: set[Watch]) -> None:
+        self.kind = kind
         self.at = at
         self.news = asyncio.Event()
         self._store = store
-        self._kind = kind
         self._all = all_
+        if at < store.version:
+            self.news.set()
 
     def __enter__(self) -> Self:
         self._all.add(self)
@@ -305,21 +307,16 @@ class Watch:
         self._all.discard(self)
 
     async def changes(self, timeout_s: float | None = None) -> Changes:
-        """Return what has happened since the last call, once there is something.
+        """Return the changes since the last call, as soon as there are any.
 
         Raises:
-            ExpiredError: It is no longer remembered.
+            ExpiredError: The history does not reach back that far.
         """
-        found = self._store.since(self._kind, self.at)
-        if not found:
-            self.news.clear()
-            try:
-                await asyncio.wait_for(self.news.wait(), timeout_s)
-            except asyncio.TimeoutError:
-                return []
-            found = self._store.since(self._kind, self.at)
-        if found:
-            self.at = found[-1].version
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.news.wait(), timeout_s)
+        self.news.clear()
+        found = self._store.since(self.kind, self.at)
+        self.at = self._store.version
         return found
 
 

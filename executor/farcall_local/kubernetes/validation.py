@@ -104,9 +104,13 @@ def _job(job: Document) -> Iterator[Cause]:
 
 
 def _pod(spec: Document, path: str) -> Iterator[Cause]:
-    if not spec.get("containers"):
+    containers = spec.get("containers") or []
+    if not containers:
         yield required(f"{path}.containers")
-    for at, each in enumerate(spec.get("containers", ())):
+    if len(containers) > 1 or spec.get("initContainers"):
+        why = "farcall's local Kubernetes emulator runs pods of one container"
+        yield invalid(f"{path}.containers", [each.get("name") for each in containers], why)
+    for at, each in enumerate(containers):
         for name in ("name", "image"):
             if not each.get(name):
                 yield required(f"{path}.containers[{at}].{name}")

@@ -341,7 +341,7 @@ class LocalServer(Controls):
         if self._kubernetes is None:
             message = "There is no Kubernetes: start(kubernetes=True)."
             return Response(400, {"message": message}, "ClientException")
-        call = self._kubernetes.call(document["call"], document["arguments"])
+        call = self._kubernetes.call(**document)
         try:
             answer = asyncio.run_coroutine_threadsafe(call, self._loop).result()
         except ValueError as error:

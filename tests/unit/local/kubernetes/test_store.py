@@ -152,7 +152,7 @@ async def test_a_watch_begins_after_a_version_and_goes_on(store):
     store.create(JOB, named("b"))
     store.create(POD, named("d"))
     with store.watch(JOB, since) as watch:
-        [(_, kind, found, before)] = await watch.changes()
+        [(_, _, kind, found, before)] = await watch.changes()
         assert (kind, found["metadata"]["name"], before) == ("ADDED", "b", None)
         later = asyncio.ensure_future(watch.changes())
         await asyncio.sleep(0)
