@@ -8,9 +8,12 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farcall_local.kubernetes.kinds import Kind
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Cause(NamedTuple):
@@ -79,44 +82,43 @@ class ForbiddenError(StatusError):
     reason = "Forbidden"
 
 
-class NotFoundError(StatusError):
+class _NameError(StatusError):
+    """A refusal because of an object's name."""
+
+    text = ""
+
+    @classmethod
+    def of(cls, kind: Kind, name: str) -> Self:
+        """Return the refusal for an object's name."""
+        text = cls.text.format(f'{kind.resource} "{name}"')
+        return cls(text, name=name, group=kind.group, kind=kind.plural)
+
+
+class NotFoundError(_NameError):
     """The object or path does not exist."""
 
     code = 404
     reason = "NotFound"
-
-    @classmethod
-    def of(cls, kind: Kind, name: str) -> NotFoundError:
-        """Return the refusal for an object's name."""
-        return cls(f'{kind.resource} "{name}" not found', **_named(kind, name))
+    text = "{} not found"
 
 
-class AlreadyExistsError(StatusError):
+class AlreadyExistsError(_NameError):
     """The name is taken."""
 
     code = 409
     reason = "AlreadyExists"
-
-    @classmethod
-    def of(cls, kind: Kind, name: str) -> AlreadyExistsError:
-        """Return the refusal for an object's name."""
-        return cls(f'{kind.resource} "{name}" already exists', **_named(kind, name))
+    text = "{} already exists"
 
 
-class ConflictError(StatusError):
+class ConflictError(_NameError):
     """The object has changed since the sender read it."""
 
     code = 409
     reason = "Conflict"
-
-    @classmethod
-    def of(cls, kind: Kind, name: str) -> ConflictError:
-        """Return the refusal for an object's name."""
-        return cls(
-            f'Operation cannot be fulfilled on {kind.resource} "{name}": the object has been '
-            "modified; please apply your changes to the latest version and try again",
-            **_named(kind, name),
-        )
+    text = (
+        "Operation cannot be fulfilled on {}: the object has been modified; please apply your "
+        "changes to the latest version and try again"
+    )
 
 
 class ExpiredError(StatusError):
@@ -153,7 +155,9 @@ class InvalidError(StatusError):
         of_kind = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
         return cls(
             f'{of_kind} "{name}" is invalid: {text}',
-            **{**_named(kind, name), "kind": kind.kind},
+            name=name,
+            group=kind.group,
+            kind=kind.kind,
             causes=[cause._asdict() for cause in causes],
         )
 
@@ -168,7 +172,3 @@ class TooManyRequestsError(StatusError):
         super().__init__(
             "Too many requests, please try again later.", retryAfterSeconds=retry_after_s
         )
-
-
-def _named(kind: Kind, name: str) -> dict[str, str]:
-    return {"name": name, "group": kind.group, "kind": kind.plural}

@@ -59,11 +59,6 @@ _TOO_OFTEN = Finish(
 _TOO_LONG = Finish(
     "FailureTarget", "DeadlineExceeded", "Job was active longer than specified deadline"
 )
-_TOO_MANY_INDEXES = Finish(
-    "FailureTarget",
-    "MaxFailedIndexesExceeded",
-    "Job has exceeded the specified maximal number of failed indexes",
-)
 _FAILED_INDEXES = Finish("FailureTarget", "FailedIndexes", "Job has failed indexes")
 _COMPLETE = Finish(
     "SuccessCriteriaMet", "CompletionsReached", "Reached expected number of succeeded pods"
@@ -241,11 +236,10 @@ class JobController:
             return _TOO_OFTEN
         if self._is_past_deadline(job, pods):
             return _TOO_LONG
-        if "backoffLimitPerIndex" in spec and pods.failed_indexes:
-            if len(pods.failed_indexes) > spec.get("maxFailedIndexes", spec["completions"]):
-                return _TOO_MANY_INDEXES
-            if len(pods.failed_indexes) + pods.succeeded >= spec["completions"]:
-                return _FAILED_INDEXES
+        if pods.failed_indexes and (
+            len(pods.failed_indexes) + pods.succeeded >= spec["completions"]
+        ):
+            return _FAILED_INDEXES
         return _succeeds_early(job, pods)
 
     def _is_past_deadline(self, job: dict[str, Any], pods: JobPods) -> bool:

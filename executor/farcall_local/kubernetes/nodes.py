@@ -16,22 +16,14 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from farcall_local import names
 from farcall_local.kubernetes import pod_status
 from farcall_local.kubernetes.store import timestamp
 
 #: Name of the first node, and the maximum number of pods on a node.
 NAME, MAX_PODS = "farcall-local", 110
-VERSION = "v1.36.2"
 
 _ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
 """Kubernetes' name of a processor, by the system's name."""
-
-#: Required fields of nodeInfo that the emulator leaves empty.
-_UNKNOWN = (
-    *("machineID", "systemUUID", "bootID", "kernelVersion", "osImage"),
-    *("containerRuntimeVersion", "kubeProxyVersion", "architecture"),
-)
 
 
 def node(
@@ -64,15 +56,6 @@ def node(
             "capacity": has,
             "allocatable": has,
             "conditions": [{**ready, "lastHeartbeatTime": timestamp()}],
-            "addresses": [
-                {"type": "InternalIP", "address": names.NODE_ADDRESS},
-                {"type": "Hostname", "address": name},
-            ],
-            "nodeInfo": {
-                **dict.fromkeys(_UNKNOWN, ""),
-                "kubeletVersion": VERSION,
-                "operatingSystem": "linux",
-            },
         },
     }
 
@@ -103,21 +86,17 @@ _SUFFIXES = {
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([a-zA-Z]{0,2})")
 
 
-def parse(quantity: Any) -> Decimal:
-    """Return a quantity's value.
-
-    Raises:
-        ValueError: It is not a quantity.
-    """
-    found = _QUANTITY.fullmatch(str(quantity))
-    if found is None or found[2] not in _SUFFIXES:
-        raise ValueError(f"{quantity!r} is no quantity such as 500m, 2 or 2Gi")
-    return Decimal(found[1]) * _SUFFIXES[found[2]]
+def is_quantity(text: Any) -> bool:
+    """Return whether a value is a quantity."""
+    found = _QUANTITY.fullmatch(str(text))
+    return found is not None and found[2] in _SUFFIXES
 
 
 def amount(resource: str, quantity: Any) -> int:
     """Return the amount of a resource: thousandths of cpu, else whole units."""
-    value = parse(quantity)
+    found = _QUANTITY.fullmatch(str(quantity))
+    assert found is not None  # noqa: S101 - the schema has checked it
+    value = Decimal(found[1]) * _SUFFIXES[found[2]]
     return math.ceil(value * 1000 if resource == "cpu" else value)
 
 

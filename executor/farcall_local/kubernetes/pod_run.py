@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from farcall_local.kubernetes import nodes, pod_status
+from farcall_local.kubernetes.containers import CannotStartError, Container, Volumes
 from farcall_local.kubernetes.errors import NotFoundError
 from farcall_local.kubernetes.kinds import POD, Kind
 from farcall_local.kubernetes.log_answers import PodLogs
-from farcall_local.kubernetes.pod_environment import ConfigError, Container
 from farcall_local.kubernetes.pod_template import failures_of
-from farcall_local.kubernetes.pod_volumes import MountError, Volumes
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.timing import Timing, doubled
@@ -137,16 +136,6 @@ class Kubelet:
             await run.run()
         finally:
             del self._runs[uid]
-
-
-class _CannotStartError(Exception):
-    """A container's state in which it waits, with its reason and message."""
-
-    def __init__(self, reason: str, message: str, event: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-        self.event = event
 
 
 class PodRun:
@@ -321,12 +310,12 @@ class PodRun:
         while True:
             try:
                 return await self._start()
-            except _CannotStartError as error:
+            except CannotStartError as error:
                 pause = doubled(self._kubelet.timing.pull_s, failures)
                 failures += 1
                 await self._bear(error, pause)
 
-    async def _bear(self, error: _CannotStartError, pause: float) -> None:
+    async def _bear(self, error: CannotStartError, pause: float) -> None:
         """Tell why the container does not start, and wait before it is tried again."""
         self._tell(WARNING, error.event, error.message)
         if error.event == "Failed":
@@ -364,19 +353,12 @@ class PodRun:
         """Return what the runner starts.
 
         Raises:
-            _CannotStartError: A Secret does not exist, or a volume cannot be mounted.
+            CannotStartError: A Secret does not exist, or a volume cannot be mounted.
         """
         pod = self._kubelet.store.get(POD, *self._key) or self._pod
-        try:
-            if self._volumes is None:
-                self._volumes = Volumes(pod, self._kubelet.claims)
-            container = Container(self._kubelet.store, pod)
-        except MountError as error:
-            text = str(error)
-            raise _CannotStartError(pod_status.CREATING, text, "FailedMount") from error
-        except ConfigError as error:
-            text = str(error)
-            raise _CannotStartError("CreateContainerConfigError", text, "Failed") from error
+        if self._volumes is None:
+            self._volumes = Volumes(pod, self._kubelet.claims)
+        container = Container(self._kubelet.store, pod)
         security = self._container.get("securityContext") or {}
         return AttemptSpec(
             job_id=self._key[1],
@@ -415,5 +397,5 @@ async def _kill_started(preparing: asyncio.Future[Running]) -> None:
         await running.wait()
 
 
-def _no_image(image: str, why: str) -> _CannotStartError:
-    return _CannotStartError("ErrImagePull", f'Failed to pull image "{image}": {why}', "Failed")
+def _no_image(image: str, why: str) -> CannotStartError:
+    return CannotStartError("ErrImagePull", f'Failed to pull image "{image}": {why}')

@@ -7,7 +7,6 @@ Sources:
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from farcall_local import names
@@ -76,9 +75,7 @@ def _begun(pod: dict[str, Any], phase: str) -> dict[str, Any]:
     before = dict(pod.get("status") or {})
     begun = {
         "hostIP": address,
-        "hostIPs": [{"ip": address}],
         "podIP": address,
-        "podIPs": [{"ip": address}],
         "startTime": timestamp(),
         "conditions": [],
     }
@@ -113,23 +110,15 @@ def _state(pod: dict[str, Any]) -> dict[str, Any]:
 
 def _container(pod: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     document = pod["spec"]["containers"][0]
-    digest = hashlib.sha256(pod["metadata"]["uid"].encode()).hexdigest()
-    found = {
+    return {
         "name": document["name"],
-        "image": document.get("image", ""),
-        "imageID": "",
+        "image": document["image"],
+        "imageID": "" if "waiting" in state else document["image"],
         "ready": "running" in state,
         "started": "running" in state,
         "restartCount": 0,
         "state": state,
-        "lastState": {},
     }
-    if "waiting" not in state:
-        found["containerID"] = f"containerd://{digest}"
-        found["imageID"] = document.get("image", "")
-        if "terminated" in state:
-            state["terminated"]["containerID"] = found["containerID"]
-    return found
 
 
 def found(document: dict[str, Any], kind: str) -> dict[str, Any] | None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from farcall_local.kubernetes import defaults, schema, selectors, validation
@@ -27,9 +26,6 @@ from farcall_local.kubernetes.kinds import NAMESPACE, POD, Kind, Target
 from farcall_local.kubernetes.store import Store, generated_name, timestamp
 
 Document = dict[str, Any]
-
-#: Maximum number of lists whose further pages are kept.
-PAGES = 256
 
 JSON = "application/json"
 _PATCH = "application/merge-patch+json"
@@ -61,27 +57,11 @@ class Asked:
         return self.query.get("dryRun") == "All"
 
 
-@dataclass
-class Answer:
-    """A response.
-
-    Attributes:
-        status: HTTP status.
-        document: The object, list or Status.
-        warnings: Texts of the headers ``Warning``.
-    """
-
-    status: int
-    document: Document
-    warnings: list[str] = field(default_factory=list)
-
-
 class Resources:
     """The objects of a store, as requests read and change them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._pages: OrderedDict[str, tuple[int, list[Document]]] = OrderedDict()
         self._verbs = {
             "create": self._create,
             "get": self._get,
@@ -90,8 +70,8 @@ class Resources:
             "delete": self._delete,
         }
 
-    def answer(self, asked: Asked) -> Answer:
-        """Carry out a request.
+    def answer(self, asked: Asked) -> tuple[int, Document]:
+        """Carry out a request; return the HTTP status and the object, list or Status.
 
         Raises:
             StatusError: It is refused.
@@ -115,8 +95,8 @@ class Resources:
 
         return selects
 
-    def _get(self, asked: Asked) -> Answer:
-        return Answer(200, self._found(asked.target))
+    def _get(self, asked: Asked) -> tuple[int, Document]:
+        return (200, self._found(asked.target))
 
     def _found(self, target: Target) -> Document:
         found = self._store.get(target.kind, target.namespace, target.name)
@@ -126,21 +106,26 @@ class Resources:
 
     # --- lists ------------------------------------------------------------------------------
 
-    def _list(self, asked: Asked) -> Answer:
-        limit = _number(asked.query, "limit")
-        token = asked.query.get("continue")
-        version, left = self._page(token) if token else self._first_page(asked)
+    def _list(self, asked: Asked) -> tuple[int, Document]:
+        target, limit = asked.target, _number(asked.query, "limit")
+        version, after = self._start(asked.query.get("continue"))
+        selects = self.selected(target, asked.query)
+        left = [
+            each
+            for each in self._store.list(target.kind, target.namespace)
+            if selects(each) and _place(each) > after
+        ]
         metadata: Document = {"resourceVersion": str(version)}
         shown = left[:limit] if limit else left
         if len(shown) < len(left):
-            metadata["continue"] = self._keep(version, left[len(shown) :])
+            metadata["continue"] = json.dumps([version, *_place(shown[-1])])
         kind = asked.target.kind
         # The list has the kind of its items.
         items = [
             {name: value for name, value in each.items() if name not in ("kind", "apiVersion")}
             for each in shown
         ]
-        return Answer(
+        return (
             200,
             {
                 "kind": f"{kind.kind}List",
@@ -150,31 +135,23 @@ class Resources:
             },
         )
 
-    def _first_page(self, asked: Asked) -> tuple[int, list[Document]]:
-        selects = self.selected(asked.target, asked.query)
-        documents = self._store.list(asked.target.kind, asked.target.namespace)
-        return self._store.version, [each for each in documents if selects(each)]
-
-    def _keep(self, version: int, rest: list[Document]) -> str:
-        token = uuid.uuid4().hex
-        self._pages[token] = version, rest
-        if len(self._pages) > PAGES:
-            self._pages.popitem(last=False)
-        return token
-
-    def _page(self, token: str) -> tuple[int, list[Document]]:
-        if token not in self._pages or self._pages[token][0] < self._store.compacted:
+    def _start(self, token: str | None) -> tuple[int, list[str]]:
+        """Return the version of a list, and the place of the last object on the page before."""
+        if not token:
+            return self._store.version, ["", ""]
+        version, *after = json.loads(token)
+        if version < self._store.compacted:
             raise ExpiredError(
                 "The provided continue parameter is too old to display a consistent list result. "
                 "You can start a new list without the continue parameter."
             )
-        return self._pages[token]
+        return version, after
 
     # --- changes ----------------------------------------------------------------------------
 
-    def _create(self, asked: Asked) -> Answer:
+    def _create(self, asked: Asked) -> tuple[int, Document]:
         target, kind = asked.target, asked.target.kind
-        document, warnings = _decoded(asked, _parsed(asked))
+        document = _parsed(asked)
         metadata = _new_metadata(target, document)
         if kind.has_status:
             document.pop("status", None)
@@ -185,18 +162,19 @@ class Resources:
         if kind is POD:
             document = admit_pod(self._store, document)
         if not asked.is_dry:
-            return Answer(201, self._store.create(kind, document), warnings)
+            return (201, self._store.create(kind, document))
         if self._store.get(kind, target.namespace, metadata["name"]):
             raise AlreadyExistsError.of(kind, metadata["name"])
         made = {**document, "metadata": {**metadata, "creationTimestamp": timestamp()}}
-        return Answer(201, made, warnings)
+        return (201, made)
 
-    def _patch(self, asked: Asked) -> Answer:
+    def _patch(self, asked: Asked) -> tuple[int, Document]:
         kind = asked.target.kind
         if asked.content_type != _PATCH:
             raise UnsupportedMediaTypeError(_PATCH)
         there = self._found(asked.target)
-        document, warnings = _decoded(asked, _merged(there, _json(asked.body)))
+        document = _merged(there, _json(asked.body))
+        schema.check(kind, document)
         metadata = {**document["metadata"]}
         for name in ("uid", "name", "namespace", "generation", "creationTimestamp"):
             metadata.pop(name, None)
@@ -207,9 +185,9 @@ class Resources:
             document["status"] = there.get("status", {})
         document = defaults.fill(kind, document)
         _refuse(kind, metadata, validation.check(kind, document, there))
-        return Answer(200, self._store.update(kind, document), warnings)
+        return (200, self._store.update(kind, document))
 
-    def _delete(self, asked: Asked) -> Answer:
+    def _delete(self, asked: Asked) -> tuple[int, Document]:
         target, options = asked.target, _json(asked.body) if asked.body.strip() else {}
         policy, grace = (
             options.get(name, asked.query.get(name))
@@ -222,7 +200,7 @@ class Resources:
             )
         there = self._found(target)
         if asked.is_dry or options.get("dryRun"):
-            return Answer(200, there)
+            return (200, there)
         last = self._store.delete(
             target.kind,
             target.namespace,
@@ -231,8 +209,8 @@ class Resources:
         )
         still_there = self._store.get(target.kind, target.namespace, target.name)
         if still_there or target.kind is POD:
-            return Answer(200, last)
-        return Answer(200, _success(target.kind, last))
+            return (200, last)
+        return (200, _success(target.kind, last))
 
 
 def _parsed(asked: Asked) -> Document:
@@ -247,21 +225,8 @@ def _parsed(asked: Asked) -> Document:
             f"the API version in the data ({found['apiVersion']}, {found['kind']}) does not match "
             f"the expected API version ({kind.api_version}, {kind.kind})"
         )
-    return found
-
-
-def _decoded(asked: Asked, given: Document) -> tuple[Document, list[str]]:
-    """Return a document with its known fields, and warnings about the others."""
-    kind, level = asked.target.kind, asked.query.get("fieldValidation") or "Warn"
-    document, paths = schema.decode(kind, given)
-    document.setdefault("metadata", {})
-    unknown = [f'unknown field "{path}"' for path in paths]
-    if unknown and level == "Strict":
-        raise BadRequestError(
-            f'{kind.kind} in version "v1" cannot be handled as a {kind.kind}: '
-            f"strict decoding error: {', '.join(unknown)}"
-        )
-    return document, unknown if level == "Warn" else []
+    schema.check(kind, found)
+    return {**found, "metadata": found.get("metadata") or {}}
 
 
 def _merged(document: Any, patch: Any) -> Any:
@@ -330,3 +295,8 @@ def _number(query: Mapping[str, str], name: str) -> int:
     if not text.isdigit():
         raise BadRequestError(f'{name}: Invalid value: "{text}": it is not a number')
     return int(text)
+
+
+def _place(document: Document) -> list[str]:
+    metadata = document["metadata"]
+    return [metadata.get("namespace", ""), metadata["name"]]

@@ -4,8 +4,7 @@
 type of each field: ``int32``, ``string``, ``#core.v1.PodSpec``, ``{}string`` for a map,
 ``[]string`` for a list.
 
-Unknown fields are dropped and reported as ``fieldValidation`` requests. A value of another type is
-always refused.
+Unknown fields are always refused, as with ``fieldValidation=Strict``.
 
 Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation
 """
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,60 +41,47 @@ def definitions() -> dict[str, dict[str, str]]:
     return found
 
 
-def decode(kind: Kind, document: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return a document without unknown fields and nulls, and the paths of unknown fields.
+def check(kind: Kind, document: Any) -> None:
+    """Check that a document has only the fields of its kind, with values of their types.
 
     Raises:
-        BadRequestError: A value has another type than its field.
+        BadRequestError: It has not.
     """
-    unknown: list[str] = []
     group = kind.group.partition(".")[0] or "core"
-    try:
-        found: dict[str, Any] = _value(f"#{group}.v1.{kind.kind}", document, "", unknown)
-    except ValueError as error:
+    wrong = ", ".join(_wrong(f"#{group}.v1.{kind.kind}", document, ""))
+    if wrong:
         raise BadRequestError(
-            f'{kind.kind} in version "v1" cannot be handled as a {kind.kind}: {error}'
-        ) from None
-    return found, sorted(unknown)
+            f'{kind.kind} in version "v1" cannot be handled as a {kind.kind}: '
+            f"strict decoding error: {wrong}"
+        )
 
 
-def _value(type_: str, value: Any, path: str, unknown: list[str]) -> Any:
-    if type_[0] == "[":
-        _expect(list, value, "array", path)
-        return [_value(type_[2:], each, f"{path}[{at}]", unknown) for at, each in enumerate(value)]
-    if type_[0] not in "#{":
-        return _simple(type_, value, path)
-    _expect(dict, value, "object", path)
-    fields = definitions()[type_[1:]] if type_[0] == "#" else dict.fromkeys(value, type_[2:])
-    made = {}
+def _wrong(type_: str, value: Any, path: str) -> Iterator[str]:
+    """Yield what is wrong with a value."""
+    if not _fits(type_, value):
+        shown = type(value).__name__
+        yield f"json: cannot unmarshal {shown} into Go struct field {path} of type {type_}"
+    elif type_ == "quantity" and not nodes.is_quantity(value):
+        yield f"{value!r} is no quantity such as 500m, 2 or 2Gi"
+    elif type_[0] == "[":
+        for at, each in enumerate(value):
+            yield from _wrong(type_[2:], each, f"{path}[{at}]")
+    elif type_[0] == "{":
+        yield from _wrong_fields(dict.fromkeys(value, type_[2:]), value, path)
+    elif type_[0] == "#":
+        yield from _wrong_fields(definitions()[type_[1:]], value, path)
+
+
+def _fits(type_: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return type_ in ("boolean", "any")
+    return isinstance(value, _TYPES.get(type_) or (list if type_[0] == "[" else dict))
+
+
+def _wrong_fields(fields: dict[str, str], value: dict[str, Any], path: str) -> Iterator[str]:
     for name, each in value.items():
-        where = f"{path}.{name}" if path else name
+        where = f"{path}.{name}".lstrip(".")
         if name not in fields:
-            unknown.append(where)
+            yield f'unknown field "{where}"'
         elif each is not None:
-            inner = _value(fields[name], each, where, unknown)
-            if inner or fields[name][0] not in "[{":  # an empty list or map is like none
-                made[name] = inner
-    return made
-
-
-def _simple(type_: str, value: Any, path: str) -> Any:
-    _expect(_TYPES[type_], value, type_, path)
-    if isinstance(value, bool) and type_ not in ("boolean", "any"):
-        raise _mismatch(value, type_, path)
-    if type_ == "quantity":
-        nodes.parse(value)
-        return str(value)
-    return value
-
-
-def _expect(types: type | tuple[type, ...], value: Any, wanted: str, path: str) -> None:
-    if not isinstance(value, types):
-        raise _mismatch(value, wanted, path)
-
-
-def _mismatch(value: Any, wanted: str, path: str) -> ValueError:
-    shown = type(value).__name__
-    return ValueError(
-        f"json: cannot unmarshal {shown} into Go struct field {path} of type {wanted}"
-    )
+            yield from _wrong(fields[name], each, where)

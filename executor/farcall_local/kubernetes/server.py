@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import Any
 
 from aiohttp import web
 
@@ -21,7 +20,7 @@ from farcall_local.kubernetes.faults import Faults
 from farcall_local.kubernetes.kinds import POD, Target
 from farcall_local.kubernetes.log_answers import PodLogs, send_log
 from farcall_local.kubernetes.place import Place
-from farcall_local.kubernetes.resources import Answer, Asked, Resources
+from farcall_local.kubernetes.resources import Asked, Resources
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.watching import Watching
 
@@ -111,28 +110,19 @@ class ApiServer:
         self._access.check(user, target, has_roles=has_roles)
         if target.subresource == "log":
             pod = Asked(Target("get", POD, target.namespace, target.name), {})
-            return await send_log(self._logs, request, self._resources.answer(pod).document)
+            return await send_log(self._logs, request, self._resources.answer(pod)[1])
         as_table = tables.is_wanted(request.headers.get("Accept", ""))
         if target.verb == "watch":
             selects = self._resources.selected(target, query)
             watching = Watching(self._store, target, query, selects, as_table=as_table)
             with self.faults.watching(request):
                 return await watching.send(request)
-        answer = self._resources.answer(Asked(target, query, request.content_type, body))
+        status, document = self._resources.answer(Asked(target, query, request.content_type, body))
         if target.verb == "create" and query.get("dryRun") != "All":
             self.faults.lose(request)
-        return _shown(answer, target, as_table=as_table)
-
-
-def _shown(answer: Answer, target: Target, *, as_table: bool) -> web.Response:
-    document: dict[str, Any] = answer.document
-    if as_table:
-        document = tables.render(target.kind, document)
-    response = web.json_response(document, status=answer.status)
-    for warning in answer.warnings:
-        escaped = warning.replace("\\", "\\\\").replace('"', '\\"')
-        response.headers.add("Warning", f'299 - "{escaped}"')
-    return response
+        if as_table:
+            document = tables.render(target.kind, document)
+        return web.json_response(document, status=status)
 
 
 def _refusal(error: StatusError) -> web.Response:

@@ -1,10 +1,13 @@
-"""Environment and arguments of a pod's container, as a kubelet makes them of its document.
+"""Environment, arguments and volumes of a pod's container, as a kubelet makes them.
 
-Names that a headless Service would give to pods are replaced by this machine's address: the
-emulator has no DNS, and all pods share this machine's network.
+A volume is a folder of this machine: a process sees the folder itself, where a variable names the
+mount's path (`farcall_local.runners.process`), and a container has it mounted. Names that a
+headless Service would give to pods are replaced by this machine's address: the emulator has no
+DNS, and all pods share this machine's network.
 
 Sources:
     https://kubernetes.io/docs/tasks/inject-data-application/
+    https://kubernetes.io/docs/concepts/storage/volumes/
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#environment-variables
     https://github.com/kubernetes/kubernetes/blob/v1.36.2/third_party/forked/golang/expansion/expand.go
 """
@@ -13,19 +16,39 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from farcall_local import names
 from farcall_local.kubernetes.kinds import SECRET
 from farcall_local.kubernetes.store import Store
+from farcall_local.runners import host_config
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\)|)")
 _OF_MAP = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 
-class ConfigError(Exception):
-    """A container cannot be created as its pod requires: CreateContainerConfigError."""
+class CannotStartError(Exception):
+    """A container cannot start.
+
+    Attributes:
+        reason: Reason for which it waits.
+        message: One sentence.
+        event: Reason of the event.
+    """
+
+    def __init__(self, reason: str, message: str, event: str = "Failed") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.event = event
+
+
+def _misconfigured(message: str) -> CannotStartError:
+    return CannotStartError("CreateContainerConfigError", message)
 
 
 class Container:
@@ -37,7 +60,7 @@ class Container:
         command: Its arguments.
 
     Raises:
-        ConfigError: A Secret, or a key of one, does not exist.
+        CannotStartError: A Secret, or a key of one, does not exist.
     """
 
     def __init__(self, store: Store, pod: dict[str, Any]) -> None:
@@ -77,13 +100,13 @@ class Container:
         values = self._secret(ref)
         if ref["key"] not in values:
             where = f"{self._pod['metadata']['namespace']}/{ref['name']}"
-            raise ConfigError(f"couldn't find key {ref['key']} in Secret {where}")
+            raise _misconfigured(f"couldn't find key {ref['key']} in Secret {where}")
         return values[ref["key"]]
 
     def _secret(self, ref: dict[str, Any]) -> dict[str, str]:
         found = self._store.get(SECRET, self._pod["metadata"]["namespace"], ref["name"])
         if found is None:
-            raise ConfigError(f'secret "{ref["name"]}" not found')
+            raise _misconfigured(f'secret "{ref["name"]}" not found')
         data = found.get("data") or {}
         return {
             name: base64.b64decode(value).decode(errors="replace") for name, value in data.items()
@@ -102,12 +125,12 @@ class Container:
             **dict.fromkeys(("status.hostIP", "status.podIP"), names.NODE_ADDRESS),
         }
         if path not in fields:
-            raise ConfigError(f"unsupported fieldPath: {path}")
+            raise _misconfigured(f"unsupported fieldPath: {path}")
         return str(fields[path])
 
 
-def _unsupported(source: dict[str, Any]) -> ConfigError:
-    return ConfigError(
+def _unsupported(source: dict[str, Any]) -> CannotStartError:
+    return _misconfigured(
         f"farcall's local Kubernetes emulator does not support variables from {', '.join(source)}"
     )
 
@@ -133,3 +156,66 @@ def _names(pod: dict[str, Any]) -> Callable[[str], str]:
     rest = rf"(?:\.{namespace}(?:\.svc(?:\.cluster\.local)?)?)?"
     pattern = re.compile(rf"(?<![\w.-])[a-z0-9-]+\.{re.escape(subdomain)}{rest}(?![\w-]|\.\w)")
     return lambda text: pattern.sub(names.NODE_ADDRESS, text)
+
+
+class Volumes:
+    """A pod's volumes.
+
+    Attributes:
+        mounts: Paths of this machine by their paths in the container.
+
+    Raises:
+        CannotStartError: The emulator does not support a volume.
+    """
+
+    def __init__(self, pod: dict[str, Any], claims: Path) -> None:
+        self._folder: str | None = None
+        self._points = pod["spec"]["containers"][0].get("volumeMounts") or ()
+        volumes = {each["name"]: each for each in pod["spec"].get("volumes") or ()}
+        self.mounts: dict[str, str] = {}
+        for point in self._points:
+            volume = volumes[point["name"]]
+            if "hostPath" in volume:
+                source = Path(volume["hostPath"]["path"])
+            elif "persistentVolumeClaim" in volume:
+                claim = volume["persistentVolumeClaim"]["claimName"]
+                source = claims / pod["metadata"]["namespace"] / claim
+                source.mkdir(parents=True, exist_ok=True)
+            elif "emptyDir" in volume:
+                source = self._made(volume["name"])
+            else:
+                raise CannotStartError(
+                    "ContainerCreating",
+                    f'MountVolume.SetUp failed for volume "{volume["name"]}" : farcall\'s local '
+                    "Kubernetes emulator has hostPath, emptyDir and persistentVolumeClaim only",
+                    "FailedMount",
+                )
+            self.mounts[point["mountPath"]] = str(source)
+
+    def remove(self) -> None:
+        """Delete the pod's own folders."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def host(self, _cpus: int) -> dict[str, Any]:
+        """Return docker's HostConfig for the container, which has no limits."""
+        return {
+            "NetworkMode": "host",
+            "LogConfig": {"Type": "none", "Config": {}},
+            "Mounts": [
+                host_config.bind(
+                    self.mounts[point["mountPath"]],
+                    point["mountPath"],
+                    read_only=bool(point.get("readOnly")),
+                )
+                for point in self._points
+            ],
+        }
+
+    def _made(self, name: str) -> Path:
+        if self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="farcall-volumes-")
+        folder = Path(self._folder, name)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)  # writable for any user of a container
+        return folder
