@@ -237,7 +237,7 @@ async def test_a_disruption_that_is_ignored_costs_no_attempt(world):
     )
     await world.running()
     first = world.pod()["metadata"]["name"]
-    world.cluster.preempt("a", 0)
+    world.cluster.preempt("a")
     await world.until(lambda: world.pods() and world.pod()["metadata"]["name"] != first)
     annotations = world.pod()["metadata"]["annotations"]
     assert annotations[pod_template.FAILURES] == "0"
@@ -310,7 +310,7 @@ async def test_a_pod_that_somebody_deletes_is_replaced(world):
 async def test_a_pod_that_is_evicted_has_a_reason_and_no_container_statuses(world):
     world.create(completions=1, command=FOR_EVER, backoffLimitPerIndex=0)
     await world.running()
-    world.cluster.evict("a", 0)
+    world.cluster.evict("a")
     await world.ended()
     status = world.pod()["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
@@ -321,7 +321,7 @@ async def test_a_pod_that_is_evicted_has_a_reason_and_no_container_statuses(worl
 async def test_a_pod_that_is_out_of_memory_says_so(world):
     world.create(completions=1, command=FOR_EVER, backoffLimitPerIndex=0)
     await world.running()
-    world.cluster.oom("a", 0)
+    world.cluster.oom("a")
     await world.ended()
     ended = _state(world.pod(), "terminated")
     assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")

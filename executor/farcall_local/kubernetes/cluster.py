@@ -14,17 +14,16 @@ from farcall_local.kubernetes import nodes, pod_status
 from farcall_local.kubernetes.errors import AlreadyExistsError, NotFoundError
 from farcall_local.kubernetes.garbage import Garbage
 from farcall_local.kubernetes.job_controller import JobController
-from farcall_local.kubernetes.kinds import JOB, NODE, POD, RESOURCE_QUOTA, Kind
+from farcall_local.kubernetes.kinds import NODE, POD, RESOURCE_QUOTA, Kind
 from farcall_local.kubernetes.pod_run import Kubelet
-from farcall_local.kubernetes.pod_template import index_of
 from farcall_local.kubernetes.recorder import NORMAL, WARNING
 from farcall_local.kubernetes.scheduler import Scheduler
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.timing import Timing
 from farcall_local.runners.runner import Runner
 
-#: Memory of the node that is there from the start: of processes nobody limits it.
-MEMORY = "1Ti"
+#: Namespace of the pods that tests act on.
+NAMESPACE = "default"
 
 _LOW_MEMORY = (
     "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52Mi. "
@@ -81,20 +80,9 @@ class Cluster:
         for part in (self._jobs, self._scheduler, self._garbage, self._kubelet):
             part.note(change, kind, document)
 
-    def add_node(
-        self,
-        name: str,
-        *,
-        cpu: float = 1,
-        memory: str = MEMORY,
-        gpus: int = 0,
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
+    def add_node(self, name: str, cpu: float = 1) -> None:
         """Add a node, or replace the node of that name. All nodes are this machine."""
-        has = {"cpu": f"{cpu:g}", "memory": memory}
-        if gpus:
-            has["nvidia.com/gpu"] = str(gpus)
-        document = nodes.node(name, has, labels)
+        document = nodes.node(name, cpu)
         self._kubelet.find(name)
         try:
             self._store.create(NODE, document)
@@ -133,24 +121,15 @@ class Cluster:
             self._disrupt(pod, "DeletionByTaintManager", _TAINTED)
         self._store.delete(NODE, "", nodes.NAME)
 
-    def evict(
-        self,
-        name: str,
-        index: int | None = None,
-        *,
-        namespace: str = "default",
-        api: bool = False,
-    ) -> None:
+    def evict(self, name: str, *, api: bool = False) -> None:
         """Evict a pod.
 
         Args:
-            name: Name of a pod or a Job.
-            index: Index of the Job's pod.
-            namespace: Its namespace.
+            name: Name of a pod or a Job, as in the other methods.
             api: Whether the eviction API deletes the pod, as in ``kubectl drain``; else its node
                 is low on memory, and the pod stays as Failed with the reason Evicted.
         """
-        pod = self._pod(name, index, namespace)
+        pod = self._pod(name)
         if api:
             self._disrupt(pod, "EvictionByEvictionAPI", _EVICTED_BY_API)
             return
@@ -165,24 +144,24 @@ class Cluster:
             run.stop(0.0, final)
         self._kubelet.recorder.tell(pod, WARNING, "Evicted", text)
 
-    def preempt(self, name: str, index: int | None = None, *, namespace: str = "default") -> None:
-        """Delete a pod as the scheduler does for one of a higher priority."""
-        pod = self._pod(name, index, namespace)
+    def preempt(self, name: str) -> None:
+        """Delete a pod as the scheduler does for a pod of a higher priority."""
+        pod = self._pod(name)
         node = pod["spec"].get("nodeName", "")
         self._kubelet.recorder.tell(pod, NORMAL, "Preempted", f"Preempted by a pod on node {node}")
         self._disrupt(pod, "PreemptionByScheduler", _PREEMPTED)
 
-    def oom(self, name: str, index: int | None = None, *, namespace: str = "default") -> None:
+    def oom(self, name: str) -> None:
         """Kill a pod's container as the kernel does when memory is used up: OOMKilled, 137."""
-        if run := self._kubelet.run_of(self._pod(name, index, namespace)):
+        if run := self._kubelet.run_of(self._pod(name)):
             run.oom()
 
-    def quota(self, hard: Mapping[str, str] | None, *, namespace: str = "default") -> None:
-        """Set a namespace's quota, such as ``{"pods": "2"}``; None removes it."""
+    def quota(self, hard: Mapping[str, str] | None) -> None:
+        """Set the namespace's quota, such as ``{"pods": "2"}``; None removes it."""
         with contextlib.suppress(NotFoundError):
-            self._store.delete(RESOURCE_QUOTA, namespace, "quota")
+            self._store.delete(RESOURCE_QUOTA, NAMESPACE, "quota")
         if hard is not None:
-            metadata = {"name": "quota", "namespace": namespace}
+            metadata = {"name": "quota", "namespace": NAMESPACE}
             self._store.create(RESOURCE_QUOTA, {"metadata": metadata, "spec": {"hard": hard}})
 
     def _disrupt(self, pod: dict[str, Any], reason: str, message: str) -> None:
@@ -190,23 +169,15 @@ class Cluster:
         self._store.update(POD, {**pod, "status": pod_status.disrupted(pod, reason, message)})
         self._store.delete(POD, meta["namespace"], meta["name"])
 
-    def _pod(self, name: str, index: int | None, namespace: str) -> dict[str, Any]:
-        """Return a pod by its name, or the newest that has not ended of a Job's index."""
-        pod = self._store.get(POD, namespace, name)
-        if pod is not None and index is None:
-            return pod
-        found = [
-            each
-            for each in self._store.list(POD, namespace)
-            if _job_of(each) == name
-            and (index is None or index_of(each) == index)
-            and not pod_status.is_over(each)
+    def _pod(self, name: str) -> dict[str, Any]:
+        """Return a pod by its name, or the newest running pod of a Job."""
+        pods = [
+            pod
+            for pod in self._store.list(POD, NAMESPACE)
+            if pod["metadata"]["name"] == name
+            or (pod["metadata"].get("labels") or {}).get("job-name") == name
         ]
+        found = [pod for pod in pods if not pod_status.is_over(pod)]
         if not found:
-            raise NotFoundError.of(JOB if index is not None else POD, name)
-        return max(found, key=lambda each: int(each["metadata"]["resourceVersion"]))
-
-
-def _job_of(pod: dict[str, Any]) -> str:
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return next((owner["name"] for owner in owners if owner["kind"] == "Job"), "")
+            raise NotFoundError.of(POD, name)
+        return max(found, key=lambda pod: int(pod["metadata"]["resourceVersion"]))

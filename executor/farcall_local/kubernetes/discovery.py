@@ -16,8 +16,7 @@ from farcall_local.kubernetes.kinds import KINDS, POD, Kind
 #: Release whose API is followed.
 VERSION = "1.36.2"
 
-REVIEWS = "authorization.k8s.io"
-REVIEW_PATH = f"/apis/{REVIEWS}/v1/selfsubjectaccessreviews"
+REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 _VERBS = ["create", "delete", "get", "list", "patch", "watch"]
 
@@ -38,7 +37,7 @@ def answer(path: str) -> _Document | None:
     if parts == ["api"]:
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
     if parts == ["apis"]:
-        groups = dict.fromkeys([kind.group for kind in KINDS if kind.group] + [REVIEWS])
+        groups = dict.fromkeys(kind.group for kind in KINDS if kind.group)
         return {
             "kind": "APIGroupList",
             "apiVersion": "v1",
@@ -99,8 +98,6 @@ def _group(name: str) -> _Document:
 
 def _resources(group: str) -> _Document | None:
     found = [each for kind in KINDS if kind.group == group for each in _of_kind(kind)]
-    if group == REVIEWS:
-        found = [_resource("selfsubjectaccessreviews", "SelfSubjectAccessReview", ["create"])]
     if not found:
         return None
     return {
@@ -113,20 +110,14 @@ def _resources(group: str) -> _Document | None:
 
 def _of_kind(kind: Kind) -> list[_Document]:
     """Return a kind's resource and its subresource."""
-    found = _resource(kind.plural, kind.kind, _VERBS, namespaced=kind.namespaced)
-    if kind.short:
-        found["shortNames"] = [kind.short]
-    if kind.is_workload:
-        found["categories"] = ["all"]
-    log = _resource("pods/log", "Pod", ["get"], namespaced=True)
-    return [found, log] if kind is POD else [found]
-
-
-def _resource(name: str, kind: str, verbs: list[str], *, namespaced: bool = False) -> _Document:
-    return {
-        "name": name,
-        "singularName": "" if "/" in name else kind.lower(),
-        "namespaced": namespaced,
-        "kind": kind,
-        "verbs": verbs,
+    found: _Document = {
+        "name": kind.plural,
+        "singularName": kind.kind.lower(),
+        "namespaced": kind.namespaced,
+        "kind": kind.kind,
+        "verbs": _VERBS,
+        "shortNames": [kind.short] if kind.short else [],
+        "categories": ["all"] if kind.is_workload else [],
     }
+    log = {**found, "name": "pods/log", "singularName": "", "shortNames": [], "verbs": ["get"]}
+    return [found, log] if kind is POD else [found]

@@ -6,7 +6,7 @@ All of it belongs on one event loop, that of the local AWS emulator's jobs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farcall_local.kubernetes import defaults
@@ -25,6 +25,12 @@ from farcall_local.runners.runner import Runner
 
 #: Namespaces that every cluster has.
 NAMESPACES = (DEFAULT, "kube-system", "kube-public", "kube-node-lease")
+
+_CALLS = (
+    *("compact", "configure", "requests", "restart", "start_api", "stop_api"),
+    *("cut_watches", "lose_answer", "throttle"),
+    *("add_node", "evict", "lose_node", "oom", "preempt", "quota", "withhold_image"),
+)
 
 
 class EmbeddedKubernetes:
@@ -74,11 +80,12 @@ class EmbeddedKubernetes:
         Raises:
             ValueError: The call is unknown, has wrong arguments, or cannot be carried out.
         """
-        owner = _OWNERS.get(call)
-        if owner is None:
+        if call not in _CALLS:
             raise ValueError(f"There is no development call {call!r} of Kubernetes.")
+        owners = (self, self.cluster, self.api.faults)
+        method = next(getattr(owner, call) for owner in owners if hasattr(owner, call))
         try:
-            found = getattr(owner(self), call)(*arguments, **options)
+            found = method(*arguments, **options)
             return await found if inspect.isawaitable(found) else found
         except (StatusError, TypeError) as error:
             raise ValueError(f"{call}: {error}") from error
@@ -119,15 +126,3 @@ class EmbeddedKubernetes:
         self.store.create(NAMESPACE, defaults.fill(NAMESPACE, {"metadata": {"name": name}}))
         account = {"metadata": {"name": "default", "namespace": name}}
         self.store.create(SERVICE_ACCOUNT, account)
-
-
-_OWN = ("compact", "configure", "requests", "restart", "start_api", "stop_api")
-_OF_API = ("cut_watches", "lose_answer", "throttle")
-_OF_CLUSTER = ("add_node", "evict", "lose_node", "oom", "preempt", "quota", "withhold_image")
-
-#: Owner of the method of each development call.
-_OWNERS: dict[str, Callable[[EmbeddedKubernetes], Any]] = {
-    **dict.fromkeys(_OWN, lambda self: self),
-    **dict.fromkeys(_OF_API, lambda self: self.api.faults),
-    **dict.fromkeys(_OF_CLUSTER, lambda self: self.cluster),
-}

@@ -21,7 +21,6 @@ class Kind(NamedTuple):
         namespaced: Whether its objects belong to namespaces.
         short: Other name for kubectl, empty for none.
         has_status: Whether only controllers write ``status``.
-        has_generation: Whether `metadata.generation` counts the changes of the spec.
         is_workload: Whether ``kubectl get all`` shows it.
     """
 
@@ -31,7 +30,6 @@ class Kind(NamedTuple):
     namespaced: bool = True
     short: str = ""
     has_status: bool = False
-    has_generation: bool = False
     is_workload: bool = False
 
     @property
@@ -49,7 +47,7 @@ _RBAC = "rbac.authorization.k8s.io"
 
 NAMESPACE = Kind("", "Namespace", "namespaces", False, "ns", has_status=True)
 NODE = Kind("", "Node", "nodes", False, "no", has_status=True)
-POD = Kind("", "Pod", "pods", True, "po", True, True, True)
+POD = Kind("", "Pod", "pods", True, "po", True, True)
 EVENT = Kind("", "Event", "events", True, "ev")
 SERVICE = Kind("", "Service", "services", True, "svc", has_status=True, is_workload=True)
 SECRET = Kind("", "Secret", "secrets")
@@ -58,7 +56,7 @@ RESOURCE_QUOTA = Kind("", "ResourceQuota", "resourcequotas", True, "quota", has_
 PERSISTENT_VOLUME_CLAIM = Kind(
     "", "PersistentVolumeClaim", "persistentvolumeclaims", True, "pvc", has_status=True
 )
-JOB = Kind("batch", "Job", "jobs", True, "", True, True, True)
+JOB = Kind("batch", "Job", "jobs", True, "", True, True)
 PRIORITY_CLASS = Kind("scheduling.k8s.io", "PriorityClass", "priorityclasses", False, "pc")
 ROLE = Kind(_RBAC, "Role", "roles")
 ROLE_BINDING = Kind(_RBAC, "RoleBinding", "rolebindings")

@@ -26,17 +26,10 @@ _ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
 """Kubernetes' name of a processor, by the system's name."""
 
 
-def node(
-    name: str, resources: Mapping[str, str], labels: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Return a node that is ready.
-
-    Args:
-        name: Its name.
-        resources: Quantities of ``cpu``, ``memory`` and ``nvidia.com/gpu``.
-        labels: Labels in addition to its name and architecture.
-    """
-    has = {**resources, "pods": str(MAX_PODS)}
+def node(name: str, cpu: float) -> dict[str, Any]:
+    """Return a node that is ready."""
+    # The memory of processes is not limited.
+    has = {"cpu": f"{cpu:g}", "memory": "1Ti", "pods": str(MAX_PODS)}
     [ready] = pod_status.put(
         [], "Ready", "True", "KubeletReady", "kubelet is posting ready status"
     )
@@ -48,7 +41,6 @@ def node(
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
                 "kubernetes.io/arch": _ARCHITECTURES.get(platform.machine().lower(), "amd64"),
-                **(labels or {}),
             },
         },
         "spec": {},

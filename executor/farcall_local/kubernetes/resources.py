@@ -176,7 +176,7 @@ class Resources:
         document = _merged(there, _json(asked.body))
         schema.check(kind, document)
         metadata = {**document["metadata"]}
-        for name in ("uid", "name", "namespace", "generation", "creationTimestamp"):
+        for name in ("uid", "name", "namespace", "creationTimestamp"):
             metadata.pop(name, None)
             if name in there["metadata"]:
                 metadata[name] = there["metadata"][name]

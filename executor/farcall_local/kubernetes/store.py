@@ -106,9 +106,8 @@ class Store:
     def create(self, kind: Kind, document: Document) -> Document:
         """Add an object.
 
-        It gets a uid if it has none, creationTimestamp, resourceVersion and, where its kind counts
-        it, generation;
-        a name too, where ``generateName`` begins one.
+        It gets a uid if it has none, creationTimestamp and resourceVersion, and a name if it has
+        only ``generateName``.
 
         Raises:
             AlreadyExistsError: There is one of that name.
@@ -125,8 +124,6 @@ class Store:
         metadata.update(
             uid=metadata.get("uid") or str(uuid.uuid4()), creationTimestamp=timestamp()
         )
-        if kind.has_generation:
-            metadata["generation"] = 1
         return self._put("ADDED", kind, document, metadata)
 
     def update(self, kind: Kind, document: Document) -> Document:
@@ -154,14 +151,12 @@ class Store:
         there = self._found(kind, metadata.get("namespace") or "", metadata["name"])
         old = there["metadata"]
         _check_same(kind, metadata, old)
-        for name in ("uid", "creationTimestamp", "generation", "resourceVersion"):
+        for name in ("uid", "creationTimestamp", "resourceVersion"):
             _carry(name, old, metadata)
         for name in ("deletionTimestamp", "deletionGracePeriodSeconds"):
             _carry(name, old, metadata)
         if metadata == old and _alike(document, there):
             return there
-        if kind.has_generation and not _alike(document, there, but="status"):
-            metadata["generation"] = old.get("generation", 0) + 1
         ending = "deletionTimestamp" in metadata
         if ending and not (metadata.get("finalizers") or metadata["deletionGracePeriodSeconds"]):
             return self._remove(kind, {**document, "metadata": metadata}, there)
@@ -200,8 +195,6 @@ class Store:
             return there
         metadata["deletionTimestamp"] = timestamp(time.time() + grace)
         metadata["deletionGracePeriodSeconds"] = grace
-        if kind.has_generation and not begun:
-            metadata["generation"] = metadata.get("generation", 0) + 1
         return self._put("MODIFIED", kind, there, metadata, there)
 
     def watch(self, kind: Kind, since: int) -> Watch:
@@ -357,9 +350,9 @@ def _carry(name: str, old: Document, new: Document) -> None:
         new[name] = old[name]
 
 
-def _alike(one: Document, other: Document, *, but: str = "") -> bool:
+def _alike(one: Document, other: Document) -> bool:
     """Compare two documents, except their metadata."""
-    names = (one.keys() | other.keys()) - {"metadata", "kind", "apiVersion", but}
+    names = (one.keys() | other.keys()) - {"metadata", "kind", "apiVersion"}
     return all(one.get(name) == other.get(name) for name in names)
 
 
