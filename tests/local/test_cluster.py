@@ -166,21 +166,6 @@ async def test_an_indexed_job_runs_each_index_once_and_is_complete(world):
     assert set(world.reasons("a")) >= {"SuccessfulCreate", "Completed"}
 
 
-async def test_a_pod_of_a_job_has_names_labels_and_owner(world):
-    job = world.create(completions=1, backoffLimitPerIndex=1)
-    await world.ended()
-    meta = world.pod()["metadata"]
-    assert meta["name"].startswith("a-0-")
-    assert len(meta["name"]) == len("a-0-") + 5
-    assert meta["annotations"] == {pod_template.INDEX: "0", pod_template.FAILURES: "0"}
-    assert meta["labels"][pod_template.INDEX] == "0"
-    assert meta["labels"]["batch.kubernetes.io/job-name"] == "a"
-    assert meta["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
-    assert world.pod()["spec"]["hostname"] == "a-0"
-    # The finalizer is there until the Job has counted the pod.
-    assert "finalizers" not in meta
-
-
 async def test_a_pod_tells_what_became_of_it(world):
     world.create(completions=1, command=("sh", "-c", "exit 3"), backoffLimitPerIndex=0)
     assert (await world.ended())["reason"] == "FailedIndexes"
@@ -289,13 +274,6 @@ async def test_a_job_goes_with_its_pods_when_its_time_is_over(world):
     world.create(ttlSecondsAfterFinished=0)
     await world.until(lambda: world.job() is None)
     assert world.pods() == []
-
-
-async def test_a_deleted_job_takes_its_pods_along(world):
-    world.create(command=FOR_EVER, completions=1)
-    await world.running()
-    world.store.delete(JOB, "default", "a")
-    await world.until(lambda: world.pods() == [])
 
 
 async def test_a_pod_that_somebody_deletes_is_replaced(world):

@@ -125,28 +125,6 @@ def test_what_is_invalid(cluster, case):
     )
 
 
-# Fields that nobody knows ----------------------------------------------------------------------
-
-
-def _misspelt(cluster):
-    document = cluster.job("true")
-    document["spec"]["template"]["spec"]["conainers"] = []
-    return document
-
-
-def test_strict_validation(cluster):
-    """fieldValidation=Strict refuses unknown fields with 400, and names them all.
-
-    https://kubernetes.io/docs/reference/using-api/api-concepts/#setting-the-field-validation-level
-    """
-    document = _misspelt(cluster)
-    document["spec"]["retries"] = 1
-    answer = cluster.refused(document, fieldValidation="Strict")
-    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
-    assert 'unknown field "spec.retries"' in answer.body["message"]
-    assert 'unknown field "spec.template.spec.conainers"' in answer.body["message"]
-
-
 def test_dry_run(cluster):
     """dryRun=All answers as a create would, defaults and refusals and all, and stores nothing.
 
@@ -212,28 +190,14 @@ def three(cluster):
     return mine, names
 
 
-@pytest.mark.parametrize(
-    ("selector", "colours"),
-    [
-        ("colour=red", {"red"}),
-        ("colour==red", {"red"}),
-        ("colour!=red", {"green", "blue"}),
-        ("colour in (red, blue)", {"red", "blue"}),
-        ("colour notin (red,blue)", {"green"}),
-        ("colour", {"red", "green", "blue"}),
-        ("!colour", set()),
-        ("colour,colour!=blue", {"red", "green"}),
-        ("absent!=red", {"red", "green", "blue"}),
-    ],
-)
-def test_label_selectors(cluster, three, selector, colours):
-    """Equality and sets, joined by commas; != is true of what has no such label.
+def test_label_selectors(cluster, three):
+    """Equality and sets, joined by commas.
 
     https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
     """
-    both = f"mine={three[0]},{selector}"
-    found = cluster.ask("GET", cluster.path("jobs"), labelSelector=both).body["items"]
-    assert {job["metadata"]["labels"]["colour"] for job in found} == colours
+    selector = f"mine={three[0]},colour in (red, blue),colour!=blue"
+    [found] = cluster.ask("GET", cluster.path("jobs"), labelSelector=selector).body["items"]
+    assert found["metadata"]["labels"]["colour"] == "red"
 
 
 def test_field_selectors(cluster, three):
@@ -361,21 +325,6 @@ def test_a_version_of_long_ago(cluster):
     assert event["object"]["reason"] in ("Expired", "Gone")
 
 
-# Deletion ---------------------------------------------------------------------------------------
-
-
-def test_a_deleted_job_takes_its_pods_along(cluster):
-    """Background deletes the pods after their Job.
-
-    https://kubernetes.io/docs/tasks/administer-cluster/use-cascading-deletion/
-    """
-    name = cluster.create(cluster.job("true"))
-    cluster.ended(name)
-    answer = cluster.ask("DELETE", cluster.path("jobs", name), propagationPolicy="Background")
-    assert (answer.status, answer.warnings) == (200, [])
-    cluster.until(lambda: cluster.pods(name) == [])
-
-
 # Secrets, access, discovery -------------------------------------------------------------------
 
 
@@ -465,19 +414,3 @@ def test_a_log_that_is_not_there(cluster, written):
     assert answer.status == 400
     assert 'container "task" in pod' in answer.body["message"]
     assert "is waiting to start: " in answer.body["message"]
-
-
-def test_a_log_that_is_followed(cluster, gate):
-    """follow tells lines as they come, and ends with the container.
-
-    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
-    """
-    wait, release = gate
-    name = cluster.create(cluster.job(f"echo first; {wait}; echo last"))
-    [pod] = cluster.running(name)
-    path = cluster.path("pods", pod["metadata"]["name"], "log")
-    response = cluster.open(path, follow=True)
-    pieces = response.stream(65536)
-    assert next(pieces) == b"first\n"
-    release()
-    assert b"".join(pieces) == b"last\n"
