@@ -22,7 +22,7 @@ def main():
     """Print which programs behave as they do here, by the place where their calls run."""
     found = {place: {} for place in PLACES}
     with farcall_local.start() as aws, tempfile.TemporaryDirectory() as top:
-        runner = Runner(Path(top), aws.environment, timeout_s=40)
+        runner = Runner(Path(top), aws.environment, timeout_s=120)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for name, ends in zip(
                 PROGRAMS, pool.map(partial(_ends, runner), PROGRAMS), strict=True
