@@ -24,8 +24,6 @@ from tests.emulators.iam.actions import BATCH, BATCH_ROLE, ECS_TASKS, Call, doom
 from tests.emulators.iam.permissions import Guard
 from tests.emulators.iam.policies import Need
 
-_CLOUDFORMATION = "cloudformation.amazonaws.com"
-
 StartResponse = Callable[..., Any]
 
 
@@ -46,11 +44,6 @@ class Account:
         self._guard = Guard(self._front.locks["iam"], self._front.locks["sts"])
         self._others: Any = DomainDispatcherApplication(self._make_app)
         self._others_lock = threading.Lock()
-
-    def close(self) -> None:
-        """End the work on stacks."""
-        if self._stacks is not None:
-            self._stacks.close()
 
     def answer(
         self, caller: Caller, environ: dict[str, Any], start_response: StartResponse
@@ -120,15 +113,8 @@ class Account:
             if self._stacks is None:
                 with self._front.locks["iam"]:
                     inventory.add_managed_policies(get_backend("iam")[names.ACCOUNT_ID]["aws"])
-                self._stacks = Stacks(self._server.endpoint_url, self._assume_for_stacks)
+                self._stacks = Stacks(self._server.endpoint_url)
         return self._stacks.answer(body, key)
-
-    def _assume_for_stacks(self, role_arn: str) -> AccessKey | None:
-        """Assume a role for CloudFormation; None where it does not trust it."""
-        if not self._server.trusts(role_arn, _CLOUDFORMATION):
-            return None
-        role = self._server.assume(role_arn, "AWSCloudFormation", 3600)
-        return AccessKey(role.access_key_id, role.secret_access_key, role.session_token)
 
     def _make_batch_role(self, document: dict[str, Any]) -> None:
         """Make Batch's own role, as it does with the first environment that names no other."""

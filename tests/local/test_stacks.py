@@ -1,4 +1,4 @@
-"""CloudFormation stacks of ``deploy`` and ``destroy``: order, events, rollback, failed deletion.
+"""Stacks of farcall's template: order, events, rollback, failed deletion.
 
 Starts an empty local AWS account, because a stack makes its resources through the other services.
 Slow, because stacks are made and deleted step by step.
@@ -7,19 +7,20 @@ Slow, because stacks are made and deleted step by step.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from farcall.deploy.stack import template
 from tests import emulators
 from tests.support.patience import until
 
 pytestmark = pytest.mark.slow
 
-TEMPLATE = (Path(__file__).parent / "stack.yaml").read_text()
+TEMPLATE = template()
+DELETES_ALL = TEMPLATE.replace("DeletionPolicy: RetainExceptOnCreate", "DeletionPolicy: Delete")
 
 
 class Account:
@@ -44,16 +45,14 @@ class Account:
             aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
         )
 
-    def request(self, name: str = "tried", template: str = TEMPLATE, **parameters: str) -> Any:
+    def request(self, name: str = "tried", template: str = DELETES_ALL, **parameters: str) -> Any:
         given = {"VpcId": self.vpc, "SubnetIds": ",".join(self.subnets), **parameters}
         return {
             "StackName": name,
             "TemplateBody": template,
             "Capabilities": ["CAPABILITY_IAM"],
             "Parameters": [
-                {"ParameterKey": key, "ParameterValue": value}
-                for key, value in given.items()
-                if f"{key}:" in template
+                {"ParameterKey": key, "ParameterValue": value} for key, value in given.items()
             ],
         }
 
@@ -85,6 +84,17 @@ class Account:
             for each in reversed(found)
         ]
 
+    def environment(self) -> Any:
+        """Return the one compute environment."""
+        found = self.client("batch").describe_compute_environments()["computeEnvironments"]
+        [environment] = found
+        return environment
+
+    def prefixes(self, bucket: str) -> dict[str, str]:
+        """Return the prefixes of a bucket's lifecycle rules, by their IDs."""
+        found = self.client("s3").get_bucket_lifecycle_configuration(Bucket=bucket)
+        return {rule["ID"]: rule["Filter"].get("Prefix", "") for rule in found["Rules"]}
+
     def delete(self, stack: str) -> Any:
         self.cloudformation.delete_stack(StackName=stack)
         return self.settled(stack)
@@ -105,99 +115,93 @@ def deployed(account):
     assert account.aws.resources() == {}
 
 
-def test_a_template_is_made_told_and_taken_away(account, deployed):
+def test_created_resources_have_their_properties(account, deployed):
     [stack] = account.cloudformation.describe_stacks(StackName="tried")["Stacks"]
     outputs = {each["OutputKey"]: each["OutputValue"] for each in stack["Outputs"]}
-    assert set(outputs) == {"Bucket", "JobRole", "Queue"}
+    assert set(outputs) == {"Bucket", "Ec2Queue", "ExecutionRole", "JobRole", "LogGroup"}
     s3, bucket = account.client("s3"), outputs["Bucket"]
     encryption = s3.get_bucket_encryption(Bucket=bucket)["ServerSideEncryptionConfiguration"]
-    assert encryption["Rules"][0]["BucketKeyEnabled"] is True
+    [rule] = encryption["Rules"]
+    assert rule["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
     blocked = s3.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"]
     assert all(blocked.values())
     ownership = s3.get_bucket_ownership_controls(Bucket=bucket)["OwnershipControls"]
     assert ownership == {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}
-    rules = s3.get_bucket_lifecycle_configuration(Bucket=bucket)["Rules"]
-    assert {rule["ID"]: rule.get("Expiration") for rule in rules} == {
-        "uploads": None,
-        "runs": {"Days": 30},
-    }
+    assert account.prefixes(bucket) == {"objects-of-farcall": "farcall/", "unfinished-uploads": ""}
     policy = json.loads(s3.get_bucket_policy(Bucket=bucket)["Policy"])
     assert policy["Statement"][0]["Resource"] == [
         f"arn:aws:s3:::{bucket}",
         f"arn:aws:s3:::{bucket}/*",
     ]
     [group] = account.client("logs").describe_log_groups()["logGroups"]
-    assert (group["logGroupName"], group["retentionInDays"]) == ("/tried", 30)
-    iam, role = account.client("iam"), outputs["JobRole"].rpartition("/")[2]
-    inline = iam.get_role_policy(RoleName=role, PolicyName="objects")["PolicyDocument"]
-    assert inline["Statement"][0]["Resource"] == f"arn:aws:s3:::{bucket}/*"
+    assert (group["logGroupName"], group["retentionInDays"]) == ("/farcall/tried", 30)
+    iam = account.client("iam")
+    inline = iam.get_role_policy(RoleName=outputs["JobRole"], PolicyName="farcall")
+    fetch = inline["PolicyDocument"]["Statement"][0]
+    assert f"arn:aws:s3:::{bucket}/farcall/v1/packages/*" in fetch["Resource"]
+    [role] = [each for each in account.aws.resources()["roles"] if "InstanceRole" in each]
     attached = iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]
     assert [each["PolicyName"] for each in attached] == ["AmazonEC2ContainerServiceforEC2Role"]
-    [environment] = account.client("batch").describe_compute_environments()["computeEnvironments"]
-    assert environment["computeResources"]["maxvCpus"] == 16
+    environment = account.environment()
+    assert environment["computeResources"]["maxvCpus"] == 256
     assert environment["computeResources"]["subnets"] == account.subnets
     [queue] = account.client("batch").describe_job_queues()["jobQueues"]
-    assert queue["jobQueueArn"] == outputs["Queue"]
+    assert queue["jobQueueName"] == outputs["Ec2Queue"]
 
 
-def test_events_tell_each_resource_after_those_it_needs(account, deployed):
+def test_events_follow_the_order_of_references(account, deployed):
     events = account.events(deployed)
     assert events[0] == ("tried", "CREATE_IN_PROGRESS", "User Initiated")
     assert events[-1][:2] == ("tried", "CREATE_COMPLETE")
     complete = [name for name, status, _ in events if status == "CREATE_COMPLETE"]
     for first, second in (
         ("Bucket", "BucketPolicy"),
-        ("JobRole", "InstanceProfile"),
-        ("InstanceProfile", "Environment"),
-        ("LaunchTemplate", "Environment"),
-        ("Environment", "Queue"),
+        ("InstanceRole", "InstanceProfile"),
+        ("InstanceProfile", "Ec2Environment"),
+        ("LaunchTemplate", "Ec2Environment"),
+        ("Ec2Environment", "Ec2Queue"),
     ):
         assert complete.index(first) < complete.index(second)
-    assert "Nothing" not in complete
+    assert "SpotQueue" not in complete
 
 
-def test_what_changed_is_updated_where_it_stands_and_what_did_not_is_no_update(account, deployed):
+def test_an_update_changes_only_what_differs(account, deployed):
     with pytest.raises(ClientError, match=r"ValidationError.*No updates are to be performed"):
         account.cloudformation.update_stack(**account.request())
     events = len(account.events(deployed))
-    account.cloudformation.update_stack(**account.request(MaxVcpus="32", Days="7"))
+    account.cloudformation.update_stack(**account.request(MaxVcpus="32"))
     assert account.settled(deployed)["StackStatus"] == "UPDATE_COMPLETE"
-    told = account.events(deployed)[events:]
-    assert {name for name, status, _ in told if status == "UPDATE_COMPLETE"} == {
-        "Bucket",
-        "Environment",
-        "LogGroup",
-        "tried",
-    }
-    [environment] = account.client("batch").describe_compute_environments()["computeEnvironments"]
-    assert environment["computeResources"]["maxvCpus"] == 32
-    [group] = account.client("logs").describe_log_groups()["logGroups"]
-    assert group["retentionInDays"] == 7
+    updated = account.events(deployed)[events:]
+    changed = {name for name, status, _ in updated if status == "UPDATE_COMPLETE"}
+    assert changed == {"Ec2Environment", "tried"}
+    assert account.environment()["computeResources"]["maxvCpus"] == 32
 
 
-def test_an_update_that_fails_is_taken_back(account, deployed):
-    template = TEMPLATE.replace("MinScaleDownDelayMinutes: 30", "MinScaleDownDelayMinutes: 5")
+def test_a_failed_update_is_rolled_back(account, deployed):
     events = len(account.events(deployed))
-    account.cloudformation.update_stack(**account.request("tried", template, Days="7"))
+    changes = {"KeyPrefix": "other/", "WarmMinutes": "5"}
+    account.cloudformation.update_stack(**account.request(**changes))
     stack = account.settled(deployed)
     assert stack["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
-    told = account.events(deployed)[events:]
+    updated = account.events(deployed)[events:]
     [reason] = [
-        r for name, status, r in told if (name, status) == ("Environment", "UPDATE_FAILED")
+        reason
+        for name, status, reason in updated
+        if (name, status) == ("Ec2Environment", "UPDATE_FAILED")
     ]
     assert "minScaleDownDelayMinutes must be 0, or between 20 and 10080" in reason
-    assert ("tried", "UPDATE_ROLLBACK_IN_PROGRESS") in {each[:2] for each in told}
-    [group] = account.client("logs").describe_log_groups()["logGroups"]
-    assert group["retentionInDays"] == 30
-    account.cloudformation.update_stack(**account.request(Days="14"))
+    assert ("Bucket", "UPDATE_COMPLETE") in {each[:2] for each in updated}
+    assert ("tried", "UPDATE_ROLLBACK_IN_PROGRESS") in {each[:2] for each in updated}
+    [bucket] = account.aws.resources()["buckets"]
+    assert account.prefixes(bucket)["objects-of-farcall"] == "farcall/"
+    account.cloudformation.update_stack(**account.request(WarmMinutes="30"))
     assert account.settled(deployed)["StackStatus"] == "UPDATE_COMPLETE"
 
 
-def test_a_creation_that_fails_leaves_nothing_and_its_first_failure_says_why(account):
-    template = TEMPLATE.replace("DeletionPolicy: Delete", "DeletionPolicy: RetainExceptOnCreate")
+def test_a_failed_creation_leaves_nothing(account):
     logs = account.client("logs")
-    logs.create_log_group(logGroupName="/tried")
-    stack = account.create("failing", template)
+    logs.create_log_group(logGroupName="/farcall/failing")
+    stack = account.create("failing", TEMPLATE)
     settled = account.settled(stack)
     assert settled["StackStatus"] == "ROLLBACK_COMPLETE"
     events = account.events(stack)
@@ -205,21 +209,20 @@ def test_a_creation_that_fails_leaves_nothing_and_its_first_failure_says_why(acc
     name, status, reason = failed[0]
     assert (name, status) == ("LogGroup", "CREATE_FAILED")
     assert "already exists" in reason
-    assert "HandlerErrorCode: AlreadyExists" in reason
-    assert {reason for _, _, reason in failed[1:]} <= {"Resource creation cancelled"}
-    [why] = [r for name, status, r in events if status == "ROLLBACK_IN_PROGRESS"]
+    assert {reason for _, _, reason in failed[1:]} == {"Resource creation cancelled"}
+    [why] = [reason for _, status, reason in events if status == "ROLLBACK_IN_PROGRESS"]
     assert why.startswith("The following resource(s) failed to create: [LogGroup]. ")
-    logs.delete_log_group(logGroupName="/tried")
+    logs.delete_log_group(logGroupName="/farcall/failing")
     assert account.aws.resources() == {"stacks": ["failing"]}
     with pytest.raises(ClientError, match="ROLLBACK_COMPLETE state and can not be updated"):
-        account.cloudformation.update_stack(**account.request("failing", template))
+        account.cloudformation.update_stack(**account.request("failing"))
     with pytest.raises(ClientError, match="AlreadyExistsException"):
-        account.create("failing")
+        account.create("failing", TEMPLATE)
     assert account.delete(stack)["StackStatus"] == "DELETE_COMPLETE"
     assert account.aws.resources() == {}
 
 
-def test_a_bucket_with_objects_is_not_deleted_until_it_is_empty(account):
+def test_a_failed_deletion_names_the_resource(account):
     stack = account.create()
     outputs = account.settled(stack)["Outputs"]
     [bucket] = [each["OutputValue"] for each in outputs if each["OutputKey"] == "Bucket"]

@@ -83,9 +83,6 @@ class Extension(Protocol):
     ) -> str | None:
         """Return why an execution role may not write a log; None where it may."""
 
-    def close(self) -> None:
-        """End what it does beside requests."""
-
 
 class Front:
     """Sends each request to Batch, to the development calls or to moto.

@@ -237,8 +237,6 @@ class LocalServer(Controls):
         """Kill the jobs, close the connections and forget everything. May be called twice."""
         if self._loop.is_closed():
             return
-        if self._extension is not None:
-            self._extension.close()
         self._http.shutdown()
         try:
             asyncio.run_coroutine_threadsafe(self._end_jobs(), self._loop).result()

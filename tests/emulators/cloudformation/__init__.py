@@ -1,1 +1,1 @@
-"""The emulated CloudFormation: stacks of the resources that farcall's own template has."""
+"""An emulated CloudFormation that runs farcall's own template."""

@@ -1,137 +1,244 @@
-"""Stacks as CloudFormation keeps them: states, resources and events.
+"""Stacks of the emulated CloudFormation: events, order of resources, rollback, failed deletion.
+
+Resources that do not need each other begin together and are made one after the other. If one
+fails, the events report the rest of them as canceled, as CloudFormation does.
 
 Sources:
     https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html
-    https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/using-cfn-describing-stacks.html
+    https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/stack-failure-options.html
+    https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-attribute-deletionpolicy.html
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from farcall_local import names
+from tests.emulators.cloudformation.resources import KINDS, Account, Resource
 from tests.emulators.cloudformation.template import Template
 
-STACK = "AWS::CloudFormation::Stack"
+
+class _FailedError(Exception):
+    """A resource could not be made or changed; the message is its logical ID."""
 
 
-@dataclass
-class Resource:
-    """A resource of a stack.
-
-    Attributes:
-        logical_id: Its name in the template.
-        type: Such as ``AWS::S3::Bucket``.
-        definition: As it stood in the template it was made from, functions and all.
-        properties: With which it was made.
-        needs: The resources that must outlive it.
-        physical_id: What Ref gives; empty before it is there.
-        attributes: What GetAtt gives.
-        status: Of its latest event.
-        reason: Likewise.
-        updated_at: Likewise.
-    """
-
-    logical_id: str
-    type: str
-    definition: dict[str, Any]
-    properties: dict[str, Any]
-    needs: set[str]
-    physical_id: str = ""
-    attributes: dict[str, str] = field(default_factory=dict)
-    status: str = ""
-    reason: str | None = None
-    updated_at: dt.datetime | None = None
-
-
-@dataclass
 class Stack:
-    """A stack.
+    """A stack. One thread at a time works on it; any thread reads it.
 
     Attributes:
         id: Its ARN.
-        name: Unique among the stacks that are not deleted.
-        template: What it was made from, with the parameters' values.
-        given: The parameters as they were given.
-        tags: For all of its resources that take tags.
-        capabilities: What the caller has agreed to.
-        role_arn: CloudFormation's own role for it, where it was given one.
-        disable_rollback: Whether what was made stays where the creation fails.
-        protected: Whether it cannot be deleted.
-        status: Such as ``CREATE_IN_PROGRESS``.
-        reason: Why it has this status.
-        resources: By logical ID; a deleted one stays, as in AWS's lists.
-        replaced: What is to be deleted once an update has succeeded.
-        events: In the order in which they happened.
-        outputs: Values by name.
+        events: As the API returns them, the oldest first.
+        template: Template that it was created from, or last updated to.
+        resources: By logical ID, each after those that it needs. Deleted ones are kept.
     """
 
-    id: str
-    name: str
-    template: Template
-    given: dict[str, str]
-    tags: dict[str, str]
-    capabilities: list[str]
-    role_arn: str | None = None
-    disable_rollback: bool = False
-    protected: bool = False
-    status: str = ""
-    reason: str | None = None
-    created_at: dt.datetime = field(default_factory=lambda: _now())
-    updated_at: dt.datetime | None = None
-    deleted_at: dt.datetime | None = None
-    resources: dict[str, Resource] = field(default_factory=dict)
-    replaced: list[Resource] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    outputs: dict[str, str] = field(default_factory=dict)
-    token: str | None = None
+    def __init__(self, name: str, template: Template, tags: dict[str, str]) -> None:
+        account = f"{names.REGION}:{names.ACCOUNT_ID}"
+        self.name = name
+        self.template = template
+        self.tags = tags
+        self.id = f"arn:aws:cloudformation:{account}:stack/{name}/{uuid.uuid4()}"
+        self.created_at = _now()
+        self.status = self.reason = ""
+        self.events: list[dict[str, Any]] = []
+        self.outputs: dict[str, str] = {}
+        self.resources: dict[str, Resource] = {}
+        self._undo: list[Callable[[], object]] = []
 
     @property
-    def busy(self) -> bool:
-        """Whether something is being done with it."""
+    def is_busy(self) -> bool:
+        """Whether an operation is in progress."""
         return self.status.endswith("_IN_PROGRESS")
 
     @property
-    def there(self) -> list[Resource]:
-        """The resources that exist."""
-        return [each for each in self.resources.values() if each.status != "DELETE_COMPLETE"]
+    def exists(self) -> bool:
+        """Whether it is not deleted."""
+        return self.status != "DELETE_COMPLETE"
 
-    def turn(self, status: str, reason: str | None = None) -> None:
-        """Note a change of the stack itself."""
-        self.status, self.reason = status, reason
-        if status == "DELETE_COMPLETE":
-            self.deleted_at = _now()
-        self._note(STACK, self.name, self.id, status, reason)
-
-    def note(self, resource: Resource, status: str, reason: str | None = None) -> None:
-        """Note a change of one of its resources."""
-        resource.status, resource.reason, resource.updated_at = status, reason, _now()
-        self._note(resource.type, resource.logical_id, resource.physical_id, status, reason)
-
-    def _note(
-        self, kind: str, logical_id: str, physical_id: str, status: str, reason: str | None
-    ) -> None:
-        event = {
+    def document(self) -> dict[str, Any]:
+        """Return its description."""
+        return {
             "StackId": self.id,
-            "EventId": str(uuid.uuid4()),
             "StackName": self.name,
-            "LogicalResourceId": logical_id,
-            "PhysicalResourceId": physical_id,
-            "ResourceType": kind,
-            "Timestamp": _now(),
-            "ResourceStatus": status,
-            "ResourceStatusReason": reason,
-            "ClientRequestToken": self.token,
+            "CreationTime": self.created_at,
+            "StackStatus": self.status,
+            "StackStatusReason": self.reason,
+            "Parameters": _pairs(self.template.parameters, "ParameterKey", "ParameterValue"),
+            "Outputs": _pairs(self.outputs, "OutputKey", "OutputValue"),
+            "Tags": _pairs(self.tags, "Key", "Value"),
         }
-        self.events.append({key: value for key, value in event.items() if value is not None})
+
+    # --- operations -------------------------------------------------------------------------
+
+    def create(self, account: Account) -> None:
+        """Make all resources; delete them again if one fails."""
+        try:
+            self._conform(account, self.template)
+        except _FailedError as error:
+            reason = f"The following resource(s) failed to create: [{error}]. "
+            self.turn("ROLLBACK_IN_PROGRESS", f"{reason}Rollback requested by user.")
+            left = self._remove(account, self.resources.values())
+            self.turn("ROLLBACK_FAILED" if left else "ROLLBACK_COMPLETE")
+            return
+        self.turn("CREATE_COMPLETE")
+
+    def update(self, account: Account, template: Template) -> None:
+        """Change the stack to another template; change it back if a resource fails."""
+        self._undo.clear()
+        try:
+            self._conform(account, template)
+        except _FailedError as error:
+            reason = f"The following resource(s) failed to update: [{error}]. "
+            self.turn("UPDATE_ROLLBACK_IN_PROGRESS", reason)
+            account.tags = self.tags
+            for step in reversed(self._undo):
+                step()
+            self.turn("UPDATE_ROLLBACK_COMPLETE")
+            return
+        self.template, self.tags = template, account.tags
+        self.turn("UPDATE_COMPLETE_CLEANUP_IN_PROGRESS")
+        gone = [each for name, each in self.resources.items() if name not in template.resources]
+        self._remove(account, gone)
+        self.turn("UPDATE_COMPLETE")
+
+    def delete(self, account: Account) -> None:
+        """Delete all resources except those that are retained."""
+        left = self._remove(account, self.resources.values(), retains=True)
+        if left:
+            listed = ", ".join(left)
+            reason = f"The following resource(s) failed to delete: [{listed}]. "
+            self.turn("DELETE_FAILED", reason)
+        else:
+            self.turn("DELETE_COMPLETE")
+
+    # --- steps ------------------------------------------------------------------------------
+
+    def _conform(self, account: Account, template: Template) -> None:
+        """Make and change resources until they are as a template describes them."""
+        for wave in template.waves:
+            begun = [self._begin(account, template, name) for name in wave]
+            steps = [each for each in begun if each is not None]
+            while steps:
+                resource, action, step = steps.pop(0)
+                if not self._try(step, resource, action):
+                    for other, verb, _ in steps:
+                        noun = {"CREATE": "creation", "UPDATE": "update"}[verb]
+                        self.record(other, f"{verb}_FAILED", f"Resource {noun} cancelled")
+                    raise _FailedError(resource.logical_id)
+        self.outputs = template.outputs(self._look)
+
+    def _begin(
+        self, account: Account, template: Template, name: str
+    ) -> tuple[Resource, str, Callable[[], None]] | None:
+        """Record that a resource begins; return it, the action and its step, if it differs."""
+        definition = template.resources[name]
+        properties = template.evaluate(definition["Properties"], self._look)
+        old, kind = self.resources.get(name), KINDS[definition["Type"]]
+        if old is None or old.status == "DELETE_COMPLETE":
+            retained = definition.get("DeletionPolicy") == "RetainExceptOnCreate"
+            needs = template.needs[name]
+            new = Resource(name, definition["Type"], properties, needs, is_retained=retained)
+            self.resources.pop(name, None)  # to the end of the order
+            self.resources[name] = new
+            self._undo.append(lambda: self._remove(account, [new]))
+            self.record(new, "CREATE_IN_PROGRESS")
+            return new, "CREATE", lambda: kind.create(account, new)
+        if old.properties == properties and account.tags == self.tags:
+            return None
+        self.record(old, "UPDATE_IN_PROGRESS")
+        before = old.properties
+
+        def change(properties: dict[str, Any]) -> None:
+            kind.update(account, old, properties)
+            old.properties = properties
+
+        def change_back() -> None:
+            self.record(old, "UPDATE_IN_PROGRESS")
+            self._try(lambda: change(before), old, "UPDATE")
+
+        def update() -> None:
+            self._undo.append(change_back)
+            change(properties)
+
+        return old, "UPDATE", update
+
+    def _remove(
+        self, account: Account, doomed: Iterable[Resource], *, retains: bool = False
+    ) -> list[str]:
+        """Delete resources, each before those that it needs.
+
+        Returns:
+            Logical IDs of those that could not be deleted. What they need is not tried.
+        """
+        failed: list[str] = []
+        needed: set[str] = set()
+        for resource in reversed(list(doomed)):
+            name = resource.logical_id
+            if resource.status == "DELETE_COMPLETE":
+                continue
+            if name in needed:
+                needed |= resource.needs
+            elif retains and resource.is_retained:
+                self.record(resource, "DELETE_SKIPPED")
+            elif not self._delete(account, resource):
+                failed.append(name)
+                needed |= resource.needs
+        return failed
+
+    def _delete(self, account: Account, resource: Resource) -> bool:
+        self.record(resource, "DELETE_IN_PROGRESS")
+
+        def delete() -> None:
+            if resource.physical_id:
+                KINDS[resource.type].delete(account, resource)
+
+        return self._try(delete, resource, "DELETE")
+
+    def _try(self, step: Callable[[], None], resource: Resource, action: str) -> bool:
+        """Run the step of an action, and record that it is complete or why it failed."""
+        try:
+            step()
+        except Exception as error:  # a fault of this package fails the stack, too
+            reason = f'Resource handler returned message: "{error}"'
+            self.record(resource, f"{action}_FAILED", reason)
+            return False
+        self.record(resource, f"{action}_COMPLETE")
+        return True
+
+    def _look(self, name: str, attribute: str | None) -> str:
+        resource = self.resources[name]
+        return resource.physical_id if attribute is None else resource.attributes[attribute]
+
+    # --- events -----------------------------------------------------------------------------
+
+    def turn(self, status: str, reason: str = "") -> None:
+        """Record a new status of the stack."""
+        self._add(self.name, "AWS::CloudFormation::Stack", status, reason)
+        self.reason, self.status = reason, status  # last, because readers wait for the status
+
+    def record(self, resource: Resource, status: str, reason: str = "") -> None:
+        """Record a new status of a resource."""
+        resource.status = status
+        self._add(resource.logical_id, resource.type, status, reason)
+
+    def _add(self, name: str, kind: str, status: str, reason: str) -> None:
+        self.events.append(
+            {
+                "EventId": str(uuid.uuid4()),
+                "LogicalResourceId": name,
+                "ResourceType": kind,
+                "Timestamp": _now(),
+                "ResourceStatus": status,
+                "ResourceStatusReason": reason,
+            }
+        )
 
 
-def new_id(name: str) -> str:
-    """Return the ARN of a new stack."""
-    return f"arn:aws:cloudformation:{names.REGION}:{names.ACCOUNT_ID}:stack/{name}/{uuid.uuid4()}"
+def _pairs(found: dict[str, str], key: str, value: str) -> list[dict[str, str]]:
+    return [{key: name, value: each} for name, each in found.items()]
 
 
 def _now() -> dt.datetime:
