@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming-trailers.html
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from email.message import Message
 
@@ -121,3 +122,11 @@ def test_a_trailer_that_was_changed_is_refused(in_2013):
     request, body = example(signatures.SIGNED_CHUNKS_TRAILER)
     with pytest.raises(RefusedError):
         unchunk(request, body.replace(b"sOO8", b"tOO8"))
+
+
+@pytest.mark.parametrize("target", ["{}#x", "http://s3.amazonaws.com{}", "http:/{}", "[{}"])
+def test_target_that_is_no_path_is_refused(target, in_2013):
+    request, body = example(signatures.SIGNED_CHUNKS)
+    changed = dataclasses.replace(request, target=target.format(request.target))
+    with pytest.raises(RefusedError):
+        unchunk(changed, body)

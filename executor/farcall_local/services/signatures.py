@@ -1,6 +1,6 @@
 """Signature Version 4: what a service checks of a request that an AWS client has signed.
 
-The canonical request is built from what came over the wire, so whatever was changed on the way
+botocore signs the request again as it came over the wire, so whatever was changed on the way
 does not match. A request is signed in its header or, presigned, in its query; a body as a whole,
 by chunks, or not at all where S3 allows it. No I/O and nothing of moto.
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
-import posixpath
 import re
 import secrets
 import string
@@ -26,8 +25,8 @@ from calendar import timegm
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import Message
-from typing import NamedTuple
-from urllib.parse import parse_qsl, quote
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 from farcall_local.services.refusals import Reason, RefusedError
 
@@ -108,7 +107,7 @@ class Request:
     def query(self) -> list[tuple[str, str]]:
         """The parameters of the query, decoded."""
         query = self.target.partition("?")[2]
-        return parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
+        return parse_qsl(query, keep_blank_values=True)
 
 
 @dataclass(frozen=True)
@@ -227,19 +226,21 @@ def verify(request: Request, signature: Signature, secret: str, digest: str | No
         raise RefusedError(
             Reason.BAD_SIGNATURE, f"The header {missing[0]} is signed, and missing."
         )
-    text = "\n".join(
-        (
-            request.method,
-            _canonical_path(request.target.partition("?")[0], signature.service),
-            _canonical_query(request.query),
-            *(f"{name}:{_value(request.fields[name])}" for name in signed),
-            "",
-            ";".join(signed),
-            signature.payload if digest is None else digest,
-        )
+    if "#" in request.target or not request.target.startswith("/"):
+        # botocore splits URLs, so its signature would not cover the whole target.
+        raise RefusedError(Reason.BAD_SIGNATURE, "The target of the request is not a path.")
+    headers = _Headers({name: request.fields[name] for name in signed})
+    signer, received = _signer(
+        signature,
+        secret,
+        method=request.method,
+        url=f"http://host{request.target.partition('?')[0]}",
+        headers={"X-Amz-Content-SHA256": signature.payload if digest is None else digest},
+        params=[(name, value) for name, value in request.query if name != "X-Amz-Signature"],
     )
-    summary = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
-    wanted = _sign(signature, secret, ALGORITHM, summary)
+    signer.headers_to_sign = lambda _: headers
+    text = signer.string_to_sign(received, signer.canonical_request(received))
+    wanted = signer.signature(text, received)
     if not hmac.compare_digest(wanted, signature.value):
         text = "The request signature we calculated does not match the signature you provided."
         raise RefusedError(Reason.BAD_SIGNATURE, text)
@@ -294,7 +295,7 @@ class Chunks:
         self._read_line = read_line
         self._read = read
         self._signature = signature
-        self._secret = secret
+        self._signer, self._request = _signer(signature, secret)
         self._previous = signature.value
 
     def __iter__(self) -> Iterator[bytes]:
@@ -342,7 +343,9 @@ class Chunks:
 
     def _check(self, kind: str, given: str, *lines: str) -> None:
         head = f"{ALGORITHM}-{kind}"
-        self._previous = _sign(self._signature, self._secret, head, self._previous, *lines)
+        signature = self._signature
+        text = "\n".join((head, signature.moment, signature.scope, self._previous, *lines))
+        self._previous = self._signer.signature(text, self._request)
         if not hmac.compare_digest(self._previous.encode(), given.encode()):
             raise RefusedError(Reason.BAD_SIGNATURE, "The signature of a chunk does not match.")
 
@@ -359,47 +362,26 @@ def _size(words: str) -> int:
     return int(words, 16)
 
 
-def _sign(signature: Signature, secret: str, head: str, *lines: str) -> str:
-    """Sign a text, to which the moment and the scope of a signature belong."""
-    key = _signing_key(secret, signature.date, signature.region, signature.service)
-    text = "\n".join((head, signature.moment, signature.scope, *lines))
-    return hmac.new(key, text.encode(errors="surrogateescape"), "sha256").hexdigest()
+class _Headers(dict[str, list[str]]):
+    """Signed headers, with the one method of `Message` that botocore calls."""
+
+    def get_all(self, name: str) -> list[str]:
+        """Return the values of a header."""
+        return self[name]
 
 
-@functools.lru_cache(maxsize=256)
-def _signing_key(secret: str, date: str, region: str, service: str) -> bytes:
-    key = f"AWS4{secret}".encode()
-    for part in (date, region, service, "aws4_request"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    return key
+def _signer(signature: Signature, secret: str, **request: Any) -> tuple[Any, Any]:
+    """Return the signer of a service's clients, and a request for it to sign."""
+    # Not at the top: a process that starts the server needs only the access key.
+    from botocore.auth import S3SigV4Auth, SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
 
-
-def _canonical_path(path: str, service: str) -> str:
-    """Return the path as the client has written it into the text it signed.
-
-    S3's is what stands in the request line. All others are made plain and encoded once more.
-    """
-    if service == "s3":
-        return path
-    plain = posixpath.normpath(path).replace("//", "/") if path else "/"
-    if path.endswith("/") and plain != "/":
-        plain += "/"
-    return quote(plain, safe="/-_.~", errors="surrogateescape")
-
-
-def _canonical_query(query: list[tuple[str, str]]) -> str:
-    """Return the query in its one order and encoding.
-
-    Clients differ in what they encode on the way and agree in what they sign.
-    """
-    encode = functools.partial(quote, safe="-_.~", errors="surrogateescape")
-    pairs = sorted((encode(name), encode(value)) for name, value in query)
-    return "&".join(f"{name}={value}" for name, value in pairs if name != "X-Amz-Signature")
-
-
-def _value(values: list[str]) -> str:
-    """Return a header's value, of several all, with single blanks in between."""
-    return ",".join(" ".join(value.split()) for value in values)
+    kind = S3SigV4Auth if signature.service == "s3" else SigV4Auth
+    credentials = Credentials(signature.key_id, secret)
+    made = AWSRequest(**request)
+    made.context["timestamp"] = signature.moment
+    return kind(credentials, signature.service, signature.region), made
 
 
 def _only(request: Request, name: str) -> str | None:
