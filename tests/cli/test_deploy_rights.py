@@ -78,9 +78,6 @@ class Account:
             each["OutputKey"]: each["OutputValue"] for each in described["Stacks"][0]["Outputs"]
         }
 
-    def left(self):
-        return {kind: found for kind, found in self.aws.resources().items() if kind != "users"}
-
 
 @pytest.fixture(scope="module")
 def whole():
@@ -96,7 +93,7 @@ def account(whole, monkeypatch, commands):
     yield whole
     whole.allow("deployer", policy("deployer"))
     done = commands.run("destroy", "--yes", "--empty-bucket")
-    assert (0, {}) == (done.returncode, whole.left()), done.stderr
+    assert (0, {}) == (done.returncode, whole.aws.resources()), done.stderr
 
 
 def client_policy(outputs):
@@ -139,4 +136,4 @@ async def test_the_documented_rights_suffice_from_the_first_call_to_the_last(
     done = await farcall_command("doctor", **deployer, **NO_PACKAGES)
     assert "farcall, UPDATE_COMPLETE" in done.stdout
     done = await farcall_command("destroy", "--yes", "--empty-bucket", **deployer)
-    assert (0, {}) == (done.returncode, account.left()), done.stderr
+    assert (0, {}) == (done.returncode, account.aws.resources()), done.stderr

@@ -1,6 +1,6 @@
 """Emulated AWS services that farcall needs in tests and does not ship.
 
-`start` adds them to `farcall_local`: CloudFormation, IAM permissions, EC2, ECR, Service Quotas.
+`start` adds them to `farcall_local`: CloudFormation, IAM permissions, EC2, ECR.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from moto.backends import get_backend
+from moto.core.config import default_user_config
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from farcall_local import names
@@ -18,7 +19,7 @@ from farcall_local.services.front import make_app
 from farcall_local.services.refusals import Reason, RefusedError
 from farcall_local.services.server import TRUST, LocalServer
 from farcall_local.services.signatures import AccessKey
-from tests.emulators import inventory, quotas, registry
+from tests.emulators import inventory, registry
 from tests.emulators.cloudformation.api import Stacks
 from tests.emulators.iam.actions import BATCH, BATCH_ROLE, ECS_TASKS, Call, doomed_keys, log_arn
 from tests.emulators.iam.permissions import Guard
@@ -35,7 +36,8 @@ class Account:
         self.is_empty = is_empty
         self._stacks: Stacks | None = None
         self._lock = threading.Lock()
-        quotas.install()
+        # A role of farcall's template has one of AWS's policies, which moto leaves out by default.
+        default_user_config["iam"]["load_aws_managed_policies"] = is_empty
 
     def attach(self, server: LocalServer) -> None:
         """Take the server whose requests this answers."""
@@ -111,8 +113,6 @@ class Account:
     def _answer_stacks(self, body: bytes, key: AccessKey) -> tuple[int, bytes]:
         with self._lock:
             if self._stacks is None:
-                with self._front.locks["iam"]:
-                    inventory.add_managed_policies(get_backend("iam")[names.ACCOUNT_ID]["aws"])
                 self._stacks = Stacks(self._server.endpoint_url)
         return self._stacks.answer(body, key)
 

@@ -1,17 +1,13 @@
-"""What an account has: for whoever wants to see that nothing is left, and AWS's own policies."""
+"""Resources of the account, so that tests see that none is left."""
 
 from __future__ import annotations
 
-import functools
-import json
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 from moto.backends import get_backend
-from moto.iam.aws_managed_policies import aws_managed_policies_data
-from moto.iam.models import AWSManagedPolicy
 
 from farcall_local import names
 
@@ -35,11 +31,6 @@ def of_moto(locks: Mapping[str, AbstractContextManager[Any]]) -> dict[str, list[
         roles = iam.roles.values()
         found["roles"] = [each.name for each in roles if not each.path.startswith(_SERVICE_LINKED)]
         found["instance profiles"] = [each.name for each in iam.instance_profiles.values()]
-        policies = iam.managed_policies.values()
-        found["policies"] = [
-            each.name for each in policies if not isinstance(each, AWSManagedPolicy)
-        ]
-        found["users"] = list(iam.users)
     if "moto.ec2.models" in sys.modules:
         with locks[""]:
             found.update(_of_ec2(_backend("ec2", names.REGION)))
@@ -55,26 +46,6 @@ def _of_ec2(ec2: Any) -> dict[str, list[str]]:
         "security groups": [each.name for each in groups if each.name != "default"],
         "launch templates": [each.name for each in ec2.launch_templates.values()],
     }
-
-
-@functools.cache
-def _documents() -> dict[str, Any]:
-    """Return AWS's managed policies as moto has them."""
-    found: dict[str, Any] = json.loads(aws_managed_policies_data)
-    return found
-
-
-def add_managed_policies(iam: Any) -> None:
-    """Add AWS's managed policies to an account, which a role of a template may want.
-
-    moto leaves them out unless told otherwise, for they are many.
-
-    Args:
-        iam: moto's IAM.
-    """
-    for name, data in _documents().items():
-        policy = AWSManagedPolicy.from_data(name, iam.account_id, iam.region_name, data)
-        iam.managed_policies.setdefault(policy.arn, policy)
 
 
 def _backend(service: Any, region: str) -> Any:

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.emulators.iam.policies import Need, UnknownElementError, Verdict, evaluate
+from tests.emulators.iam.policies import Need, UnknownElementError, allows
 
 BUCKET = "arn:aws:s3:::bucket"
 
 
-def verdict(need, *statements):
-    """Evaluate one statement or several, of which each one allows unless it says otherwise."""
-    full = [{"Effect": "Allow", "Resource": "*", **statement} for statement in statements]
-    return evaluate([{"Version": "2012-10-17", "Statement": full}], need)
-
-
-def allows(need, **statement):
-    return verdict(need, statement) is Verdict.ALLOWED
+def allowed(need, **statement):
+    """Evaluate a statement that allows an action on everything, except where it differs."""
+    full = {"Effect": "Allow", "Resource": "*", **statement}
+    return allows([{"Version": "2012-10-17", "Statement": [full]}], need)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +32,7 @@ def allows(need, **statement):
     ],
 )
 def test_actions_match_without_regard_to_case(pattern, action, expected):
-    assert allows(Need(action), Action=pattern) is expected
+    assert allowed(Need(action), Action=pattern) is expected
 
 
 @pytest.mark.parametrize(
@@ -53,14 +49,7 @@ def test_actions_match_without_regard_to_case(pattern, action, expected):
     ],
 )
 def test_resources_match_as_they_are_written(pattern, resource, expected):
-    assert allows(Need("s3:GetObject", resource), Action="*", Resource=pattern) is expected
-
-
-def test_a_deny_wins_in_whatever_order():
-    need = Need("s3:GetObject")
-    allow, deny = {"Action": "*"}, {"Effect": "Deny", "Action": "s3:*"}
-    assert verdict(need, allow, deny) is verdict(need, deny, allow) is Verdict.DENIED
-    assert verdict(need) is Verdict.NOT_ALLOWED
+    assert allowed(Need("s3:GetObject", resource), Action="*", Resource=pattern) is expected
 
 
 LISTING = Need("s3:ListBucket", BUCKET, {"s3:prefix": "farcall/v1/run/"})
@@ -73,19 +62,17 @@ BARE = Need("s3:ListBucket", BUCKET)
         ({"StringLike": {"s3:prefix": "farcall/*"}}, True, False),
         ({"StringLike": {"S3:Prefix": ["other/*", "farcall/*"]}}, True, False),
         ({"StringEquals": {"s3:prefix": "farcall/*"}}, False, False),
-        ({"StringNotLike": {"s3:prefix": "farcall/*"}}, False, True),
-        ({"StringNotEquals": {"s3:prefix": ["other/", "farcall/v1/run/"]}}, False, True),
-        ({"StringLikeIfExists": {"s3:prefix": "other/*"}}, False, True),
-        ({"StringEqualsIgnoreCase": {"s3:prefix": "FARCALL/v1/run/"}}, True, False),
-        ({"Null": {"s3:prefix": "true"}}, False, True),
-        ({"Null": {"s3:prefix": True}}, False, True),
         ({"StringLike": {"s3:prefix": "farcall/*", "iam:PassedToService": "*"}}, False, False),
-        ({"StringLike": {"s3:prefix": "farcall/*"}, "Null": {"s3:prefix": "true"}}, False, False),
+        (
+            {"StringLike": {"s3:prefix": "farcall/*"}, "StringEquals": {"s3:prefix": "x"}},
+            False,
+            False,
+        ),
     ],
 )
 def test_conditions(condition, with_prefix, without):
-    assert allows(LISTING, Action="s3:*", Condition=condition) is with_prefix
-    assert allows(BARE, Action="s3:*", Condition=condition) is without
+    assert allowed(LISTING, Action="s3:*", Condition=condition) is with_prefix
+    assert allowed(BARE, Action="s3:*", Condition=condition) is without
 
 
 @pytest.mark.parametrize(
@@ -99,8 +86,9 @@ def test_conditions(condition, with_prefix, without):
         {"Action": "*", "Condition": {"StringNotEquals": {"aws:RequestedRegion": "us-east-1"}}},
         {"Action": "*", "Resource": "arn:aws:s3:::bucket/${aws:username}/*"},
         {"Action": "*", "Principal": "*"},
+        {"Action": "*", "Effect": "Deny"},
     ],
 )
 def test_what_is_not_evaluated_is_an_error_and_never_passed_over(statement):
     with pytest.raises(UnknownElementError):
-        verdict(LISTING, statement)
+        allowed(LISTING, **statement)

@@ -134,8 +134,8 @@ _OF_GPUS = {wanted.EC2: ("ec2", "L-DB2E81BA"), wanted.SPOT: ("ec2", "L-3819A6DF"
 """By kind of compute: the service and the code of the quota, which counts vCPUs. Of the families
 that Batch chooses; of GPUs, of G and VT.
 
-https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-html
-https://docs.aws.amazon.com/AmazonECS/latest/developerguide/service-html
+https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
+https://docs.aws.amazon.com/AmazonECS/latest/developerguide/service-quotas.html
 """
 
 

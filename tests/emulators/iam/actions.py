@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 from xml.etree import ElementTree as ET
 
+from moto.core.utils import get_service_model
 from moto.s3.responses import ACTION_MAP
 
 from farcall_local import names
@@ -29,33 +30,12 @@ from tests.emulators.iam.policies import Need
 
 ECS_TASKS = "ecs-tasks.amazonaws.com"
 BATCH = "batch.amazonaws.com"
-CLOUDFORMATION = "cloudformation.amazonaws.com"
 EC2 = "ec2.amazonaws.com"
 
-_TAGGING = {"GET": "ListTagsForResource", "POST": "TagResource", "DELETE": "UntagResource"}
+#: Names by the last part of the path. The pinned botocore does not know the bulk operations.
 _BATCH_OPERATIONS = {
     name.lower(): name
-    for name in (
-        "CancelJob",
-        "CancelJobs",
-        "CreateComputeEnvironment",
-        "CreateJobQueue",
-        "DeleteComputeEnvironment",
-        "DeleteJobQueue",
-        "DeregisterJobDefinition",
-        "DescribeComputeEnvironments",
-        "DescribeJobDefinitions",
-        "DescribeJobQueues",
-        "DescribeJobs",
-        "GetJobQueueSnapshot",
-        "ListJobs",
-        "RegisterJobDefinition",
-        "SubmitJob",
-        "TerminateJob",
-        "TerminateJobs",
-        "UpdateComputeEnvironment",
-        "UpdateJobQueue",
-    )
+    for name in (*get_service_model("batch").operation_names, "CancelJobs", "TerminateJobs")
 }
 
 
@@ -163,11 +143,7 @@ def _s3(call: Call) -> list[Need]:
     if settings and not key:
         name = f"{'Get' if call.method == 'GET' else 'Put'}{settings[0]}"
     context = {"s3:prefix": query["prefix"]} if "prefix" in query and not key else {}
-    found = [Need(f"s3:{name}", _s3_arn(bucket, key), context)]
-    source = call.headers.get("X-Amz-Copy-Source")
-    if source:
-        found.append(Need("s3:GetObject", _s3_arn(*_place(unquote(source)))))
-    return found
+    return [Need(f"s3:{name}", _s3_arn(bucket, key), context)]
 
 
 def _place(path: str) -> tuple[str, str]:
@@ -183,19 +159,10 @@ def _s3_arn(bucket: str, key: str = "") -> str:
 
 
 def _cloudformation(call: Call) -> list[Need]:
-    form = call.form
-    name = form.get("StackName")
-    found = [Need(f"cloudformation:{_operation(call)}", _stack_arn(name) if name else "*")]
-    if form.get("RoleARN"):
-        passed = {"iam:PassedToService": CLOUDFORMATION}
-        found.append(Need("iam:PassRole", form["RoleARN"], passed))
-    return found
-
-
-def _stack_arn(name: str) -> str:
-    if name.startswith("arn:"):
-        return name
-    return f"arn:aws:cloudformation:{names.REGION}:{names.ACCOUNT_ID}:stack/{name}/*"
+    name = call.form["StackName"]
+    if not name.startswith("arn:"):
+        name = f"arn:aws:cloudformation:{names.REGION}:{names.ACCOUNT_ID}:stack/{name}/*"
+    return [Need(f"cloudformation:{_operation(call)}", name)]
 
 
 def _ec2(call: Call) -> list[Need]:
@@ -210,10 +177,7 @@ def _ec2(call: Call) -> list[Need]:
         arns = ["*"]
     if name == "CreateSecurityGroup" and "VpcId" in form:
         arns.append(_ec2_arn("vpc", form["VpcId"]))
-    found = [Need(f"ec2:{name}", arn) for arn in arns]
-    if name != "CreateTags" and any(key.startswith("TagSpecification") for key in form):
-        found.append(Need("ec2:CreateTags", arns[0]))
-    return found
+    return [Need(f"ec2:{name}", arn) for arn in arns]
 
 
 #: What an operation's name contains, the resource, and the parameter with its ID.
@@ -248,20 +212,17 @@ def _logs(call: Call) -> list[Need]:
     action = f"logs:{_operation(call)}"
     if "logGroupName" not in document:
         return [Need(action)]
-    arn = log_arn(document["logGroupName"], document.get("logStreamName", ""))
-    tagging = [Need("logs:TagResource", arn)] if document.get("tags") else []
-    return [Need(action, arn), *tagging]
+    return [Need(action, log_arn(document["logGroupName"], document.get("logStreamName", "")))]
 
 
 def _iam(call: Call) -> list[Need]:
     form, name = call.form, _operation(call)
-    context = {"iam:PolicyARN": form["PolicyArn"]} if "PolicyArn" in form else {}
     for kind, parameter in _IAM_KINDS:
         if parameter in form:
-            found = [Need(f"iam:{name}", _iam_arn(kind, form[parameter]), context)]
+            found = [Need(f"iam:{name}", _iam_arn(kind, form[parameter]))]
             break
     else:
-        found = [Need(f"iam:{name}", context=context)]
+        found = [Need(f"iam:{name}")]
     if name == "AddRoleToInstanceProfile":
         role = _iam_arn("role", form.get("RoleName", ""))
         found.append(Need("iam:PassRole", role, {"iam:PassedToService": EC2}))
@@ -302,9 +263,7 @@ def _operation(call: Call) -> str:
 
 def _batch(call: Call) -> list[Need]:
     document = call.document()
-    kind, _, arn = call.path.removeprefix("/v1/").partition("/")
-    if kind == "tags":
-        return [Need(f"batch:{_TAGGING.get(call.method, '')}", arn)]
+    kind = call.path.removeprefix("/v1/")
     name = _BATCH_OPERATIONS.get(kind.lower(), kind)
     if name == "SubmitJob":
         return _submitting(document)
@@ -345,10 +304,7 @@ def _changing(name: str, document: dict[str, Any]) -> list[Need]:
         found.append(Need(f"batch:{name}", used))
     if document.get("tags"):
         found.append(Need("batch:TagResource", arn))
-    if document.get("serviceRole"):
-        passed = {"iam:PassedToService": BATCH}
-        found.append(Need("iam:PassRole", document["serviceRole"], passed))
-    elif name == "CreateComputeEnvironment" and document.get("type") == "MANAGED":
+    if name == "CreateComputeEnvironment" and document.get("type") == "MANAGED":
         found.append(
             Need("iam:CreateServiceLinkedRole", BATCH_ROLE, {"iam:AWSServiceName": BATCH})
         )

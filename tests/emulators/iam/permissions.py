@@ -23,7 +23,7 @@ from farcall_local import names
 from farcall_local.services.refusals import Reason, RefusedError
 from tests.emulators.iam import actions
 from tests.emulators.iam.actions import Call
-from tests.emulators.iam.policies import Need, UnknownElementError, Verdict, evaluate
+from tests.emulators.iam.policies import Need, UnknownElementError, allows
 
 
 class _Caller(NamedTuple):
@@ -105,14 +105,11 @@ def _documents(policies: Iterable[Any]) -> list[dict[str, Any]]:
 def _objection(caller: _Caller, need: Need) -> str | None:
     """Return AWS's sentence where a permission is missing."""
     try:
-        verdict = evaluate(caller.policies, need)
+        if allows(caller.policies, need):
+            return None
     except UnknownElementError as error:
         return f"farcall's local AWS emulator does not evaluate {error}, which stands in a policy."
-    if verdict is Verdict.ALLOWED:
-        return None
     text = f"User: {caller.arn} is not authorized to perform: {need.action}"
     if need.resource != "*":
         text += f" on resource: {need.resource}"
-    if verdict is Verdict.DENIED:
-        return f"{text} with an explicit deny in an identity-based policy"
     return f"{text} because no identity-based policy allows the {need.action} action"

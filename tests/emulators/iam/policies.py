@@ -13,29 +13,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
-_ELEMENTS = {
-    "Sid",
-    "Effect",
-    "Action",
-    "NotAction",
-    "Resource",
-    "NotResource",
-    "Condition",
-}
-#: What requests are known to have, or not to have, in lower case. A key that AWS would have and
-#: nobody fills in here must not look absent, which some operators take for a yes.
-CONDITION_KEYS = {
-    "aws:sourcearn",
-    "iam:awsservicename",
-    "iam:passedtoservice",
-    "iam:policyarn",
-    "s3:prefix",
-}
+_ELEMENTS = {"Sid", "Effect", "Action", "Resource", "Condition"}
+#: Condition keys that requests have, in lower case. Any other key is an error.
+CONDITION_KEYS = {"iam:awsservicename", "iam:passedtoservice", "s3:prefix"}
 
 
 class UnknownElementError(Exception):
@@ -57,54 +41,32 @@ class Need:
     context: Mapping[str, str] = field(default_factory=dict)
 
 
-class Verdict(Enum):
-    """What policies say of a need."""
-
-    ALLOWED = "allowed"
-    NOT_ALLOWED = "not allowed"
-    DENIED = "denied"
-
-
-def evaluate(documents: Iterable[Mapping[str, Any]], need: Need) -> Verdict:
-    """Evaluate the identity-based policies of one principal together.
-
-    Args:
-        documents: The policies.
-        need: What is asked for.
+def allows(documents: Iterable[Mapping[str, Any]], need: Need) -> bool:
+    """Return whether the identity-based policies of a principal allow a need.
 
     Raises:
-        UnknownElementError: A statement for this action has an element, a condition key or an
-            operator that is not evaluated here.
+        UnknownElementError: A statement for this action has an element, an effect, a condition
+            key or an operator that is not evaluated here.
     """
-    verdict = Verdict.NOT_ALLOWED
-    for document in documents:
-        for statement in many(document["Statement"]):
-            if not _applies(statement, need):
-                continue
-            if statement["Effect"] == "Deny":
-                return Verdict.DENIED
-            verdict = Verdict.ALLOWED
-    return verdict
+    return any(
+        _applies(statement, need)
+        for document in documents
+        for statement in many(document["Statement"])
+    )
 
 
 def _applies(statement: Mapping[str, Any], need: Need) -> bool:
     unknown = set(statement) - _ELEMENTS
     if unknown:
         raise UnknownElementError(f"the element {', '.join(sorted(unknown))}")
+    if statement["Effect"] != "Allow":
+        raise UnknownElementError(f"the effect {statement['Effect']}")
+    patterns = [pattern.lower() for pattern in many(statement["Action"])]
     return (
-        _covers(statement, "Action", need.action.lower(), str.lower)
-        and _covers(statement, "Resource", need.resource, str)
+        _is_like_any(patterns, need.action.lower())
+        and _is_like_any(many(statement["Resource"]), need.resource)
         and _meets(statement.get("Condition", {}), need.context)
     )
-
-
-def _covers(
-    statement: Mapping[str, Any], element: str, value: str, fold: Callable[[str], str]
-) -> bool:
-    if element in statement:
-        return any(_like(fold(pattern), value) for pattern in many(statement[element]))
-    patterns = many(statement[f"Not{element}"])
-    return not any(_like(fold(pattern), value) for pattern in patterns)
 
 
 def _meets(conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, str]) -> bool:
@@ -120,20 +82,16 @@ def _meets(conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, st
 
 
 def _holds(operator: str, value: str | None, wanted: list[str]) -> bool:
-    """Return whether one key meets one operator, any of several values being enough."""
-    if operator == "Null":
-        return str(value is None).lower() in map(str.lower, wanted)
-    name = operator.removesuffix("IfExists")
-    if name not in _OPERATORS:
+    """Return whether one key meets one operator, with any of several values."""
+    if operator not in ("StringEquals", "StringLike"):
         raise UnknownElementError(f"the condition operator {operator}")
-    matches, negated = _OPERATORS[name]
     if value is None:
-        return negated or name != operator
-    return any(matches(pattern, value) for pattern in wanted) != negated
+        return False
+    return value in wanted if operator == "StringEquals" else _is_like_any(wanted, value)
 
 
-def _like(pattern: str, value: str) -> bool:
-    return _regex(pattern).fullmatch(value) is not None
+def _is_like_any(patterns: Iterable[str], value: str) -> bool:
+    return any(_regex(pattern).fullmatch(value) for pattern in patterns)
 
 
 @functools.lru_cache(maxsize=512)
@@ -142,28 +100,6 @@ def _regex(pattern: str) -> re.Pattern[str]:
         raise UnknownElementError(f"the policy variable in {pattern}")
     escaped = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
     return re.compile(escaped, re.DOTALL)
-
-
-def _same(pattern: str, value: str) -> bool:
-    return pattern == value
-
-
-def _same_folded(pattern: str, value: str) -> bool:
-    return pattern.lower() == value.lower()
-
-
-#: How a value is compared, and whether the comparison is negated.
-_OPERATORS: dict[str, tuple[Callable[[str, str], bool], bool]] = {
-    "StringEquals": (_same, False),
-    "StringNotEquals": (_same, True),
-    "StringEqualsIgnoreCase": (_same_folded, False),
-    "StringLike": (_like, False),
-    "StringNotLike": (_like, True),
-    "ArnEquals": (_like, False),
-    "ArnLike": (_like, False),
-    "ArnNotLike": (_like, True),
-    "Bool": (_same_folded, False),
-}
 
 
 def many(value: Any) -> list[Any]:

@@ -1,0 +1,24 @@
+"""Warnings of ``farcall deploy`` about service quotas."""
+
+from __future__ import annotations
+
+from farcall import FarcallError
+from farcall.cli import deploy
+from farcall.deploy.parameters import Wanted, merged
+
+VCPUS = {"L-1216C47A": 5.0, "L-34B43A08": 512.0}
+
+
+async def ask(access, service, operation, *, ServiceCode, QuotaCode):  # noqa: N803
+    """Answer GetServiceQuota; quotas that the account may not read are refused."""
+    if QuotaCode not in VCPUS:
+        raise FarcallError("AccessDenied")
+    return {"Quota": {"Value": VCPUS[QuotaCode]}}
+
+
+async def test_quota_below_maximum_is_reported(monkeypatch):
+    monkeypatch.setattr(deploy, "ask", ask)
+    wanted = Wanted(compute=("ec2", "spot", "fargate"), max_vcpus=16)
+    [warning] = await deploy.warnings(None, merged(wanted, {}, "farcall"))
+    assert warning.startswith("the account may have 5 vCPUs of EC2 on demand at a time")
+    assert "--quota-code L-1216C47A --desired-value 16" in warning
