@@ -56,7 +56,7 @@ def draw(link: str) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found.stdout.strip(), args=options)
         page = open_page(browser, link, "ocean-currents")
-        page.get_by_role("button", name="Show children").click()
+        page.get_by_role("button", name="Show tasks").click()
         page.get_by_test_id("task").filter(has_text="[6]").first.get_by_role("link").click()
         page.get_by_test_id("traceback").wait_for()
         page.get_by_role("main").evaluate("main => { main.scrollTop = 0 }")
@@ -70,7 +70,7 @@ def draw(link: str) -> None:
         shoot(page, "page-dark.png")
 
         page = open_page(browser, link, "ocean-currents", width=400)
-        page.get_by_role("button", name="Show children").click()
+        page.get_by_role("button", name="Show tasks").click()
         page.get_by_test_id("task").filter(has_text="[0]").wait_for()
         shoot(page, "page-narrow.png")
         browser.close()

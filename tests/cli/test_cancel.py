@@ -57,7 +57,7 @@ async def test_a_running_job_is_ended_and_its_output_kept(executor, batch, tmp_p
     done = await cancel(job.id)
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert f"{job.id} was RUNNING and is being ended\n" == done.stdout
+    assert f"{job.id} was RUNNING and is being cancelled\n" == done.stdout
     assert "JobCancelledError" == type(await job.exception()).__name__
     assert "asleep\n" == await job.stdout()
     found = await ends(batch, job.id)
@@ -107,5 +107,5 @@ async def test_a_workflow_is_ended_after_a_question(make_executor, cancel, tmp_p
         shown = await asyncio.to_thread(terminal.run, command, answer="y\n")
         assert 0 == shown.returncode
         for job in jobs:
-            assert f"{job.id} was RUNNING and is being ended" in shown.text
+            assert f"{job.id} was RUNNING and is being cancelled" in shown.text
             assert "JobCancelledError" == type(await job.exception()).__name__

@@ -182,7 +182,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
         f"Job           {ids['FAILED']}",
         "Attempts      1 ended of 1 allowed",
         "exit code 1",
-        "Asked for     1 vCPU, 1024 MiB",
+        "Requested     1 vCPU, 1024 MiB",
         "of CPU",
         "Bundle        s3://farcall-local/farcall/v1/",
         "in fails",
@@ -199,7 +199,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
 
     said = json.loads((await farcall_command("describe", ids["array"], "--json")).stdout)
     assert said["job"]["counts"] == {"SUCCEEDED": 2, "FAILED": 2}
-    assert said["explanation"]["sentence"] == "2 of its 4 children failed"
+    assert said["explanation"]["sentence"] == "2 of 4 tasks failed"
     assert [c["job_id"] for c in said["explanation"]["children"]] == [
         f"{ids['array']}:1",
         f"{ids['array']}:3",
@@ -269,7 +269,7 @@ async def test_command_jobs_are_listed_and_described_with_their_nodes(
         "Node 0        FAILED, exit code 3, ran ",
         "Image         busybox:1",
         "Command       sh -c 'echo ^[[2J[bold]; exit 3'",
-        "The last lines of the log",
+        "Last log lines",
         "  ^[[2J[bold]",
     ):
         assert expected in said.stdout

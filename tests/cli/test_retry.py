@@ -69,7 +69,7 @@ async def test_what_failed_runs_again_and_both_jobs_tell_of_it(
     shown = (await farcall_command("describe", again)).stdout
     assert re.search(rf"^Retry of +{job_id}$", shown, re.MULTILINE)
     shown = (await farcall_command("describe", f"{job_id}:3")).stdout
-    assert re.search(rf"^Run again as +{again}$", shown, re.MULTILINE)
+    assert re.search(rf"^Retried as +{again}$", shown, re.MULTILINE)
     said = await retry(job_id)
     assert said.returncode == 1
     assert f"nothing of job {job_id}" in said.stderr

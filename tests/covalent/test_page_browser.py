@@ -61,7 +61,7 @@ def test_an_electron_is_shown_with_its_error_its_node_and_its_traceback(run, emb
 
     workflows = page.get_by_role("navigation", name="Workflows")
     workflows.get_by_role("link", name=re.compile("^halves")).click()
-    more = page.get_by_role("button", name="Show children")
+    more = page.get_by_role("button", name="Show tasks")
     rows = page.locator('[data-testid="task"]:visible')
     expect(rows.first).to_be_visible()
     if more.count():

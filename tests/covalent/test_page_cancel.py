@@ -135,7 +135,7 @@ def test_one_task_of_an_array_is_cancelled_in_covalent_and_no_other(
     said = as_client(
         lambda session: cancel(session, job_ids[1:2], "enough", CovalentCompanion(covalent))
     )
-    text = f"{job_ids[1]} was RUNNING and is being ended"
+    text = f"{job_ids[1]} was RUNNING and is being cancelled"
     assert [(job_ids[1], "ending", text)] == said
     assert [(started, [second])] == covalent.told
     until(lambda: nodes(covalent, started)[second] == "CANCELLED")

@@ -60,7 +60,7 @@ async def test_each_job_is_told_of(executor, session, proxy, batch, aws):
     assert f"Batch does not know job {UNKNOWN} in us-east-1" in unknown
     assert f"{foreign} was not submitted by farcall and is left alone" in other
     assert ended == f"{done.id} has ended: SUCCEEDED"
-    assert ending == f"{job.id} was RUNNABLE and is being ended"
+    assert ending == f"{job.id} was RUNNABLE and is being cancelled"
     assert status(batch, foreign) != "FAILED"
     (found,) = batch.describe_jobs(jobs=[job.id])["jobs"]
     assert found["statusReason"] == "farcall: enough"

@@ -138,8 +138,8 @@ async def test_a_job_is_ended_with_all_its_nodes_and_no_node_alone(session, prox
     node, whole = await cancel(session, [f"{job_id}#1", job_id], "enough")
     assert (node.outcome, whole.outcome) == ("node", "ending")
     assert node.text == (
-        f"{job_id}#1 is a node, which is not ended alone; `farcall cancel {job_id}` ends its job "
-        "with all nodes"
+        f"{job_id}#1 is one node, which cannot be cancelled alone; "
+        f"`farcall cancel {job_id}` cancels the job with all nodes"
     )
     assert proxy.counts["batch terminatejob"] == 1
     detail = await described(session, job_id)

@@ -156,7 +156,7 @@ async def test_an_array_with_failed_children(make_executor, monkeypatch):
         detail = await described(session, parent)
         why = await explain(session, detail)
     assert (why.kind, why.error) == ("failed", "JobError")
-    assert why.sentence == "3 of its 6 children failed"
+    assert why.sentence == "3 of 6 tasks failed"
     assert f"farcall list {parent} --state failed" in why.remedy
     assert len(why.children) == 2
     for child in why.children:

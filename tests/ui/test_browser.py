@@ -74,7 +74,7 @@ async def test_one_task_of_an_array_is_cancelled_and_only_that_one(
     values = asyncio.ensure_future(sweep)
     page = await open_page()
     await open_workflow(page, "array")
-    await page.get_by_role("button", name="Show children").click()
+    await page.get_by_role("button", name="Show tasks").click()
     parent = sweep.job_ids[0]
     children = [f"{parent}:{index}" for index in range(4)]
     await wait_for_states(page, dict.fromkeys(children, "RUNNING"))
@@ -83,7 +83,7 @@ async def test_one_task_of_an_array_is_cancelled_and_only_that_one(
     await row(page, children[2]).get_by_role("link").click()
     await expect(page.get_by_test_id("task-title")).to_contain_text("hold")
     await page.get_by_role("button", name="Cancel task…").click()
-    assert {children[2]: "ending"} == await cancel(page, "End 1 task")
+    assert {children[2]: "ending"} == await cancel(page, "Cancel 1 task")
     await wait_for_states(page, {children[2]: "CANCELLED"})
 
     gate.touch()

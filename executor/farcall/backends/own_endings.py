@@ -9,7 +9,7 @@ from farcall.model.endings import OWN_REASON, WITHDRAWN, Verdict
 MAP_FAILED = Verdict(
     errors.JobError,
     "a call of the map raised, and the others were ended",
-    "correct what the failed children tell, and submit it again",
+    "correct the errors of the failed tasks, and submit the job again",
 )
 """Of an array as a whole."""
 

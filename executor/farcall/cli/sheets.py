@@ -64,7 +64,7 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
 
 def _show_log(out: Console, lines: Sequence[str]) -> None:
     if lines:
-        out.print("\nThe last lines of the log", style="dim")
+        out.print("\nLast log lines", style="dim")
     for line in lines:
         out.print(f"  {in_a_line(line)}", soft_wrap=True)
 
@@ -117,7 +117,7 @@ def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield label, in_a_line(job[name] or "")
         if name == "dispatch" and said["electron"] is not None:
             yield "Electron", f"node {said['electron']}"
-    yield "Run again as", ", ".join(map(in_a_line, said["retries"]))
+    yield "Retried as", ", ".join(map(in_a_line, said["retries"]))
     place = said["position"]
     yield "Queue", in_a_line(job["queue"]) + (f", place {place} in it" if place else "")
     if entry.detail.array_size:
@@ -183,7 +183,7 @@ def _means(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         asked += f", {job['gpus']} GPU"
     if job["time_limit_s"]:
         asked += f", {job['time_limit_s']} s for an attempt"
-    yield "Asked for", asked
+    yield "Requested", asked
     used = said["usage"]
     if used is not None:
         limit = used["memory_limit_bytes"]

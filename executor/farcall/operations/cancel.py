@@ -184,9 +184,9 @@ async def _cancel(
             return Cancelled(job_id, "ended", text)
         if error is not None:
             return Cancelled(job_id, "refused", f"{job_id} may still run: {error}")
-        text = f"{job_id} was {entry.detail.status} and is being ended"
+        text = f"{job_id} was {entry.detail.status} and is being cancelled"
         if job_id in untold:
-            text += f"; Covalent was not told: {untold[job_id]}"
+            text += f"; Covalent was not notified: {untold[job_id]}"
         return Cancelled(job_id, "ending", text)
 
     return [tell(job_id) for job_id in job_ids]
@@ -224,8 +224,8 @@ def _whole_alone(job_id: str) -> Cancelled:
     """Say that a node is not to be ended."""
     whole = job_id.partition("#")[0]
     text = (
-        f"{job_id} is a node, which is not ended alone; `farcall cancel {whole}` ends its job "
-        "with all nodes"
+        f"{job_id} is one node, which cannot be cancelled alone; `farcall cancel {whole}` cancels "
+        "the job with all nodes"
     )
     return Cancelled(job_id, NODE, text)
 

@@ -462,9 +462,9 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
         return await _of_succeeded_array(session, detail)
     if detail.status is JobStatus.FAILED:
         found = of_verdict(detail.verdict())
-        told = f"{failed} of its {detail.array_size} children failed"
+        told = f"{failed} of {detail.array_size} tasks failed"
         if found.kind == CANCELLED:
-            told = f"{failed} of its {detail.array_size} children were cancelled"
+            told = f"{failed} of {detail.array_size} tasks were cancelled"
             found = replace(found, sentence=f"{found.sentence} ({told})")
         elif detail.map_failure:
             told = f"a call of its map raised: {detail.map_failure}"
@@ -478,14 +478,16 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
         if stuck is not None:
             return replace(of_waiting(stuck), children=children)
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    sentence = f"of its {detail.array_size} children are {told or 'none begun'}"
-    remedy = f"`farcall list {detail.job_id}` shows them, `farcall cancel {detail.job_id}` ends it"
+    size = detail.array_size
+    sentence = f"{told} of {size} tasks" if told else f"none of {size} tasks has started"
+    job_id = detail.job_id
+    remedy = f"`farcall list {job_id}` shows the tasks, `farcall cancel {job_id}` cancels them"
     kind = RUNNING if counts[JobStatus.RUNNING] else WAITING
     return Explanation(kind, sentence, remedy, children=children)
 
 
 async def _of_succeeded_array(session: Session, detail: JobDetail) -> Explanation:
-    sentence = f"each of its {detail.array_size} children succeeded"
+    sentence = f"all {detail.array_size} tasks succeeded"
     if await _delivered(session, Submission.whole(detail)) is None:
         return Explanation(RETURNED, f"{sentence}, and the results were delivered", "")
     remedy = f"`farcall result {detail.job_id}:0` shows a child's value"

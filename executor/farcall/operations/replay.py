@@ -92,7 +92,7 @@ async def find(session: Session, job_id: str) -> Found:
         children = (await explain(session, detail)).children
         if not children:
             raise UnknownError(
-                f"job {job_id} is an array of {detail.array_size}, and none of its children has "
+                f"job {job_id} has {detail.array_size} array tasks, and none of them has "
                 f"failed; name one of them, {job_id}:0 to {job_id}:{detail.array_size - 1}"
             )
         detail = await session.describe(children[0].job_id)

@@ -41,8 +41,8 @@ async def test_each_job_is_told_of_once_in_its_order(session, going, gone, found
     ]
     _, ended, ending, node = (each.text for each in said)
     assert ended == f"{gone} has ended: SUCCEEDED"
-    assert ending == f"{going} was RUNNING and is being ended"
-    assert f"`farcall cancel {going}` ends its job with all nodes" in node
+    assert ending == f"{going} was RUNNING and is being cancelled"
+    assert f"`farcall cancel {going}` cancels the job with all nodes" in node
     assert "enough" in (await found(going)).detail.status_reason
     (again,) = await cancel(session, [going], "enough")
     assert again.text == f"{going} has ended: CANCELLED"
@@ -115,7 +115,7 @@ async def test_covalent_is_told_and_where_that_fails_the_text_says_so(session, g
     covalent = Covalent({job_id: "it does not answer"})
     (said,) = await cancel(session, [job_id], "enough", covalent)
     assert said.outcome == "ending"
-    assert said.text.endswith("is being ended; Covalent was not told: it does not answer")
+    assert said.text.endswith("cancelled; Covalent was not notified: it does not answer")
     assert covalent.told == [([job_id], [])]
 
 

@@ -78,7 +78,7 @@ async def test_an_array_names_the_first_children_that_failed(executor, why):
     jobs = await asyncio.gather(*(executor.submit(int, text) for text in given))
     (parent,) = {job.id.partition(":")[0] for job in jobs}
     told = await why(parent)
-    assert (told.kind, told.sentence) == ("failed", "2 of its 4 children failed")
+    assert (told.kind, told.sentence) == ("failed", "2 of 4 tasks failed")
     failed = {job.id for job, text in zip(jobs, given, strict=True) if not text.isdigit()}
     assert {child.job_id for child in told.children} == failed
     assert {child.error for child in told.children} == {"ValueError"}
@@ -88,7 +88,7 @@ async def test_an_array_that_went_well(executor, why):
     jobs = await asyncio.gather(*(executor.submit(pow, n, 2) for n in range(3)))
     (parent,) = {job.id.partition(":")[0] for job in jobs}
     told = await why(parent)
-    assert (told.kind, told.sentence) == ("returned", "each of its 3 children succeeded")
+    assert (told.kind, told.sentence) == ("returned", "all 3 tasks succeeded")
 
 
 async def test_a_job_of_somebody_else_s_program(session):

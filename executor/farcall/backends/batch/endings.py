@@ -329,7 +329,7 @@ _BY_TEXT: tuple[Row, ...] = (
         Verdict(
             errors.JobError,
             "a child of the array failed",
-            "see the errors of its children, <job ID>:<index>",
+            "see the errors of its tasks, <job ID>:<index>",
         ),
     ),
     Row(

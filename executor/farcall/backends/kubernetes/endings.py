@@ -804,7 +804,7 @@ ENDINGS: tuple[Row, ...] = (
         Verdict(
             errors.JobError,
             "a task of the job failed",
-            "see the errors of its children, <job ID>:<index>",
+            "see the errors of its tasks, <job ID>:<index>",
         ),
     ),
     Row(

@@ -36,7 +36,7 @@ onRefused(() => {
   document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
   page = null;
   keepToken("");
-  token.show("The token is refused: it is that of another session. Each start of farcall ui has one of its own.");
+  token.show("This token is from another session. farcall ui prints a new token at each start.");
 });
 
 async function start() {

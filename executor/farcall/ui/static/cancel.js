@@ -10,7 +10,7 @@ import { taskName } from "./rows.js";
 // As many as the server takes at once.
 const AT_ONCE = 10000;
 
-/** Asks whether these jobs, or children of arrays, are to be ended; calls `done` once they are. */
+/** Asks whether these jobs, or children of arrays, are to be cancelled; calls `done` afterwards. */
 export function cancelTasks(jobs, done) {
   const left = jobs.filter((job) => !isOver(job.group));
   // A child needs no request of its own where its array is ended as a whole.
@@ -28,7 +28,7 @@ export function cancelTasks(jobs, done) {
   });
 }
 
-/** Asks whether a whole run is to be ended. */
+/** Asks whether to cancel a whole run. */
 export function cancelRun(run) {
   open({
     title: ["Cancel the workflow ", run.workflow || run.run, "?"],
@@ -55,15 +55,15 @@ function open({ title, about, counts, over, bodies, done }) {
   const running = counts.running + counts.starting;
   const total = running + counts.waiting;
   const reason = h("input", { type: "text", maxlength: "200", id: "cancel-reason", autocomplete: "off" });
-  const confirm = h("button.danger.strong", { type: "submit", data: { testid: "cancel-confirm" } }, `End ${many(total, "task")}`);
+  const confirm = h("button.danger.strong", { type: "submit", data: { testid: "cancel-confirm" } }, `Cancel ${many(total, "task")}`);
   confirm.disabled = !total;
   const keep = h("button", { type: "button", on: { click: () => dialog.close() } }, running ? "Keep running" : "Keep waiting");
   const trouble = h("p.trouble", { role: "alert", hidden: true });
   const parts = [running && `${count(running)} running`, counts.waiting && `${count(counts.waiting)} waiting`].filter(Boolean);
   const form = h("form", { method: "dialog" },
-    h("p.big", { data: { testid: "cancel-summary" } }, parts.join(", ") || "Nothing is left to end."),
-    h("p", {}, running ? "What runs gets 20 seconds to clean up; its output up to then is kept. " : "", "What waits never begins. This cannot be undone."),
-    over ? h("p.quiet", {}, `${many(over, "other")} selected ${over === 1 ? "has" : "have"} ended already.`) : null,
+    h("p.big", { data: { testid: "cancel-summary" } }, parts.join(", ") || "No unfinished tasks."),
+    h("p", {}, running ? "Running tasks have 20 seconds to clean up, and their output is kept. " : "", "Waiting tasks will not start. You cannot undo this."),
+    over ? h("p.quiet", {}, `${many(over, "other")} selected ${over === 1 ? "has" : "have"} already finished.`) : null,
     h("label", { for: "cancel-reason" }, "Reason (optional)"), reason, trouble,
     h("div.buttons", {}, keep, confirm));
   const heading = h("h2", { id: "cancel-title" }, ...title.map((text, n) => (n === 1 ? name(text) : text)));
@@ -71,7 +71,7 @@ function open({ title, about, counts, over, bodies, done }) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     for (const one of [confirm, keep, reason]) one.disabled = true;
-    setText(confirm, "Ending…");
+    setText(confirm, "Cancelling…");
     trouble.hidden = true;
     const results = [];
     let error = null;
@@ -83,7 +83,7 @@ function open({ title, about, counts, over, bodies, done }) {
     if (error && !results.length) {
       setText(trouble, error.message);
       trouble.hidden = false;
-      setText(confirm, `End ${many(total, "task")}`);
+      setText(confirm, `Cancel ${many(total, "task")}`);
       for (const one of [confirm, keep, reason]) one.disabled = false;
       confirm.focus();
     } else {

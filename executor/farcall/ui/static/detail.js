@@ -3,7 +3,7 @@
 import { get, path } from "./api.js";
 import { childrenOf } from "./children.js";
 import { fill, h, icon, setAttr, setText } from "./dom.js";
-import { count, groupOf, inWords, isOver, ms, span } from "./format.js";
+import { count, groupOf, inWords, isOver, many, ms, span } from "./format.js";
 import { attemptsSection, jobSection, soFar, timesSection, usageSection, whySection } from "./facts.js";
 import { lastLines } from "./lastlines.js";
 import { Output } from "./output.js";
@@ -51,7 +51,7 @@ export class Detail {
     this.trouble = h("p.trouble", { role: "alert", hidden: true });
     this.parts = new Map();
     const panels = { overview: this.overview, output: this.output.element, children: this.children };
-    this.tabs = Object.entries({ overview: "Overview", output: "Output", children: "Children" }).map(([key, word]) => {
+    this.tabs = Object.entries({ overview: "Overview", output: "Output", children: "Tasks" }).map(([key, word]) => {
       const panel = h("div.tabpanel", { role: "tabpanel", id: `panel-${key}`, "aria-labelledby": `tab-${key}` }, panels[key]);
       const tab = h("button.tab", { type: "button", role: "tab", id: `tab-${key}`, "aria-controls": `panel-${key}`, on: { click: () => this.choose(key) } }, word);
       return { key, tab, panel };
@@ -87,7 +87,7 @@ export class Detail {
     this.last.show(null);
     this.timeline.cursor = -1;
     this.timeline._zoomTo(null);
-    fill(this.overview, h("p.note", {}, "Asking…"));
+    fill(this.overview, h("p.note", {}, "Loading…"));
     this.update();
     if (!id) return;
     this.choose(this.whole() ? (remembered("tab") === "overview" ? "overview" : "children") : remembered("tab") === "output" ? "output" : "overview", false);
@@ -138,7 +138,7 @@ export class Detail {
     this.state.element.hidden = !task;
     for (const { key, tab } of this.tabs) {
       tab.hidden = key === (whole ? "output" : "children");
-      if (key === "children") setText(tab, array ? "Children" : "Nodes");
+      if (key === "children") setText(tab, array ? "Tasks" : "Nodes");
     }
     if (this.tab === (whole ? "output" : "children")) this.choose(whole ? "children" : "output", false);
     this.progress.element.hidden = this.progressWords.hidden = !array;
@@ -152,7 +152,7 @@ export class Detail {
     setText(this.clock, times(task, now));
     if (array) {
       this.progress.update(task.by);
-      setText(this.progressWords, `${count(task.array_size)} children: ${inWords(task.by)}`);
+      setText(this.progressWords, `${many(task.array_size, "task")}: ${inWords(task.by)}`);
     }
     if (whole && this.tab === "children") this._showChildren(task);
     if (this.seen !== task.changed) {

@@ -9,7 +9,7 @@ export function tokenForm(take) {
   const trouble = h("p.trouble", { role: "alert", hidden: true });
   const form = h("form", { "aria-label": "Token" },
     h("h1.brand", {}, "farcall"),
-    h("p", {}, "This page acts for you in AWS, so it opens only with the token of this session. ", h("code", {}, "farcall ui"), " printed it: the last part of the address, after ", h("code", {}, "#token="), "."),
+    h("p", {}, "The web UI acts on your behalf in AWS, so it requires the token of this session. ", h("code", {}, "farcall ui"), " printed it: the last part of the address, after ", h("code", {}, "#token="), "."),
     trouble, h("label", { for: "token" }, "Token"), input, h("div.buttons", {}, h("button.strong", { type: "submit" }, "Open")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -32,16 +32,16 @@ export function tokenForm(take) {
 }
 
 const KEYS = [
-  ["/", "Filter by words"],
+  ["/", "Focus the filter"],
   ["j, k or ↓, ↑", "Next and previous workflow or task"],
   ["Enter", "Open the task"],
-  ["→, ←", "Show and hide the children of an array"],
-  ["x or Space", "Select the task; with Shift up to it"],
-  ["c", "Cancel what is selected, else the task in the panel, else the workflow"],
-  ["g then w, g then t", "Go to the workflows, to the tasks"],
-  ["o", "The task's output, and back to its overview"],
-  ["Esc", "Close the panel, or end the zoom of a timeline"],
-  ["?", "This help"],
+  ["→, ←", "Show or hide an array's tasks"],
+  ["x or Space", "Select the task; with Shift, the range up to it"],
+  ["c", "Cancel the selection, the open task or the workflow"],
+  ["g then w, g then t", "Go to the workflows or the tasks"],
+  ["o", "Switch between the task's output and overview"],
+  ["Esc", "Close the panel, or reset the timeline's zoom"],
+  ["?", "Show this help"],
 ];
 
 /** Opens the help. */
@@ -51,7 +51,7 @@ export function openHelp() {
   const dialog = h("dialog.help", { "aria-label": "Help" }, h("h2", {}, "Keys"),
     h("dl", {}, ...KEYS.flatMap(([keys, text]) => [h("dt", {}, h("kbd", { text: keys })), h("dd", { text })])),
     h("h2", {}, "Timeline"),
-    h("p", {}, "A row for each task: pale while it waits, solid while it runs. Of more than 100 tasks it shows how many ran at a time, and a mark when one failed. Drag across to see a part of the time; double-click for all of it. A cross marks what failed, a stroke what was cancelled."),
+    h("p", {}, "Each task has a row: pale while it waits, solid while it runs. A cross marks a failed task, a line a cancelled one. With more than 100 tasks, the timeline shows how many ran at a time. Drag to zoom in; double-click to reset the zoom."),
     h("div.buttons", {}, close));
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);

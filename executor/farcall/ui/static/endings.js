@@ -10,11 +10,11 @@ import { store } from "./store.js";
 const MOST_SHOWN = 300;
 
 const OUTCOMES = {
-  ending: ["starting", "being ended"],
-  ended: ["succeeded", "had ended before"],
+  ending: ["starting", "cancelling"],
+  ended: ["succeeded", "already finished"],
   unknown: ["blocked", "unknown"],
-  foreign: ["blocked", "not farcall's"],
-  node: ["blocked", "not ended alone"],
+  foreign: ["blocked", "not a farcall job"],
+  node: ["blocked", "not cancelled: one node"],
   refused: ["failed", "refused"],
 };
 // What needs attention comes first.
@@ -22,13 +22,13 @@ const ORDER = ["refused", "unknown", "foreign", "node", "ending", "ended"];
 
 const title = h("p.big", { role: "status", data: { testid: "endings-summary" } });
 const trouble = h("p.trouble", { role: "alert", hidden: true });
-const list = h("ul.results", { tabindex: "0", "aria-label": "Tasks that were ended" });
+const list = h("ul.results", { tabindex: "0", "aria-label": "Results of the cancellation" });
 const close = h("button", { type: "button", on: { click: () => hide() } }, "Close");
 let rows = [];
 let results = [];
 
-/** The strip; it is hidden until something is ended. */
-export const endings = h("section.endings", { "aria-label": "Ended tasks", hidden: true, data: { testid: "endings" } },
+/** The strip; it is hidden until a task is cancelled. */
+export const endings = h("section.endings", { "aria-label": "Cancelled tasks", hidden: true, data: { testid: "endings" } },
   h("div.endings-top", {}, title, h("span.gap"), close), trouble, list);
 
 /**
@@ -77,7 +77,7 @@ function draw() {
       fill(rows[n].sign, icon(sign, `as-${sign}`), h("span", { text: word }));
     }
   });
-  setText(title, [...tally].map(([word, n]) => `${count(n)} ${word}`).join(", ") || "There was nothing to end");
+  setText(title, [...tally].map(([word, n]) => `${count(n)} ${word}`).join(", ") || "No tasks to cancel");
 }
 
 function now({ id, outcome }) {

@@ -9,7 +9,7 @@ import { jobHash, partsOfId, ran } from "./rows.js";
 /** Says why a task is as it is, and what to do. */
 export function whySection({ explanation, record, position }) {
   const said = explanation ?? {};
-  const place = position ? `Number ${count(position)} in the queue ${record.queue}.` : "";
+  const place = position ? `Position ${count(position)} in queue ${record.queue}.` : "";
   const calls = Object.entries(said.calls ?? {}).map(([word, n]) => `${count(n)} ${word.replaceAll("_", " ")}`);
   const remedy = said.remedy || record.remedy;
   return [
@@ -17,11 +17,11 @@ export function whySection({ explanation, record, position }) {
     record.trouble ? h("p.trouble", { role: "alert" }, name(sentence(record.trouble))) : null,
     place ? h("p.quiet", { text: place }) : null,
     remedy ? advice(remedy, isWell(said.kind) || (said.kind === "waiting" && !record.remedy)) : null,
-    calls.length > 1 ? h("p.quiet", { text: `Its calls: ${calls.join(", ")}.` }) : null,
+    calls.length > 1 ? h("p.quiet", { text: `Calls: ${calls.join(", ")}.` }) : null,
     said.children?.length ? failedChildren(said.children) : null,
-    said.traceback ? h("section", {}, h("div.section-head", {}, h("h3", {}, "Traceback"), copyButton("Copy the traceback", said.traceback)),
+    said.traceback ? h("section", {}, h("div.section-head", {}, h("h3", {}, "Traceback"), copyButton("Copy traceback", said.traceback)),
       h("pre.traceback", { tabindex: "0", data: { testid: "traceback" }, text: said.traceback.trimEnd() })) : null,
-    said.log?.length ? h("section", {}, h("div.section-head", {}, h("h3", {}, "The last lines of the log"), copyButton("Copy these lines", said.log.join("\n"))),
+    said.log?.length ? h("section", {}, h("div.section-head", {}, h("h3", {}, "Last log lines"), copyButton("Copy lines", said.log.join("\n"))),
       h("pre.traceback", { tabindex: "0", data: { testid: "log" }, text: said.log.join("\n") })) : null,
   ];
 }
@@ -31,12 +31,12 @@ const isWell = (kind) => kind === "running" || kind === "returned";
 /** Says what to do; commands stand in backticks. Where nothing is wrong it looks calm. */
 function advice(remedy, isCalm) {
   const parts = sentence(remedy).split("`").map((part, n) => (n % 2 ? h("code", { text: part }) : name(part)));
-  const heading = isCalm && remedy.includes("`") ? "At a terminal" : "What to do";
+  const heading = isCalm && remedy.includes("`") ? "Commands" : "What to do";
   return h(isCalm ? "div.remedy.calm" : "div.remedy", { data: { testid: "remedy" } }, h("b", {}, heading), h("div", {}, ...parts));
 }
 
 function failedChildren(children) {
-  return h("section", {}, h("h3", {}, "The first that failed"), h("ul.failed-children", {}, ...children.map((child) =>
+  return h("section", {}, h("h3", {}, "First failures"), h("ul.failed-children", {}, ...children.map((child) =>
     h("li", {}, icon("failed"), h("div", {}, h("a", { href: jobHash(child.job_id) }, `[${partsOfId(child.job_id)[1]}] ${child.error}`), h("div.quiet", {}, name(sentence(child.sentence))))))));
 }
 
@@ -51,37 +51,37 @@ export function usageSection({ record, usage }) {
   const asked = record.memory_mib * 1048576;
   const limit = usage?.memory_limit_bytes || asked;
   const rows = [];
-  if (usage?.peak_memory_bytes && limit) rows.push(meter("Memory at most", usage.peak_memory_bytes / limit, `${bytes(usage.peak_memory_bytes)} of ${bytes(limit)}`));
+  if (usage?.peak_memory_bytes && limit) rows.push(meter("Peak memory", usage.peak_memory_bytes / limit, `${bytes(usage.peak_memory_bytes)} of ${bytes(limit)}`));
   if (usage?.wall_s && record.vcpu) {
     const busy = usage.cpu_s / usage.wall_s;
-    rows.push(meter("Processors on average", busy / record.vcpu, `${busy.toFixed(2)} of ${record.vcpu} vCPU`));
+    rows.push(meter("Avg. CPU", busy / record.vcpu, `${busy.toFixed(2)} of ${record.vcpu} vCPU`));
   }
   const limits = pairs([
-    ["Asked for", [record.vcpu && `${record.vcpu} vCPU`, asked && bytes(asked), record.gpus && many(record.gpus, "GPU")].filter(Boolean).join(", ")],
+    ["Requested", [record.vcpu && `${record.vcpu} vCPU`, asked && bytes(asked), record.gpus && many(record.gpus, "GPU")].filter(Boolean).join(", ")],
     ["Time limit", record.time_limit_s ? span(record.time_limit_s * 1000) : "none"],
-    usage ? ["Processor time", span(usage.cpu_s * 1000)] : null,
+    usage ? ["CPU time", span(usage.cpu_s * 1000)] : null,
   ]);
-  return [h("h3", {}, "Asked for and used"), ...rows, limits];
+  return [h("h3", {}, "Resources"), ...rows, limits];
 }
 
 /** Makes the lines that say what a task used up to now, as far as that is known while it runs. */
 export function soFar() {
   const hours = h("p", { data: { testid: "hours" } });
   const time = h("div");
-  const element = h("section.part", {}, h("h3", {}, "Up to now"), time, hours);
+  const element = h("section.part", {}, h("h3", {}, "So far"), time, hours);
   let shown = "";
   return {
     element,
     update(task, now) {
       const { vcpu, gb, left } = hoursOf([task], now);
-      setText(element.firstChild, isOver(task.group) ? "In all" : "Up to now");
-      setText(hours, `${inHours({ vcpu, gb })}${left ? ", without the children that are not read yet" : ""}`);
+      setText(element.firstChild, isOver(task.group) ? "Total" : "So far");
+      setText(hours, `${inHours({ vcpu, gb })}${left ? ", without tasks that are not loaded yet" : ""}`);
       element.hidden = !vcpu && !gb;
       const limit = task.group === "running" && task.time_limit_s ? task.time_limit_s * 1000 : 0;
       const words = limit ? `${span(ran(task, now))} of ${span(limit)}` : "";
       if (words === shown) return;
       shown = words;
-      fill(time, words ? meter("Time", ran(task, now) / limit, words) : null);
+      fill(time, words ? meter("Duration", ran(task, now) / limit, words) : null);
     },
   };
 }
@@ -93,14 +93,14 @@ export function timesSection({ record }) {
   return [h("h3", {}, "Times"), pairs([
     created ? ["Submitted", at(created)] : null,
     started ? ["Started", [at(started), h("span.quiet", { text: ` after ${span(started - created)}` })]] : null,
-    stopped ? ["Ended", [at(stopped), started ? h("span.quiet", { text: ` after running ${span(stopped - started)}` }) : null]] : null,
+    stopped ? ["Finished", [at(stopped), started ? h("span.quiet", { text: ` after running ${span(stopped - started)}` }) : null]] : null,
   ])];
 }
 
 /** Lists the attempts that have ended. */
 export function attemptsSection({ attempts, record, explanation }) {
   if (!attempts?.length) return [];
-  const heads = ["#", "Started", "Ran", "Exit code", "Why it ended"];
+  const heads = ["#", "Started", "Duration", "Exit code", "Reason"];
   const rows = attempts.map((one, n) => {
     const [from, to] = [ms(one.started_at), ms(one.stopped_at)];
     const why = one.reason || explanation?.earlier?.[n] || "";
@@ -116,18 +116,18 @@ export function jobSection({ record, links, electron, retries }) {
   const shown = [["job", "Job in the AWS console"], ["log", "Log in CloudWatch"], ["queue", "Queue in the AWS console"]].filter(([key]) => links?.[key]);
   const tags = Object.entries(record.tags ?? {});
   return [h("h3", {}, "Job"), pairs([
-    ["ID", [h("span.mono", { text: record.id }), copyButton("Copy the job's ID", record.id)]],
+    ["ID", [h("span.mono", { text: record.id }), copyButton("Copy job ID", record.id)]],
     ["Name", name(record.name)],
     record.call ? ["Call", h("span.mono", { data: { testid: "task-call" } }, name(record.call))] : null,
     record.retry_of ? ["Retry of", h("a.mono", { href: jobHash(record.retry_of), data: { testid: "retry-of" } }, name(shortId(record.retry_of)))] : null,
-    retries.length ? ["Run again as", retries.flatMap((id, n) => [n ? ", " : "", h("a.mono", { href: jobHash(id) }, name(shortId(id)))])] : null,
+    retries.length ? ["Retried as", retries.flatMap((id, n) => [n ? ", " : "", h("a.mono", { href: jobHash(id) }, name(shortId(id)))])] : null,
     record.workflow ? ["Workflow", name(record.workflow)] : null,
     record.dispatch ? ["Dispatch", h("span.mono", { text: record.dispatch })] : null,
     electron === null || electron === undefined ? null : ["Electron", `node ${electron}`],
     ["User", name(record.user)],
     record.queue ? ["Queue", name(record.queue)] : null,
     ["State", h("span.mono", { text: record.state })],
-    record.reason ? [`${record.platform} says`, name(record.reason)] : null,
+    record.reason ? [`${record.platform} reason`, name(record.reason)] : null,
     record.kind === "command" ? ["Kind", "a command"] : null,
     record.node_count ? ["Nodes", [count(record.node_count), record.instance_type && `on ${record.instance_type}`].filter(Boolean).join(" ")] : null,
     ...(record.groups?.length > 1 ? record.groups.map(groupRow) : [

@@ -1,4 +1,4 @@
-// The last lines that a running task has printed, as they come, below what is known of it.
+// Last lines that a running task has printed, as they come, below what is known of it.
 
 import { follow, path } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -8,8 +8,8 @@ const SHOWN = 10;
 
 /** Makes the section; `show(id)` follows a task's output, and null ends that. */
 export function lastLines() {
-  const lines = h("pre.traceback.last-lines", { tabindex: "0", "aria-label": "The last lines", data: { testid: "last-lines" } });
-  const element = h("section.part", { hidden: true }, h("h3", {}, "The last lines"), lines);
+  const lines = h("pre.traceback.last-lines", { tabindex: "0", "aria-label": "Last lines", data: { testid: "last-lines" } });
+  const element = h("section.part", { hidden: true }, h("h3", {}, "Last lines"), lines);
   let stream = null;
   let shown = null;
   let kept = new Lines();

@@ -103,7 +103,7 @@ export class MainView {
     const found = run ? hoursOf(run.jobs.values(), Date.now()) : null;
     this.hours.hidden = !found || !(found.vcpu || found.gb);
     if (!found) return;
-    const left = found.left ? `, without ${many(found.left, "array")} whose children are not read: open ${found.left === 1 ? "it" : "them"}` : "";
+    const left = found.left ? `, without ${many(found.left, "array")}; open ${found.left === 1 ? "it" : "them"} to load the tasks` : "";
     setText(this.hours, `${inHours(found)}${left}`);
   }
 
@@ -121,11 +121,11 @@ export class MainView {
     this.table.element.hidden = !shown;
     this.box.hidden = !shown;
     if (shown) return;
-    const said = loading ? ["Asking…", ""]
-      : error && !jobs.length ? ["Nothing to show", "The jobs could not be asked for; the sentence at the top says why."]
-      : this.scope === null ? ["There is no such run here", "It may be older than what is listed: look further back with “Submitted within”, at the top."]
-      : jobs.length && isFiltered() ? ["No task fits the filter", "Take a filter away, at the top, to see more."]
-      : ["No jobs of farcall's yet", "Whatever you submit appears here by itself. Look further back with “Submitted within”, or try it: farcall demo."];
+    const said = loading ? ["Loading…", ""]
+      : error && !jobs.length ? ["Nothing to show", "The jobs could not be loaded; see the message at the top."]
+      : this.scope === null ? ["Run not found", "It may be older than the listed jobs. Select a longer period in “Submitted within” at the top."]
+      : jobs.length && isFiltered() ? ["No tasks match the filter", "Remove a filter at the top to see more."]
+      : ["No farcall jobs yet", "New jobs appear here automatically. Select a longer period in “Submitted within” at the top, or run farcall demo."];
     const state = said.join();
     if (this.note.dataset.state === state) return;
     this.note.dataset.state = state;

@@ -25,7 +25,7 @@ export class Output {
     };
     const act = (name, sign, f) => h("button.tool", { type: "button", title: name, on: { click: f } }, icon(sign), h("span", { text: name }));
     this.note = h("p.output-note", { role: "status", data: { testid: "output-note" } });
-    this.again = h("button.small", { type: "button", hidden: true, on: { click: () => this._ask() } }, "Read again");
+    this.again = h("button.small", { type: "button", hidden: true, on: { click: () => this._ask() } }, "Reload");
     this.hits = h("span.quiet", { role: "status" });
     this.find = h("input", { type: "search", placeholder: "Find", "aria-label": "Find in output", autocomplete: "off", spellcheck: "false" });
     this.find.addEventListener("input", () => this._find(0));
@@ -65,7 +65,7 @@ export class Output {
     for (const pane of this.panes) pane.clear();
     this._follow(true);
     if (!this.id) return;
-    this.state = "Reading…";
+    this.state = "Loading…";
     this._say();
     this.stream = follow(`${path("jobs", this.id, "logs")}?stream=both&tail=${MOST_LINES}`, {
       open: () => {
@@ -79,9 +79,9 @@ export class Output {
       lines: ({ lines }) => this._take(lines),
       end: ({ error }) => {
         this.over = true;
-        this.state = error || "The task has ended; this is all of its output";
+        this.state = error || "The task has finished; this is its complete output";
         this.again.hidden = !error;
-        for (const pane of this.panes) setText(pane.empty, error ? "" : "It printed nothing.");
+        for (const pane of this.panes) setText(pane.empty, error ? "" : "No output.");
         this._say();
       },
       broken: (error) => {
@@ -149,8 +149,8 @@ export class Output {
 
   _say() {
     const { dropped, kept } = this.lines;
-    const log = kept.some((line) => line.stream === "log") ? " Lines marked “log” are CloudWatch's, which keeps stdout and stderr together." : "";
-    const full = dropped ? ` The last ${count(kept.length)} lines are kept; ${count(dropped)} before them are not shown.` : "";
+    const log = kept.some((line) => line.stream === "log") ? " Lines marked “log” are from CloudWatch, which merges stdout and stderr." : "";
+    const full = dropped ? ` Showing the last ${count(kept.length)} lines; ${count(dropped)} earlier lines are not shown.` : "";
     setText(this.note, `${this.state ?? ""}${/[.?!]$/.test(this.state ?? "") ? "" : "."}${full}${log}`);
   }
 
@@ -176,7 +176,7 @@ export class Output {
   async _copy() {
     const done = await copy(this.lines.text());
     const before = this.state;
-    this.state = done ? `${count(this.lines.kept.length)} lines copied` : "The browser did not allow copying";
+    this.state = done ? `${count(this.lines.kept.length)} lines copied` : "The browser denied access to the clipboard";
     this._say();
     setTimeout(() => ((this.state = before), this._say()), 2000);
   }

@@ -17,7 +17,7 @@ export class Pane {
     this.follows = true;
     this.size = 0;
     this.blocks = h("div.blocks");
-    this.empty = h("p.note", {}, "Nothing yet.");
+    this.empty = h("p.note", {}, "No output yet.");
     this.live = h("div.live");
     this.scroller = h("div.pane-lines", { role: "log", "aria-label": name, "aria-live": "off", tabindex: "0" }, this.blocks, this.live, this.empty);
     this.total = h("span.quiet");

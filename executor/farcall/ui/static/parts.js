@@ -56,7 +56,7 @@ export function copyButton(label, text) {
   const word = h("span.quiet", { role: "status" });
   const button = h("button.plain", { type: "button", "aria-label": label, title: label }, icon("copy"), word);
   button.addEventListener("click", async () => {
-    const said = (await copy(typeof text === "function" ? text() : text)) ? "Copied" : "Not allowed";
+    const said = (await copy(typeof text === "function" ? text() : text)) ? "Copied" : "Denied";
     setText(word, said);
     setTimeout(() => setText(word, ""), 1500);
   });

@@ -12,7 +12,7 @@ const MOST_SHOWN = 8;
 export function reasonsOf(jobs) {
   const found = new Map();
   const put = (text, n, example, call) => {
-    const said = text || "It failed, and nothing says why.";
+    const said = text || "Failed; the reason is unknown.";
     const known = found.get(alike(said)) ?? { text: said, count: 0, example, call };
     known.count += n;
     found.set(alike(said), known);

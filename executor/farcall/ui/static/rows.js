@@ -13,8 +13,8 @@ export const COLUMNS = [
   { key: "attempts", word: "Attempts", cell: "attempts", value: (job) => job.attempts, first: -1 },
   { key: "started", word: "Started", cell: "started", value: (job) => job.started ?? 0, first: -1 },
   { key: "waited", word: "Waited", cell: "waited", value: (job, now) => waited(job, now) ?? 0, first: -1 },
-  { key: "ran", word: "Ran", cell: "ran", value: (job, now) => ran(job, now) ?? -1, first: -1 },
-  { key: "asked", word: "Asked for", cell: "asked", value: (job) => job.memory_mib + job.vcpu * 1e-3, first: -1 },
+  { key: "ran", word: "Duration", cell: "ran", value: (job, now) => ran(job, now) ?? -1, first: -1 },
+  { key: "asked", word: "Requested", cell: "asked", value: (job) => job.memory_mib + job.vcpu * 1e-3, first: -1 },
 ];
 
 const ORDER = ["failed", "running", "starting", "waiting", "cancelled", "succeeded"];
@@ -108,13 +108,13 @@ export function updateRow(row, job, how) {
   setAttr(parts.check, "aria-label", `Select ${taskName(job)}`);
   parts.more.classList.toggle("none", !inside);
   parts.more.disabled = !inside;
-  const kind = job.array_size ? "children" : "nodes";
+  const kind = job.array_size ? "tasks" : "nodes";
   setAttr(parts.more, "aria-label", how.expanded ? `Hide ${kind}` : `Show ${kind}`);
   setAttr(parts.more, "aria-expanded", String(how.expanded));
   setText(parts.name.firstChild, child ? `[${job.index}]` : job.function ? called(job) : job.name);
   setAttr(parts.name, "href", jobHash(job.id));
   setAttr(parts.name, "title", child ? null : job.name);
-  setText(parts.id, inside ? `${shortId(job.id)} · ${job.array_size ? `${count(inside)} children` : many(inside, "node")}` : child ? "" : shortId(job.id));
+  setText(parts.id, inside ? `${shortId(job.id)} · ${many(inside, job.array_size ? "task" : "node")}` : child ? "" : shortId(job.id));
   setText(parts.call, job.call ?? "");
   setAttr(parts.call, "title", job.call || null);
   setText(parts.of, child ? "" : job.workflow);

@@ -70,7 +70,7 @@ export function runsList() {
       setText(all.lastChild, tasks ? count(tasks) : "");
       const runs = store.newest().filter(fitsRun);
       note.hidden = runs.length > 0;
-      if (!runs.length) setText(note, store.runs.size ? "No workflow fits the filter." : loading ? "Asking…" : "None yet.");
+      if (!runs.length) setText(note, store.runs.size ? "No workflows match the filter." : loading ? "Loading…" : "No workflows yet.");
       groups = grouped(runs);
       // Who follows an address to an earlier run sees where that stands.
       if (chosen !== before) for (const { name, runs: some } of groups) if (some.indexOf(chosen) > 0) opened.add(name);
@@ -136,6 +136,6 @@ function said(run, now) {
 
 /** Says in a sentence how a run is. */
 export function runSentence(run, now) {
-  const time = run.left || !run.stopped ? `for ${span(now - run.created)} now` : `in ${span(run.stopped - run.created)}`;
+  const time = run.left || !run.stopped ? `running for ${span(now - run.created)}` : `in ${span(run.stopped - run.created)}`;
   return `${many(run.size, "task")}: ${inWords(run.counts)}; ${time}, since ${clock(run.created, now)}`;
 }

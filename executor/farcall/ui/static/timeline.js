@@ -27,7 +27,7 @@ export class Timeline {
     this.canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": "Timeline", "aria-roledescription": "timeline" });
     this.tip = h("div.tip", { hidden: true, role: "status", data: { testid: "timeline-tip" } });
     this.band = h("div.band", { hidden: true });
-    this.back = h("button.small.unzoom", { type: "button", hidden: true, on: { click: () => this._zoomTo(null) } }, "Whole time");
+    this.back = h("button.small.unzoom", { type: "button", hidden: true, on: { click: () => this._zoomTo(null) } }, "Reset zoom");
     this.summary = h("p.summary", { data: { testid: "timeline-summary" } });
     this.probe = h("span", { hidden: true });
     this.stage = h("div.stage", {}, this.probe, this.canvas, this.band, this.tip, this.back);
@@ -299,7 +299,7 @@ export class Timeline {
   _tellMoment(at, y, x) {
     const now = Date.now();
     const waiting = this.tasks.filter((task) => task.created <= at && (task.started ?? task.stopped ?? Infinity) > at).length;
-    this._say(at > now ? "To come" : `${clock(at, now)}: ${many(ranAt(this.curve, at), "task")} ran, ${count(waiting)} waited`, y, x);
+    this._say(at > now ? "In the future" : `${clock(at, now)}: ${many(ranAt(this.curve, at), "task")} ran, ${count(waiting)} waited`, y, x);
   }
 
   _say(text, y, x) {
