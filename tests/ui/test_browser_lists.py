@@ -152,7 +152,7 @@ async def test_arguments_and_errors_stand_in_the_lists(executor, open_page, shoo
 
     reason = page.get_by_role("main").get_by_test_id("reason")
     await expect(reason).to_have_count(1)
-    await expect(reason).to_contain_text(re.compile(r"^3 \S ValueError: singular matrix at \.\.\."))
+    await expect(reason).to_contain_text(re.compile(r"^3 \S ValueError: singular matrix"))
     await expect(reason).to_contain_text("settle(")
     parent = sweep.job_ids[0]
     await page.get_by_role("button", name="Show tasks").click()

@@ -27,11 +27,10 @@ from typing import Any, Protocol, TypeVar
 
 from farcall.client.condition import Condition
 from farcall.client.future import BatchFuture
-from farcall.client.job import Job
 from farcall.client.loop_thread import LoopThread
 from farcall.engine.fetcher import Output
+from farcall.engine.run import TaskRun, Wanted
 from farcall.engine.session import check_import
-from farcall.engine.task_handle import TaskHandle
 from farcall.model.errors import FarcallError
 from farcall.model.interrupts import left_by
 from farcall.model.names import counted, named
@@ -51,10 +50,10 @@ class Executor(Protocol):
     def settings(self) -> Settings:
         """Options of the executor."""
 
-    async def submit_calls(
-        self, function: Callable[..., R], calls: Sequence[Call], output: Output, /
-    ) -> Job[R]:
-        """Submit checked calls as one task, whose job fetches this part of the output."""
+    async def start_run(
+        self, function: Callable[..., Any], calls: Sequence[Call], output: Output, /
+    ) -> TaskRun:
+        """Submit checked calls as one task, whose run fetches this part of the output."""
 
 
 class Work(ABC):
@@ -112,7 +111,7 @@ class TaskWork(Work):
     def __init__(
         self,
         executor: Executor,
-        submit: Callable[[], Coroutine[Any, Any, Job[Any]]],
+        submit: Callable[[], Coroutine[Any, Any, TaskRun]],
         size: int,
         join: Callable[[list[Result]], Result],
     ) -> None:
@@ -138,18 +137,14 @@ class TaskWork(Work):
             calls: Arguments of each call.
             join: Combines the calls' results into the future's result.
         """
-        submit = partial(executor.submit_calls, function, calls, Output.NONE)
+        submit = partial(executor.start_run, function, calls, Output.NONE)
         return cls(executor, submit, len(calls), join)
 
     @classmethod
     def again(cls, executor: Executor, job_id: str, options: Mapping[str, Any]) -> TaskWork:
         """Return a task of one call that is to run again; see `Job.retry`."""
-
-        async def submit() -> Job[Any]:
-            job: Job[Any] = Job(TaskHandle(job_id, executor.settings), Output.NONE)
-            return await job.retry(**options)
-
-        return cls(executor, submit, 1, only)
+        run = TaskRun(job_id, executor.settings, wanted=Wanted(output=Output.NONE))
+        return cls(executor, partial(run.retry, options), 1, only)
 
     @property
     def unfinished(self) -> int:
@@ -163,23 +158,23 @@ class TaskWork(Work):
 
     async def run(self) -> Result:
         """Submit the task, and wait until it has finished."""
-        job = await self._submit()
-        self.future.note_accepted(job.id, partial(TaskWork.again, self._executor, job.id))
+        run = await self._submit()
+        self.future.note_accepted(run.id, partial(TaskWork.again, self._executor, run.id))
         try:
-            results = await job.outcome()
-            self.future.note_used(await job.usage())
+            results = await run.results()
+            self.future.note_used((await run.delivered()).usage)
             return self._join(results)
         except asyncio.CancelledError:
             if self.future.cancelled():  # and not the loop closed
-                await self._end(job)
+                await self._end(run)
             raise
 
-    async def _end(self, job: Job[Any]) -> None:
+    async def _end(self, run: TaskRun) -> None:
         try:
-            await job.cancel(self.reason)
+            await run.cancel(self.reason)
         except FarcallError as error:
             self.may_run = True
-            _log.warning("%s may still run: %s", job.id, error)
+            _log.warning("%s may still run: %s", run.id, error)
 
 
 def only(results: list[Result]) -> Result:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
-from farcall.client.submitted_job import SubmittedJob
+from farcall.client.job import SubmittedJob
 from farcall.engine import fetcher
-from farcall.engine.job_handle import JobHandle, tell_nobody
 from farcall.engine.logs.nodes import NodeLine
+from farcall.engine.run import CommandRun
 from farcall.engine.session import Session
 from farcall.engine.watch import Ended
 from farcall.model.commands import Nodes
 from farcall.model.errors import JobLostError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.settings import Settings
-from farcall.model.submission import CommandSubmission
 
 
 @dataclass(frozen=True)
@@ -41,57 +39,14 @@ class CommandResult:
     stopped_at: datetime | None
 
 
-class CommandHandle(JobHandle):
-    """A command job, for those who wait for its end.
-
-    Args:
-        job_id: The job's ID.
-        settings: The options.
-        place: What was submitted; without it Batch is asked.
-        on_end: Is told the job's ID when its end is known.
-    """
-
-    joined_by: ClassVar[str] = "attach_command"
-
-    __slots__ = ("_place",)
-
-    def __init__(
-        self,
-        job_id: str,
-        settings: Settings,
-        place: CommandSubmission | None = None,
-        on_end: Callable[[str], None] = tell_nobody,
-    ) -> None:
-        super().__init__(job_id, settings, on_end)
-        self._place = place
-
-    @property
-    def name(self) -> str:
-        """The job's name; empty where it is not known yet."""
-        return self._place.name if self._place is not None else ""
-
-    async def find(self) -> tuple[Session, CommandSubmission, int]:
-        """Return the session and the submission, whose only task is number 0.
-
-        Raises:
-            JobLostError: Batch does not know the job.
-            UnknownError: It is no command job of farcall's.
-            ServiceError: AWS refused a call.
-        """
-        session = await self.session()
-        if self._place is None:
-            self._place = CommandSubmission.of(await session.describe(self.id))
-        return session, self._place, 0
-
-
-class CommandJob(SubmittedJob[CommandHandle]):
+class CommandJob(SubmittedJob[CommandRun]):
     """A command job: one AWS Batch job, on one node or several.
 
     Made by `BatchExecutor.command` and `BatchExecutor.attach_command`. One event loop at a time
     waits by it.
 
     Args:
-        handle: The job.
+        run: The job.
 
     Attributes:
         id: The job's ID.
@@ -112,8 +67,8 @@ class CommandJob(SubmittedJob[CommandHandle]):
             UnknownError: It is no command job of farcall's.
             ServiceError: AWS refused a call.
         """
-        arrived = await self._handle.wait()
-        session = await self._handle.session()
+        arrived = await self._run.wait()
+        session = await self._run.session()
         detail = arrived.detail if isinstance(arrived, Ended) else None
         if detail is None:
             raise JobLostError(session.backend.unknown(self.id), job_id=self.id)
@@ -138,7 +93,7 @@ class CommandJob(SubmittedJob[CommandHandle]):
             JobLostError: Batch does not know the job.
             ServiceError: Batch refused the call.
         """
-        session = await self._handle.session()
+        session = await self._run.session()
         return await _nodes(session, await session.describe(self.id))
 
     async def logs(
@@ -167,7 +122,7 @@ class CommandJob(SubmittedJob[CommandHandle]):
             JobLostError: Batch does not know the job.
             ServiceError: AWS refused a call.
         """
-        session = await self._handle.session()
+        session = await self._run.session()
         nodes = None if node is None else [node]
         lines = session.node_logs.lines(self.id, nodes, follow=follow, tail=tail, since=since)
         async with contextlib.aclosing(lines) as found:
@@ -184,7 +139,7 @@ class CommandJob(SubmittedJob[CommandHandle]):
             JobLostError: Batch does not know the job.
             ServiceError: Batch refused a call.
         """
-        session = await self._handle.session()
+        session = await self._run.session()
         detail = await session.describe(self.id)
         if not detail.status.is_final:
             await self.cancel("deleted by its owner")

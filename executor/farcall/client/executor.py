@@ -10,17 +10,18 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
-from farcall.client import recovery, shared
-from farcall.client.command_job import CommandHandle, CommandJob, group_nodes, name_of
+from farcall.client import live_output, recovery, shared
+from farcall.client.command_job import CommandJob, group_nodes, name_of
 from farcall.client.frames import frames_hidden
 from farcall.client.job import Job
 from farcall.client.recovery import Recovered, Run
 from farcall.client.shared import Shared
 from farcall.client.task import Task
 from farcall.engine.fetcher import Output
+from farcall.engine.packer import FunctionCall
+from farcall.engine.run import CommandRun, TaskRun, Wanted
 from farcall.engine.sender import launch
 from farcall.engine.session import Session, session_for
-from farcall.engine.task_handle import TaskHandle, submit
 from farcall.engine.watch import is_unseen
 from farcall.engine.workspaces import take_along
 from farcall.model import names
@@ -32,7 +33,7 @@ from farcall.model.option_signatures import shows_options
 from farcall.model.settings import Settings, default_bucket
 from farcall.model.start_script import HERE
 from farcall.model.submission import CommandSubmission
-from farcall.payload.pickling import Call, Packed
+from farcall.payload.pickling import Call
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -216,7 +217,7 @@ class BatchExecutor:
         Args:
             job_id: The job's ID; for an array task ``"<array job>:<index>"``.
         """
-        return Job(TaskHandle(job_id, self.settings))
+        return Job(TaskRun(job_id, self.settings))
 
     @shows_options
     async def command(
@@ -303,10 +304,10 @@ class BatchExecutor:
                 nodes = await take_along(session, settings, nodes, workspace, workspace_dir)
         job_id = await launch(session, settings, nodes, name=unique)
         submission = CommandSubmission(job_id, unique)
-        handle = CommandHandle(job_id, settings, submission, self._note_end)
-        handle.watch(session, submission, 0)
+        run = CommandRun(job_id, settings, submission, self._note_end)
+        run.watch(session, submission, 0)
         self._unfinished[job_id] = asyncio.get_running_loop()
-        return CommandJob(handle)
+        return CommandJob(run)
 
     def attach_command(self, job_id: str) -> CommandJob:
         """Return a handle of a farcall command job, from any process and machine.
@@ -314,7 +315,7 @@ class BatchExecutor:
         Args:
             job_id: The job's ID.
         """
-        return CommandJob(CommandHandle(job_id, self.settings))
+        return CommandJob(CommandRun(job_id, self.settings))
 
     async def run_name(self) -> str:
         """Return the name of this run, with which `recover` finds its tasks.
@@ -436,34 +437,30 @@ class BatchExecutor:
     ) -> R:
         """Run a checked call for `Task`; cancelling the await terminates its job."""
         __tracebackhide__ = True
-        handle = await self._start(function, [(args, kwargs)])
+        # The caller cannot request its output later.
+        run = await self.start_run(function, [(args, kwargs)], Output.NONE)
         try:
-            # Nobody can ask for its output.
-            return await Job[R](handle, Output.NONE, shows=self.settings.output).result()
+            return await Job[R](run).result()
         except asyncio.CancelledError:
-            self._unfinished.pop(handle.id, None)
-            session = await handle.session()
-            await session.terminations.leave_one(handle.id, "the await on it was cancelled")
+            self._unfinished.pop(run.id, None)
+            session = await run.session()
+            await session.terminations.leave_one(run.id, "the await on it was cancelled")
             raise
 
-    async def submit_calls(
-        self,
-        function: Callable[..., R],
-        calls: Sequence[Call],
-        output: Output = Output.SMALL,
-    ) -> Job[R]:
-        """Submit checked calls as one task, for `Task`. ``output`` is the argument of `Job`."""
-        shows = self.settings.output and output is Output.NONE
-        return Job(await self._start(function, calls), output, len(calls), shows=shows)
+    async def submit_calls(self, function: Callable[..., R], calls: Sequence[Call]) -> Job[R]:
+        """Submit checked calls as one task, for `Task`."""
+        return Job(await self.start_run(function, calls, Output.SMALL))
 
-    async def _start(self, function: Callable[..., Any], calls: Sequence[Call]) -> TaskHandle:
-        async def pack(session: Session) -> tuple[Packed, Packed]:
-            return await session.packer.pack(function, calls, self.settings)
-
-        name = getattr(function, "__name__", "task")
-        handle = await submit(self.settings, name, pack, self._note_end)
-        self._unfinished[handle.id] = asyncio.get_running_loop()
-        return handle
+    async def start_run(
+        self, function: Callable[..., Any], calls: Sequence[Call], output: Output
+    ) -> TaskRun:
+        """Submit checked calls as one task, whose run fetches this part of the output."""
+        prints = self.settings.output and output is Output.NONE
+        wanted = Wanted(len(calls), output, writer=live_output.writer if prints else None)
+        call = FunctionCall(function, calls, self.settings)
+        run = await TaskRun.submit(call, self.settings, wanted, on_end=self._note_end)
+        self._unfinished[run.id] = asyncio.get_running_loop()
+        return run
 
     def _note_end(self, job_id: str) -> None:
         self._unfinished.pop(job_id, None)

@@ -1,30 +1,22 @@
-"""Handle of one submitted task: status, output and result."""
+"""Handles of submitted jobs: status, output and result of a task."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
-from farcall.client import live_output
 from farcall.client.frames import frames_hidden
-from farcall.client.submitted_job import SubmittedJob
-from farcall.engine import retry
-from farcall.engine.delivered import Delivered, Usage
-from farcall.engine.fetcher import Output
+from farcall.engine.delivered import Usage
 from farcall.engine.logs.attempt_history import AttemptHistory
 from farcall.engine.logs.reader import LogReader
 from farcall.engine.logs.transcript import LOG, Line, Transcript
-from farcall.engine.session import Session
-from farcall.engine.task_handle import TaskHandle
-from farcall.engine.watch import Arrival
-from farcall.model.errors import FarcallError, TaskNotPicklableError
+from farcall.engine.run import JobRun, TaskRun
+from farcall.model.errors import TaskNotPicklableError
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.option_signatures import shows_options
-from farcall.model.settings import Settings
-from farcall.model.submission import Submission
 from farcall.payload.pickling import Call
-from farcall.payload.results import CallResult, Result
-from farcall.payload.spill import where_needed
+from farcall.payload.results import CallResult
 from farcall.storage.chunks import Chunks
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
@@ -34,9 +26,72 @@ if TYPE_CHECKING:
     from farcall.model.settings import Options
 
 R = TypeVar("R")
+H = TypeVar("H", bound=JobRun)
 
 
-class Job(SubmittedJob[TaskHandle], Generic[R]):
+class SubmittedJob(Generic[H]):
+    """A job that farcall submitted: its name, status and cancellation.
+
+    Args:
+        run: The job.
+
+    Attributes:
+        id: The job's ID.
+    """
+
+    def __init__(self, run: H) -> None:
+        self.id = run.id
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}{' done' if self.done() else ''}>"
+
+    @property
+    def name(self) -> str:
+        """The job's name, which begins with the function's name.
+
+        Empty for an attached job until it was requested from Batch.
+        """
+        return self._run.name
+
+    def done(self) -> bool:
+        """Return whether the job is known to have finished, without an API request."""
+        return self._run.is_completed
+
+    async def status(self) -> JobStatus:
+        """Return the job's current status; concurrent calls for many jobs share requests.
+
+        Raises:
+            JobLostError: Batch does not know the job.
+            ServiceError: Batch refused the call.
+        """
+        return (await self.detail()).status
+
+    async def detail(self) -> JobDetail:
+        """Return Batch's description of the job: status, reasons, times, log stream.
+
+        Raises:
+            JobLostError: Batch does not know the job.
+            ServiceError: Batch refused the call.
+        """
+        return await self._run.detail()
+
+    async def cancel(self, reason: str = "cancelled by its owner") -> None:
+        """Cancel the job on all its nodes; a finished job stays as it is.
+
+        The processes get SIGTERM, and SIGKILL 20 seconds (commands: 30 seconds) later. Callers
+        that wait for the job get `JobCancelledError`.
+
+        Args:
+            reason: Status reason that Batch stores, up to about 1000 characters.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        await self._run.cancel(reason)
+
+
+class Job(SubmittedJob[TaskRun], Generic[R]):
     """One task: a single job or an array task.
 
     Created by `Task.submit`, `BatchExecutor.submit` and `BatchExecutor.attach`. While the task is
@@ -44,32 +99,11 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
     another loop. After the task has finished, every loop can use the handle.
 
     Args:
-        handle: The task.
-        output: How much of the task's output is fetched with its result. The rest can be fetched
-            later, except with `Output.NONE`, which deletes it with the result.
-        calls: Number of calls in the task, if known.
-        on_spent: Called when the result was handed over and is deleted from the bucket.
-        shows: Whether waiting for the result prints the task's output; see the option ``output``.
+        run: The task.
 
     Attributes:
         id: The job's ID, such as ``"6f1c…"``; for an array task ``"<array job>:<index>"``.
     """
-
-    def __init__(
-        self,
-        handle: TaskHandle,
-        output: Output = Output.SMALL,
-        calls: int = 1,
-        on_spent: Callable[[], None] = lambda: None,
-        *,
-        shows: bool = False,
-    ) -> None:
-        super().__init__(handle)
-        self._fetched = output
-        self._calls = calls
-        self._on_spent = on_spent
-        self._shows = shows
-        self._is_discarded = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TaskNotPicklableError(
@@ -87,7 +121,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         Raises:
             ServiceError: AWS refused a call.
         """
-        await self._handle.wait()
+        await self._run.wait()
 
     async def calls(self) -> list[Call]:
         """Return the arguments of the task's calls, as pairs of ``args`` and ``kwargs``.
@@ -104,7 +138,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
             FarcallError: farcall did not submit the job, or its arguments have been deleted.
             ServiceError: AWS refused a call.
         """
-        session, submission, index = await self._handle.find()
+        session, submission, index = await self._run.find()
         return await session.bundles.read(submission, index)
 
     async def result(self) -> R:
@@ -126,32 +160,9 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         """
         __tracebackhide__ = True
         with frames_hidden():
-            values = [result.unwrap() for result in await self.outcome()]
+            values = [result.unwrap() for result in await self._run.results()]
             value: R = values if len(values) > 1 else values[0]  # type: ignore[assignment]
             return value
-
-    async def outcome(self) -> list[Result]:
-        """Wait until the job has finished, and return the result of each call.
-
-        Raises:
-            ServiceError: AWS refused a call.
-        """
-        async with self._shown() if self._shows else contextlib.nullcontext():
-            delivered = await self._delivered()
-        await self._discard(delivered, self._handle.settings)
-        return delivered.results
-
-    @contextlib.asynccontextmanager
-    async def _shown(self) -> AsyncIterator[None]:
-        """Print the task's output while the block runs."""
-        session, submission, index = await self._handle.find()
-        name = self.name.rpartition("-")[0] or self.name
-        label = f"{name}[{index}]" if submission.size > 1 else name
-        session.relay.follow(submission, {index: label}, live_output.writer)
-        try:
-            yield
-        finally:
-            session.relay.leave(submission, [index])
 
     async def results(self) -> list[CallResult[Any]]:
         """Wait until the job has finished, and return the value or error of each call.
@@ -164,13 +175,13 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
             IntegrityError: The stored output is not what the job wrote.
             ServiceError: AWS refused a call.
         """
-        delivered = await self._delivered()
+        delivered = await self._run.delivered()
         if not delivered.is_whole and delivered.written is not None:
-            session, submission, _ = await self._handle.find()
+            session, submission, _ = await self._run.find()
             store = session.stores.of(submission.where.bucket)
             out, err = await delivered.written.whole(store)
             delivered = delivered.with_output(out.data, err.data)
-        await self._discard(delivered, self._handle.settings)
+        await self._run.discard(delivered)
         return [result.tell(number, self.id) for number, result in enumerate(delivered.results)]
 
     async def exception(self) -> BaseException | None:
@@ -179,7 +190,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         Raises:
             ServiceError: AWS refused a call.
         """
-        errors = (result.error for result in (await self._delivered()).results)
+        errors = (result.error for result in (await self._run.delivered()).results)
         return next((error for error in errors if error is not None), None)
 
     async def usage(self) -> Usage:
@@ -190,7 +201,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         Raises:
             ServiceError: AWS refused a call.
         """
-        return (await self._delivered()).usage
+        return (await self._run.delivered()).usage
 
     async def stdout(self, *, node: int = 0) -> str:
         """Return what the task has written to stdout so far, decoded as UTF-8.
@@ -255,11 +266,11 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         Raises:
             ServiceError: AWS refused a call.
         """
-        session, submission, index = await self._handle.find()
+        session, submission, index = await self._run.find()
         waits = follow and not submission.is_other_node(index)
         if waits:
-            self._handle.watch(session, submission, index)
-        kept = self._handle.kept()
+            self._run.watch(session, submission, index)
+        kept = self._run.kept()
         if kept is not None:
             chunks = Chunks(session.stores.of(submission.where.bucket), submission, index)
             transcript = Transcript(chunks, kept.attempt, session.timing)
@@ -271,7 +282,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
             return
         detail = await session.describe(self.id)
         history = AttemptHistory(
-            self._handle.session, session, submission, index, detail, self._handle.kept
+            self._run.session, session, submission, index, detail, self._run.kept
         )
         reading = LogReader(history, follow=follow)
         async with contextlib.aclosing(reading.read()) as batches:
@@ -299,17 +310,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
             SubmissionError: Batch did not accept the job.
             ServiceError: AWS refused a call.
         """
-        session = await self._handle.session()
-        detail = await session.describe(self.id)
-        if self.done() or detail.is_terminated or detail.is_cancelled:
-            await retry.until_ended(session, self.id)
-        plan = await retry.look(session, self._handle.settings, self.id)
-        settings = plan.with_options(options)
-        ((submission, _),) = await retry.submit(session, plan, settings)
-        session.cleaner.note_submission(submission)
-        handle = TaskHandle(submission.job_id, settings, (submission, 0))
-        handle.watch(session, submission, 0)
-        return Job(handle, self._fetched, self._calls, shows=self._shows)
+        return Job(await self._run.retry(options))
 
     async def delete_outcome(self) -> None:
         """Wait until the job has finished, and delete its result from the bucket.
@@ -320,53 +321,19 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         Raises:
             ServiceError: AWS refused a call.
         """
-        settings = self._handle.settings.replace(keep_artifacts=False)
-        await self._discard(await self._delivered(), settings)
-
-    async def _delivered(self) -> Delivered:
-        return await self._handle.delivered(self._fetch)
-
-    async def _fetch(
-        self, session: Session, submission: Submission, index: int, arrived: Arrival
-    ) -> Delivered:
-        delivered = await session.fetcher.deliver(
-            submission,
-            index,
-            arrived,
-            self._calls,
-            folder_for=where_needed(self._handle.settings.cache_dir),
-            output=self._fetched,
-        )
-        await session.relay.finish(submission, index, delivered)
-        return delivered
-
-    async def _discard(self, delivered: Delivered, settings: Settings) -> None:
-        """Delete the collected result from the bucket.
-
-        Output that was not fetched is kept while this handle can still request it.
-        """
-        if not self._is_discarded and not settings.keep_artifacts:
-            self._is_discarded = True
-            with contextlib.suppress(FarcallError):  # what stays there harms nobody
-                session, submission, index = await self._handle.find()
-                spent, output, holder = delivered.all_spent, [], None
-                if self._fetched is not Output.NONE and not delivered.is_whole:
-                    spent, output, holder = delivered.spent, delivered.output, self
-                peak = delivered.usage.peak_memory_bytes
-                session.cleaner.discard(settings, submission, index, spent, output, holder, peak)
-            if delivered.spent:
-                self._on_spent()
+        settings = self._run.settings.replace(keep_artifacts=False)
+        await self._run.discard(await self._run.delivered(), settings)
 
     async def _output(self, stream: str, node: int) -> str:
         if node:
             return await self._output_of(stream, node)
         written = None
         if self.done():
-            delivered = await self._delivered()
+            delivered = await self._run.delivered()
             written = delivered.written
             if delivered.is_whole or written is None:
                 return delivered.text(stream)
-        session, submission, index = await self._handle.find()
+        session, submission, index = await self._run.find()
         store = session.stores.of(submission.where.bucket)
         written = written or await session.fetcher.written(submission, index)
         if written is not None:
@@ -375,12 +342,12 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
 
     async def _output_of(self, stream: str, node: int) -> str:
         """Return the output of a node other than the main node."""
-        session, submission, _ = await self._handle.find()
+        session, submission, _ = await self._run.find()
         if not 0 < node < submission.nodes:
             raise ValueError(f"node is {node}; the job has nodes 0 to {submission.nodes - 1}")
         store = session.stores.of(submission.where.bucket)
         if self.done():
-            found = (await self._delivered()).others.get(node)
+            found = (await self._run.delivered()).others.get(node)
             if found is not None and found.written is not None:
                 if found.is_whole:
                     return found.text(stream)

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from farcall.aws.refusals import may_pass
 from farcall.backends.base import platform_of
 from farcall.client.job import Job
+from farcall.engine.run import TaskRun
 from farcall.engine.sender import has_begun, withdraw
 from farcall.engine.session import Session, session_for
-from farcall.engine.task_handle import TaskHandle
 from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
@@ -122,10 +122,15 @@ class Recovered:
     def _add(self, submission: Submission, index: int, outcome: Arrived | None) -> None:
         left = self._left[submission.where]
         left.add(index)
-        handle = TaskHandle(submission.id_of(index), self._settings, (submission, index))
+        run = TaskRun(
+            submission.id_of(index),
+            self._settings,
+            (submission, index),
+            on_spent=lambda: left.discard(index),
+        )
         if outcome is not None:
-            handle.note_outcome(outcome)
-        self.jobs.append(Job(handle, on_spent=lambda: left.discard(index)))
+            run.note_outcome(outcome)
+        self.jobs.append(Job(run))
 
 
 async def runs(session: Session, settings: Settings) -> list[Run]:

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from farcall.client import live_output
 from farcall.client.awaitable import Awaitable
-from farcall.client.job import Job
 from farcall.client.progress import Counts, Progress
 from farcall.client.sweep_state import how_far
 from farcall.engine import retry
 from farcall.engine.fetcher import Output
+from farcall.engine.run import TaskRun, Wanted
 from farcall.engine.session import Session, session_for
-from farcall.engine.task_handle import TaskHandle
 from farcall.model.errors import FarcallError, NothingToRetryError
 from farcall.model.interrupts import left_by
 from farcall.model.option_signatures import shows_options
@@ -231,8 +230,9 @@ class RetriedSweep(Awaitable[list[R]]):
             for number, calls in enumerate(source.calls):
                 if self._returned.issuperset(calls):
                     continue
-                job = self._job(session, source.submission, number, len(calls))
-                waits[asyncio.ensure_future(self._outcome(job, calls, places))] = calls
+                run = self._run(source.submission, number, len(calls))
+                run.watch(session, source.submission, number)
+                waits[asyncio.ensure_future(self._outcome(run, calls, places))] = calls
         return waits
 
     @contextlib.contextmanager
@@ -278,12 +278,12 @@ class RetriedSweep(Awaitable[list[R]]):
             yield index, self._values[index]
 
     async def _outcome(
-        self, job: Job[R], calls: Sequence[int], places: asyncio.Semaphore
+        self, run: TaskRun, calls: Sequence[int], places: asyncio.Semaphore
     ) -> list[Result]:
         """Wait for a task, and record the results of its calls; a few are fetched at a time."""
-        await job.wait()
+        await run.wait()
         async with places:
-            results = await job.outcome()
+            results = await run.results()
         # They are no longer in the bucket, and the caller may stop before it takes them.
         for index, result in zip(calls, results, strict=False):
             why = result.why()
@@ -324,11 +324,10 @@ class RetriedSweep(Awaitable[list[R]]):
             calls = [source.calls[index] for index in done.origin]
             self._submitted.append(Source(done.submission, calls))
 
-    def _job(self, session: Session, submission: Submission, number: int, calls: int) -> Job[R]:
+    def _run(self, submission: Submission, number: int, calls: int) -> TaskRun:
+        wanted = Wanted(calls, Output.NONE)
         place = submission, number
-        handle = TaskHandle(submission.id_of(number), self._settings, place)
-        handle.watch(session, submission, number)
-        return Job(handle, Output.NONE, calls)
+        return TaskRun(submission.id_of(number), self._settings, place, wanted=wanted)
 
     async def _take_kept(self, known: Mapping[int, Any]) -> None:
         """Fetch results that are still in the bucket, of the map and of earlier retries."""
@@ -339,12 +338,11 @@ class RetriedSweep(Awaitable[list[R]]):
 
         async def take(source: Source, number: int, arrived: Arrived | None) -> None:
             calls = source.calls[number]
-            place = source.submission, number
-            handle = TaskHandle(source.submission.id_of(number), self._settings, place)
+            run = self._run(source.submission, number, len(calls))
             if arrived is not None:
-                handle.note_outcome(arrived)
+                run.note_outcome(arrived)
             async with places:
-                results = await Job[R](handle, Output.NONE, len(calls)).outcome()
+                results = await run.results()
             for index, result in zip(calls, results, strict=False):
                 if result.error is None:
                     found[index] = result.value

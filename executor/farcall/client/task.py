@@ -14,7 +14,6 @@ from farcall.client.call_reader import Inputs
 from farcall.client.frames import frames_hidden
 from farcall.client.job import Job
 from farcall.client.sweep import Sweep
-from farcall.engine.fetcher import Output
 from farcall.model.errors import SettingsError
 from farcall.model.option_signatures import shows_options
 from farcall.payload import pickling
@@ -23,6 +22,8 @@ from farcall_runtime import pickles
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from farcall.engine.fetcher import Output
+    from farcall.engine.run import TaskRun
     from farcall.model.settings import Options, Settings
 
 P = ParamSpec("P")
@@ -47,13 +48,14 @@ class Executor(Protocol):
         """Run a call and return its result."""
 
     def submit_calls(
-        self,
-        function: Callable[..., R],
-        calls: Sequence[pickling.Call],
-        output: Output = Output.SMALL,
-        /,
+        self, function: Callable[..., R], calls: Sequence[pickling.Call], /
     ) -> Coroutine[Any, Any, Job[R]]:
-        """Submit calls as one task and return its job, which fetches this part of the output."""
+        """Submit calls as one task and return its job."""
+
+    def start_run(
+        self, function: Callable[..., Any], calls: Sequence[pickling.Call], output: Output, /
+    ) -> Coroutine[Any, Any, TaskRun]:
+        """Submit calls as one task, whose run fetches this part of the output."""
 
 
 class Task(Generic[P, R]):

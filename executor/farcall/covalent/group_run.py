@@ -11,12 +11,11 @@ from farcall.covalent import node_results
 from farcall.covalent.assets import TaskGroup
 from farcall.covalent.node_results import NodeEnd
 from farcall.engine.delivered import Delivered
-from farcall.engine.session import Session
-from farcall.engine.task_handle import TaskHandle
-from farcall.engine.watch import Arrival, Patience, UnseenError
+from farcall.engine.fetcher import Output
+from farcall.engine.run import TaskRun, Wanted
+from farcall.engine.watch import Patience, UnseenError
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
 from farcall.model.settings import Settings
-from farcall.model.submission import Submission
 from farcall.model.workflows import Workflow
 
 _log = logging.getLogger("farcall")
@@ -50,14 +49,14 @@ class GroupRun:
     """
 
     def __init__(
-        self, settings: Settings, keys: Sequence[Key], handle: TaskHandle | None = None
+        self, settings: Settings, keys: Sequence[Key], handle: TaskRun | None = None
     ) -> None:
         self.settings = settings
         self.keys = keys
         self.handle = handle
         self.group: TaskGroup | None = None
         self.workflow: Workflow | None = None
-        self.submitting: asyncio.Task[TaskHandle] | None = None
+        self.submitting: asyncio.Task[TaskRun] | None = None
         self.cancelled = False
         self.tell: Callable[[str], None] = lambda _: None
         self._numbers: set[int] = set()
@@ -65,7 +64,7 @@ class GroupRun:
         self._spent: list[str] = []
 
     @property
-    def accepted(self) -> TaskHandle | None:
+    def accepted(self) -> TaskRun | None:
         """Its job; also one that was accepted a moment ago, so that nobody has been told yet."""
         done = self.submitting
         if self.handle is not None or done is None or done.cancelled() or done.exception():
@@ -124,7 +123,7 @@ class GroupRun:
             try:
                 while True:
                     try:
-                        return await self.handle.delivered(self._fetch)
+                        return await self.handle.delivered()
                     except ServiceError as error:  # nobody would ask a second time
                         passes = refusals.may_pass(error) or refusals.is_of_credentials(error)
                         if isinstance(error, UnseenError):
@@ -136,13 +135,9 @@ class GroupRun:
             finally:
                 patience.end()
 
-    async def _fetch(
-        self, session: Session, submission: Submission, index: int, arrival: Arrival
-    ) -> Delivered:
-        return await session.fetcher.deliver(
-            submission,
-            index,
-            arrival,
-            read=node_results.read,
-            folder_for=lambda _: self.settings.cache_dir,
-        )
+
+def wanted(settings: Settings) -> Wanted:
+    """Return what is fetched of a task group: all of it, with values as they were pickled."""
+    return Wanted(
+        output=Output.WHOLE, read=node_results.read, folder_for=lambda _: settings.cache_dir
+    )

@@ -12,14 +12,15 @@ import logging
 import re
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from farcall.backends.base import raise_first
 from farcall.client import recovery
 from farcall.covalent.assets import TaskGroup
-from farcall.covalent.group_run import CancelledGroupError, GroupRun, Key
+from farcall.covalent.group_run import CancelledGroupError, GroupRun, Key, wanted
+from farcall.engine.run import TaskRun
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
-from farcall.engine.task_handle import TaskHandle, submit
 from farcall.model import clock
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
@@ -178,7 +179,7 @@ class TaskGroups:
                 run.keys = [*run.keys, key]
                 break
         else:
-            run = GroupRun(settings, [key], TaskHandle(job_id, settings))
+            run = GroupRun(settings, [key], TaskRun(job_id, settings, wanted=wanted(settings)))
         self._runs[key] = run
         return run
 
@@ -259,23 +260,36 @@ class TaskGroups:
         submission = await asyncio.shield(looking)
         return None if submission is None else submission.id_of(int(index))
 
-    async def _submit(
-        self, run: GroupRun, group: TaskGroup, planned: Planned | None
-    ) -> TaskHandle:
+    async def _submit(self, run: GroupRun, group: TaskGroup, planned: Planned | None) -> TaskRun:
         settings = run.settings
         if settings.packages == AUTO:  # the code is the caller's, who may be on another machine
             settings = settings.with_options(packages=LOCAL)
         settings, group = await _travelling(settings, group)
-
-        async def pack(session: Session) -> tuple[Packed, Packed]:
-            packed = await session.threads.run(group.pack)
-            await self.debouncer.passing()
-            return packed
-
-        node = None if run.workflow is None else NodeOf(*run.keys[-1])
-        return await submit(
-            settings, group.name, pack, planned=planned, workflow=run.workflow, node=node
+        return await TaskRun.submit(
+            _GroupCall(group, self.debouncer),
+            settings,
+            wanted(settings),
+            planned=planned,
+            workflow=run.workflow,
+            node=None if run.workflow is None else NodeOf(*run.keys[-1]),
         )
+
+
+@dataclass(frozen=True)
+class _GroupCall:
+    """What the job of a task group runs."""
+
+    group: TaskGroup
+    debouncer: Debouncer
+
+    @property
+    def name(self) -> str:
+        return self.group.name
+
+    async def pack(self, session: Session) -> tuple[Packed, Packed]:
+        packed = await session.threads.run(self.group.pack)
+        await self.debouncer.passing()
+        return packed
 
 
 async def _travelling(settings: Settings, group: TaskGroup) -> tuple[Settings, TaskGroup]:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from farcall.model.settings import Settings
 from farcall.payload import pickling
@@ -139,36 +139,59 @@ _TOGETHER = 256
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Wanted:
+class FunctionCall:
+    """Calls of a function that one task makes.
+
+    Attributes:
+        function: The function.
+        calls: Arguments of each call.
+        settings: Options of the job.
+    """
+
     function: Callable[..., Any]
     calls: Sequence[Call]
     settings: Settings
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return getattr(self.function, "__name__", "task")
+
+    async def pack(self, session: Packing) -> tuple[Packed, Packed]:
+        """Pickle the function and the arguments.
+
+        Raises:
+            TaskNotPicklableError: The function or an argument cannot be pickled.
+            NoRoomError: ``cache_dir`` has no room.
+        """
+        return await session.packer.pack(self)
+
+
+class Packing(Protocol):
+    """The session, as far as a call uses it."""
+
+    packer: Packer
 
 
 class Packer:
     """Pickles functions and arguments of one event loop."""
 
     def __init__(self, threads: WorkerThreads) -> None:
-        self._batcher: Batcher[_Wanted, tuple[Packed, Packed]] = Batcher(
+        self._batcher: Batcher[FunctionCall, tuple[Packed, Packed]] = Batcher(
             partial(threads.run, _pack_all), _TOGETHER
         )
 
-    async def pack(
-        self,
-        function: Callable[..., Any],
-        calls: Sequence[Call],
-        settings: Settings,
-    ) -> tuple[Packed, Packed]:
+    async def pack(self, call: FunctionCall) -> tuple[Packed, Packed]:
         """Pickle a function and the arguments of the calls that one task makes.
 
         Raises:
             TaskNotPicklableError: Something cannot be pickled; the message says what.
             NoRoomError: There is no room in that folder.
         """
-        return await self._batcher.ask(_Wanted(function, calls, settings))
+        return await self._batcher.ask(call)
 
 
-def _pack_all(some: list[_Wanted]) -> list[tuple[Packed, Packed] | Exception]:
+def _pack_all(some: list[FunctionCall]) -> list[tuple[Packed, Packed] | Exception]:
     """Pickle; what cannot be pickled has its error instead of its pickles."""
     functions: dict[tuple[int, str], Packed] = {}
     texts: dict[int, CallTexts] = {}

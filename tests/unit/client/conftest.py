@@ -9,7 +9,7 @@ import pytest
 from farcall import BatchPoolExecutor
 from farcall.client import progress
 from farcall.client.bars import Bar
-from farcall.engine import job_handle
+from farcall.engine import run
 from farcall.engine.session import Session
 from tests.unit.fakes import access_in_memory
 from tests.unit.terminals import Screen
@@ -82,6 +82,6 @@ async def session(jobs, monkeypatch):
     async def find(settings):
         return made
 
-    monkeypatch.setattr(job_handle, "session_for", find)
+    monkeypatch.setattr(run, "session_for", find)
     yield made
     await made.close()

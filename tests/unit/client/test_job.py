@@ -8,7 +8,7 @@ import pytest
 
 from farcall import Settings
 from farcall.client.job import Job
-from farcall.engine.task_handle import TaskHandle
+from farcall.engine.run import TaskRun
 from farcall.model.errors import FarcallError, JobLostError
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived
@@ -31,15 +31,16 @@ def store(session):
     return session.stores.of(golden.WHERE.bucket)
 
 
-def handle_of(**options):
-    return TaskHandle(SUBMISSION.id_of(INDEX), Settings(**options), (SUBMISSION, INDEX))
+def run_of(on_spent=None, **options):
+    place = SUBMISSION, INDEX
+    return TaskRun(SUBMISSION.id_of(INDEX), Settings(**options), place, on_spent=on_spent)
 
 
 @pytest.fixture
 def arrive(store):
     """Make a job of the outcome of some calls: ``await arrive(42, keep_artifacts=True)``."""
 
-    async def put(*values, on_spent=lambda: None, **options):
+    async def put(*values, on_spent=None, **options):
         records = [
             (raised if isinstance(value, Exception) else returned)(number)
             for number, value in enumerate(values)
@@ -47,9 +48,9 @@ def arrive(store):
         meta = {**golden.RETURNED, "results": records, "begun": len(records)}
         data = golden.outcome(meta, INDEX, [pickle.dumps(value) for value in values])
         await store.put(golden.WHERE.outcome_key(INDEX), [data])
-        handle = handle_of(**options)
-        handle.note_outcome(Arrived(golden.WHERE.bundle, INDEX, len(data)))
-        return Job(handle, on_spent=on_spent)
+        run = run_of(on_spent, **options)
+        run.note_outcome(Arrived(golden.WHERE.bundle, INDEX, len(data)))
+        return Job(run)
 
     return put
 
@@ -76,7 +77,7 @@ async def is_there(store):
 
 
 async def test_a_value_is_fetched_once_and_its_objects_go(arrive, store, fetched):
-    assert not Job(handle_of()).done()
+    assert not Job(run_of()).done()
     job = await arrive(42)
     assert (job.done(), repr(job), job.name) == (True, "<Job 6f1c:7 done>", SUBMISSION.name)
     assert [await job.result(), await job.result()] == [42, 42]
@@ -132,7 +133,7 @@ async def test_whoever_spent_the_objects_is_told_once(arrive):
 def described(jobs, **environment):
     said = [{"name": name, "value": value} for name, value in environment.items()]
     jobs.set("6f1c", "RUNNING", container={"environment": said})
-    return Job(TaskHandle("6f1c", Settings()))
+    return Job(TaskRun("6f1c", Settings()))
 
 
 async def test_an_attached_job_learns_its_place_from_batch(session, jobs):
@@ -154,9 +155,9 @@ async def test_a_job_of_others_has_no_output(session, jobs):
 
 async def test_a_job_that_batch_does_not_know_is_lost(session):
     with pytest.raises(JobLostError):
-        await Job(handle_of()).status()
+        await Job(run_of()).status()
 
 
 async def test_lines_are_of_one_of_two_streams():
     with pytest.raises(ValueError, match="stream is 'out'; use stdout or stderr"):
-        await anext(Job(handle_of()).logs(stream="out"))
+        await anext(Job(run_of()).logs(stream="out"))

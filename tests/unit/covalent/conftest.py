@@ -12,7 +12,7 @@ import pytest
 
 from farcall.aws.buckets import place
 from farcall.covalent import task_groups
-from farcall.engine import job_handle, task_handle
+from farcall.engine import run
 from farcall.engine.session import Session
 from farcall.model.timing import Timing
 from tests.unit.covalent.account import SETTINGS, Account, Bucket
@@ -46,7 +46,7 @@ async def opened(account, monkeypatch):
     async def find(settings):
         return made
 
-    for module in (task_groups, job_handle, task_handle):
+    for module in (task_groups, run):
         monkeypatch.setattr(module, "session_for", find)
     # A thread's work would be done in no time at all, or never.
     monkeypatch.setattr(made.threads, "run", lambda function, *args: _at_once(function, *args))

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from farcall.covalent.group_run import GroupRun
-from farcall.engine.task_handle import TaskHandle
+from farcall.engine.run import TaskRun
 from farcall.model.errors import ServiceError
 from tests.unit.covalent.account import SETTINGS
 
 
-class Unfetchable(TaskHandle):
+class Unfetchable(TaskRun):
     """A job whose answer is there, and S3 refuses to hand it out."""
 
     def __init__(self, code, status=400):
@@ -20,7 +20,7 @@ class Unfetchable(TaskHandle):
         self.error = ServiceError("GetObject of it failed", code=code, status=status)
         self.tries = 0
 
-    async def delivered(self, fetch):
+    async def delivered(self):
         self.tries += 1
         raise self.error
 

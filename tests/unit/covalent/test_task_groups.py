@@ -257,7 +257,7 @@ async def test_all_that_is_left_of_an_array_ends_with_one_request(groups, accoun
         )
     await asyncio.sleep(10)
     for number in ended:
-        assert runs[number].handle.has_ended
+        assert runs[number].handle.is_completed
         groups.forget([("d", number)])
     left = [number for number in range(40) if number not in ended]
     await asyncio.gather(*(cancel(groups, number, runs[number].handle.id) for number in range(40)))

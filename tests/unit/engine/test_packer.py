@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall.engine.packer import Packer
+from farcall.engine.packer import FunctionCall, Packer
 from farcall.model.errors import TaskNotPicklableError
 from farcall.model.settings import Settings
 from farcall_runtime import envelope, pickles
@@ -48,7 +48,8 @@ def pack(threads, tmp_path):
     packer = Packer(threads)
 
     def one(*args, function=double):
-        return packer.pack(function, [(args, {})], Settings(cache_dir=str(tmp_path)))
+        call = FunctionCall(function, [(args, {})], Settings(cache_dir=str(tmp_path)))
+        return packer.pack(call)
 
     return one
 
@@ -107,7 +108,8 @@ async def test_where_no_thread_is_to_be_had_the_callers_are_told(tmp_path):
 
     packer = Packer(SimpleNamespace(run=closed))
     calls = [
-        packer.pack(double, [((n,), {})], Settings(cache_dir=str(tmp_path))) for n in range(300)
+        packer.pack(FunctionCall(double, [((n,), {})], Settings(cache_dir=str(tmp_path))))
+        for n in range(300)
     ]
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert {str(error) for error in found} == {"cannot schedule new futures after shutdown"}

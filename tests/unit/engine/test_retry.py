@@ -18,8 +18,10 @@ from farcall import (
     SettingsError,
     UnknownError,
 )
-from farcall.engine import retry, task_handle
+from farcall.engine import retry
+from farcall.engine.packer import FunctionCall
 from farcall.engine.retry import Note, Retry, look, retries_of, submit
+from farcall.engine.run import TaskRun
 from farcall.engine.session import session_for
 from farcall.model.jobs import JobStatus
 from farcall.model.names import unique
@@ -312,12 +314,9 @@ async def test_options_of_the_definition_are_refused(executor, session, swept):
 
 
 async def test_what_has_no_calls_is_refused(executor, session):
-    async def pack(session):
-        return await session.packer.pack(pow, [((2, "x"), {})], executor.settings)
-
-    electron = await task_handle.submit(
-        executor.settings, "pow", pack, workflow=Workflow("lattice", "dispatch")
-    )
+    call = FunctionCall(pow, [((2, "x"), {})], executor.settings)
+    workflow = Workflow("lattice", "dispatch")
+    electron = await TaskRun.submit(call, executor.settings, workflow=workflow)
     await ended(session, electron.id)
     with pytest.raises(FarcallError, match=r"ct\.redispatch\('dispatch'"):
         await look(session, executor.settings, electron.id)

@@ -12,7 +12,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from farcall.engine import task_handle
+from farcall.engine.run import TaskRun
 from farcall.model.jobs import JobStatus
 from farcall.model.workflows import NodeOf, Workflow
 from farcall.operations import describe, json_view
@@ -130,18 +130,20 @@ def group(executor, found):
         nodes = [Node(number, (), {}) for number in range(4, 4 + len(functions))]
         dispatch = "0f1e2d3c-0000-0000-0000-000000000000"
 
-        async def pack(session):
-            function = pickling.pack_function(run_group)
-            return function, pickling.pack_call([((codes, nodes, {}), {})], "")
+        class Electrons:
+            name = "electrons"
 
-        handle = await task_handle.submit(
+            async def pack(self, session):
+                function = pickling.pack_function(run_group)
+                return function, pickling.pack_call([((codes, nodes, {}), {})], "")
+
+        submitted = await TaskRun.submit(
+            Electrons(),
             executor.settings,
-            "electrons",
-            pack,
             workflow=Workflow("lattice", dispatch),
             node=NodeOf(dispatch, nodes[-1].number),
         )
-        return await found(handle.id)
+        return await found(submitted.id)
 
     return run
 

@@ -1,4 +1,4 @@
-"""One task's handle: who is told of its end, and how often what came of it is fetched."""
+"""Runs: who is notified of the end, and how often the outcome is fetched."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from farcall import Settings
-from farcall.engine import job_handle as module
+from farcall.engine import run as module
 from farcall.engine.delivered import Delivered
-from farcall.engine.task_handle import TaskHandle
+from farcall.engine.run import State, TaskRun
 from farcall.engine.watch import UnseenError
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission
@@ -45,65 +45,65 @@ def ended():
 
 
 @pytest.fixture
-def handle(worlds, ended):
-    return TaskHandle("6f1c", Settings(), PLACE, ended.append)
+def run(worlds, ended):
+    return TaskRun("6f1c", Settings(), PLACE, on_end=ended.append)
 
 
 # --- the end ----------------------------------------------------------------------------------
 
 
-async def test_everybody_who_waits_is_told_of_the_end(world, handle, ended):
-    waits = [asyncio.ensure_future(handle.wait()) for _ in range(3)]
+async def test_everybody_who_waits_is_told_of_the_end(world, run, ended):
+    waits = [asyncio.ensure_future(run.wait()) for _ in range(3)]
     await asyncio.sleep(1)
     waits[0].cancel()
-    assert not handle.has_ended
+    assert not run.is_completed
     world.store("6f1c")
     await asyncio.gather(*waits[1:])
-    assert handle.has_ended
-    await handle.wait()  # once more asks nobody
+    assert run.is_completed
+    await run.wait()  # once more asks nobody
     assert ended == ["6f1c"]
 
 
-async def test_an_outcome_that_was_seen_elsewhere_is_the_end(handle, ended):
-    handle.note_outcome(ARRIVED)
-    assert handle.has_ended
-    await handle.wait()
+async def test_an_outcome_that_was_seen_elsewhere_is_the_end(run, ended):
+    run.note_outcome(ARRIVED)
+    assert run.is_completed
+    await run.wait()
     assert ended == ["6f1c"]
 
 
-async def test_a_task_that_cannot_be_looked_for_goes_on_and_is_followed_anew(world, handle, ended):
+async def test_a_task_that_cannot_be_looked_for_goes_on_and_is_followed_anew(world, run, ended):
     world.jobs.set("6f1c", "RUNNING")
     world.inbox.failures[ROOT] = ServiceError("No", code="AccessDenied", status=403)
     for _ in range(2):
         with pytest.raises(UnseenError, match="job 6f1c .n. goes on"):
-            await handle.wait()
-    assert not handle.has_ended
+            await run.wait()
+    assert not run.is_completed
     world.inbox.failures.clear()
     world.store("6f1c")
-    await handle.wait()
+    await run.wait()
     assert ended == ["6f1c"]
 
 
-async def test_where_a_session_closes_the_next_one_follows(world, worlds, handle, clock):
+async def test_where_a_session_closes_the_next_one_follows(world, worlds, run, clock):
     other = World(clock)
-    waiting = asyncio.ensure_future(handle.wait())
+    waiting = asyncio.ensure_future(run.wait())
     await asyncio.sleep(1)
     worlds[:] = [other]
     await world.tracker.close()
     other.store("6f1c")
     await waiting
-    assert handle.has_ended
+    assert run.is_completed
     await other.tracker.close()
 
 
-async def test_one_event_loop_at_a_time_waits_by_a_handle(world, handle):
-    waiting = asyncio.ensure_future(handle.wait())
+async def test_one_event_loop_at_a_time_waits_for_a_run(world, run):
+    waiting = asyncio.ensure_future(run.wait())
     await asyncio.sleep(1)
     told = []
 
     def elsewhere():
         try:
-            asyncio.run(handle.wait())
+            asyncio.run(run.wait())
         except FarcallError as error:
             told.append(str(error))
 
@@ -120,52 +120,53 @@ async def test_one_event_loop_at_a_time_waits_by_a_handle(world, handle):
 # --- what came of it --------------------------------------------------------------------------
 
 
-class Fetching:
-    """Fetches what came of a task, once it is let go; ``failures`` are raised first."""
+class Fetching(TaskRun):
+    """Fetches the outcome once ``go`` is set; ``failures`` are raised first."""
 
     def __init__(self, *failures, spent=()):
+        super().__init__("6f1c", Settings(), PLACE)
         self.count = 0
         self.go = asyncio.Event()
-        self.delivered = Delivered([Result(42)], spent=list(spent))
+        self.outcome = Delivered([Result(42)], spent=list(spent))
         self._failures = list(failures)
+        self.note_outcome(ARRIVED)
 
-    async def __call__(self, session, submission, index, arrival):
+    async def _fetch(self, session, submission, index, arrival):
         assert (submission, index, arrival) == (*PLACE, ARRIVED)
         self.count += 1
         await self.go.wait()
         if self._failures:
             raise self._failures.pop(0)
-        return self.delivered
+        return self.outcome
 
 
-async def test_all_who_wait_share_a_fetch_and_one_who_leaves_does_not_end_it(handle):
-    handle.note_outcome(ARRIVED)
-    fetch = Fetching()
-    waits = [asyncio.ensure_future(handle.delivered(fetch)) for _ in range(3)]
+async def test_callers_share_one_fetch(worlds):
+    run = Fetching()
+    waits = [asyncio.ensure_future(run.delivered()) for _ in range(3)]
     await asyncio.sleep(1)
     waits[0].cancel()
-    fetch.go.set()
-    assert await asyncio.gather(*waits[1:]) == [fetch.delivered] * 2
-    assert await handle.delivered(Fetching()) is fetch.delivered
-    assert fetch.count == 1
+    assert run.state is State.COMPLETED
+    run.go.set()
+    assert await asyncio.gather(*waits[1:]) == [run.outcome] * 2
+    assert await run.delivered() is run.outcome
+    assert run.count == 1
+    assert run.state is State.DELIVERED
 
 
-async def test_a_fetch_that_failed_is_made_again(handle):
-    handle.note_outcome(ARRIVED)
-    fetch = Fetching(ServiceError("GetObject failed"))
-    fetch.go.set()
+async def test_failed_fetch_is_repeated(worlds):
+    run = Fetching(ServiceError("GetObject failed"))
+    run.go.set()
     with pytest.raises(ServiceError, match="GetObject"):
-        await handle.delivered(fetch)
-    assert handle.kept() is None
-    assert await handle.delivered(fetch) is fetch.delivered
-    assert fetch.count == 2
+        await run.delivered()
+    assert run.state is State.COMPLETED
+    assert await run.delivered() is run.outcome
+    assert run.count == 2
 
 
 @pytest.mark.parametrize("spent", [[], ["outcome"]])
-async def test_what_may_be_gone_from_the_bucket_is_kept_here(handle, spent):
-    handle.note_outcome(ARRIVED)
-    fetch = Fetching(spent=spent)
-    assert handle.kept() is None
-    fetch.go.set()
-    await handle.delivered(fetch)
-    assert handle.kept() is (fetch.delivered if spent else None)
+async def test_outcome_that_may_be_deleted_is_kept(worlds, spent):
+    run = Fetching(spent=spent)
+    assert run.kept() is None
+    run.go.set()
+    await run.delivered()
+    assert run.kept() is (run.outcome if spent else None)

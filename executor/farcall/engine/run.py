@@ -1,0 +1,533 @@
+"""Runs: the jobs that this process tracks, from SubmitJob to the collected result.
+
+A run is in one of these states::
+
+    TRACKED --> COMPLETED --> DELIVERED
+     submitted,   the end is    the outcome was
+     followed by  known here    fetched, once for
+     the tracker                all callers
+
+If tracking or fetching fails, the run stays in its state, and the next caller that waits tries
+again. A run that joins a job of another process begins as TRACKED, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from farcall.backends.base import raise_first
+from farcall.engine import retry
+from farcall.engine.delivered import Delivered
+from farcall.engine.fetcher import Output, Reader
+from farcall.engine.logs.relay import Writer
+from farcall.engine.session import Session, session_for
+from farcall.engine.submitter import Planned
+from farcall.engine.watch import Arrival, ClosedError, Ended
+from farcall.model.errors import FarcallError
+from farcall.model.jobs import JobDetail
+from farcall.model.settings import Settings
+from farcall.model.submission import CommandSubmission, Submission
+from farcall.model.workflows import NodeOf, Workflow
+from farcall.payload import results
+from farcall.payload.pickling import Packed
+from farcall.payload.results import Result
+from farcall.payload.spill import FolderFor, where_needed
+from farcall.storage.store import Arrived
+
+
+class State(enum.Enum):
+    """State of a run; see the module's diagram."""
+
+    TRACKED = enum.auto()
+    COMPLETED = enum.auto()
+    DELIVERED = enum.auto()
+
+
+class JobRun(ABC):
+    """A job that this process tracks: a single job, an array task or a command job.
+
+    While the job is unfinished, only one event loop at a time can wait for a run. Afterwards
+    every loop can use it.
+
+    Args:
+        job_id: The job's ID; for an array task ``"<array job>:<index>"``.
+        settings: Options of the job.
+        on_end: Called with the job's ID when its end is known.
+    """
+
+    joined_by: ClassVar[str] = "attach"
+    """Method of `BatchExecutor` that creates a run for a job ID."""
+
+    # Without a dict, and with plain futures: a client can wait for 10,000 jobs.
+    __slots__ = (
+        "__weakref__",
+        "_arrival",
+        "_loop",
+        "_on_end",
+        "_tracked",
+        "_waits",
+        "id",
+        "settings",
+    )
+
+    def __init__(
+        self, job_id: str, settings: Settings, on_end: Callable[[str], None] | None = None
+    ) -> None:
+        self.id = job_id
+        self.settings = settings
+        self._on_end = on_end
+        self._tracked = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._arrival: Arrival | None = None
+        self._waits: list[asyncio.Future[Arrival]] = []
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The job's name; empty if it is not known yet."""
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the job's end is known here."""
+        return self._arrival is not None
+
+    async def session(self) -> Session:
+        """Return the running event loop's session.
+
+        Raises:
+            SettingsError: The profile or the credentials file does not exist.
+            ServiceError: There are no credentials.
+        """
+        return await session_for(self.settings)
+
+    @abstractmethod
+    async def find(self) -> tuple[Session, Submission | CommandSubmission, int]:
+        """Return the session, the submission and the task's index in it.
+
+        Raises:
+            JobLostError: Batch does not know the job.
+            FarcallError: farcall did not submit the job.
+            ServiceError: AWS refused a call.
+        """
+
+    async def detail(self) -> JobDetail:
+        """Return Batch's current description of the job; concurrent callers share requests.
+
+        Raises:
+            JobLostError: Batch does not know the job.
+            ServiceError: Batch refused the call.
+        """
+        return await (await self.session()).describe(self.id)
+
+    async def cancel(self, reason: str) -> None:
+        """Terminate the job on all its nodes.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        session = await self.session()
+        raise_first(await session.terminations.end([self.id], reason, together=True))
+
+    def watch(
+        self, session: Session, submission: Submission | CommandSubmission, index: int
+    ) -> None:
+        """Track the job, even if no caller waits for it yet.
+
+        Raises:
+            FarcallError: Another event loop tracks the job and would not wake this one.
+        """
+        here = asyncio.get_running_loop()
+        if self._loop is not here:
+            if self._loop is not None and not self._loop.is_closed():
+                raise FarcallError(
+                    f"job {self.id} is waited for on another event loop; "
+                    f"{self.joined_by}({self.id!r}) gives a handle for this one"
+                )
+            self._loop, self._tracked, self._waits = here, False, []
+        if self._arrival is None and not self._tracked:
+            self._tracked = True
+            session.tracker.watch(submission, [index], self.settings, self._complete)
+
+    async def wait(self) -> Arrival:
+        """Wait for the job's end.
+
+        Raises:
+            FarcallError: Tracking failed for too long; the job continues.
+        """
+        while self._arrival is None:
+            self.watch(*await self.find())
+            arrival = await self._arrived()
+            if not _was_closed(arrival):
+                return arrival
+        return self._arrival
+
+    def _complete(self, _index: int, arrival: Arrival) -> None:
+        if isinstance(arrival, Ended) and arrival.error is not None:
+            self._tracked = False  # the job continues; the next caller tracks it again
+        else:
+            self._arrival = arrival
+            if self._on_end is not None:
+                self._on_end(self.id)
+        for wait in self._waits:
+            if not wait.done():
+                wait.set_result(arrival)
+
+    async def _arrived(self) -> Arrival:
+        """Wait for the tracker's next report of this job."""
+        if self._arrival is not None:
+            return self._arrival
+        wait: asyncio.Future[Arrival] = asyncio.get_running_loop().create_future()
+        waits = self._waits
+        waits.append(wait)
+        try:
+            return await wait
+        finally:
+            waits.remove(wait)
+
+
+def _was_closed(arrival: Arrival) -> bool:
+    """Return whether the tracker was closed, and the job continues.
+
+    Raises:
+        FarcallError: Tracking failed; the job continues.
+    """
+    error = arrival.error if isinstance(arrival, Ended) else None
+    if error is not None and not isinstance(error, ClosedError):
+        raise error
+    return error is not None
+
+
+class CommandRun(JobRun):
+    """A command job.
+
+    Args:
+        job_id: The job's ID.
+        settings: Options of the job.
+        place: The submission; by default Batch is called.
+        on_end: Called with the job's ID when its end is known.
+    """
+
+    joined_by: ClassVar[str] = "attach_command"
+
+    __slots__ = ("_place",)
+
+    def __init__(
+        self,
+        job_id: str,
+        settings: Settings,
+        place: CommandSubmission | None = None,
+        on_end: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(job_id, settings, on_end)
+        self._place = place
+
+    @property
+    def name(self) -> str:
+        """The job's name; empty if it is not known yet."""
+        return self._place.name if self._place is not None else ""
+
+    async def find(self) -> tuple[Session, CommandSubmission, int]:
+        """Return the session and the submission, whose only task has index 0.
+
+        Raises:
+            JobLostError: Batch does not know the job.
+            UnknownError: The job is not a command job submitted by farcall.
+            ServiceError: AWS refused a call.
+        """
+        session = await self.session()
+        if self._place is None:
+            self._place = CommandSubmission.of(await session.describe(self.id))
+        return session, self._place, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a run fetches when its task has finished.
+
+    Attributes:
+        calls: Number of calls in the task, if known.
+        output: How much of the task's output is fetched with the result. The rest can be fetched
+            later, except with `Output.NONE`, which deletes it with the result.
+        read: Reads the results from the outcome.
+        folder_for: Folder for a large result; by default ``cache_dir`` if memory is short.
+        writer: Prints the task's output while a caller waits for the result.
+    """
+
+    calls: int = 1
+    output: Output = Output.SMALL
+    read: Reader = results.read
+    folder_for: FolderFor | None = None
+    writer: Writer | None = None
+
+
+class Call(Protocol):
+    """What a task runs."""
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+
+    async def pack(self, session: Session) -> tuple[Packed, Packed]:
+        """Pickle the function and its arguments, after the options were checked.
+
+        Raises:
+            TaskNotPicklableError: The function or an argument cannot be pickled.
+        """
+
+
+class TaskRun(JobRun):
+    """One task: a single job or an array task.
+
+    Args:
+        job_id: The job's ID; for an array task ``"<array job>:<index>"``.
+        settings: Options of the job.
+        place: The task's submission and its index in it; by default Batch is called.
+        wanted: What is fetched.
+        on_end: Called with the job's ID when its end is known.
+        on_spent: Called when the result was handed over and is deleted from the bucket.
+    """
+
+    __slots__ = ("_delivery", "_is_discarded", "_on_spent", "_place", "wanted")
+
+    def __init__(
+        self,
+        job_id: str,
+        settings: Settings,
+        place: tuple[Submission, int] | None = None,
+        *,
+        wanted: Wanted = Wanted(),  # immutable
+        on_end: Callable[[str], None] | None = None,
+        on_spent: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(job_id, settings, on_end)
+        self.wanted = wanted
+        self._place = place
+        self._on_spent = on_spent
+        self._delivery: asyncio.Task[Delivered] | None = None
+        self._is_discarded = False
+
+    @classmethod
+    async def submit(
+        cls,
+        call: Call,
+        settings: Settings,
+        wanted: Wanted = Wanted(),  # immutable
+        *,
+        on_end: Callable[[str], None] | None = None,
+        planned: Planned | None = None,
+        workflow: Workflow | None = None,
+        node: NodeOf | None = None,
+    ) -> TaskRun:
+        """Submit a task, together with others that arrive within ``linger_s``, and track it.
+
+        Args:
+            call: What the task runs.
+            settings: Options of the job.
+            wanted: What is fetched.
+            on_end: Called with the job's ID when the task has finished.
+            planned: See `Submitter.submit`.
+            workflow: Workflow of the job.
+            node: Node of the Covalent workflow.
+
+        Raises:
+            TaskNotPicklableError: The function or an argument cannot be pickled.
+            SettingsError: A resource that the options name does not exist.
+            SubmissionError: Batch refused the job.
+            ServiceError: AWS refused a call.
+        """
+        session = await session_for(settings)
+        with session.at_work():
+            submitter = await session.submitter(settings)
+            function, arguments = await call.pack(session)
+            submission, index = await submitter.submit(
+                settings, call.name, function, arguments, planned, workflow, node
+            )
+            session.cleaner.note_submission(submission)
+
+            def note_end(job_id: str) -> None:
+                session.terminations.note_end(submission, index)
+                if on_end is not None:
+                    on_end(job_id)
+
+            job_id = submission.id_of(index)
+            run = cls(job_id, settings, (submission, index), wanted=wanted, on_end=note_end)
+            run.watch(session, submission, index)
+            return run
+
+    @property
+    def name(self) -> str:
+        """The job's name; empty if it is not known yet."""
+        return self._place[0].name if self._place is not None else ""
+
+    @property
+    def state(self) -> State:
+        """State of the run."""
+        if self._fetched() is not None:
+            return State.DELIVERED
+        return State.COMPLETED if self.is_completed else State.TRACKED
+
+    async def find(self) -> tuple[Session, Submission, int]:
+        """Return the session, the task's submission and its index in it.
+
+        Raises:
+            JobLostError: Batch does not know the job.
+            FarcallError: farcall did not submit the job.
+            ServiceError: AWS refused a call.
+        """
+        session = await self.session()
+        if self._place is None:
+            whole = self.id.removesuffix("#0")  # the main node ends the job
+            self._place = Submission.of(await session.describe(whole))
+        return session, *self._place
+
+    def note_outcome(self, arrived: Arrived) -> None:
+        """Record that the task's outcome was found in the bucket."""
+        self._complete(arrived.index, arrived)
+
+    def watch(
+        self, session: Session, submission: Submission | CommandSubmission, index: int
+    ) -> None:
+        """Track the task, even if no caller waits for it yet.
+
+        Raises:
+            FarcallError: Another event loop tracks the task and would not wake this one, or the
+                run is for one node of a multi-node task.
+        """
+        if isinstance(submission, Submission) and submission.is_other_node(index):
+            raise FarcallError(
+                f"{self.id} is one node of job {submission.job_id}: that one gives the values of "
+                "all nodes"
+            )
+        super().watch(session, submission, index)
+
+    async def delivered(self) -> Delivered:
+        """Wait until the task has finished, and return its outcome, which is fetched once.
+
+        Raises:
+            ServiceError: AWS refused a call.
+        """
+        delivery = self._delivery
+        if delivery is not None and not delivery.done():
+            self.watch(*await self.find())  # refuses another event loop
+            if delivery.get_loop() is not asyncio.get_running_loop():
+                delivery = self._delivery = None
+        while delivery is None or _has_failed(delivery):
+            session, submission, index = await self.find()
+            self.watch(session, submission, index)
+            arrival = await self._arrived()
+            delivery = self._delivery  # which another caller may have started meanwhile
+            if not _was_closed(arrival) and (delivery is None or _has_failed(delivery)):
+                fetching = self._fetch(session, submission, index, arrival)
+                delivery = self._delivery = asyncio.ensure_future(fetching)
+                break
+        return await asyncio.shield(delivery)
+
+    async def results(self) -> list[Result]:
+        """Wait until the task has finished, and collect the result of each call.
+
+        The collected result is deleted from the bucket, unless ``keep_artifacts`` is set.
+
+        Raises:
+            ServiceError: AWS refused a call.
+        """
+        async with self._printed():
+            delivered = await self.delivered()
+        await self.discard(delivered)
+        return delivered.results
+
+    async def discard(self, delivered: Delivered, settings: Settings | None = None) -> None:
+        """Delete the collected result from the bucket.
+
+        Output that was not fetched is kept as long as this run can still request it.
+
+        Args:
+            delivered: The outcome.
+            settings: Options with another ``keep_artifacts``; by default the job's.
+        """
+        settings = settings or self.settings
+        if self._is_discarded or settings.keep_artifacts:
+            return
+        self._is_discarded = True
+        with contextlib.suppress(FarcallError):  # a lifecycle rule deletes what is left
+            session, submission, index = await self.find()
+            spent, output, holder = delivered.all_spent, [], None
+            if self.wanted.output is not Output.NONE and not delivered.is_whole:
+                spent, output, holder = delivered.spent, delivered.output, self
+            peak = delivered.usage.peak_memory_bytes
+            session.cleaner.discard(settings, submission, index, spent, output, holder, peak)
+        if delivered.spent and self._on_spent is not None:
+            self._on_spent()
+
+    def kept(self) -> Delivered | None:
+        """Return the fetched outcome, if its objects may be deleted from the bucket."""
+        delivered = self._fetched()
+        return delivered if delivered is not None and delivered.spent else None
+
+    async def retry(self, options: Mapping[str, Any]) -> TaskRun:
+        """Run the failed task again; see `farcall.Job.retry`.
+
+        Raises:
+            NothingToRetryError: There is nothing to run again.
+            SettingsError: A value is wrong, or a retry cannot change the option.
+            SubmissionError: Batch did not accept the job.
+            ServiceError: AWS refused a call.
+        """
+        session = await self.session()
+        detail = await session.describe(self.id)
+        if self.is_completed or detail.is_terminated or detail.is_cancelled:
+            await retry.until_ended(session, self.id)
+        plan = await retry.look(session, self.settings, self.id)
+        settings = plan.with_options(options)
+        ((submission, _),) = await retry.submit(session, plan, settings)
+        session.cleaner.note_submission(submission)
+        run = TaskRun(submission.job_id, settings, (submission, 0), wanted=self.wanted)
+        run.watch(session, submission, 0)
+        return run
+
+    def _fetched(self) -> Delivered | None:
+        delivery = self._delivery
+        if delivery is None or not delivery.done() or _has_failed(delivery):
+            return None
+        return delivery.result()
+
+    async def _fetch(
+        self, session: Session, submission: Submission, index: int, arrival: Arrival
+    ) -> Delivered:
+        wanted = self.wanted
+        delivered = await session.fetcher.deliver(
+            submission,
+            index,
+            arrival,
+            wanted.calls,
+            read=wanted.read,
+            folder_for=wanted.folder_for or where_needed(self.settings.cache_dir),
+            output=wanted.output,
+        )
+        await session.relay.finish(submission, index, delivered)
+        return delivered
+
+    @contextlib.asynccontextmanager
+    async def _printed(self) -> AsyncIterator[None]:
+        """Print the task's output while the block runs, if that is wanted."""
+        if self.wanted.writer is None:
+            yield
+            return
+        session, submission, index = await self.find()
+        name = self.name.rpartition("-")[0] or self.name
+        label = f"{name}[{index}]" if submission.size > 1 else name
+        session.relay.follow(submission, {index: label}, self.wanted.writer)
+        try:
+            yield
+        finally:
+            session.relay.leave(submission, [index])
+
+
+def _has_failed(delivery: asyncio.Task[Delivered]) -> bool:
+    """Return whether fetching failed and must be repeated."""
+    return delivery.done() and (delivery.cancelled() or delivery.exception() is not None)
