@@ -13,6 +13,7 @@ import sys
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timezone
+from operator import attrgetter
 from types import FrameType
 from typing import Any, TypeAlias, TypeVar
 
@@ -52,18 +53,25 @@ task on the way there, however long they take."""
 
 _LAST_REPORT_S = 0.05
 _COPIED_AT_ONCE = 2
-_CONNECTION_OPTIONS = (
-    *("backend", "profile", "region", "credentials", "endpoint_url"),
-    *("s3_encryption", "s3_kms_key_id", "kubeconfig", "context", "namespace"),
+_CONNECTION_OPTIONS = frozenset(
+    {
+        *("backend", "profile", "region", "credentials", "endpoint_url"),
+        *("s3_encryption", "s3_kms_key_id", "kubeconfig", "context", "namespace"),
+    }
 )
 _PLATFORM_OPTIONS = (
     "queue",
     "batch_job_role_name",
     "batch_execution_role_name",
     "batch_job_log_group_name",
-    *("queue", "scheduler", "service_account", "priority_class", "s3_secret"),
+    *("scheduler", "service_account", "priority_class", "s3_secret"),
 )
-_PLACE_OPTIONS = ("s3_bucket_name", "prefix", *_PLATFORM_OPTIONS)
+
+# Functions in C: each submission calls them.
+_connection_of = attrgetter(*_CONNECTION_OPTIONS)
+_platform_of = attrgetter(*_PLATFORM_OPTIONS)
+_place_of = attrgetter("s3_bucket_name", "prefix", *_PLATFORM_OPTIONS)
+
 T = TypeVar("T")
 
 Opener: TypeAlias = Callable[[Settings], Awaitable[tuple[Access, Backend]]]
@@ -141,7 +149,7 @@ class Session:
             SettingsError: Something the options name does not exist.
             ServiceError: AWS refused a call.
         """
-        key = tuple(getattr(settings, name) for name in _PLACE_OPTIONS)
+        key = _place_of(settings)
         with _explained_in_job(settings):
             return await _once(self._submitters, key, lambda: self._open_submitter(settings))
 
@@ -152,7 +160,7 @@ class Session:
             SettingsError: Something the options name does not exist.
             ServiceError: AWS refused a call.
         """
-        key = tuple(getattr(settings, name) for name in _PLATFORM_OPTIONS)
+        key = _platform_of(settings)
         await _once(self._checks, key, lambda: self.backend.check(settings))
 
     async def _open_submitter(self, settings: Settings) -> Submitter:
@@ -341,11 +349,8 @@ async def session_for(settings: Settings) -> Session:
     """
     check_import()
     here = _sessions.setdefault(asyncio.get_running_loop(), {})
-    options = (
-        getattr(settings, name) if name in settings.model_fields_set else None
-        for name in _CONNECTION_OPTIONS
-    )
-    key = (_opener, *options)
+    given = _CONNECTION_OPTIONS & settings.model_fields_set
+    key = _opener, given, _connection_of(settings)
     return await _once(here, key, lambda: open_session(settings))
 
 

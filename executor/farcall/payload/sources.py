@@ -163,6 +163,7 @@ class Archive(bytes):
 # --- which folders ------------------------------------------------------------------------------
 
 
+@functools.lru_cache(1024)
 def is_installed(path: str) -> bool:
     """Return whether a file or folder is part of Python, of an installed package, or farcall's."""
     resolved = os.path.realpath(path)
