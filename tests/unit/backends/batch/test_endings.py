@@ -329,7 +329,7 @@ RECORDED = [
     Recorded(errors.ImageError, ["does not say why"], ["ECS cluster", "queue"], NOT_STARTED),
     # other jobs, and the queue
     Recorded(errors.JobError, ["depends on"], ["dependsOn"], "Dependent Job failed"),
-    Recorded(errors.JobError, ["child"], ["errors of its children"], "Array Child Job failed"),
+    Recorded(errors.JobError, ["child"], ["errors of its tasks"], "Array Child Job failed"),
     Recorded(errors.JobError, ["queue was deleted"], ["queue"], "JobQueue deleted"),
     # exit codes
     Recorded(errors.ImageError, ["entry point"], ["Dockerfile"], EXITED, exit_code=126),
