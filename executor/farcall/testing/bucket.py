@@ -8,7 +8,7 @@ from collections.abc import (
     Sequence,
 )
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
 
 import obstore
 from obstore.exceptions import GenericError
@@ -28,10 +28,15 @@ class FakeAccess:
     has_console = False
     overruled = ""
 
-    def __init__(self, platform: FakePlatform, region: str) -> None:
+    def __init__(self, platform: FakePlatform, client: Any, region: str) -> None:
         self._platform = platform
+        self.batch = client
         self.region = self.region_and_origin = region
         self.timing = in_force()
+
+    async def client(self, service: str) -> Any:
+        """Return the client of AWS Batch, which also serves CloudWatch Logs."""
+        return self.batch
 
     def store(self, bucket: str, *, sending: bool = False) -> S3Store:
         """Open the folder that is a bucket."""

@@ -350,10 +350,7 @@ class BatchApi:
         """
         try:
             name, document = self._parse(request)
-            self._limits.enter(name)
-            check(name, document)
-            self._size_bytes = len(request.body)
-            reply = self._operations[name](document)
+            reply = self.call(name, document, len(request.body))
         except ApiError as error:
             return Response(error.status, {"message": str(error)}, error.code)
         except Exception:
@@ -362,6 +359,22 @@ class BatchApi:
             return Response(ApiError.status, {"message": message}, ApiError.code)
         self._limits.leave(name)
         return Response(200, reply)
+
+    def call(self, name: str, document: dict[str, Any], size_bytes: int) -> dict[str, Any]:
+        """Carry out an operation.
+
+        Args:
+            name: Such as ``SubmitJob``.
+            document: The request.
+            size_bytes: The request's size, which Batch limits.
+
+        Raises:
+            ApiError: Batch would refuse the request.
+        """
+        self._limits.enter(name)
+        check(name, document)
+        self._size_bytes = size_bytes
+        return self._operations[name](document)
 
     def _parse(self, request: Request) -> tuple[str, dict[str, Any]]:
         """Return the operation's name and its parameters, wherever they stand."""

@@ -46,6 +46,7 @@ class Gang:
         job: The whole job.
         world: What the attempt meets.
         executions: What is under way. Each node is added, and removed when it has ended.
+        execute: Makes the execution of a node; see `Engine.execute`.
         spawn: Makes a task that is cancelled when the server closes.
 
     Attributes:
@@ -57,11 +58,13 @@ class Gang:
         job: Job,
         world: World,
         executions: dict[Job, AnyExecution],
+        execute: Callable[[Job, Callable[[], None] | None], Execution],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
         self._job = job
         self._world = world
         self._executions = executions
+        self._execute = execute
         self._spawn = spawn
         self._others: list[tuple[Execution, asyncio.Task[None]]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -110,7 +113,7 @@ class Gang:
         node = self._job.nodes.get(index)
         if node is None:
             node = self._job.nodes[index] = Node(self._job, index)
-        execution = self._executions[node] = Execution(node, self._world, on_running)
+        execution = self._executions[node] = self._execute(node, on_running)
         node.current = execution.attempt
         node.started_at = node.stopped_at = None
         node.status_reason = node.withdrawn = node.withdrawn_reason = None
@@ -377,6 +380,12 @@ class Engine:
             raise ClientError(f"Job {job.id} is not under way.")
         self._executions[job].lose_host()
 
+    async def finish(self) -> None:
+        """Wait until no attempt is in progress."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.sleep(0)  # the parents of array tasks finish one iteration later
+
     async def close(self) -> None:
         """Kill what runs, and start nothing any more."""
         self._closed = True
@@ -405,9 +414,10 @@ class Engine:
     def _make_runnable(self, job: Job, *, again: bool = False) -> None:
         job.current = job.started_at = None
         job.enter(JobStatus.RUNNABLE)
-        self._after(JobStatus.RUNNABLE, lambda: self._queue(job, again=again))
+        self._after(JobStatus.RUNNABLE, lambda: self.enqueue(job, again=again))
 
-    def _queue(self, job: Job, *, again: bool) -> None:
+    def enqueue(self, job: Job, *, again: bool) -> None:
+        """Let a RUNNABLE job wait for processors, in front of all others if it is retried."""
         if job.status is JobStatus.RUNNABLE:
             self.processors.add(job, job.submission.vcpus, front=again)
             self._dispatch()
@@ -422,8 +432,12 @@ class Engine:
 
     def _execution(self, job: Job) -> AnyExecution:
         if job.is_multi_node:
-            return Gang(job, self._world, self._executions, self._spawn)
-        return Execution(job, self._world)
+            return Gang(job, self._world, self._executions, self.execute, self._spawn)
+        return self.execute(job)
+
+    def execute(self, job: Job, on_running: Callable[[], None] | None = None) -> Execution:
+        """Return what runs one attempt of a job with a container, or of a node."""
+        return Execution(job, self._world, on_running)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Make a task that is cancelled at the end."""

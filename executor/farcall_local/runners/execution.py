@@ -23,7 +23,7 @@ from farcall.model.jobs import JobStatus
 from farcall_local import names
 from farcall_local.batch.jobs import Attempt, Job, Node
 from farcall_local.runners import host_config
-from farcall_local.runners.logs import CloudWatchLogs, LogStream
+from farcall_local.runners.logs import Logs, LogStream
 from farcall_local.runners.runner import AttemptSpec, Exit, Runner, Running, StartError
 
 #: Limit of the overrides of an ECS task, its JSON formatting included.
@@ -76,7 +76,7 @@ class World:
     """
 
     runner: Runner
-    logs: CloudWatchLogs
+    logs: Logs
     assumable: Callable[[str], bool]
     environment_name: Callable[[Job], str]
     durations: Durations

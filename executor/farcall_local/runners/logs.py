@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from farcall_local import names
 from farcall_local.runners.runner import StartError
@@ -63,6 +63,19 @@ class LogStream:
         ]
         if events:
             self._put(events)
+
+
+class Logs(Protocol):
+    """Destination of the attempts' output."""
+
+    def open(
+        self,
+        configuration: dict[str, Any] | None,
+        definition: str,
+        task_id: str,
+        role_arn: str | None = None,
+    ) -> LogStream | None:
+        """Create the stream of an attempt; see `CloudWatchLogs.open`."""
 
 
 class CloudWatchLogs:

@@ -74,6 +74,7 @@ async def test_children_that_are_all_named_are_ended_as_their_array(
     monkeypatch.setattr(session.backend, "terminate", noting)
     said = await cancel(session, ids[:2], "enough")
     assert [each.outcome for each in said] == ["ending"] * 2
+    await asyncio.gather(*map(found, ids[:2]))
     said = await cancel(session, ids, "enough")
     assert [each.outcome for each in said] == ["ended", "ended", "ending"]
     assert asked == [sorted(ids[:2]), [parent]]

@@ -40,7 +40,12 @@ _OLD_DEFINITION = re.compile("definition.*active", re.IGNORECASE)
 
 
 class BatchBackend:
-    """Batch of one account and region; see `farcall.backends.base.Backend` for the methods."""
+    """Batch of one account and region; see `farcall.backends.base.Backend` for the methods.
+
+    Args:
+        access: The open clients.
+        pace: Factor on the maximum request rates.
+    """
 
     name = "batch"
     capabilities = Capabilities(
@@ -50,9 +55,9 @@ class BatchBackend:
         logs_read_together=cloudwatch.READ_TOGETHER,
     )
 
-    def __init__(self, access: Aws) -> None:
+    def __init__(self, access: Aws, *, pace: float = 1) -> None:
         self._aws = access
-        self._batch = Batch(access)
+        self._batch = Batch(access, pace=pace)
         self._resources: dict[tuple[str, ...], Resources] = {}
         self._definitions: dict[tuple[str, Runtime | None], str] = {}
         self._images: dict[tuple[str, ...], preflight.Image] = {}

@@ -60,19 +60,24 @@ class Batch:
     Some that are not AWS's own lose why a job was ended, and that it was. Of the jobs that were
     ended here that is known, and is part of every `JobDetail` that comes from here.
 
+    Args:
+        access: The open clients.
+        pace: Factor on the maximum request rates.
+
     Attributes:
         listing: What it lists, for whoever looks at jobs.
         meter: Counts the requests.
     """
 
-    def __init__(self, access: Aws) -> None:
+    def __init__(self, access: Aws, *, pace: float = 1) -> None:
         self._aws = access
         self._timing = access.timing
         self._definitions: dict[str, asyncio.Task[str]] = {}
         self.meter = Meter()
-        self._submitting = PacedClient(access.batch, _SUBMITS_PER_S, access.timing, self.meter)
-        self._polling = PacedClient(access.batch, _POLLS_PER_S, access.timing, self.meter)
-        self._control = PacedClient(access.batch, _CONTROLS_PER_S, access.timing, self.meter)
+        self._submitting, self._polling, self._control = (
+            PacedClient(access.batch, pace * rate, access.timing, self.meter)
+            for rate in (_SUBMITS_PER_S, _POLLS_PER_S, _CONTROLS_PER_S)
+        )
         self._stops: dict[str, _Stop] = {}
         self._takes_many = True  # until it says that it does not know the call
         self.listing = Listing(self._polling, self.recall)
