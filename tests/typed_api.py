@@ -19,7 +19,7 @@ from farcall import (
     Job,
     JobDetail,
     JobStatus,
-    NodeLine,
+    LogLine,
     Nodes,
     Settings,
     Sweep,
@@ -137,7 +137,7 @@ async def commands() -> None:
     assert_type(await job.status(), JobStatus)
     assert_type(await job.nodes(), list[JobDetail])
     async for line in job.logs(node=1, follow=True):
-        assert_type(line, NodeLine)
+        assert_type(line, LogLine)
     await executor.command(groups=[Nodes(1, "alpine:3")], instance_type="c7g.large")
     await executor.command("alpine:3", vcpuu=1)  # type: ignore[call-arg]
     await executor.command("alpine:3", env={"A": 1})  # type: ignore[dict-item]

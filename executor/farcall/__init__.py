@@ -20,7 +20,7 @@ Calls:
     Settings            every option; see help(farcall.Settings)
 
 Commands in an image (BatchExecutor.command):
-    CommandJob, CommandResult, NodeLine         the job, its exit code, a line of its output
+    CommandJob, CommandResult, LogLine          the job, its exit code, a line of its output
     Nodes, Device, Ulimit, BindMount, EfsMount, ClaimMount  what its containers get
 
 Job descriptions as Batch returns them: JobDetail, JobStatus
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from farcall.client.shared import Shared
     from farcall.client.sweep import Sweep
     from farcall.client.task import Task
-    from farcall.engine.logs.node_poller import NodeLine
+    from farcall.model.output import LogLine
     from farcall.model.settings import Settings
     from farcall.payload.results import CallResult
 
@@ -123,8 +123,8 @@ __all__ = [
     "JobStatus",
     "JobStuckError",
     "JobTimeoutError",
+    "LogLine",
     "MapFailure",
-    "NodeLine",
     "Nodes",
     "NothingToRetryError",
     "OutOfMemoryError",
@@ -158,7 +158,7 @@ _HOMES = {
     "CommandResult": "client.command_job",
     "Job": "client.job",
     "MapFailure": "client.map_failure",
-    "NodeLine": "engine.logs.node_poller",
+    "LogLine": "model.output",
     "Recovered": "client.recovery",
     "Run": "client.recovery",
     "CallResult": "payload.results",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from farcall.backends.base import Capabilities, LogEvent, LogMissingError
 from farcall.engine.logs.nodes import NodeLogs
+from farcall.engine.packer import Batcher
 from farcall.engine.watch import Trouble
 from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
 
@@ -76,7 +79,7 @@ class Platform:
         taken = moment(at if taken_at is None else taken_at)
         log = self.logs.setdefault(stream, [])
         for text in texts:
-            log.append(LogEvent(f"{stream}/{len(log)}", stream, moment(at), taken, text))
+            log.append(LogEvent(moment(at), text, f"{stream}/{len(log)}", stream, taken))
 
     async def describe(self, job_ids):
         ids = list(job_ids)
@@ -115,15 +118,29 @@ class Platform:
 def node_logs(platform, timing):
     """Return what reads the platform's logs."""
 
-    async def detail(job_id):
-        return (await platform.describe([job_id])).get(job_id)
+    async def answer(job_ids):
+        found = await platform.describe(job_ids)
+        return [found.get(job_id) for job_id in job_ids]
+
+    details = Batcher(answer, platform.capabilities.described_together, 0.01)  # as the tracker's
+
+    def detail(job_id):
+        return asyncio.shield(details.ask(job_id))
 
     return NodeLogs(platform, detail, Trouble(), timing)
 
 
-async def collect(lines):
+async def lines_of(logs, job_id, nodes=None, **how):
+    """Yield the output of a job's nodes, line by line."""
+    async with contextlib.aclosing(logs.batches(job_id, nodes, **how)) as batches:
+        async for batch in batches:
+            for line in batch:
+                yield line
+
+
+async def collect(found):
     """Return all there are."""
-    return [line async for line in lines]
+    return [line async for line in found]
 
 
 def texts(lines):

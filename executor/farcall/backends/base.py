@@ -116,34 +116,24 @@ class Capabilities:
     ids_are_names: bool = False
 
 
-class LogLine(NamedTuple):
+class LogEvent(NamedTuple):
     """A line of the platform's own log, or a piece of a very long line.
 
     Attributes:
-        at: Time at which it was written.
-        text: The line without its line end.
-    """
-
-    at: datetime
-    text: str
-
-
-class LogEvent(NamedTuple):
-    """A line of one of several logs that are read together.
-
-    Attributes:
-        key: Unique key of the line in these logs, to recognize a line that is read again.
-        stream: Name of the log.
         at: Time at which it was written, by the clock of the machine that wrote it.
-        taken_at: Time at which the platform received it, by the platform's clock.
         text: The line without its line end.
+        key: Unique key of the line in the logs that are read together, to recognize a line that is
+            read again; empty if one log is read.
+        stream: Name of the log, if several logs are read together.
+        taken_at: Time at which the platform received it, by the platform's clock, if several logs
+            are read together.
     """
 
-    key: str
-    stream: str
     at: datetime
-    taken_at: datetime
     text: str
+    key: str = ""
+    stream: str = ""
+    taken_at: datetime | None = None
 
 
 class LogMissingError(FarcallError):
@@ -159,14 +149,14 @@ class Log(Protocol):
 
     exists: bool | None
 
-    def read(self) -> AsyncIterator[list[LogLine]]:
+    def read(self) -> AsyncIterator[list[LogEvent]]:
         """Yield the lines that are new since the last call, the oldest first.
 
         Raises:
             ServiceError: The service refused, except for a missing log.
         """
 
-    async def last(self, number: int) -> list[LogLine]:
+    async def last(self, number: int) -> list[LogEvent]:
         """Return up to ``number`` of the last lines, the oldest first.
 
         Raises:

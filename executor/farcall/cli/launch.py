@@ -17,7 +17,6 @@ from farcall.cli.printing import Printer, give_up_stdout, say
 from farcall.cli.run import tell_states
 from farcall.client.command_job import CommandJob, group_nodes, name_of
 from farcall.client.executor import BatchExecutor
-from farcall.engine.logs.nodes import NodeLine
 from farcall.engine.session import Session, session_for
 from farcall.engine.watch import is_unseen
 from farcall.engine.workspaces import plan_along
@@ -32,7 +31,7 @@ from farcall_runtime.contract import STDOUT
 
 async def follow(session: Session, job_id: str, *, count: int) -> None:
     """Print what all nodes of a job write, to its end; who may not read logs is told so."""
-    printer: Printer[NodeLine] = Printer(
+    printer = Printer(
         begin=(lambda line: f"{line.node}: ") if count > 1 else (lambda _: ""), only=STDOUT
     )
     batches = session.node_logs.batches(job_id, follow=True)

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -19,11 +19,11 @@ from farcall.cli import exit_codes, references
 from farcall.cli.common import moment, opened
 from farcall.cli.printing import Printer, give_up_stdout, say
 from farcall.engine.logs import reader
-from farcall.engine.logs.transcript import LOG
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail
 from farcall.model.names import in_queues
+from farcall.model.output import LogLine
 from farcall.model.terminal import in_a_line
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.operations.finding import short
@@ -217,7 +217,7 @@ async def _all_of(query: Query) -> tuple[Session, list[Entry]]:
     return session, found[::-1]
 
 
-def _read(session: Session, detail: JobDetail, part: _Part) -> AsyncGenerator[list[Any], None]:
+def _read(session: Session, detail: JobDetail, part: _Part) -> AsyncGenerator[list[LogLine], None]:
     """Yield the lines of a job, by the reader that can."""
     if detail.is_command:
         return session.node_logs.batches(
@@ -285,7 +285,7 @@ async def _print(
                 await turn.wait()
             lines = batch
             if part.grep is not None or layout.as_json:  # each line once, as it is at last
-                lines = [line for line in batch if not getattr(line, "goes_on", False)]
+                lines = [line for line in batch if not line.goes_on]
             if part.grep is not None:
                 lines = [line for line in lines if part.grep.search(line.text)]
             for number, group in itertools.groupby(lines, key=lambda line: line.attempt):
@@ -397,14 +397,14 @@ class _Layout(NamedTuple):
     quiet: bool
     as_json: bool
 
-    def printer(self, source: _Source, nodes: Sequence[int]) -> Printer[Any]:
+    def printer(self, source: _Source, nodes: Sequence[int]) -> Printer:
         """Return what prints a job's lines, or those of some of its nodes."""
         if self.as_json:
             return Printer(lambda line: self._document(source, line), only=STDOUT)
         several = source.detail.nodes > 1 and len(set(nodes)) != 1
         by_node = source.detail.is_command and several
         return Printer(
-            lambda line: str(line.text),
+            lambda line: line.text,
             begin=lambda line: self._begin(source, line, by_node=by_node),
         )
 
@@ -414,7 +414,7 @@ class _Layout(NamedTuple):
             label = f"{source.label} | " if source.label else ""
             say(f"{label}--- attempt {number} ---", err=True)
 
-    def _begin(self, source: _Source, line: Any, *, by_node: bool) -> str:
+    def _begin(self, source: _Source, line: LogLine, *, by_node: bool) -> str:
         at = f"{_stamp(line.at)} " if self.timestamps else ""
         if self.quiet or not (source.label or by_node):
             return at
@@ -422,11 +422,12 @@ class _Layout(NamedTuple):
             return f"{at}{line.node}: "
         return f"{at}{source.label}{f'#{line.node}' if by_node else ''} | "
 
-    def _document(self, source: _Source, line: Any) -> str:
+    def _document(self, source: _Source, line: LogLine) -> str:
         said = line._asdict()
-        said.pop("goes_on", None)
-        told = {"text": said.pop("text"), "stream": said.pop("stream", LOG), **said}
-        return json.dumps({**told, "at": iso(line.at), "job": source.detail.job_id})
+        del said["goes_on"]
+        if not source.detail.is_command:
+            del said["node"]
+        return json.dumps({**said, "at": iso(line.at), "job": source.detail.job_id})
 
 
 def _stamp(at: datetime | None) -> str:

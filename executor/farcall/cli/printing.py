@@ -6,27 +6,14 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Generic, Protocol, TextIO, TypeVar
+from typing import TextIO
 
 import click
 from rich.cells import cell_len, set_cell_size
 
 from farcall.model import terminal
+from farcall.model.output import LogLine
 from farcall_runtime.contract import STDERR
-
-
-class Written(Protocol):
-    """A line that a job wrote. Where it has a ``stream``, that says to which one.
-
-    Where it has ``goes_on``, that says whether it is but what a line shows that goes on.
-    """
-
-    @property
-    def text(self) -> str:
-        """The line without its end."""
-
-
-L = TypeVar("L", bound=Written)
 
 
 def say(text: str, *, err: bool = False, fg: str | None = None) -> None:
@@ -103,7 +90,7 @@ def _columns(stream: TextIO) -> int:
         return 80
 
 
-class Printer(Generic[L]):
+class Printer:
     """Writes lines where their task wrote them, in UTF-8.
 
     To a terminal harmless ones are written, elsewhere they are as they are. What CloudWatch does
@@ -118,16 +105,16 @@ class Printer(Generic[L]):
 
     def __init__(
         self,
-        layout: Callable[[L], str] = lambda line: line.text,
+        layout: Callable[[LogLine], str] = lambda line: line.text,
         *,
-        begin: Callable[[L], str] = lambda _: "",
+        begin: Callable[[LogLine], str] = lambda _: "",
         only: str = "",
     ) -> None:
         self._layout = layout
         self._begin = begin
         self._only = only
 
-    def print(self, lines: Iterable[L]) -> None:
+    def print(self, lines: Iterable[LogLine]) -> None:
         """Write lines.
 
         Raises:
@@ -147,16 +134,16 @@ class Printer(Generic[L]):
             data = "".join(f"{laid(line)}\n" for line in group)
             _row.print(owner, stream, data.encode(errors="backslashreplace"))
 
-    def _as_it_is(self, line: L) -> str:
+    def _as_it_is(self, line: LogLine) -> str:
         return f"{self._begin(line)}{self._layout(line)}"
 
-    def _on_terminal(self, line: L) -> str:
+    def _on_terminal(self, line: LogLine) -> str:
         return f"{self._begin(line)}{terminal.output(self._layout(line))}"
 
     @staticmethod
-    def _kind(line: L) -> tuple[str, bool]:
+    def _kind(line: LogLine) -> tuple[str, bool]:
         """Return which stream a line is of, and whether it goes on."""
-        return getattr(line, "stream", ""), getattr(line, "goes_on", False)
+        return line.stream, line.goes_on
 
 
 def give_up_stdout() -> None:

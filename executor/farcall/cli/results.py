@@ -21,7 +21,6 @@ from farcall.cli.printing import Printer, say
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.client.recovery import Recovered
-from farcall.engine.logs.reader import Line
 from farcall.engine.session import session_for
 from farcall.model import endings
 from farcall.model.errors import FarcallError
@@ -98,7 +97,7 @@ async def stream(job: Job[Any], *, all_to_stderr: bool = False) -> None:
         job: The job.
         all_to_stderr: Print what it writes to stdout there, too.
     """
-    printer: Printer[Line] = Printer(only=STDERR if all_to_stderr else "")
+    printer = Printer(only=STDERR if all_to_stderr else "")
     async for batch in job.lines(follow=True):
         printer.print(batch)
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from farcall.client.job import SubmittedJob
 from farcall.engine import fetcher
-from farcall.engine.logs.nodes import NodeLine
 from farcall.engine.run import CommandRun
 from farcall.engine.session import Session
 from farcall.engine.watch import Ended
 from farcall.model.commands import Nodes
 from farcall.model.errors import JobLostError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.output import LogLine
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class CommandJob(SubmittedJob[CommandRun]):
         follow: bool = False,
         tail: int | None = None,
         since: datetime | None = None,
-    ) -> AsyncGenerator[NodeLine, None]:
+    ) -> AsyncGenerator[LogLine, None]:
         """Yield the lines that nodes have written: of each in its order, of several by time.
 
         They are those of the platform's own log, which has both streams in one, and shows a line
@@ -124,10 +124,11 @@ class CommandJob(SubmittedJob[CommandRun]):
         """
         session = await self._run.session()
         nodes = None if node is None else [node]
-        lines = session.node_logs.lines(self.id, nodes, follow=follow, tail=tail, since=since)
-        async with contextlib.aclosing(lines) as found:
-            async for line in found:
-                yield line
+        batches = session.node_logs.batches(self.id, nodes, follow=follow, tail=tail, since=since)
+        async with contextlib.aclosing(batches):
+            async for batch in batches:
+                for line in batch:
+                    yield line
 
     async def delete(self) -> None:
         """End the job if it has not ended, and deregister a definition that is its own.

@@ -10,11 +10,12 @@ from farcall.client.frames import frames_hidden
 from farcall.engine.delivered import Usage
 from farcall.engine.logs.attempt_history import AttemptHistory
 from farcall.engine.logs.reader import LogReader
-from farcall.engine.logs.transcript import LOG, Line, Transcript
+from farcall.engine.logs.transcript import Transcript
 from farcall.engine.run import JobRun, TaskRun
 from farcall.model.errors import TaskNotPicklableError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.option_signatures import shows_options
+from farcall.model.output import LOG, LogLine
 from farcall.payload.pickling import Call
 from farcall.payload.results import CallResult
 from farcall.storage.chunks import Chunks
@@ -256,12 +257,12 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
                     if not line.goes_on and (line.stream in wanted or line.stream == LOG):
                         yield line.text
 
-    async def lines(self, *, follow: bool = False) -> AsyncGenerator[list[Line], None]:
+    async def lines(self, *, follow: bool = False) -> AsyncGenerator[list[LogLine], None]:
         """Yield the lines that the task has written, in batches, with all details of each line.
 
         Args:
             follow: Continue until the job has finished. Intermediate states of progress bars are
-                included; see `Line.goes_on`.
+                included; see `LogLine.goes_on`.
 
         Raises:
             ServiceError: AWS refused a call.

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from farcall.engine.logs.transcript import Line
 from farcall.model import terminal
 from farcall.model.names import counted
+from farcall.model.output import LogLine
 from farcall_runtime.contract import STDERR
 
 _LINES_PER_S = 200
@@ -40,7 +40,7 @@ class LiveOutput:
         self._jobs: set[str] = set()
         self._run = ""
 
-    def write(self, label: str, run: str, lines: list[Line], left_out_bytes: int = 0) -> None:
+    def write(self, label: str, run: str, lines: list[LogLine], left_out_bytes: int = 0) -> None:
         """Write lines of a task, as many as there is room for; stderr to stderr."""
         with self._lock:
             now = self._now()

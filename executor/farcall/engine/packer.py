@@ -109,6 +109,12 @@ class Batcher(Generic[K, V]):
             self._answering = asyncio.ensure_future(self._run())
         return future
 
+    async def close(self) -> None:
+        """End the batch that is under way; its callers have left or are being cancelled."""
+        if self._answering is not None:
+            self._answering.cancel()
+            await asyncio.gather(self._answering, return_exceptions=True)
+
     async def _run(self) -> None:
         while self._asked:
             # At least a turn of the loop: what those do next who have waited holds it up.

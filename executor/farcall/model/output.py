@@ -9,13 +9,40 @@ from __future__ import annotations
 import codecs
 from collections import deque
 from collections.abc import Iterable
-from typing import TypeAlias
+from datetime import datetime
+from typing import NamedTuple, TypeAlias
 
 Bytes: TypeAlias = "bytes | bytearray"
 """What was put together piece by piece stays where it lies: copying much of it takes long."""
 
 _Gap = tuple[int, int]
 """How many bytes were kept before it, and how many were not kept."""
+
+LOG = "log"
+"""Stream of a line of the platform's own log, which merges stdout and stderr."""
+
+
+class LogLine(NamedTuple):
+    """A line of a job's output.
+
+    Attributes:
+        text: The line without its line end.
+        stream: ``"stdout"``, ``"stderr"``, or ``"log"`` if the line is from the platform's own
+            log, which merges both.
+        attempt: Number of the job's attempt, from 1.
+        at: Time at which the line was stored, some seconds after it was written; for a line from
+            the platform's own log the time at which it was written. None if unknown.
+        goes_on: Whether the text is one state of a progress bar, which the next line or state of
+            its stream replaces; an empty text clears it.
+        node: For a command job, index of the node; 0 for the only node.
+    """
+
+    text: str
+    stream: str
+    attempt: int
+    at: datetime | None
+    goes_on: bool = False
+    node: int = 0
 
 
 def join(kept: bytes, gaps: Iterable[_Gap]) -> bytes:

@@ -6,6 +6,7 @@ by one event loop in one thread of the process, and by the sessions that are ope
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import logging
 import re
@@ -35,8 +36,7 @@ from farcall.torchx.workspace import FarcallWorkspaceMixin
 
 # --- App logs: the lines of a replica, as TorchX asks for them ----------------------------------
 #
-# Of all that follow logs in a process, the platform is asked by one poller; see
-# `farcall.engine.logs.nodes`.
+# The replicas whose logs a process follows share requests; see `farcall.engine.logs.nodes`.
 
 
 class Selection(NamedTuple):
@@ -90,16 +90,18 @@ async def lines(app: App, node: int, wanted: Selection) -> AsyncIterator[str]:
     Raises:
         ServiceError: A service refused a call.
     """
-    read = app.session.node_logs.lines(
+    batches = app.session.node_logs.batches(
         app.detail.job_id,
         [node],
         follow=wanted.follow,
         since=wanted.since,
         until=wanted.until,
     )
-    async for line in read:
-        if wanted.pattern is None or wanted.pattern.search(line.text):
-            yield f"{terminal.output(line.text)}\n"
+    async with contextlib.aclosing(batches):
+        async for batch in batches:
+            for line in batch:
+                if wanted.pattern is None or wanted.pattern.search(line.text):
+                    yield f"{terminal.output(line.text)}\n"
 
 
 def _aware(moment: datetime | None) -> datetime | None:

@@ -14,11 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 import farcall
 from farcall.engine.logs import reader
-from farcall.engine.logs.nodes import NodeLine
-from farcall.engine.logs.transcript import LOG
 from farcall.model.clock import within
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail
+from farcall.model.output import LogLine
 from farcall.model.settings import Settings, from_text
 from farcall.operations import cancel, json_view, retry
 from farcall.operations import describe as overview
@@ -227,7 +226,6 @@ class Site:
         job_id = detail.job_id
         try:
             session = await self._account.session()
-            lines: Any
             if detail.is_command:
                 lines = session.node_logs.batches(job_id, attempt=attempt, follow=True, tail=tail)
             else:
@@ -352,13 +350,13 @@ async def _events(
             yield event("state", watcher.state())
 
 
-def _line(line: reader.Line | NodeLine) -> dict[str, Any]:
+def _line(line: LogLine) -> dict[str, Any]:
     told = {
         "text": line.text,
-        "stream": LOG if isinstance(line, NodeLine) else line.stream,
+        "stream": line.stream,
         "attempt": line.attempt,
         "at": json_view.moment(line.at),
     }
-    if isinstance(line, reader.Line) and line.goes_on:
+    if line.goes_on:
         told["goes_on"] = True
     return told

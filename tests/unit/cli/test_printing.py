@@ -7,7 +7,7 @@ import re
 import sys
 
 from farcall.cli import printing
-from farcall.engine.logs.transcript import Line
+from farcall.model.output import LogLine
 from tests.support import hostile
 
 
@@ -44,11 +44,11 @@ def terminal(monkeypatch):
 
 
 def state(text, stream="stderr"):
-    return Line(text, stream, 1, None, goes_on=True)
+    return LogLine(text, stream, 1, None, goes_on=True)
 
 
 def line(text, stream="stdout"):
-    return Line(text, stream, 1, None)
+    return LogLine(text, stream, 1, None)
 
 
 def test_a_bar_is_in_the_last_row_until_its_line_comes(monkeypatch):

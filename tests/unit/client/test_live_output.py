@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farcall.client.live_output import LiveOutput
-from farcall.engine.logs.transcript import Line
+from farcall.model.output import LogLine
 from tests.support import hostile
 
 
@@ -27,7 +27,7 @@ def live(time):
 
 
 def lines(*texts, stream="stdout"):
-    return [Line(text, stream, 1, None) for text in texts]
+    return [LogLine(text, stream, 1, None) for text in texts]
 
 
 def test_lines_go_where_they_were_written_with_whose_they_are(live, capsys):

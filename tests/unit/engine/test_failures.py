@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from farcall.backends.base import LogLine
+from farcall.backends.base import LogEvent
 from farcall.backends.batch.describe import BatchJob
 from farcall.engine import fetcher
 from farcall.model.endings import About
@@ -52,7 +52,7 @@ class Backend:
     async def last(self, number):
         if self._lines is None:
             raise ServiceError("not authorized")
-        return [LogLine(NOW, text) for text in self._lines][-number:]
+        return [LogEvent(NOW, text) for text in self._lines][-number:]
 
 
 async def test_an_error_of_a_command_says_how_each_attempt_ended(clock):

@@ -9,7 +9,7 @@ from typing import Any
 
 from farcall.aws import clients
 from farcall.aws.clients import Aws
-from farcall.backends.base import LogEvent, LogLine, LogMissingError
+from farcall.backends.base import LogEvent, LogMissingError
 from farcall.model.errors import ServiceError
 
 LARGEST_EVENT_BYTES = 256 * 1024 - 26
@@ -40,7 +40,7 @@ class CloudWatchLog:
         self._token = ""
         self.exists: bool | None = None if stream else False
 
-    async def read(self) -> AsyncIterator[list[LogLine]]:
+    async def read(self) -> AsyncIterator[list[LogEvent]]:
         """Yield what is new, the oldest first.
 
         Raises:
@@ -51,13 +51,13 @@ class CloudWatchLog:
             if reply.get("events"):
                 yield _lines(reply)
 
-    async def last(self, number: int) -> list[LogLine]:
+    async def last(self, number: int) -> list[LogEvent]:
         """Return the last lines, the oldest first.
 
         Raises:
             ServiceError: CloudWatch Logs refused, other than because there is no such log.
         """
-        found: list[list[LogLine]] = []
+        found: list[list[LogEvent]] = []
         limit = max(1, min(number, _PAGE))
         async for reply in self._pages("nextBackwardToken", "", startFromHead=False, limit=limit):
             found.insert(0, _lines(reply))
@@ -128,11 +128,11 @@ async def events(
             raise LogMissingError(f"{error}: one of {len(streams)} log streams") from error
         yield [
             LogEvent(
+                _moment(event["timestamp"]),
+                event["message"],
                 event["eventId"],
                 event["logStreamName"],
-                _moment(event["timestamp"]),
                 _moment(event.get("ingestionTime", event["timestamp"])),
-                event["message"],
             )
             for event in reply.get("events", ())
         ]
@@ -141,9 +141,9 @@ async def events(
         request["nextToken"] = reply["nextToken"]
 
 
-def _lines(reply: dict[str, Any]) -> list[LogLine]:
+def _lines(reply: dict[str, Any]) -> list[LogEvent]:
     events = reply.get("events", ())
-    return [LogLine(_moment(event["timestamp"]), event["message"]) for event in events]
+    return [LogEvent(_moment(event["timestamp"]), event["message"]) for event in events]
 
 
 @functools.lru_cache(maxsize=1024)  # a page has many events of one millisecond

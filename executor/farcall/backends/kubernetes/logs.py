@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
-from farcall.backends.base import LogEvent, LogLine, LogMissingError
+from farcall.backends.base import LogEvent, LogMissingError
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.names import CONTAINER
 from farcall.backends.kubernetes.refusals import Call, KubeError
@@ -93,20 +93,20 @@ class PodLog:
         self._seen: set[str] = set()
         self.exists: bool | None = None if pod else False
 
-    async def read(self) -> AsyncIterator[list[LogLine]]:
+    async def read(self) -> AsyncIterator[list[LogEvent]]:
         """Yield what is new, the oldest first.
 
         Raises:
             ServiceError: Kubernetes refused, other than because there is no such log.
         """
-        page: list[LogLine] = []
+        page: list[LogEvent] = []
         last: list[Stamped] = []
         async for line in self._lines(self._since):
             if line.key in self._seen:
                 last.append(line)
                 continue
             last.append(line)
-            page.append(LogLine(line.at, line.text))
+            page.append(LogEvent(line.at, line.text))
             if len(page) >= _PAGE:
                 yield page
                 page = []
@@ -115,7 +115,7 @@ class PodLog:
         if page:
             yield page
 
-    async def last(self, number: int) -> list[LogLine]:
+    async def last(self, number: int) -> list[LogEvent]:
         """Return the last lines, up to so many, the oldest first.
 
         Raises:
@@ -124,7 +124,7 @@ class PodLog:
         if not number:
             return []
         found = [line async for line in self._lines(None, tail=number)]
-        return [LogLine(line.at, line.text) for line in found][-number:]
+        return [LogEvent(line.at, line.text) for line in found][-number:]
 
     async def _lines(self, since: datetime | None, tail: int = 0) -> AsyncIterator[Stamped]:
         if not self._pod:
@@ -400,7 +400,7 @@ async def _merged(
     heapq.heapify(heads)
     while heads:
         at, number, line = heads[0]
-        yield LogEvent(f"{pods[number]}/{line.key}", pods[number], at, at, line.text)
+        yield LogEvent(at, line.text, f"{pods[number]}/{line.key}", pods[number], at)
         following = await _next(sources[number])
         if following is None:
             heapq.heappop(heads)

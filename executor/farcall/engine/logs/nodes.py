@@ -1,43 +1,67 @@
-"""Log lines of the nodes of command jobs, from the platform's own log alone.
+"""Output of the nodes of command jobs, from the platform's log.
 
-What there is up to now is read by whoever asks. What is to come is looked for by one poller of the
-session, `farcall.engine.logs.node_poller`, however many follow.
+Every caller reads its logs from their beginning and then polls them. The polls of all callers of a
+session share requests; see `_Polls`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
+import math
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
 
+from farcall.aws import refusals
 from farcall.backends.base import Backend, LogEvent, LogMissingError
 from farcall.engine.logs import gang
 from farcall.engine.logs.gang import Gang, NodeLog
-from farcall.engine.logs.node_poller import Begun, Follower, NodeLine, NodePoller
-from farcall.engine.watch import Trouble
+from farcall.engine.packer import Batcher
+from farcall.engine.watch import Patience, Trouble
 from farcall.model import clock
-from farcall.model.errors import JobLostError
+from farcall.model.errors import FarcallError, JobLostError, ServiceError
 from farcall.model.jobs import JobDetail
-from farcall.model.output import last_state
+from farcall.model.output import LOG, LogLine, last_state
 from farcall.model.timing import Timing
-
-__all__ = ["NodeLine", "NodeLogs"]
 
 _MILLISECOND = timedelta(milliseconds=1)
 _FIRST_S, _LONGER = 10.0, 4
-"""The last lines are looked for in the last seconds, and then in times before, each longer."""
+"""First time span, in seconds before the end, that is searched for the last lines, and the factor
+by which each span before it is longer."""
+
+_PAGE = 1000
+"""Maximum lines of one batch that several requests contribute to."""
+
+_TOGETHER_S = 0.02
+"""Polls that begin within this time, in seconds, share requests."""
+
+_GROWTH = 2
+"""Growth of the pause between polls of idle logs. Pauses are multiples of each other, so that the
+polls of several callers coincide."""
+
+_REQUEST_SHARE = 0.5
+"""Part of the shortest pause that each request of a poll adds to the pause after it, so that there
+are at most two requests per shortest pause, however much is written."""
+
+_PROBES = 4
+"""Maximum failing requests of one look before the remaining logs wait for the next look."""
+
+_LONGEST_ABSENCE_S = 16.0
+"""Maximum interval between two requests for a log that does not exist yet, in seconds."""
 
 
 class NodeLogs:
-    """What the nodes of command jobs have written; one for each session.
+    """Reader of the output of command jobs; one for each session.
 
     Args:
         backend: Where the jobs run.
-        detail: Returns what the backend says of a job, or None; many askers share a request.
-        trouble: Is told of requests that fail while somebody follows.
-        timing: How often is looked and asked.
+        detail: Returns the backend's description of a job, or None; concurrent callers share a
+            request.
+        trouble: Notified of requests that fail while a log is followed.
+        timing: Intervals between requests.
     """
 
     def __init__(
@@ -47,30 +71,12 @@ class NodeLogs:
         trouble: Trouble,
         timing: Timing,
     ) -> None:
-        self._backend = backend
+        self.backend = backend
+        self.trouble = trouble
+        self.timing = timing
+        self.polls = _Polls(backend, timing)
         self._detail = detail
-        self._timing = timing
-        self._poller = NodePoller(backend, trouble, timing)
-
-    async def lines(
-        self,
-        job_id: str,
-        nodes: Sequence[int] | None = None,
-        *,
-        attempt: int | None = None,
-        follow: bool = False,
-        tail: int | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-    ) -> AsyncGenerator[NodeLine, None]:
-        """Yield what nodes of a job have written, line by line; see `batches`."""
-        pages = self.batches(
-            job_id, nodes, attempt=attempt, follow=follow, tail=tail, since=since, until=until
-        )
-        async with contextlib.aclosing(pages):
-            async for lines in pages:
-                for line in lines:
-                    yield line
+        self._closed = asyncio.Event()
 
     async def batches(
         self,
@@ -82,71 +88,67 @@ class NodeLogs:
         tail: int | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
-    ) -> AsyncGenerator[list[NodeLine], None]:
-        """Yield what nodes of a job have written: of each in its order, of several by time.
+    ) -> AsyncGenerator[list[LogLine], None]:
+        """Yield the output of a job's nodes: each node's in its order, several nodes' by time.
 
         Args:
             job_id: The job's ID, or a node's (``"<job>#<index>"``).
             nodes: Indexes of nodes, from 0; by default all. A job on one node has node 0.
             attempt: Number of one attempt of the job, from 1. By default all, one after the
-                other; where it is followed, the last one and those to come.
-            follow: Go on until the nodes have ended; their last lines are among them. A job that
-                has not started is waited for.
-            tail: Only so many lines of what there is up to now, of all nodes together, the last
-                ones.
-            since: Only what was written at this moment or later, to the millisecond. Without a
-                time zone it is local time.
-            until: Only what was written at this moment or before, likewise.
+                other; with ``follow``, the last one and later ones.
+            follow: Continue until the nodes have ended, including their last lines. A job that has
+                not started is waited for.
+            tail: Only this many of the existing lines, the last ones of all nodes together.
+            since: Only lines written at this moment or later, to the millisecond. Without a time
+                zone it is local time.
+            until: Only lines written at this moment or before, likewise.
 
         Raises:
             ValueError: ``tail`` is negative.
-            UnknownError: There is no such node or attempt; it names those there are.
+            UnknownError: The node or attempt does not exist; the message names those that do.
             JobLostError: The platform does not know the job.
-            FarcallError: It is an array as a whole, or the session was closed.
+            FarcallError: The job is an array job, or the session was closed.
             ServiceError: The platform refused.
         """
         if tail is not None and tail < 0:
             raise ValueError(f"tail is {tail}, and is to be 0 or more lines")
         since, until = (moment and _whole(moment) for moment in (since, until))
         job_id, nodes = gang.parts_of(job_id, nodes)
-        known = await self._look_up(job_id, nodes, follow=follow)
-        attempts = known.chosen(nodes, attempt, follow=follow)
-        wanted = list(dict.fromkeys(range(known.count) if nodes is None else nodes))
-        there = [log for node in wanted for log in known.logs(node) if log.attempt in attempts]
-        past = _Past(self._backend, there, since or known.begun, until)
-        if follow:
-            least_s = self._timing.node_log_late_s
-            tailed = past.last(tail, least_s) if tail is not None else None
-            pages = self._follow(
-                lambda: Follower(known, wanted, attempts, attempt, since, until, past.begun()),
-                tailed,
-            )
-        else:
-            pages = past.all() if tail is None else past.last(tail, _FIRST_S)
-        async with contextlib.aclosing(pages):
-            async for lines in pages:
-                yield lines
+        job = await self._look_up(job_id, nodes, follow=follow)
+        attempts = job.chosen(nodes, attempt, follow=follow)
+        wanted = list(dict.fromkeys(range(job.count) if nodes is None else nodes))
+        reader = _JobReader(self, job, wanted, attempts, attempt, since, until)
+        if tail is not None:
+            yield await reader.last(tail, self.timing.node_log_late_s if follow else _FIRST_S)
+        pages = reader.follow() if follow else reader.all() if tail is None else None
+        if pages is not None:
+            async with contextlib.aclosing(pages):
+                async for lines in pages:
+                    yield lines
 
-    async def _follow(
-        self,
-        make: Callable[[], Follower],
-        tailed: AsyncGenerator[list[NodeLine], None] | None,
-    ) -> AsyncGenerator[list[NodeLine], None]:
-        """Yield the last lines there are, where they are asked for, and then what comes."""
-        if tailed is not None:
-            async for lines in tailed:
-                yield lines
-        follower = make()
-        async with self._poller.following(follower):
-            async for lines in follower.batches():
-                yield lines
+    async def describe(self, ids: Sequence[str]) -> dict[str, JobDetail]:
+        """Return the descriptions of those jobs and nodes that the platform knows."""
+        details = await asyncio.gather(*map(self._detail, ids))
+        return {each: found for each, found in zip(ids, details, strict=True) if found is not None}
+
+    async def sleep_until(self, moment: float) -> None:
+        """Wait for a moment of the event loop's time.
+
+        Raises:
+            FarcallError: The session was closed.
+        """
+        with contextlib.suppress(asyncio.TimeoutError):
+            await clock.within(max(0.0, moment - clock.now()), self._closed.wait())
+        if self._closed.is_set():
+            raise FarcallError("the session was closed while a log was followed; the job goes on")
 
     async def close(self) -> None:
-        """Stop looking, and tell those who follow. Jobs go on."""
-        await self._poller.close()
+        """Stop polling and notify all callers that follow a log. Jobs continue."""
+        self._closed.set()
+        await self.polls.close()
 
     async def _look_up(self, job_id: str, nodes: Sequence[int] | None, *, follow: bool) -> Gang:
-        """Return what is known of a job and its nodes; who follows waits for one just submitted.
+        """Return what is known of a job and its nodes; with ``follow``, wait for a new job.
 
         Raises:
             JobLostError: The platform does not know the job.
@@ -154,68 +156,168 @@ class NodeLogs:
         began = clock.now()
         while True:
             ids = gang.ids_of(job_id, nodes or ())
-            found = await self._ask(ids)
+            found = await self.describe(ids)
             job = found.get(job_id)
             if job is not None:
                 break
-            if not follow or clock.now() - began >= self._timing.lost_after_s:
-                raise JobLostError(self._backend.unknown(job_id), job_id=job_id)
-            await asyncio.sleep(self._timing.status_pause_s)
+            if not follow or clock.now() - began >= self.timing.lost_after_s:
+                raise JobLostError(self.backend.unknown(job_id), job_id=job_id)
+            await self.sleep_until(clock.now() + self.timing.status_pause_s)
         known = Gang(job, {})
         wanted = range(known.count) if nodes is None else nodes
         missing = [each for each in known.ids(wanted) if each not in ids]
         if missing and not job.array_size:
-            found |= await self._ask(missing)
+            found |= await self.describe(missing)
         known.update(found, wanted)
         return known
 
-    async def _ask(self, ids: Sequence[str]) -> dict[str, JobDetail]:
-        details = await asyncio.gather(*map(self._detail, ids))
-        return {each: found for each, found in zip(ids, details, strict=True) if found is not None}
+
+class _Reading:
+    """One log, as far as one caller has read it.
+
+    Attributes:
+        log: The log.
+        floor: Lines written earlier have been delivered or are not wanted. It rises.
+        seen: Time of each delivered line that was written since `floor`, by the line's key.
+        read_to: Time of the newest line when the log was read last; None before that.
+        is_level: Whether the log was read up to now, so that polls continue.
+        is_done: Whether the log was read to its end.
+        retry_at: When a missing log is requested again.
+    """
+
+    def __init__(self, log: NodeLog, floor: datetime) -> None:
+        self.log = log
+        self.floor = floor
+        self.seen: dict[str, datetime] = {}
+        self.read_to: datetime | None = None
+        self.is_level = False
+        self.is_done = False
+        self.retry_at = -math.inf
+        self._absence_s = 0.0
+        self._quiet_since = -math.inf
+        self._settle_s = math.inf
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the log did not exist when it was requested last."""
+        return self._absence_s > 0
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the container has ended."""
+        return not math.isinf(self._settle_s)
+
+    def line(self, event: LogEvent) -> LogLine:
+        """Return a line of the log."""
+        return LogLine(last_state(event.text), LOG, self.log.attempt, event.at, node=self.log.node)
+
+    def is_new(self, event: LogEvent) -> bool:
+        """Return whether a line was not delivered yet, and note that it is now."""
+        if event.at < self.floor or event.key in self.seen:
+            return False
+        self.seen[event.key] = event.at
+        if self._settle_s:
+            self._quiet_since = clock.now()
+        return True
+
+    def raise_floor(self, moment: datetime) -> None:
+        """Stop delivering lines written before a moment."""
+        if moment > self.floor:
+            self.floor = moment
+            self.seen = {key: at for key, at in self.seen.items() if at >= moment}
+
+    def note_over(self, stopped_at: datetime | None, timing: Timing) -> None:
+        """Note that the container has ended; its last lines may still arrive."""
+        if not self.is_ending:
+            self._quiet_since = max(self._quiet_since, clock.now())
+            is_old = stopped_at is not None and gang.is_long_ago(stopped_at)
+            self._settle_s = 0.0 if is_old else timing.log_settle_s
+
+    def note_read(self, began: float) -> None:
+        """Note that the log was read from its floor by a request that began at a moment."""
+        self.is_level = True
+        self._absence_s = 0.0
+        self._end_if_quiet(began)
+
+    def note_absent(self, timing: Timing) -> None:
+        """Note that the log does not exist, or not yet."""
+        self.is_level = False
+        self._absence_s = min(
+            _LONGEST_ABSENCE_S, 2 * max(timing.node_log_pause_s, self._absence_s)
+        )
+        self.retry_at = clock.now() + self._absence_s
+        self._end_if_quiet(clock.now())
+
+    def _end_if_quiet(self, looked_at: float) -> None:
+        if self.is_ending:
+            self.is_done = looked_at >= self._quiet_since + self._settle_s
 
 
-class _Past:
-    """What logs have up to now.
+class _JobReader:
+    """The output of some nodes of one job, for one caller.
 
     Args:
-        backend: Where they are.
-        logs: Which ones.
-        since: The first moment.
-        until: The last one; None for now.
+        logs: The session's reader.
+        job: The job and its nodes.
+        nodes: Indexes of the nodes.
+        attempts: Numbers of the attempts.
+        attempt: The only one of them, if the caller named it.
+        since: Time of the first line; None for all.
+        until: Time of the last line; None for all.
     """
 
     def __init__(
-        self, backend: Backend, logs: Sequence[NodeLog], since: datetime, until: datetime | None
+        self,
+        logs: NodeLogs,
+        job: Gang,
+        nodes: Sequence[int],
+        attempts: range,
+        attempt: int | None,
+        since: datetime | None,
+        until: datetime | None,
     ) -> None:
-        self._backend = backend
-        self._logs = {log.stream: log for log in logs}
-        self._since = since
+        self._logs = logs
+        self._backend = logs.backend
+        self._timing = logs.timing
+        self._job = job
+        self._nodes = nodes
+        self._attempts = attempts
+        self._attempt = attempt
+        self._since = since or job.begun
         self._until = until
-        self._missing: set[str] = set()
-        self._floor: datetime | None = None
-        self._keys: dict[str, dict[str, datetime]] = {}
+        self._readings: dict[str, _Reading] = {}
+        self._probes = math.inf
+        self._requests = 0
+        self._has_news = False
+        self._pause_s = self._timing.node_log_pause_s
+        self._ask_at = self._poll_at = self._deep_at = -math.inf
+        self._unseen_since = math.inf
+        self._find_logs()
 
-    async def all(self) -> AsyncGenerator[list[NodeLine], None]:
+    # --- the lines up to now ------------------------------------------------------------------
+
+    async def all(self) -> AsyncGenerator[list[LogLine], None]:
         """Yield all lines, one attempt after the other."""
-        for attempt in sorted({log.attempt for log in self._logs.values()}):
-            async for events in self._read(attempt, self._since, self._until):
-                yield [self._line(event) for event in events]
+        for attempt in sorted({reading.log.attempt for reading in self._readings.values()}):
+            async for events in self._read(self._of(attempt), self._since, self._until):
+                yield [self._readings[event.stream].line(event) for event in events]
 
-    async def last(self, number: int, first_s: float) -> AsyncGenerator[list[NodeLine], None]:
-        """Yield the last lines, up to so many.
+    async def last(self, number: int, first_s: float) -> list[LogLine]:
+        """Return up to ``number`` of the last lines; `follow` continues after them.
 
         Args:
-            number: How many.
-            first_s: So many seconds before the end are read in any case.
+            number: Maximum number of lines.
+            first_s: Time before the end that is read in any case, in seconds.
         """
         found: deque[LogEvent] = deque(maxlen=number)
-        for attempt in sorted({log.attempt for log in self._logs.values()}, reverse=True):
-            # Where none is asked for the last one is looked for, to know what is new.
+        attempts = {reading.log.attempt for reading in self._readings.values()}
+        for attempt in sorted(attempts, reverse=True):
+            # For 0 lines the last one is searched for, because `follow` continues after it.
             wanted = max(1, number) - len(found)
             found.extendleft(reversed(await self._go_back(attempt, wanted, first_s)))
             if len(found) >= number:
                 break
-        yield [self._line(event) for event in found]
+        return [self._readings[event.stream].line(event) for event in found]
 
     async def _go_back(self, attempt: int, number: int, first_s: float) -> deque[LogEvent]:
         """Return the last lines of an attempt."""
@@ -224,105 +326,395 @@ class _Past:
         while True:
             start = _whole(max(self._since, top - span))
             before: deque[LogEvent] = deque(maxlen=number - len(found))
-            async for events in self._read(attempt, start, until):
+            async for events in self._read(self._of(attempt), start, until):
                 before.extend(events)
                 for event in events:
-                    self._keys.setdefault(event.stream, {})[event.key] = event.at
+                    self._readings[event.stream].seen[event.key] = event.at
             found.extendleft(reversed(before))
-            self._floor = start
+            for reading in self._of(attempt):
+                reading.floor = start
             if len(found) >= number or start <= self._since:
                 return found
             until, top, span = start - _MILLISECOND, start, span * _LONGER
 
-    def begun(self) -> Begun:
-        """Return from when on logs were read for the last lines, and what was read of each."""
-        if self._floor is None:
-            return {}
-        return {
-            stream: (self._floor, self._keys.get(stream, {}))
-            for stream in self._logs
-            if stream not in self._missing
-        }
+    def _of(self, attempt: int) -> list[_Reading]:
+        """Return the logs of an attempt, except those that do not exist."""
+        readings = self._readings.values()
+        return [each for each in readings if each.log.attempt == attempt and not each.is_absent]
 
     def _end(self, attempt: int) -> datetime:
-        """Return when an attempt's last lines were written, about."""
+        """Return the approximate time of an attempt's last lines."""
         now = datetime.now(timezone.utc)
         ends = [
-            log.stopped_at if log.is_over and log.stopped_at else now
-            for log in self._logs.values()
-            if log.attempt == attempt
+            reading.log.stopped_at if reading.log.is_over and reading.log.stopped_at else now
+            for reading in self._of(attempt)
         ]
         return min(max(ends, default=now), self._until or now)
 
-    async def _read(
-        self, attempt: int, since: datetime, until: datetime | None
-    ) -> AsyncGenerator[list[LogEvent], None]:
-        """Yield the lines of an attempt's logs by time."""
-        groups: dict[str, list[str]] = {}
-        for log in self._logs.values():
-            if log.attempt == attempt and log.stream not in self._missing:
-                groups.setdefault(log.group, []).append(log.stream)
-        most = self._backend.capabilities.logs_read_together
-        readings = [
-            self._read_some(group, streams[at : at + most], since, until)
-            for group, streams in groups.items()
-            for at in range(0, len(streams), most)
+    # --- the lines from now on ----------------------------------------------------------------
+
+    async def follow(self) -> AsyncGenerator[list[LogLine], None]:
+        """Yield the lines that were not returned yet, until the nodes have ended."""
+        timing, patience = self._timing, Patience(self._logs.trouble, self._timing)
+        self._ask_at = _after(clock.now(), timing.attempts_pause_s)  # its description is new
+        try:
+            while self._open_logs or (self._left and not self._is_past()):
+                try:
+                    async for lines in self._look():
+                        yield lines
+                    patience.renew()
+                    due = self._due()
+                except FarcallError as error:
+                    if not (_may_pass(error) and patience.bear(error)):
+                        raise
+                    due = clock.now() + timing.node_log_rest_s
+                await self._logs.sleep_until(due)
+        finally:
+            patience.end()
+
+    async def _look(self) -> AsyncIterator[list[LogLine]]:
+        """Yield what is new, with the requests that are due."""
+        if self._left and clock.now() >= self._ask_at:
+            self._ask_at = _after(clock.now(), await self._describe())
+        self._find_logs()
+        self._requests, self._has_news = 0, False
+        is_due = clock.now() >= self._poll_at
+        lines = await self._poll() if is_due else []
+        if lines:
+            yield lines
+        async for lines in self._read_new():
+            yield lines
+        if is_due or self._has_news:
+            longer_s = min(self._timing.node_log_rest_s, self._pause_s * _GROWTH)
+            self._pause_s = self._timing.node_log_pause_s if self._has_news else longer_s
+            paced_s = _REQUEST_SHARE * self._timing.node_log_pause_s * self._requests
+            self._poll_at = _after(clock.now(), max(self._pause_s, paced_s))
+
+    def _due(self) -> float:
+        """Return when the next request is due."""
+        open_logs = self._open_logs
+        if any(each.is_ending for each in open_logs):
+            self._poll_at = min(self._poll_at, _after(clock.now(), self._timing.log_settle_s))
+        dues = [self._poll_at if each.is_level else each.retry_at for each in open_logs]
+        return min([*dues, *([self._ask_at] if self._left else [])], default=clock.now())
+
+    @property
+    def _open_logs(self) -> list[_Reading]:
+        """The logs that were not read to their end."""
+        return [reading for reading in self._readings.values() if not reading.is_done]
+
+    @property
+    def _left(self) -> list[int]:
+        """Indexes of the nodes that may write more."""
+        return [node for node in self._nodes if not self._job.has_ended(node, self._attempt)]
+
+    def _is_past(self) -> bool:
+        return self._until is not None and self._until < datetime.now(timezone.utc)
+
+    async def _describe(self) -> float:
+        """Update what is known of the job and its nodes; return the pause before the next time."""
+        left, now = self._left, clock.now()
+        ids = self._job.ids(left)
+        found = await self._logs.describe(ids)
+        self._job.update(found, left, now)
+        is_known = self._job.job.job_id in found
+        self._unseen_since = math.inf if is_known else min(self._unseen_since, now)
+        self._job.is_forgotten = now - self._unseen_since >= self._timing.lost_after_s
+        pages = math.ceil(len(ids) / self._backend.capabilities.described_together)
+        return self._timing.attempts_pause_s * max(1, pages / 2)
+
+    def _find_logs(self) -> None:
+        """Add new logs, and mark those whose container has ended."""
+        listed = set()
+        for log in (log for node in self._nodes for log in self._job.logs(node)):
+            listed.add(log.stream)
+            if log.attempt not in self._attempts:
+                continue
+            if log.stream not in self._readings:
+                self._readings[log.stream] = _Reading(log, self._since)
+            if log.is_over or self._is_past():
+                self._readings[log.stream].note_over(log.stopped_at, self._timing)
+        # Kubernetes deletes the pods of the other nodes when the main node succeeds. Such a node
+        # no longer has a log, and its container has ended.
+        for stream, reading in self._readings.items():
+            if stream not in listed and self._job.has_ended(reading.log.node, self._attempt):
+                reading.note_over(None, self._timing)
+
+    async def _read_new(self) -> AsyncIterator[list[LogLine]]:
+        """Yield the lines of logs that were not read up to now, if they are due."""
+        began, self._probes = clock.now(), _PROBES
+        due = [
+            reading
+            for reading in self._open_logs
+            if not reading.is_level and reading.retry_at <= began
         ]
-        async for events in _merged(readings):
+        absent = [[reading] for reading in due if reading.is_absent]
+        for some in [[reading for reading in due if not reading.is_absent], *absent]:
+            start = min((reading.floor for reading in some), default=self._since)
+            async for events in self._read(some, start):
+                lines = self._new(events)
+                self._forget(some, _newest(events))
+                if lines:
+                    yield lines
+
+    async def _poll(self) -> list[LogLine]:
+        """Return the new lines of the logs that were read up to now.
+
+        Lines arrive late, by some seconds usually and by up to a minute sometimes. So each poll
+        reads the last seconds again, and one from time to time the last minute.
+        """
+        level = [reading for reading in self._open_logs if reading.is_level]
+        began, overlap_s = clock.now(), self._timing.node_log_overlap_s
+        is_deep = began >= self._deep_at or any(reading.is_ending for reading in level)
+        if is_deep:
+            self._deep_at = _after(began, overlap_s)
+        overlap = timedelta(seconds=overlap_s)
+        wanted = []
+        for reading in level:
+            start = reading.floor
+            if not is_deep and reading.read_to is not None:
+                start = max(start, reading.read_to - overlap)
+            wanted.append(_Wanted(reading.log.group, reading.log.stream, start))
+        try:
+            polls = await self._logs.polls.read(wanted)
+        except LogMissingError:  # a log was deleted
+            for reading in level:
+                reading.is_level = False
+            return []
+        self._requests = sum(poll.requests for poll in polls)
+        lines = self._new(event for poll in polls for event in poll.events)
+        for reading in level:
+            reading.read_to = self._logs.polls.newest.get(reading.log.group)
+            if is_deep:
+                reading.note_read(began)
+                self._forget([reading], reading.read_to)
+        return sorted(lines, key=lambda line: line.at or self._since)
+
+    def _new(self, events: Iterable[LogEvent]) -> list[LogLine]:
+        """Return the lines that were not delivered yet."""
+        lines = []
+        for event in events:
+            reading = self._readings.get(event.stream)
+            if reading is None or (self._until is not None and event.at > self._until):
+                continue
+            if reading.is_new(event):
+                lines.append(reading.line(event))
+        self._has_news = self._has_news or bool(lines)
+        return lines
+
+    def _forget(self, readings: Iterable[_Reading], newest: datetime | None) -> None:
+        """Forget the lines that are not read again: no line is this much older than the newest."""
+        if newest is not None:
+            for reading in readings:
+                reading.raise_floor(newest - timedelta(seconds=self._timing.node_log_late_s))
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def _read(
+        self, readings: Sequence[_Reading], since: datetime, until: datetime | None = None
+    ) -> AsyncGenerator[list[LogEvent], None]:
+        """Yield the lines of logs by time."""
+        groups: dict[str, list[_Reading]] = {}
+        for reading in readings:
+            groups.setdefault(reading.log.group, []).append(reading)
+        most = self._backend.capabilities.logs_read_together
+        parts = [
+            self._read_existing(some[at : at + most], since, until, is_first=not some[0].is_absent)
+            for some in groups.values()
+            for at in range(0, len(some), most)
+        ]
+        async for events in _merged(parts):
             yield events
 
-    async def _read_some(
-        self, group: str, streams: Sequence[str], since: datetime, until: datetime | None
+    async def _read_existing(
+        self,
+        readings: Sequence[_Reading],
+        since: datetime,
+        until: datetime | None,
+        *,
+        is_first: bool,
     ) -> AsyncGenerator[list[LogEvent], None]:
-        """Yield the lines of those logs that are there; which ones is found by halving."""
-        parts: Sequence[Sequence[str]] = ()
+        """Yield the lines of those logs that exist, which are found by halving.
+
+        If the probes are used up, the rest waits for the next look. The first half is read in any
+        case, so that at least one log is known after each look.
+        """
+        if self._probes < 0 and not is_first:
+            for reading in readings:
+                reading.retry_at = clock.now() + self._timing.node_log_pause_s
+            return
+        halves: list[Sequence[_Reading]] = []
         try:
-            async for events in self._backend.log_events(group, streams, since, until):
+            async for events in self._read_all(readings, since, until):
                 yield events
         except LogMissingError:
-            half = len(streams) // 2
-            parts = (streams[:half], streams[half:])
-        if len(streams) == 1 and parts:
-            self._missing.update(streams)
-            return
-        readings = [self._read_some(group, part, since, until) for part in parts]
-        async for events in _merged(readings):
+            self._probes -= 1
+            half = len(readings) // 2
+            halves = [readings[:half], readings[half:]] if half else []
+            if not half:
+                readings[0].note_absent(self._timing)
+        parts = [
+            self._read_existing(part, since, until, is_first=not number)
+            for number, part in enumerate(halves)
+        ]
+        async for events in _merged(parts):
             yield events
 
-    def _line(self, event: LogEvent) -> NodeLine:
-        log = self._logs[event.stream]
-        return NodeLine(log.node, log.attempt, event.at, last_state(event.text))
+    async def _read_all(
+        self, readings: Sequence[_Reading], since: datetime, until: datetime | None
+    ) -> AsyncGenerator[list[LogEvent], None]:
+        """Yield the lines of logs that one request reads.
+
+        Raises:
+            LogMissingError: One of them does not exist.
+        """
+        began, group = clock.now(), readings[0].log.group
+        streams = [reading.log.stream for reading in readings]
+        pages = self._backend.log_events(group, streams, since, until)
+        async with contextlib.aclosing(pages):
+            async for events in pages:
+                self._requests += 1
+                self._logs.polls.note(group, events)
+                yield events
+        for reading in readings:
+            reading.read_to = self._logs.polls.newest.get(group)
+            reading.note_read(began)
+
+
+class _Wanted(NamedTuple):
+    """One log that a poll reads, from a moment on."""
+
+    group: str
+    stream: str
+    since: datetime
+
+
+class _Poll(NamedTuple):
+    """What one poll of several logs has read, and with how many requests."""
+
+    events: list[LogEvent]
+    requests: int
+
+
+class _Polls:
+    """Polls of logs that were read up to now; concurrent polls share requests.
+
+    Attributes:
+        newest: By log group, the time of the newest line, by a clock that is not ahead of the
+            platform's.
+    """
+
+    def __init__(self, backend: Backend, timing: Timing) -> None:
+        self.newest: dict[str, datetime] = {}
+        self._backend = backend
+        self._span = timedelta(seconds=timing.node_log_late_s)
+        self._batcher = Batcher(self._answer, wait_s=_TOGETHER_S)
+
+    async def read(self, wanted: Sequence[_Wanted]) -> list[_Poll]:
+        """Return the lines of logs; there may be lines of other logs among them.
+
+        Raises:
+            LogMissingError: A log does not exist.
+            ServiceError: The platform refused.
+        """
+        polls = await asyncio.gather(*(asyncio.shield(self._batcher.ask(w)) for w in wanted))
+        return list({id(poll): poll for poll in polls}.values())
+
+    def note(self, group: str, events: Sequence[LogEvent]) -> None:
+        """Note the time of the newest line of a page."""
+        newest = _newest(events)
+        if newest is not None:
+            self.newest[group] = max(newest, self.newest.get(group, newest))
+
+    async def close(self) -> None:
+        """End the request that is under way."""
+        await self._batcher.close()
+
+    async def _answer(self, wanted: list[_Wanted]) -> list[_Poll | Exception]:
+        found: dict[_Wanted, _Poll | Exception] = {}
+        for part in self._parts(wanted):
+            try:
+                answer: _Poll | Exception = await self._read(part)
+            except Exception as error:  # only the callers of this part receive it
+                answer = error
+            found.update(dict.fromkeys(part, answer))
+        return [found[each] for each in wanted]
+
+    def _parts(self, wanted: list[_Wanted]) -> list[list[_Wanted]]:
+        """Return the logs of each request: of one group and of about the same time."""
+        parts: list[list[_Wanted]] = []
+        for each in sorted(wanted, key=lambda one: (one.group, one.since)):
+            part = parts[-1] if parts else []
+            if (
+                part
+                and part[0].group == each.group
+                and each.since - part[0].since <= self._span
+                and len(part) < self._backend.capabilities.logs_read_together
+            ):
+                part.append(each)
+            else:
+                parts.append([each])
+        return parts
+
+    async def _read(self, part: list[_Wanted]) -> _Poll:
+        group, since = part[0].group, part[0].since
+        streams = list(dict.fromkeys(each.stream for each in part))
+        found: list[LogEvent] = []
+        requests = 0
+        async with contextlib.aclosing(self._backend.log_events(group, streams, since)) as pages:
+            async for events in pages:
+                self.note(group, events)
+                found += events
+                requests += 1
+        return _Poll(found, requests)
 
 
 async def _merged(
-    readings: Sequence[AsyncGenerator[list[LogEvent], None]],
+    parts: Sequence[AsyncGenerator[list[LogEvent], None]],
 ) -> AsyncIterator[list[LogEvent]]:
-    """Yield by time what several readings give by time, a page of each in memory at most."""
-    if len(readings) == 1:
-        async for events in readings[0]:
+    """Yield by time the lines of several readings, each of which yields its own by time."""
+    if len(parts) == 1:
+        async for events in parts[0]:
             yield events
         return
-    pages: list[deque[LogEvent]] = [deque() for _ in readings]
-    left = dict(enumerate(readings))
-    while True:
-        for place, reading in list(left.items()):
-            while not pages[place] and place in left:
-                try:
-                    pages[place].extend(await anext(reading))
-                except StopAsyncIteration:
-                    del left[place]
-        if not any(pages):
-            return
-        # What comes next of a reading is not older than what it has given.
-        bound = min((pages[place][-1].at for place in left), default=None)
-        given = [event for page in pages for event in _taken(page, bound)]
-        yield sorted(given, key=lambda event: event.at)
+    sources = [_events(part) for part in parts]
+    firsts = [await anext(source, None) for source in sources]
+    heads = [(each.at, number, each) for number, each in enumerate(firsts) if each is not None]
+    heapq.heapify(heads)
+    found: list[LogEvent] = []
+    while heads:
+        _, number, event = heads[0]
+        found.append(event)
+        following = await anext(sources[number], None)
+        if following is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (following.at, number, following))
+        if len(found) >= _PAGE or not heads:
+            yield found
+            found = []
 
 
-def _taken(page: deque[LogEvent], bound: datetime | None) -> Iterator[LogEvent]:
-    """Take from a page what was written up to some moment."""
-    while page and (bound is None or page[0].at <= bound):
-        yield page.popleft()
+async def _events(pages: AsyncIterator[list[LogEvent]]) -> AsyncIterator[LogEvent]:
+    async for events in pages:
+        for event in events:
+            yield event
+
+
+def _newest(events: Sequence[LogEvent]) -> datetime | None:
+    """Return the time of a page's newest line, by a clock that is not ahead of the platform's."""
+    return min(events[-1].at, events[-1].taken_at or events[-1].at) if events else None
+
+
+def _after(moment: float, pause_s: float) -> float:
+    """Return the next multiple of a pause, so that callers wake up at the same moments."""
+    return (moment // pause_s + 1) * pause_s
+
+
+def _may_pass(error: FarcallError) -> bool:
+    if not isinstance(error, ServiceError):
+        return False
+    return refusals.may_pass(error) or refusals.is_of_credentials(error)
 
 
 def _whole(moment: datetime) -> datetime:

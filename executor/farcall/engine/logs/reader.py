@@ -15,16 +15,15 @@ from datetime import datetime, timedelta, timezone
 
 from farcall.engine.logs.attempt_history import AttemptHistory
 from farcall.engine.logs.tail import EVERYTHING, Part, Prepared, prepare
-from farcall.engine.logs.transcript import LOG, Line, Transcript
+from farcall.engine.logs.transcript import Transcript
 from farcall.engine.session import Session
 from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail
+from farcall.model.output import LOG, LogLine
 from farcall.model.submission import Submission
 from farcall.storage.store import Store
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS
-
-__all__ = ["Line", "lines"]
 
 _RENEW_S = FOLLOWED_S / 2.5
 _FROM_CHUNKS = SOON_CHUNKS // 2
@@ -43,14 +42,14 @@ async def lines(
     tail: int | None = None,
     detail: JobDetail | None = None,
     is_watched: bool = False,
-) -> AsyncGenerator[list[Line], None]:
+) -> AsyncGenerator[list[LogLine], None]:
     """Yield what a job has written.
 
     Args:
         session: The running event loop's session.
         job_id: A plain job, or a child of an array.
         follow: Go on until the job's end; the last lines are among them, and on the way there
-            what progress bars show, see `Line.goes_on`.
+            what progress bars show, see `LogLine.goes_on`.
         streams: ``"stdout"``, ``"stderr"`` or both. Lines from CloudWatch, which does not tell
             them apart, are given in any case.
         attempt: Number of one attempt, from 1; by default all, one after the other.
@@ -78,7 +77,7 @@ async def lines(
     history = AttemptHistory(same, session, submission, index, detail)
     reading = LogReader(history, follow=follow, is_watched=is_watched)
     part = Part(since, tail, streams)
-    held: deque[Line] | None = None if tail is None else deque(maxlen=tail)
+    held: deque[LogLine] | None = None if tail is None else deque(maxlen=tail)
     async with contextlib.aclosing(reading.read(attempt, part)) as batches:
         async for batch in batches:
             if batch is None:
@@ -118,7 +117,7 @@ class LogReader:
 
     async def read(
         self, attempt: int | None = None, part: Part = EVERYTHING
-    ) -> AsyncGenerator[list[Line] | None, None]:
+    ) -> AsyncGenerator[list[LogLine] | None, None]:
         """Yield lines, and None wherever everything up to now was given.
 
         Args:
@@ -149,7 +148,7 @@ class LogReader:
         finally:
             await self._mark.remove()
 
-    async def _attempt(self, prepared: Prepared) -> AsyncIterator[list[Line] | None]:
+    async def _attempt(self, prepared: Prepared) -> AsyncIterator[list[LogLine] | None]:
         transcript, lines = prepared
         number = transcript.number
         if lines is not None:
@@ -168,7 +167,7 @@ class LogReader:
         async for batch in self._close(transcript) if is_over else self._pause(transcript):
             yield batch
 
-    async def _pause(self, transcript: Transcript) -> AsyncIterator[list[Line]]:
+    async def _pause(self, transcript: Transcript) -> AsyncIterator[list[LogLine]]:
         """Yield what else there is of an attempt that goes on."""
         yield transcript.end()
         started = self._history.detail.started_at
@@ -178,7 +177,7 @@ class LogReader:
             ):
                 yield batch
 
-    async def _close(self, transcript: Transcript) -> AsyncIterator[list[Line]]:
+    async def _close(self, transcript: Transcript) -> AsyncIterator[list[LogLine]]:
         """Yield the lines up to the end of an attempt that is over."""
         number = transcript.number
         kept = self._history.kept()

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from farcall.engine.delivered import Delivered
-from farcall.engine.logs.transcript import Line, Transcript
+from farcall.engine.logs.transcript import Transcript
 from farcall.model.errors import FarcallError
+from farcall.model.output import LogLine
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
 from farcall.storage.chunks import Chunks
@@ -38,7 +39,7 @@ _LONGER, _LONGEST = 1.5, 4
 class Writer(Protocol):
     """Who shows the lines."""
 
-    def write(self, label: str, run: str, lines: list[Line], left_out_bytes: int = 0) -> None:
+    def write(self, label: str, run: str, lines: list[LogLine], left_out_bytes: int = 0) -> None:
         """Show lines of a task, after so many bytes that are left out."""
 
     def settle(self) -> None:
@@ -81,7 +82,7 @@ class _Followed:
         """The run's name."""
         return self.submission.where.root.rpartition("/")[2]
 
-    def write(self, index: int, lines: list[Line], left_out_bytes: int = 0) -> None:
+    def write(self, index: int, lines: list[LogLine], left_out_bytes: int = 0) -> None:
         """Show lines of a task."""
         label = self.labels.get(index)
         if label is not None and (lines or left_out_bytes):
@@ -234,7 +235,7 @@ class Relay:
         return found
 
     @staticmethod
-    def _end_others(task: _Task, attempt: int) -> list[Line]:
+    def _end_others(task: _Task, attempt: int) -> list[LogLine]:
         """Return the last lines of attempts before one."""
         before = [number for number in sorted(task.transcripts) if number < attempt]
         return [line for number in before for line in task.transcripts.pop(number).end()]
@@ -278,7 +279,7 @@ def _place(name: str, size: int) -> tuple[int, int, _Chunk | None]:
     return int(index), tried, _Chunk(stream, int(sequence), held)
 
 
-async def _news(transcript: Transcript, chunks: list[_Chunk]) -> tuple[list[Line], int]:
+async def _news(transcript: Transcript, chunks: list[_Chunk]) -> tuple[list[LogLine], int]:
     """Return the lines of a stream's new chunks, and how many bytes before them are left out."""
     kept = _last(chunks)
     if not kept:

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from farcall.engine.logs.attempt_history import AttemptHistory
-from farcall.engine.logs.transcript import LOG, Ending, Line, Transcript
-from farcall.model.output import last_state
+from farcall.engine.logs.transcript import Ending, Transcript
+from farcall.model.output import LOG, LogLine, last_state
 from farcall.storage.chunks import ChunkPlace, Chunks
 from farcall_runtime.contract import STREAMS
 
@@ -42,7 +42,7 @@ class Prepared(NamedTuple):
     """
 
     transcript: Transcript
-    lines: list[Line] | None = None
+    lines: list[LogLine] | None = None
 
 
 async def prepare(
@@ -79,7 +79,7 @@ async def _prepare(history: AttemptHistory, number: int, part: Part) -> tuple[Pr
     places = await chunks.places(number)
     if is_over and not _is_whole(ending, places):
         found = [] if part.tail is None else await history.log(number).last(part.tail)
-        lines = [Line(last_state(event.text), LOG, number, event.at) for event in found]
+        lines = [LogLine(last_state(event.text), LOG, number, event.at) for event in found]
         return Prepared(transcript, lines or None), len(lines)
     count = 0
     if ending is not None:

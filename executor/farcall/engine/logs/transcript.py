@@ -20,41 +20,18 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from farcall.backends.base import Log, LogLine
+from farcall.backends.base import Log, LogEvent
 from farcall.model import clock, output
-from farcall.model.output import Bytes, Lines
+from farcall.model.output import LOG, Bytes, Lines, LogLine
 from farcall.model.timing import Timing
 from farcall.storage.chunks import ChunkPlace, Chunks
 from farcall_runtime.contract import STREAMS
-
-LOG = "log"
-"""The stream of a line from CloudWatch, which does not tell stdout from stderr."""
 
 _SETTLING_LOOKS = 5
 _STATES_S = 0.25
 _LONGEST_CHARACTER = 4
 """Bytes of UTF-8; a log that cuts a line cuts no character in two."""
 _REPLACED = re.compile("\ufffd+")
-
-
-class Line(NamedTuple):
-    """A line that a task has written.
-
-    Attributes:
-        text: The line without its end.
-        stream: ``"stdout"``, ``"stderr"``, or ``"log"`` where CloudWatch tells them not apart.
-        attempt: Number of the attempt, from 1.
-        at: When it was stored, which is some seconds after it was written; from CloudWatch when
-            it was written. None where that is not known.
-        goes_on: Whether it is but a state of a line, as progress bars write them, which the next
-            line or state of its stream replaces; an empty one wipes it.
-    """
-
-    text: str
-    stream: str
-    attempt: int
-    at: datetime | None
-    goes_on: bool = False
 
 
 class Ending(NamedTuple):
@@ -120,7 +97,7 @@ class Transcript:
             until = self._left_out_until
             self._left_out_until = left_out.at if until is None else max(until, left_out.at)
 
-    async def catch_up(self) -> AsyncIterator[list[Line]]:
+    async def catch_up(self) -> AsyncIterator[list[LogLine]]:
         """Yield the lines of the chunks there are, of both streams in the order of their storing.
 
         Nothing is given beyond a chunk that is gone.
@@ -140,7 +117,7 @@ class Transcript:
                 self.next[place.stream] += 1
                 yield self._give(self._lines.add(place.stream, data), place.stream, place.at)
 
-    async def look(self) -> list[Line]:
+    async def look(self) -> list[LogLine]:
         """Return the lines of the chunks that have come since, up to one that is not there.
 
         Raises:
@@ -150,7 +127,7 @@ class Transcript:
         both = await asyncio.gather(*(self.look_at(stream, None) for stream in STREAMS))
         return [line for lines in both for line in lines]
 
-    async def look_at(self, stream: str, end: int | None) -> list[Line]:
+    async def look_at(self, stream: str, end: int | None) -> list[LogLine]:
         """Return the lines of a stream's next chunks.
 
         Args:
@@ -161,7 +138,7 @@ class Transcript:
             IntegrityError: A chunk is not the one the container wrote.
             ServiceError: S3 refused.
         """
-        lines: list[Line] = []
+        lines: list[LogLine] = []
         while end is None or self.next[stream] < end:
             found = await self._chunks.get(self.number, stream, self.next[stream])
             if found is None:
@@ -174,7 +151,7 @@ class Transcript:
         """Return how many bytes of a stream were read or left out."""
         return self._lines.seen(stream)
 
-    def skip(self, stream: str, sequence: int, size_bytes: int) -> list[Line]:
+    def skip(self, stream: str, sequence: int, size_bytes: int) -> list[LogLine]:
         """Leave out chunks that were not read yet.
 
         Args:
@@ -190,7 +167,7 @@ class Transcript:
         self._lines.skip(stream, size_bytes)
         return lines
 
-    async def close(self, ending: Ending, *, with_notes: bool = False) -> list[Line] | None:
+    async def close(self, ending: Ending, *, with_notes: bool = False) -> list[LogLine] | None:
         """Return the lines up to the attempt's end; None if chunks of them are gone.
 
         Args:
@@ -206,7 +183,7 @@ class Transcript:
         }
         if None in rests.values():
             return None
-        lines: list[Line] = []
+        lines: list[LogLine] = []
         for stream, rest in rests.items():
             texts = self._lines.add(stream, rest or b"")
             lines += self._give(texts, stream, ending.at) + self._end(stream, ending.at)
@@ -229,7 +206,9 @@ class Transcript:
         gaps = [(max(0, at - before), length) for at, length in said.get("gaps", ())]
         return output.join(kept + tail, gaps)
 
-    async def close_kept(self, ending: Ending | None, stdout: Bytes, stderr: Bytes) -> list[Line]:
+    async def close_kept(
+        self, ending: Ending | None, stdout: Bytes, stderr: Bytes
+    ) -> list[LogLine]:
         """Return the lines up to the end of an attempt whose outcome was taken by this process.
 
         Args:
@@ -245,29 +224,29 @@ class Transcript:
             return self.close_with(stdout, stderr)
         return await self.close(ending, with_notes=True) or []
 
-    def close_with(self, stdout: Bytes, stderr: Bytes) -> list[Line]:
+    def close_with(self, stdout: Bytes, stderr: Bytes) -> list[LogLine]:
         """Return the lines up to the attempt's end, given all that it has written."""
-        lines: list[Line] = []
+        lines: list[LogLine] = []
         for stream, whole in zip(STREAMS, (stdout, stderr), strict=True):
             texts = self._lines.add_rest_of(stream, whole)
             lines += self._give(texts, stream, None) + self._end(stream, None)
         return lines
 
-    def end(self) -> list[Line]:
+    def end(self) -> list[LogLine]:
         """Return the lines that have not ended, as far as they are known."""
         return [line for stream in STREAMS for line in self._end(stream, None)]
 
-    def _end(self, stream: str, at: datetime | None) -> list[Line]:
+    def _end(self, stream: str, at: datetime | None) -> list[LogLine]:
         # A bar may be wiped at its end.
         return self._give(self._lines.end(stream), stream, at) + self._wipe(stream)
 
-    def _wipe(self, stream: str) -> list[Line]:
+    def _wipe(self, stream: str) -> list[LogLine]:
         return self._give_state("", stream) if self._states.get(stream) else []
 
-    def states(self) -> list[Line]:
+    def states(self) -> list[LogLine]:
         """Return what the lines that go on show by now, if it is new, 4 times a second at most.
 
-        It is for who follows. `Line.goes_on` is set in these.
+        It is for who follows. `LogLine.goes_on` is set in these.
         """
         if clock.now() - self._states_at < _STATES_S:
             return []
@@ -282,11 +261,11 @@ class Transcript:
             self._states_at = clock.now()
         return lines
 
-    def _give_state(self, state: str, stream: str) -> list[Line]:
+    def _give_state(self, state: str, stream: str) -> list[LogLine]:
         self._states[stream] = state
-        return [Line(state, stream, self.number, None, goes_on=True)]
+        return [LogLine(state, stream, self.number, None, goes_on=True)]
 
-    async def from_log(self, log: Log, *, settle: bool) -> AsyncIterator[list[Line]]:
+    async def from_log(self, log: Log, *, settle: bool) -> AsyncIterator[list[LogLine]]:
         """Yield those lines of the attempt's CloudWatch log that were not given before.
 
         Args:
@@ -323,14 +302,14 @@ class Transcript:
             if look and not came:
                 return
 
-    def missing(self) -> Line:
+    def missing(self) -> LogLine:
         """Return a note which says that output may be missing."""
         return self._note("what it wrote last was not stored, and there is no CloudWatch log")
 
-    def _note(self, text: str) -> Line:
-        return Line(f"[farcall: attempt {self.number}: {text}]", LOG, self.number, None)
+    def _note(self, text: str) -> LogLine:
+        return LogLine(f"[farcall: attempt {self.number}: {text}]", LOG, self.number, None)
 
-    def _reduced(self, event: LogLine) -> LogLine | None:
+    def _reduced(self, event: LogEvent) -> LogEvent | None:
         """Return a line as it was at last; None for a part of one that the next part replaces."""
         if "\r" not in event.text:
             return event
@@ -339,10 +318,10 @@ class Transcript:
         state = output.last_state(event.text)
         return event._replace(text=state) if state else None
 
-    def _line(self, event: LogLine) -> Line:
-        return Line(event.text, LOG, self.number, event.at)
+    def _line(self, event: LogEvent) -> LogLine:
+        return LogLine(event.text, LOG, self.number, event.at)
 
-    def _is_new(self, event: LogLine, left: Counter[int]) -> bool:
+    def _is_new(self, event: LogEvent, left: Counter[int]) -> bool:
         if not left and self._left_out_until is None:
             return True
         if self._left_out_until is not None and event.at <= self._left_out_until:
@@ -353,14 +332,14 @@ class Transcript:
             return False
         return True
 
-    def _give(self, texts: list[str], stream: str, at: datetime | None) -> list[Line]:
+    def _give(self, texts: list[str], stream: str, at: datetime | None) -> list[LogLine]:
         self.given += len(texts)
         if texts:
             self._states.pop(stream, None)  # what it showed is replaced
         if self.given <= self._timing.most_lines:
             for text in texts:
                 self._remembered.extend(map(_recognize, _pieces(text, self._cut_bytes)))
-        return [Line(text, stream, self.number, at) for text in texts]
+        return [LogLine(text, stream, self.number, at) for text in texts]
 
 
 def _pieces(text: str, most_bytes: int) -> list[str]:

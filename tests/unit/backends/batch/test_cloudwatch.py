@@ -100,7 +100,7 @@ async def test_events_of_several_streams_come_in_pages_to_the_one_without_a_toke
     found = [page async for page in events(opened, "g", ["s", "t"])]
     at = NOW + timedelta(milliseconds=1)
     assert [[event.text for event in page] for page in found] == [["a", "b"], [], ["c"]]
-    assert found[0][1] == LogEvent("t/b", "t", at, at + timedelta(seconds=1), "b")
+    assert found[0][1] == LogEvent(at, "b", "t/b", "t", at + timedelta(seconds=1))
     asked = client.asked("filter_log_events")
     assert [call.pop("nextToken", None) for call in asked] == [None, "1", "2"]
     assert asked == [{"logGroupName": "g", "logStreamNames": ["s", "t"]}] * 3

@@ -4,8 +4,9 @@ import pytest
 
 from farcall.model.errors import JobLostError, UnknownError
 from farcall.model.jobs import Attempt, JobStatus
+from farcall.model.output import LogLine
 from farcall.model.timing import Timing
-from tests.unit.nodes import Platform, collect, job, moment, node, node_logs, texts
+from tests.unit.nodes import Platform, collect, job, lines_of, moment, node, node_logs, texts
 
 TIMING = Timing()
 DONE = JobStatus.SUCCEEDED
@@ -20,7 +21,7 @@ def platform_of(count, status=DONE):
 
 
 async def read(platform, nodes=None, **how):
-    return await collect(node_logs(platform, TIMING).lines("job", nodes, **how))
+    return await collect(lines_of(node_logs(platform, TIMING), "job", nodes, **how))
 
 
 async def test_lines_of_several_nodes_come_by_time_with_one_request():
@@ -30,7 +31,7 @@ async def test_lines_of_several_nodes_come_by_time_with_one_request():
     platform.write("s2", "c", at=0.5)
     lines = await read(platform)
     assert [(line.node, line.text) for line in lines] == [(2, "c"), (0, "a"), (0, "d"), (1, "b")]
-    assert lines[0] == (2, 1, moment(0.5), "c")
+    assert lines[0] == LogLine("c", "log", 1, moment(0.5), node=2)
     assert [streams for streams, _, _ in platform.reads] == [("s0", "s1", "s2")]
 
 
@@ -154,10 +155,10 @@ async def test_a_node_that_is_not_there_is_refused_before_anything_is_read():
 
 async def test_a_job_that_is_not_known_is_lost():
     with pytest.raises(JobLostError, match="not known here"):
-        await collect(node_logs(Platform(), TIMING).lines("job"))
+        await collect(lines_of(node_logs(Platform(), TIMING), "job"))
 
 
 async def test_a_nodes_own_id_is_as_good_as_its_number():
     platform = platform_of(3)
     platform.write("s1", "one")
-    assert texts(await collect(node_logs(platform, TIMING).lines("job#1"))) == ["one"]
+    assert texts(await collect(lines_of(node_logs(platform, TIMING), "job#1"))) == ["one"]

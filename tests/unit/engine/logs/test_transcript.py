@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, CloudWatchLog
-from farcall.engine.logs.transcript import Line, Transcript
+from farcall.engine.logs.transcript import Transcript
+from farcall.model.output import LogLine
 from farcall.storage.chunks import Chunks
 from tests.unit.fakes import Clock, store_in_memory
 from tests.unit.transcripts import SUBMISSION, access, ended, every, log, page, put, texts
@@ -112,7 +113,7 @@ async def test_a_bar_is_given_state_by_state_and_kept_as_it_is_at_last(
         shown += [(number, line) for line in attempt.states()]
         await asyncio.sleep(0.1)
     assert [number for number, _ in shown] == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39]
-    assert shown[-1][1] == Line("40 of 40", "stderr", 1, None, goes_on=True)
+    assert shown[-1][1] == LogLine("40 of 40", "stderr", 1, None, goes_on=True)
     assert attempt.states() == []  # nothing is new
 
     await put(store, "stderr", 40, b"\nagain: \r1 of 2")
@@ -120,7 +121,7 @@ async def test_a_bar_is_given_state_by_state_and_kept_as_it_is_at_last(
     await asyncio.sleep(1)
     assert texts(attempt.states()) == ["1 of 2"]
     closed = await attempt.close(ended(err=(41, 0, b"\r     \r")))
-    assert closed == [Line("", "stderr", 1, None, goes_on=True)]  # the bar wiped itself
+    assert closed == [LogLine("", "stderr", 1, None, goes_on=True)]  # the bar wiped itself
 
 
 async def test_a_bar_is_known_again_in_cloudwatch(store, attempt):
