@@ -6,7 +6,6 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 from farcall.backends.batch.cloudwatch import CloudWatchLog
-from farcall.engine.logs.transcript import Ending
 from farcall.model.submission import Submission
 from farcall.storage.chunks import Written
 from farcall_runtime import envelope
@@ -84,7 +83,7 @@ def ended(out=(0, 0, b""), err=(0, 0, b""), **more):
         name: {"chunks": chunks, "stored": stored, "dropped": 0, **more.get(name, {})}
         for name, (chunks, stored, _) in (("stdout", out), ("stderr", err))
     }
-    return Ending(1, meta, {"stdout": out[2], "stderr": err[2]}, NOW)
+    return Written(SUBMISSION, 0, 1, meta, {"stdout": out[2], "stderr": err[2]}, NOW)
 
 
 async def every(batches):

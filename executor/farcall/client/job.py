@@ -275,11 +275,11 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
         if kept is not None:
             chunks = Chunks(session.stores.of(submission.where.bucket), submission, index)
             transcript = Transcript(chunks, kept.attempt, session.timing)
-            ending = kept.ending()
-            if ending is not None:
+            written = kept.elsewhere()
+            if written is not None:
                 async for lines in transcript.catch_up():
                     yield lines
-            yield await transcript.close_kept(ending, kept.stdout, kept.stderr)
+            yield await transcript.close_kept(written, kept.stdout, kept.stderr)
             return
         detail = await session.describe(self.id)
         history = AttemptHistory(

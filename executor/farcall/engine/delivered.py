@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farcall.engine.logs.transcript import Ending
 from farcall.model.endings import About
 from farcall.model.output import Bytes
 from farcall.payload import results
@@ -69,11 +68,9 @@ class Delivered:
         """Keys of all its objects, for where nobody can ask for its output."""
         return [*self.spent, *self.output] if self.output else self.spent
 
-    def ending(self) -> Ending | None:
-        """Return what is known of output that is not all here; None where it is."""
-        if self.is_whole or self.written is None or self.meta is None:
-            return None
-        return Ending(self.attempt, self.meta, self.written.tails, None)
+    def elsewhere(self) -> Written | None:
+        """Return where the output is; None if all of it is here, or there is no outcome."""
+        return None if self.is_whole or self.meta is None else self.written
 
     def text(self, stream: str) -> str:
         """Return what it wrote to a stream, as far as that is here, as UTF-8."""

@@ -57,7 +57,6 @@ class Timing:
             some seconds.
         log_pause_s: Interval between two polls of a job's output.
         attempts_pause_s: Interval between two status requests for the job whose output is read.
-        most_lines: Maximum lines of a job that are remembered as delivered, at 8 bytes each.
         log_settle_s: Delay after which CloudWatch shows what it has received.
         node_log_pause_s: Interval between two polls of nodes that write output.
         node_log_rest_s: Interval between two polls of idle nodes, reached by back-off.
@@ -118,7 +117,6 @@ class Timing:
     start_dwell_s: float = 10.0
     log_pause_s: float = 0.5
     attempts_pause_s: float = 2.0
-    most_lines: int = 1_000_000
     log_settle_s: float = 2.0
     node_log_pause_s: float = 1.0
     node_log_rest_s: float = 4.0

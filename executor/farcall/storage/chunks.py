@@ -72,6 +72,7 @@ class Written:
         attempt: The attempt, from 1.
         said: What is said of each stream: how many chunks there are, bytes in them, and gaps.
         tails: By stream, what no chunk has.
+        at: Time at which the outcome was stored; None if unknown.
     """
 
     submission: Submission
@@ -79,13 +80,16 @@ class Written:
     attempt: int
     said: Mapping[str, Mapping[str, Any]]
     tails: Mapping[str, bytes] = field(repr=False)
+    at: datetime | None = None
 
     @classmethod
-    def of(cls, submission: Submission, index: int, outcome: Outcome) -> Written:
+    def of(
+        cls, submission: Submission, index: int, outcome: Outcome, at: datetime | None = None
+    ) -> Written:
         """Return what a verified outcome says."""
         said = {stream: outcome.meta[stream] for stream in STREAMS}
         tails = {STDOUT: bytes(outcome.stdout), STDERR: bytes(outcome.stderr)}
-        return cls(submission, index, int(outcome.meta["attempt"]), said, tails)
+        return cls(submission, index, int(outcome.meta["attempt"]), said, tails, at)
 
     @property
     def stored_bytes(self) -> int:
@@ -255,6 +259,16 @@ class ChunkPlace(NamedTuple):
     at: datetime
 
 
+def chunk_in(name: str) -> tuple[int, str, int] | None:
+    """Return attempt, stream and number of a chunk, such as ``1/stdout/0``; None if it is none."""
+    number, _, rest = name.partition("/")
+    stream, _, sequence = rest.partition("/")
+    attempt = number_in(number)
+    if not attempt or stream not in STREAMS or not is_chunk(sequence):
+        return None
+    return attempt, stream, int(sequence)
+
+
 class Chunks:
     """The chunks of one task's output."""
 
@@ -276,12 +290,9 @@ class Chunks:
         prefix = f"{self._submission.where.streams_prefix(self._index)}{below}"
         streams: dict[tuple[int, str], list[ChunkPlace]] = {}
         for name, at in sorted((await self._store.list_times(prefix)).items()):
-            number, _, rest = f"{below}{name}".partition("/")
-            stream, _, sequence = rest.partition("/")
-            tried = number_in(number)
-            if tried and stream in STREAMS and is_chunk(sequence):
-                place = ChunkPlace(tried, stream, int(sequence), at)
-                streams.setdefault((place.attempt, place.stream), []).append(place)
+            found = chunk_in(f"{below}{name}")
+            if found is not None:
+                streams.setdefault(found[:2], []).append(ChunkPlace(*found, at))
         # S3 tells the second; a stream's own order must not depend on it.
         order = heapq.merge(*streams.values(), key=lambda place: (place.attempt, place.at))
         return list(order)

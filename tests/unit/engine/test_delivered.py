@@ -49,10 +49,9 @@ def test_without_an_outcome_all_of_it_is_each_call_s():
     assert [each.stdout for each in found.results] == [OUTPUT] * 2
 
 
-def test_an_ending_is_of_output_that_is_not_all_here():
+def test_missing_output_is_found_elsewhere():
     what = written(3, 12, b"rest")
     meta = outcome()
-    assert Delivered([], written=what, meta=meta).ending() is None
-    assert Delivered([], written=what, is_whole=False).ending() is None
-    found = Delivered([], attempt=2, written=what, meta=meta, is_whole=False).ending()
-    assert (found.attempt, found.tails["stdout"], found.at) == (2, b"rest", None)
+    assert Delivered([], written=what, meta=meta).elsewhere() is None
+    assert Delivered([], written=what, is_whole=False).elsewhere() is None
+    assert Delivered([], written=what, meta=meta, is_whole=False).elsewhere() is what

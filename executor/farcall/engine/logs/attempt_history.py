@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 from farcall.backends.base import Log
 from farcall.engine.delivered import Delivered
-from farcall.engine.logs.transcript import Ending, Transcript
+from farcall.engine.logs.transcript import Transcript
 from farcall.engine.session import Session
 from farcall.model import clock, endings
 from farcall.model.endings import About
@@ -17,9 +17,8 @@ from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.names import counted
 from farcall.model.submission import Submission
 from farcall.storage import outcomes
-from farcall.storage.chunks import Chunks
+from farcall.storage.chunks import Chunks, Written
 from farcall_runtime import envelope
-from farcall_runtime.contract import STREAMS
 
 _JUST_NOW = timedelta(seconds=30)
 
@@ -63,7 +62,7 @@ class AttemptHistory:
         self.submission = submission
         self.index = index
         self.chunks = Chunks(self.store, submission, index)
-        self._final: Ending | None = None
+        self._final: Written | None = None
         self._asked_at = clock.now()
         self._is_forgotten = False
 
@@ -129,7 +128,7 @@ class AttemptHistory:
         is_final = is_final or self._is_forgotten
         return is_final or self.detail.status.is_final or self.detail.attempts >= number
 
-    async def ending(self, number: int) -> Ending | None:
+    async def ending(self, number: int) -> Written | None:
         """Return what an attempt stored at its end; None if it is not there, or no longer.
 
         Raises:
@@ -143,7 +142,7 @@ class AttemptHistory:
             return self._final
         return await self._open(submission.attempt_key(index, number))
 
-    async def _open(self, key: str) -> Ending | None:
+    async def _open(self, key: str) -> Written | None:
         try:
             found = await outcomes.fetch(self.store, self.submission, key)
         except envelope.EnvelopeError as error:
@@ -151,9 +150,7 @@ class AttemptHistory:
             raise endings.unusable(error).error(about) from error
         if found is None:
             return None
-        outcome = found.outcome
-        tails = dict(zip(STREAMS, (bytes(outcome.stdout), bytes(outcome.stderr)), strict=True))
-        return Ending(int(outcome.meta["attempt"]), outcome.meta, tails, found.at)
+        return Written.of(self.submission, self.index, found.outcome, found.at)
 
     def tried(self, number: int) -> Attempt:
         """Return what Batch says of an attempt; of one that goes on that is nothing."""

@@ -12,16 +12,17 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
 
 from farcall.engine.logs.attempt_history import AttemptHistory
-from farcall.engine.logs.tail import EVERYTHING, Part, Prepared, prepare
 from farcall.engine.logs.transcript import Transcript
 from farcall.engine.session import Session
 from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail
-from farcall.model.output import LOG, LogLine
+from farcall.model.output import LOG, LogLine, last_state
 from farcall.model.submission import Submission
+from farcall.storage.chunks import ChunkPlace, Chunks, Written
 from farcall.storage.store import Store
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS
 
@@ -29,6 +30,35 @@ _RENEW_S = FOLLOWED_S / 2.5
 _FROM_CHUNKS = SOON_CHUNKS // 2
 _LONG = timedelta(seconds=60)
 """A container that has stored nothing for so long may be another's image, or have no way to S3."""
+
+
+class Part(NamedTuple):
+    """Which part of the output is asked for.
+
+    Attributes:
+        since: What was stored at this moment or later; None for all.
+        tail: So many lines at the end, or all.
+        streams: Of which streams.
+    """
+
+    since: datetime | None = None
+    tail: int | None = None
+    streams: Collection[str] = STREAMS
+
+
+EVERYTHING = Part()
+
+
+class _Prepared(NamedTuple):
+    """An attempt of which the beginning may be left out.
+
+    Attributes:
+        transcript: The attempt's output.
+        lines: The wanted lines, if they are from the platform's own log; else None.
+    """
+
+    transcript: Transcript
+    lines: list[LogLine] | None = None
 
 
 async def lines(
@@ -132,14 +162,14 @@ class LogReader:
         if attempt is not None:
             history.check(attempt, follow=self._follow)
             number = last = attempt
-        prepared: dict[int, Prepared] = {}
+        prepared: dict[int, _Prepared] = {}
         if part.tail is not None or part.since is not None:
             prepared = await prepare(history, number, last, part)
             number = min(prepared)
         try:
             while True:
                 async for batch in self._attempt(
-                    prepared.get(number) or Prepared(history.transcript(number))
+                    prepared.get(number) or _Prepared(history.transcript(number))
                 ):
                     yield batch
                 if attempt is not None or not history.goes_on(number, follow=self._follow):
@@ -148,7 +178,7 @@ class LogReader:
         finally:
             await self._mark.remove()
 
-    async def _attempt(self, prepared: Prepared) -> AsyncIterator[list[LogLine] | None]:
+    async def _attempt(self, prepared: _Prepared) -> AsyncIterator[list[LogLine] | None]:
         transcript, lines = prepared
         number = transcript.number
         if lines is not None:
@@ -182,7 +212,7 @@ class LogReader:
         number = transcript.number
         kept = self._history.kept()
         if kept is not None and kept.attempt == number:
-            yield await transcript.close_kept(kept.ending(), kept.stdout, kept.stderr)
+            yield await transcript.close_kept(kept.elsewhere(), kept.stdout, kept.stderr)
             return
         ending = await self._history.ending(number)
         if ending is None:
@@ -206,6 +236,86 @@ class LogReader:
         yield transcript.end()
         if log.exists is False and self._history.tried(number).started_at is not None:
             yield [transcript.missing()]
+
+
+async def prepare(
+    history: AttemptHistory, first: int, last: int, part: Part
+) -> dict[int, _Prepared]:
+    """Go back from the end as far as is asked for.
+
+    Returns:
+        The attempts to be read, by number.
+
+    Raises:
+        IntegrityError: A chunk is not the one the container wrote.
+        ServiceError: AWS refused a call.
+    """
+    prepared: dict[int, _Prepared] = {}
+    for number in range(last, first - 1, -1):
+        prepared[number], count = await _prepare(history, number, part)
+        started = history.tried(number).started_at
+        if part.tail is not None:
+            part = part._replace(tail=max(0, part.tail - count))
+            if not part.tail:
+                break
+        if part.since is not None and started is not None and started < part.since:
+            break
+    return prepared
+
+
+async def _prepare(history: AttemptHistory, number: int, part: Part) -> tuple[_Prepared, int]:
+    """Return an attempt, and how many lines of it are left."""
+    chunks = history.chunks
+    transcript = history.transcript(number)
+    is_over = await history.is_over(number)
+    ending = await history.ending(number) if is_over else None
+    places = await chunks.places(number)
+    if is_over and not _is_whole(ending, places):
+        found = [] if part.tail is None else await history.log(number).last(part.tail)
+        lines = [LogLine(last_state(event.text), LOG, number, event.at) for event in found]
+        return _Prepared(transcript, lines or None), len(lines)
+    count = 0
+    if ending is not None:
+        count = sum(ending.tails[stream].count(b"\n") for stream in part.streams)
+    begin = dict.fromkeys(STREAMS, 0)
+    begin.update({place.stream: place.sequence + 1 for place in places})
+    for place in reversed(places):
+        is_enough = part.tail is not None and count >= part.tail
+        if is_enough or (part.since is not None and place.at < part.since):
+            break
+        begin[place.stream] = place.sequence
+        if part.tail is not None and place.stream in part.streams:
+            chunk = await chunks.get(number, place.stream, place.sequence)
+            count += 0 if chunk is None else chunk[0].count(b"\n")
+    left_out = {(place.stream, place.sequence): place for place in places}
+    for stream, sequence in begin.items():
+        begun = await _begun(chunks, number, stream, sequence)
+        transcript.begin_at(stream, sequence, begun, left_out.get((stream, sequence - 1)))
+    return _Prepared(transcript), count
+
+
+async def _begun(chunks: Chunks, number: int, stream: str, sequence: int) -> bytes:
+    """Return the beginning of the line that goes on in a chunk."""
+    begun = b""
+    for before in range(sequence - 1, -1, -1):
+        chunk = await chunks.get(number, stream, before)
+        _, end, last = (chunk[0] if chunk is not None else b"\n").rpartition(b"\n")
+        begun = last + begun
+        if end or b"\r" in begun.rstrip(b"\r"):
+            break  # what comes before was replaced
+    return begun
+
+
+def _is_whole(written: Written | None, places: list[ChunkPlace]) -> bool:
+    """Return whether S3 has all that an attempt wrote."""
+    if written is None:
+        return False
+    there = {(place.stream, place.sequence) for place in places}
+    return all(
+        (stream, number) in there
+        for stream in STREAMS
+        for number in range(written.said[stream]["chunks"])
+    )
 
 
 class Mark:

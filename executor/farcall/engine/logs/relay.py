@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -18,8 +19,7 @@ from farcall.model.errors import FarcallError
 from farcall.model.output import LogLine
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
-from farcall.storage.chunks import Chunks
-from farcall.storage.store import is_chunk, number_in
+from farcall.storage.chunks import Chunks, chunk_in
 from farcall.storage.stores import Stores
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS
@@ -27,7 +27,7 @@ from farcall_runtime.contract import STREAMS
 _log = logging.getLogger("farcall")
 
 _MOST_TASKS = 64
-"""Tasks that are read in one look: their lines are more than anybody reads in its time."""
+"""Maximum tasks that one look reads, chosen at random: nobody can read the lines of more."""
 
 _TOGETHER = 8
 _MOST_BYTES = 1024 * 1024
@@ -53,12 +53,10 @@ class _Task:
     Attributes:
         transcripts: By number, its attempts.
         lock: Whoever reads has it.
-        read_at: In which look it was read last.
     """
 
     transcripts: dict[int, Transcript] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    read_at: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -105,7 +103,6 @@ class Relay:
         self._timing = timing
         self._followed: dict[str, _Followed] = {}
         self._looking: asyncio.Task[None] | None = None
-        self._looks = 0
 
     def follow(self, submission: Submission, labels: Mapping[int, str], writer: Writer) -> None:
         """Pass on what tasks of a job print, until they are finished or left."""
@@ -162,7 +159,6 @@ class Relay:
         pause_s = timing.log_pause_s
         while self._followed:
             await asyncio.sleep(pause_s)
-            self._looks += 1
             listed = read = 0
             for followed in list(self._followed.values()):
                 try:
@@ -186,20 +182,24 @@ class Relay:
         prefix = submission.where.streams_prefix(0).removesuffix("0/")
         listed = await store.list_keys(prefix)
         news: dict[int, dict[int, list[_Chunk]]] = {}
+        wanted = {str(index): index for index in followed.labels}
         for key, size in listed:
-            index, attempt, chunk = _place(key[len(prefix) :], size)
-            if chunk is None or index not in followed.labels:
+            name, _, rest = key[len(prefix) :].partition("/")
+            place = chunk_in(rest)
+            if place is None or name not in wanted:
                 continue
-            task = followed.tasks.get(index)
-            transcript = task.transcripts.get(attempt) if task is not None else None
-            if transcript is None or chunk.sequence >= transcript.next[chunk.stream]:
+            attempt, stream, sequence = place
+            index = wanted[name]
+            known = followed.tasks.setdefault(index, _Task()).transcripts.get(attempt)
+            if known is None or sequence >= known.next[stream]:
+                held = max(0, size - envelope.CHUNK_HEAD_BYTES)
+                chunk = _Chunk(stream, sequence, held)
                 news.setdefault(index, {}).setdefault(attempt, []).append(chunk)
-        # Those that were not read for longest come first.
-        order = sorted(news, key=lambda index: followed.tasks.setdefault(index, _Task()).read_at)
-        for start in range(0, min(len(order), _MOST_TASKS), _TOGETHER):
-            some = order[start : min(start + _TOGETHER, _MOST_TASKS)]
+        chosen = random.sample(list(news), min(len(news), _MOST_TASKS))
+        for start in range(0, len(chosen), _TOGETHER):
+            some = chosen[start : start + _TOGETHER]
             await asyncio.gather(*(self._read(followed, index, news[index]) for index in some))
-        return 1 + len(listed) // 1000, len(order)
+        return 1 + len(listed) // 1000, len(news)
 
     async def _read(
         self, followed: _Followed, index: int, news: Mapping[int, list[_Chunk]]
@@ -214,7 +214,6 @@ class Relay:
                     return
                 if any(number > attempt for number in task.transcripts):
                     continue
-                task.read_at = self._looks
                 followed.write(index, self._end_others(task, attempt))
                 transcript = self._transcript(followed, index, task, attempt)
                 for stream in STREAMS:
@@ -248,35 +247,24 @@ class Relay:
         attempt = delivered.attempt or max(task.transcripts, default=1)
         lines, left_out = self._end_others(task, attempt), 0
         transcript = self._transcript(followed, index, task, attempt)
-        ending = delivered.ending()
+        written = delivered.elsewhere()
         try:
             if delivered.meta is None:  # no more is known than what lies there
                 for stream in STREAMS:
                     lines += await transcript.look_at(stream, None)
                 lines += transcript.end()
-            elif ending is None:
+            elif written is None:
                 lines += transcript.close_with(delivered.stdout, delivered.stderr)
             else:
                 for stream in STREAMS:
-                    said = ending.meta[stream]
+                    said = written.said[stream]
                     unread = said["stored"] - transcript.seen(stream)
                     if unread > _MOST_BYTES:
                         left_out += unread
                         lines += transcript.skip(stream, said["chunks"], unread)
-                lines += await transcript.close(ending, with_notes=True) or []
+                lines += await transcript.close(written, with_notes=True) or []
         finally:
             followed.write(index, lines, left_out)
-
-
-def _place(name: str, size: int) -> tuple[int, int, _Chunk | None]:
-    """Return of which task and attempt a chunk is, and the chunk; None for another object."""
-    index, attempt, stream, sequence, *more = [*name.split("/"), "", "", ""][:5]
-    tried = number_in(attempt)
-    is_task = index.isascii() and index.isdigit() and len(index) < 10
-    if not (tried and is_task and stream in STREAMS and is_chunk(sequence)) or any(more):
-        return 0, 0, None
-    held = max(0, size - envelope.CHUNK_HEAD_BYTES)
-    return int(index), tried, _Chunk(stream, int(sequence), held)
 
 
 async def _news(transcript: Transcript, chunks: list[_Chunk]) -> tuple[list[LogLine], int]:

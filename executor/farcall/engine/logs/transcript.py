@@ -16,15 +16,14 @@ import re
 import sys
 from array import array
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Any, NamedTuple
 
 from farcall.backends.base import Log, LogEvent
 from farcall.model import clock, output
 from farcall.model.output import LOG, Bytes, Lines, LogLine
 from farcall.model.timing import Timing
-from farcall.storage.chunks import ChunkPlace, Chunks
+from farcall.storage.chunks import ChunkPlace, Chunks, Written
 from farcall_runtime.contract import STREAMS
 
 _SETTLING_LOOKS = 5
@@ -34,29 +33,13 @@ _LONGEST_CHARACTER = 4
 _REPLACED = re.compile("\ufffd+")
 
 
-class Ending(NamedTuple):
-    """What an attempt's outcome says of its output.
-
-    Attributes:
-        attempt: Number of the attempt.
-        meta: The outcome's description.
-        tails: By stream, what no chunk has.
-        at: When the outcome was stored; None where that is not known.
-    """
-
-    attempt: int
-    meta: Mapping[str, Any]
-    tails: Mapping[str, bytes]
-    at: datetime | None
-
-
 class Transcript:
     """The output of one attempt.
 
     Args:
         chunks: The task's chunks.
         number: Number of the attempt.
-        timing: How long CloudWatch is waited for, and how many lines are remembered.
+        timing: How long CloudWatch is waited for.
         cut_bytes: The platform's own log cuts a longer line.
 
     Attributes:
@@ -167,11 +150,11 @@ class Transcript:
         self._lines.skip(stream, size_bytes)
         return lines
 
-    async def close(self, ending: Ending, *, with_notes: bool = False) -> list[LogLine] | None:
+    async def close(self, written: Written, *, with_notes: bool = False) -> list[LogLine] | None:
         """Return the lines up to the attempt's end; None if chunks of them are gone.
 
         Args:
-            ending: What the attempt's outcome says.
+            written: What the attempt's outcome says.
             with_notes: Whether to put a note instead of chunks that are gone.
 
         Raises:
@@ -179,19 +162,19 @@ class Transcript:
             ServiceError: S3 refused.
         """
         rests = {
-            stream: await self._rest(stream, ending, with_notes=with_notes) for stream in STREAMS
+            stream: await self._rest(stream, written, with_notes=with_notes) for stream in STREAMS
         }
         if None in rests.values():
             return None
         lines: list[LogLine] = []
         for stream, rest in rests.items():
             texts = self._lines.add(stream, rest or b"")
-            lines += self._give(texts, stream, ending.at) + self._end(stream, ending.at)
+            lines += self._give(texts, stream, written.at) + self._end(stream, written.at)
         return lines
 
-    async def _rest(self, stream: str, ending: Ending, *, with_notes: bool) -> bytes | None:
+    async def _rest(self, stream: str, written: Written, *, with_notes: bool) -> bytes | None:
         """Return what comes after the chunks that were read, with a note at each gap."""
-        said, tail = ending.meta[stream], ending.tails[stream]
+        said, tail = written.said[stream], written.tails[stream]
         found = [
             await self._chunks.get(self.number, stream, sequence)
             for sequence in range(self.next[stream], said["chunks"])
@@ -207,12 +190,12 @@ class Transcript:
         return output.join(kept + tail, gaps)
 
     async def close_kept(
-        self, ending: Ending | None, stdout: Bytes, stderr: Bytes
+        self, written: Written | None, stdout: Bytes, stderr: Bytes
     ) -> list[LogLine]:
         """Return the lines up to the end of an attempt whose outcome was taken by this process.
 
         Args:
-            ending: What it said, where not all output is here; else None.
+            written: What it said, where not all output is here; else None.
             stdout: What is here.
             stderr: The same of the other stream.
 
@@ -220,9 +203,9 @@ class Transcript:
             IntegrityError: A chunk is not the one the container wrote.
             ServiceError: S3 refused.
         """
-        if ending is None:
+        if written is None:
             return self.close_with(stdout, stderr)
-        return await self.close(ending, with_notes=True) or []
+        return await self.close(written, with_notes=True) or []
 
     def close_with(self, stdout: Bytes, stderr: Bytes) -> list[LogLine]:
         """Return the lines up to the attempt's end, given all that it has written."""
@@ -275,14 +258,6 @@ class Transcript:
         Raises:
             ServiceError: CloudWatch Logs refused.
         """
-        if self.given > self._timing.most_lines:
-            yield [
-                self._note(
-                    f"after {self.given} lines the result was taken from the bucket; the rest is "
-                    "in the CloudWatch log alone"
-                )
-            ]
-            return
         yield [line for stream in STREAMS for line in self._wipe(stream)]
         left = Counter(self._remembered)
         for look in range(_SETTLING_LOOKS if settle else 1):
@@ -336,9 +311,8 @@ class Transcript:
         self.given += len(texts)
         if texts:
             self._states.pop(stream, None)  # what it showed is replaced
-        if self.given <= self._timing.most_lines:
-            for text in texts:
-                self._remembered.extend(map(_recognize, _pieces(text, self._cut_bytes)))
+        for text in texts:
+            self._remembered.extend(map(_recognize, _pieces(text, self._cut_bytes)))
         return [LogLine(text, stream, self.number, at) for text in texts]
 
 

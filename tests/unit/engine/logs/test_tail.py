@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, CloudWatchLog
-from farcall.engine.logs.tail import Part, prepare
+from farcall.engine.logs.reader import Part, prepare
 from farcall.engine.logs.transcript import Transcript
 from farcall.storage.chunks import Chunks
 from tests.unit.fakes import TIMING, store_in_memory

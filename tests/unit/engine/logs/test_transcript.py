@@ -87,18 +87,6 @@ async def test_lines_may_come_to_cloudwatch_a_moment_later(attempt, monkeypatch)
     assert len(client.calls) == 5  # the third look brought nothing
 
 
-@pytest.mark.timing(most_lines=2)
-async def test_beyond_a_million_lines_it_is_said_where_the_rest_is(store, attempt):
-    await put(store, "stdout", 0, b"a\nb\nc\n")
-    await every(attempt.catch_up())
-
-    (text,) = await every(attempt.from_log(log("a", "b", "c", "d"), settle=False))
-    assert text.startswith("[farcall: attempt 1: after 3 lines the result was taken")
-
-
-# --- only the end -------------------------------------------------------------------------------
-
-
 # --- progress bars ------------------------------------------------------------------------------
 
 
