@@ -9,9 +9,9 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timezone
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -135,22 +135,28 @@ def show_logs(
     """  # noqa: D301  # click's marker for preformatted lines
     if (reference is not None) + (workflow is not None) + (run is not None) > 1:
         raise click.UsageError("JOB, --workflow and --run exclude each other")
-    streams = STREAMS if only is None else (only,)
-    part = _Part(nodes, follow, streams, attempt, since, tail, grep)
-    layout = _Layout(timestamps=timestamps, quiet=quiet, as_json=as_json)
+    wanted = {
+        "nodes": nodes,
+        "follow": follow,
+        "streams": STREAMS if only is None else (only,),
+        "attempt": attempt,
+        "since": since,
+        "tail": tail,
+    }
+    output = _Output(wanted, grep, timestamps, quiet, as_json)
 
     async def show() -> int:
         if workflow is None and run is None:
             session, entry = await _one(reference, quiet=quiet)
             if not entry.detail.array_size:
-                await _print(session, _Source(entry.detail), part, layout)
+                await output.print(session, _Source(entry.detail))
                 return 0
             entries = [entry]
         else:
             session, entries = await _all_of(Query(None if run else this_user(), workflow, run))
         if nodes:
             raise click.UsageError("--node is for a job alone, not for an array or several jobs")
-        return await _print_all(session, entries, part, layout)
+        return await output.print_all(session, entries)
 
     try:
         code = asyncio.run(show())
@@ -160,37 +166,15 @@ def show_logs(
         sys.exit(code)
 
 
-# --- what is read -----------------------------------------------------------------------------
-
-
-class _Part(NamedTuple):
-    """What of a job's output is asked for.
-
-    Attributes:
-        nodes: Indexes of nodes, if some are named.
-        follow: Whether to go on until the end.
-        streams: ``"stdout"``, ``"stderr"`` or both.
-        attempt: Number of an attempt, from 1; None for all.
-        since: Only what was stored since.
-        tail: Only so many of the lines there are, the last ones.
-        grep: Only what matches.
-    """
-
-    nodes: Sequence[int]
-    follow: bool
-    streams: Sequence[str]
-    attempt: int | None
-    since: datetime | None
-    tail: int | None
-    grep: re.Pattern[str] | None
+# --- the jobs ---------------------------------------------------------------------------------
 
 
 class _Source(NamedTuple):
-    """A job that is read.
+    """A job whose output is printed.
 
     Attributes:
-        detail: The job, or a child of an array.
-        label: What stands before its lines; empty where it is the only one.
+        detail: The job, or an array task.
+        label: Prefix of its lines; empty for the only job.
     """
 
     detail: JobDetail
@@ -207,7 +191,7 @@ async def _one(reference: str | None, *, quiet: bool) -> tuple[Session, Entry]:
 
 
 async def _all_of(query: Query) -> tuple[Session, list[Entry]]:
-    """Return the jobs that are asked for, the oldest first."""
+    """Return the jobs of a run or workflow, the oldest first."""
     settings, session = await opened()
     queue = settings.queue
     found = [entry async for entry in Catalog(session.backend).find([queue], query)]
@@ -217,132 +201,19 @@ async def _all_of(query: Query) -> tuple[Session, list[Entry]]:
     return session, found[::-1]
 
 
-def _read(session: Session, detail: JobDetail, part: _Part) -> AsyncGenerator[list[LogLine], None]:
-    """Yield the lines of a job, by the reader that can."""
-    if detail.is_command:
-        return session.node_logs.batches(
-            detail.job_id,
-            part.nodes or None,
-            attempt=part.attempt,
-            follow=part.follow,
-            tail=part.tail,
-            since=part.since,
-        )
-    node_id = _node_of(detail, part.nodes)
-    return reader.lines(
-        session,
-        node_id,
-        follow=part.follow,
-        streams=part.streams,
-        attempt=part.attempt,
-        since=part.since,
-        tail=part.tail,
-        detail=detail if node_id == detail.job_id else None,
-    )
-
-
-def _node_of(detail: JobDetail, nodes: Sequence[int]) -> str:
-    """Return the ID of what is read of a function's job: the node that is named, or the job.
-
-    Raises:
-        UnknownError: It has no such node.
-        FarcallError: Several are named.
-    """
-    if len(nodes) > 1:
-        raise FarcallError(
-            f"job {detail.job_id} runs a function, whose nodes are read one at a time: --node "
-            f"{nodes[0]}"
-        )
-    if nodes and nodes[0] >= max(1, detail.nodes):
-        raise UnknownError(f"job {detail.job_id} has no node {nodes[0]}")
-    return detail.node_id(nodes[0]) if nodes else detail.job_id
-
-
-# --- one job, and many ------------------------------------------------------------------------
-
-
-async def _print(
-    session: Session,
-    source: _Source,
-    part: _Part,
-    layout: _Layout,
-    turn: asyncio.Event | None = None,
-) -> None:
-    """Print what is asked for of a job's lines.
-
-    Args:
-        session: The event loop's session.
-        source: The job.
-        part: What of it.
-        layout: How a line looks.
-        turn: Is waited for before the first line; what can be is read meanwhile.
-    """
-    printer = layout.printer(source, part.nodes)
-    attempt = 1
-    async with contextlib.aclosing(_read(session, source.detail, part)) as batches:
-        async for batch in batches:
-            if turn is not None:
-                await turn.wait()
-            lines = batch
-            if part.grep is not None or layout.as_json:  # each line once, as it is at last
-                lines = [line for line in batch if not line.goes_on]
-            if part.grep is not None:
-                lines = [line for line in lines if part.grep.search(line.text)]
-            for number, group in itertools.groupby(lines, key=lambda line: line.attempt):
-                if number != attempt and part.attempt is None:
-                    layout.tell_attempt(source, number)
-                attempt = number
-                printer.print(group)
-
-
-async def _print_all(
-    session: Session, entries: Sequence[Entry], part: _Part, layout: _Layout
-) -> int:
-    """Print the lines of jobs: one after the other, or as they come.
-
-    Returns:
-        The exit code: what is wrong with one job leaves the others alone.
-    """
-    code = 0
-
-    async def show(source: _Source, turn: asyncio.Event, done: asyncio.Event) -> None:
-        nonlocal code
-        try:
-            await _print(session, source, part, layout, turn)
-        except FarcallError as error:
-            await turn.wait()
-            say(f"{source.label} | farcall: {error}", fg="red", err=True)
-            code = max(code, exit_codes.code_of(error))
-        await turn.wait()
-        done.set()
-
-    turn = asyncio.Event()
-    turn.set()
-    running: set[asyncio.Task[None]] = set()
-    async for source in _sources(session, entries, part):
-        done = turn if part.follow else asyncio.Event()
-        running.add(asyncio.ensure_future(show(source, turn, done)))
-        turn = done
-        while len(running) >= _TOGETHER:
-            running = await _less(running)
-    while running:
-        running = await _less(running)
-    return code
-
-
-async def _less(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-    """Wait until one of some tasks is done; return the others."""
-    done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
-    return rest
-
-
 async def _sources(
-    session: Session, entries: Sequence[Entry], part: _Part
+    session: Session, entries: Sequence[Entry], *, follow: bool
 ) -> AsyncIterator[_Source]:
-    """Yield jobs with their labels; of an array its children, a request for a hundred."""
-    names = _names(entries)
+    """Yield jobs and array tasks with their labels; one request describes a hundred tasks."""
+    count = Counter(entry.function for entry in entries)
+    names = [
+        in_a_line(
+            entry.function
+            if count[entry.function] == 1
+            else f"{entry.function} {short(entry.detail.job_id)}"
+        )
+        for entry in entries
+    ]
     width = max(map(_width, entries, names))
     together = session.backend.capabilities.described_together
     for entry, name in zip(entries, names, strict=True):
@@ -354,21 +225,9 @@ async def _sources(
             ids = [f"{whole.job_id}:{index}" for index in range(start, end)]
             known = await session.backend.describe(ids)
             for child in (known[job_id] for job_id in ids if job_id in known):
-                if part.follow or _has_begun(child):
+                has_begun = child.status.is_final or child.started_at is not None or child.tried
+                if follow or has_begun:
                     yield _Source(child, f"{name}[{child.index}]".ljust(width))
-
-
-def _names(entries: Sequence[Entry]) -> list[str]:
-    """Return what jobs are called; those of one name have the beginning of their IDs with it."""
-    count = Counter(entry.function for entry in entries)
-    return [
-        in_a_line(
-            entry.function
-            if count[entry.function] == 1
-            else f"{entry.function} {short(entry.detail.job_id)}"
-        )
-        for entry in entries
-    ]
 
 
 def _width(entry: Entry, name: str) -> int:
@@ -377,44 +236,103 @@ def _width(entry: Entry, name: str) -> int:
     return len(f"{name}[{size - 1}]" if size else name)
 
 
-def _has_begun(detail: JobDetail) -> bool:
-    return detail.status.is_final or detail.started_at is not None or bool(detail.tried)
+# --- their lines ------------------------------------------------------------------------------
 
 
-# --- how a line looks -------------------------------------------------------------------------
-
-
-class _Layout(NamedTuple):
-    """How lines are written.
+class _Output(NamedTuple):
+    """Which lines are printed, and how.
 
     Attributes:
-        timestamps: With the time before each.
-        quiet: Without names, and nothing is said of attempts.
-        as_json: As JSON objects.
+        wanted: Arguments of `reader.lines`.
+        grep: Only lines that match.
+        timestamps: Whether each line is prefixed with its time.
+        quiet: Whether names and attempt messages are left out.
+        as_json: Whether each line is a JSON object.
     """
 
+    wanted: dict[str, Any]
+    grep: re.Pattern[str] | None
     timestamps: bool
     quiet: bool
     as_json: bool
 
-    def printer(self, source: _Source, nodes: Sequence[int]) -> Printer:
-        """Return what prints a job's lines, or those of some of its nodes."""
+    async def print_all(self, session: Session, entries: Sequence[Entry]) -> int:
+        """Print the lines of several jobs: one job after the other, or with ``-f`` as they come.
+
+        Returns:
+            The exit code. If the output of one job cannot be read, the others are printed.
+        """
+        code = 0
+        follow = self.wanted["follow"]
+
+        async def show(source: _Source, turn: asyncio.Event, done: asyncio.Event) -> None:
+            nonlocal code
+            try:
+                await self.print(session, source, turn)
+            except FarcallError as error:
+                await turn.wait()
+                say(f"{source.label} | farcall: {error}", fg="red", err=True)
+                code = max(code, exit_codes.code_of(error))
+            await turn.wait()
+            done.set()
+
+        turn = asyncio.Event()
+        turn.set()
+        running: set[asyncio.Task[None]] = set()
+        async for source in _sources(session, entries, follow=follow):
+            done = turn if follow else asyncio.Event()
+            running.add(asyncio.ensure_future(show(source, turn, done)))
+            turn = done
+            if len(running) >= _TOGETHER:
+                ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.gather(*ended)
+        await asyncio.gather(*running)
+        return code
+
+    async def print(
+        self, session: Session, source: _Source, turn: asyncio.Event | None = None
+    ) -> None:
+        """Print the lines of one job.
+
+        Args:
+            session: The event loop's session.
+            source: The job.
+            turn: Set when the job may print; its lines are read before.
+        """
+        printer = self._printer(source)
+        attempt = 1
+        pages = reader.lines(session, source.detail.job_id, detail=source.detail, **self.wanted)
+        async with contextlib.aclosing(pages):
+            async for batch in pages:
+                if turn is not None:
+                    await turn.wait()
+                for number, group in itertools.groupby(
+                    filter(self._is_wanted, batch), key=lambda line: line.attempt
+                ):
+                    if number != attempt and self.wanted["attempt"] is None:
+                        self._print_attempt(source, number)
+                    attempt = number
+                    printer.print(group)
+
+    def _is_wanted(self, line: LogLine) -> bool:
+        if line.goes_on:  # a state of a progress bar, for terminals
+            return self.grep is None and not self.as_json
+        return self.grep is None or self.grep.search(line.text) is not None
+
+    def _printer(self, source: _Source) -> Printer:
         if self.as_json:
             return Printer(lambda line: self._document(source, line), only=STDOUT)
-        several = source.detail.nodes > 1 and len(set(nodes)) != 1
-        by_node = source.detail.is_command and several
-        return Printer(
-            lambda line: line.text,
-            begin=lambda line: self._begin(source, line, by_node=by_node),
-        )
+        is_one_node = source.detail.nodes <= 1 or len(set(self.wanted["nodes"])) == 1
+        by_node = source.detail.is_command and not is_one_node
+        return Printer(begin=lambda line: self._prefix(source, line, by_node=by_node))
 
-    def tell_attempt(self, source: _Source, number: int) -> None:
-        """Say on stderr that what follows is of another attempt."""
+    def _print_attempt(self, source: _Source, number: int) -> None:
+        """Print to stderr that the next lines are another attempt's."""
         if not self.quiet and not self.as_json:
             label = f"{source.label} | " if source.label else ""
             say(f"{label}--- attempt {number} ---", err=True)
 
-    def _begin(self, source: _Source, line: LogLine, *, by_node: bool) -> str:
+    def _prefix(self, source: _Source, line: LogLine, *, by_node: bool) -> str:
         at = f"{_stamp(line.at)} " if self.timestamps else ""
         if self.quiet or not (source.label or by_node):
             return at
@@ -422,7 +340,8 @@ class _Layout(NamedTuple):
             return f"{at}{line.node}: "
         return f"{at}{source.label}{f'#{line.node}' if by_node else ''} | "
 
-    def _document(self, source: _Source, line: LogLine) -> str:
+    @staticmethod
+    def _document(source: _Source, line: LogLine) -> str:
         said = line._asdict()
         del said["goes_on"]
         if not source.detail.is_command:

@@ -218,26 +218,18 @@ class Site:
     async def line_events(
         self, detail: JobDetail, streams: Sequence[str], attempt: int | None, tail: int | None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the lines that a job has written and writes, to its end.
-
-        Those of a command are the platform's log alone.
-        """
+        """Yield the lines that a job has written and writes, to its end."""
         end = {}
-        job_id = detail.job_id
         try:
-            session = await self._account.session()
-            if detail.is_command:
-                lines = session.node_logs.batches(job_id, attempt=attempt, follow=True, tail=tail)
-            else:
-                lines = reader.lines(
-                    session,
-                    job_id,
-                    follow=True,
-                    streams=streams,
-                    attempt=attempt,
-                    tail=tail,
-                    is_watched=True,
-                )
+            lines = reader.lines(
+                await self._account.session(),
+                detail.job_id,
+                follow=True,
+                streams=streams,
+                attempt=attempt,
+                tail=tail,
+                is_watched=True,
+            )
             async with contextlib.aclosing(lines) as batches:
                 async for batch in batches:
                     for start in range(0, len(batch), _LINES):

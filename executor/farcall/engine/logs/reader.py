@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from farcall.engine.logs.attempt_history import AttemptHistory
 from farcall.engine.logs.transcript import Transcript
 from farcall.engine.session import Session
 from farcall.model import clock
-from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.jobs import JobDetail
 from farcall.model.output import LOG, LogLine, last_state
 from farcall.model.submission import Submission
@@ -65,6 +65,7 @@ async def lines(
     session: Session,
     job_id: str,
     *,
+    nodes: Sequence[int] = (),
     follow: bool = False,
     streams: Collection[str] = STREAMS,
     attempt: int | None = None,
@@ -73,32 +74,75 @@ async def lines(
     detail: JobDetail | None = None,
     is_watched: bool = False,
 ) -> AsyncGenerator[list[LogLine], None]:
-    """Yield what a job has written.
+    """Yield the output of a job, of a task or of a command.
 
     Args:
         session: The running event loop's session.
-        job_id: A plain job, or a child of an array.
-        follow: Go on until the job's end; the last lines are among them, and on the way there
-            what progress bars show, see `LogLine.goes_on`.
-        streams: ``"stdout"``, ``"stderr"`` or both. Lines from CloudWatch, which does not tell
-            them apart, are given in any case.
+        job_id: A single job, an array task, or a node.
+        nodes: Indexes of nodes. By default all nodes of a command, and the main node of a task;
+            of a task, one node can be read at a time.
+        follow: Continue until the job's end, including its last lines and the intermediate states
+            of progress bars; see `LogLine.goes_on`.
+        streams: ``"stdout"``, ``"stderr"`` or both. Lines from the platform's own log, which
+            merges both, are yielded in any case.
         attempt: Number of one attempt, from 1; by default all, one after the other.
-        since: Only what was stored at this moment or later, which is some seconds after it was
-            written at most.
-        tail: Only so many lines of what there is up to now, the last ones.
-        detail: Batch's description of the job, where it was asked for already.
-        is_watched: Whether somebody looks who wants to see what the task uses, too.
+        since: Only lines stored at this moment or later, up to some seconds after they were
+            written.
+        tail: Only this many of the existing lines, the last ones.
+        detail: The platform's description of the job, if the caller has it.
+        is_watched: Whether the caller also shows the task's resource use.
 
     Raises:
-        ValueError: A stream, an attempt or ``tail`` is none.
-        JobLostError: Batch does not know the job.
-        UnknownError: farcall did not submit it.
-        FarcallError: It is an array as a whole, or has no such attempt.
-        IntegrityError: A piece of output is not the one the container wrote.
-        ServiceError: AWS refused a call.
+        ValueError: A stream, an attempt or ``tail`` is invalid.
+        JobLostError: The platform does not know the job.
+        UnknownError: farcall did not submit the job, or the node does not exist.
+        FarcallError: The job is an array job, or the attempt does not exist.
+        IntegrityError: A piece of output is not what the container wrote.
+        ServiceError: The platform refused.
     """
     _check(streams, attempt, tail)
     detail = detail or await session.describe(job_id)
+    if detail.is_command:
+        pages = session.node_logs.batches(
+            job_id, nodes or None, attempt=attempt, follow=follow, tail=tail, since=since
+        )
+    else:
+        node_id = _node_of(detail, nodes)
+        if node_id != detail.job_id:
+            detail = await session.describe(node_id)
+        part = Part(since, tail, streams)
+        pages = _of_task(session, detail, attempt, part, follow=follow, is_watched=is_watched)
+    async with contextlib.aclosing(pages):
+        async for batch in pages:
+            yield batch
+
+
+def _node_of(detail: JobDetail, nodes: Sequence[int]) -> str:
+    """Return the ID of the node of a task that is read; without one, the job's.
+
+    Raises:
+        UnknownError: The node does not exist.
+        FarcallError: Several nodes are named.
+    """
+    if len(nodes) > 1:
+        raise FarcallError(
+            f"job {detail.job_id} runs a function, whose nodes are read one at a time: --node "
+            f"{nodes[0]}"
+        )
+    if nodes and nodes[0] >= max(1, detail.nodes):
+        raise UnknownError(f"job {detail.job_id} has no node {nodes[0]}")
+    return detail.node_id(nodes[0]) if nodes else detail.job_id
+
+
+async def _of_task(
+    session: Session,
+    detail: JobDetail,
+    attempt: int | None,
+    part: Part,
+    *,
+    follow: bool,
+    is_watched: bool,
+) -> AsyncGenerator[list[LogLine], None]:
     submission, index = Submission.of(detail)
 
     async def same() -> Session:
@@ -106,8 +150,7 @@ async def lines(
 
     history = AttemptHistory(same, session, submission, index, detail)
     reading = LogReader(history, follow=follow, is_watched=is_watched)
-    part = Part(since, tail, streams)
-    held: deque[LogLine] | None = None if tail is None else deque(maxlen=tail)
+    held: deque[LogLine] | None = None if part.tail is None else deque(maxlen=part.tail)
     async with contextlib.aclosing(reading.read(attempt, part)) as batches:
         async for batch in batches:
             if batch is None:
@@ -118,8 +161,8 @@ async def lines(
             wanted = [
                 line
                 for line in batch
-                if (line.stream in streams or line.stream == LOG)
-                and (since is None or line.at is None or line.at >= since)
+                if (line.stream in part.streams or line.stream == LOG)
+                and (part.since is None or line.at is None or line.at >= part.since)
             ]
             if held is not None:
                 held.extend(wanted)
