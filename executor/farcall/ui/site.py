@@ -228,7 +228,6 @@ class Site:
                 streams=streams,
                 attempt=attempt,
                 tail=tail,
-                is_watched=True,
             )
             async with contextlib.aclosing(lines) as batches:
                 async for batch in batches:

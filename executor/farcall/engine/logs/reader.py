@@ -28,6 +28,7 @@ from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS
 
 _RENEW_S = FOLLOWED_S / 2.5
 _FROM_CHUNKS = SOON_CHUNKS // 2
+"""Chunks from which on the marker is stored; before that, every container uploads often."""
 _LONG = timedelta(seconds=60)
 """A container that has stored nothing for so long may be another's image, or have no way to S3."""
 
@@ -72,7 +73,6 @@ async def lines(
     since: datetime | None = None,
     tail: int | None = None,
     detail: JobDetail | None = None,
-    is_watched: bool = False,
 ) -> AsyncGenerator[list[LogLine], None]:
     """Yield the output of a job, of a task or of a command.
 
@@ -90,7 +90,6 @@ async def lines(
             written.
         tail: Only this many of the existing lines, the last ones.
         detail: The platform's description of the job, if the caller has it.
-        is_watched: Whether the caller also shows the task's resource use.
 
     Raises:
         ValueError: A stream, an attempt or ``tail`` is invalid.
@@ -111,7 +110,7 @@ async def lines(
         if node_id != detail.job_id:
             detail = await session.describe(node_id)
         part = Part(since, tail, streams)
-        pages = _of_task(session, detail, attempt, part, follow=follow, is_watched=is_watched)
+        pages = _of_task(session, detail, attempt, part, follow=follow)
     async with contextlib.aclosing(pages):
         async for batch in pages:
             yield batch
@@ -141,7 +140,6 @@ async def _of_task(
     part: Part,
     *,
     follow: bool,
-    is_watched: bool,
 ) -> AsyncGenerator[list[LogLine], None]:
     submission, index = Submission.of(detail)
 
@@ -149,7 +147,7 @@ async def _of_task(
         return session
 
     history = AttemptHistory(same, session, submission, index, detail)
-    reading = LogReader(history, follow=follow, is_watched=is_watched)
+    reading = LogReader(history, follow=follow)
     held: deque[LogLine] | None = None if part.tail is None else deque(maxlen=part.tail)
     async with contextlib.aclosing(reading.read(attempt, part)) as batches:
         async for batch in batches:
@@ -178,14 +176,13 @@ class LogReader:
     Args:
         history: The task's attempts.
         follow: Whether to go on until its end.
-        is_watched: Whether somebody wants to see what the task uses, too.
     """
 
-    def __init__(self, history: AttemptHistory, *, follow: bool, is_watched: bool = False) -> None:
+    def __init__(self, history: AttemptHistory, *, follow: bool) -> None:
         self._history = history
         self._chunks = history.chunks
         key = history.submission.where.followed_key(history.index)
-        self._mark = Mark(history.store, key, 0 if is_watched else _FROM_CHUNKS)
+        self._mark = Mark(history.store, key)
         self._follow = follow
 
     async def read(
@@ -362,29 +359,25 @@ def _is_whole(written: Written | None, places: list[ChunkPlace]) -> bool:
 
 
 class Mark:
-    """An object in the bucket that a container looks for once it stores its output less often.
+    """Follow marker: makes a container that uploads its output seldom upload it often again.
 
-    It is a courtesy: who may not store it reads the output some seconds later. Where there is one
-    the container tells, too, what its task uses.
+    A client without the permission to store the marker reads the output some seconds later.
 
     Args:
         store: The bucket.
-        key: The object's key.
-        least: From how many chunks of output on it is stored. As long as they are few, every
-            container stores its output soon.
+        key: The marker's key.
     """
 
-    def __init__(self, store: Store, key: str, least: int = _FROM_CHUNKS) -> None:
+    def __init__(self, store: Store, key: str) -> None:
         self._store = store
         self._key = key
-        self._least = least
         self._due = -math.inf
         self._storing: asyncio.Future[None] | None = None
 
     def renew(self, seen: Mapping[str, int]) -> None:
-        """Store it, where it is needed and was not stored lately, while the caller goes on."""
+        """Store the marker in the background, if it is due and the container uploads seldom."""
         now = clock.now()
-        if max(seen.values()) >= self._least and now >= self._due:
+        if max(seen.values()) >= _FROM_CHUNKS and now >= self._due:
             self._due = now + _RENEW_S
             self._storing = asyncio.ensure_future(self._put())
 
