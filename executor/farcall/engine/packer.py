@@ -109,11 +109,16 @@ class Batcher(Generic[K, V]):
             self._answering = asyncio.ensure_future(self._run())
         return future
 
-    async def close(self) -> None:
-        """End the batch that is under way; its callers have left or are being cancelled."""
+    async def close(self, error: Exception) -> None:
+        """End the batch that is under way, and raise an error in all callers."""
         if self._answering is not None:
             self._answering.cancel()
             await asyncio.gather(self._answering, return_exceptions=True)
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # its callers may have left, which is no reason for a warning
+        self._asked.clear()
 
     async def _run(self) -> None:
         while self._asked:
@@ -129,6 +134,9 @@ class Batcher(Generic[K, V]):
         answers: Sequence[V | Exception]
         try:
             answers = await self._answer(list(batch))
+        except asyncio.CancelledError:
+            self._asked.update(batch)  # for `close`
+            raise
         except Exception as error:  # whatever it is, nobody is to wait forever
             answers = [error] * len(batch)
         for future, answer in zip(batch.values(), answers, strict=True):
@@ -136,6 +144,7 @@ class Batcher(Generic[K, V]):
                 continue
             if isinstance(answer, Exception):
                 future.set_exception(answer)
+                future.exception()  # as in `close`
             else:
                 future.set_result(answer)
 

@@ -140,7 +140,7 @@ class NodeLogs:
         with contextlib.suppress(asyncio.TimeoutError):
             await clock.within(max(0.0, moment - clock.now()), self._closed.wait())
         if self._closed.is_set():
-            raise FarcallError("the session was closed while a log was followed; the job goes on")
+            raise _closed()
 
     async def close(self) -> None:
         """Stop polling and notify all callers that follow a log. Jobs continue."""
@@ -627,8 +627,8 @@ class _Polls:
             self.newest[group] = max(newest, self.newest.get(group, newest))
 
     async def close(self) -> None:
-        """End the request that is under way."""
-        await self._batcher.close()
+        """End the request that is under way, and notify its callers."""
+        await self._batcher.close(_closed())
 
     async def _answer(self, wanted: list[_Wanted]) -> list[_Poll | Exception]:
         found: dict[_Wanted, _Poll | Exception] = {}
@@ -709,6 +709,10 @@ def _newest(events: Sequence[LogEvent]) -> datetime | None:
 def _after(moment: float, pause_s: float) -> float:
     """Return the next multiple of a pause, so that callers wake up at the same moments."""
     return (moment // pause_s + 1) * pause_s
+
+
+def _closed() -> FarcallError:
+    return FarcallError("the session was closed while a log was followed; the job goes on")
 
 
 def _may_pass(error: FarcallError) -> bool:

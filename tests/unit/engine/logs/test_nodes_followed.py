@@ -539,7 +539,7 @@ async def test_the_sessions_end_waits_for_the_request_of_one_who_has_left(clock)
     read = platform.log_events
 
     async def log_events(*place):
-        if platform.reads:
+        if len(platform.reads) >= 2:  # each has read its log from the beginning
             try:
                 await asyncio.sleep(1000)
             finally:
@@ -549,13 +549,17 @@ async def test_the_sessions_end_waits_for_the_request_of_one_who_has_left(clock)
             yield events
 
     platform.log_events = log_events
-    task = asyncio.ensure_future(collect(lines_of(logs, "job", follow=True)))
+    leaves, stays = [
+        asyncio.ensure_future(collect(lines_of(logs, "job", follow=True))) for _ in range(2)
+    ]
     await asyncio.sleep(10)
-    task.cancel()
-    await asyncio.wait([task])
+    leaves.cancel()
+    await asyncio.wait([leaves])
     assert ended == []
     await logs.close()
     assert ended == ["a request"]
+    with pytest.raises(FarcallError, match="the session was closed"):
+        await stays
 
 
 async def test_who_is_cancelled_is_let_go_of(clock):
