@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from farcall.backends.base import Capabilities, LogEvent, LogMissingError
 from farcall.engine.logs.nodes import NodeLogs
 from farcall.engine.packer import Batcher
-from farcall.engine.watch import Trouble
+from farcall.engine.tracked_job import Trouble
 from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
 
 STARTED = datetime(2026, 11, 12, 10, tzinfo=timezone.utc)

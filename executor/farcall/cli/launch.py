@@ -18,7 +18,7 @@ from farcall.cli.run import tell_states
 from farcall.client.command_job import CommandJob, group_nodes, name_of
 from farcall.client.executor import BatchExecutor
 from farcall.engine.session import Session, session_for
-from farcall.engine.watch import is_unseen
+from farcall.engine.tracked_job import is_unseen
 from farcall.engine.workspaces import plan_along
 from farcall.model.errors import JobError, ServiceError
 from farcall.model.interrupts import left_by

@@ -12,7 +12,7 @@ from farcall.client.job import SubmittedJob
 from farcall.engine import fetcher
 from farcall.engine.run import CommandRun
 from farcall.engine.session import Session
-from farcall.engine.watch import Ended
+from farcall.engine.tracked_job import Ended
 from farcall.model.commands import Nodes
 from farcall.model.errors import JobLostError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus

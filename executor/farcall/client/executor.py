@@ -22,7 +22,7 @@ from farcall.engine.packer import FunctionCall
 from farcall.engine.run import CommandRun, TaskRun, Wanted
 from farcall.engine.sender import launch
 from farcall.engine.session import Session, session_for
-from farcall.engine.watch import is_unseen
+from farcall.engine.tracked_job import is_unseen
 from farcall.engine.workspaces import take_along
 from farcall.model import names
 from farcall.model.commands import Device, Mount, Nodes, Ulimit

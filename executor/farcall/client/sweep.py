@@ -24,7 +24,7 @@ from farcall.client.sweep_state import Fetched, Ready, SweepState
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
-from farcall.engine.watch import Arrival, Ended, is_unseen
+from farcall.engine.tracked_job import Completion, Ended, is_unseen
 from farcall.model.endings import MAP_FAILED
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
 from farcall.model.interrupts import left_by
@@ -446,7 +446,7 @@ class Sweep(Awaitable[list[R]]):
     ) -> None:
         array = state.note_job(submission, calls)
 
-        def tell(index: int, arrival: Arrival) -> None:
+        def tell(index: int, arrival: Completion) -> None:
             if isinstance(arrival, Ended) and arrival.error:  # it may still run
                 array.is_unseen = array.is_unseen or is_unseen(arrival.error)
             else:

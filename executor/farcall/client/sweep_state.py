@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from farcall.client.progress import Counts
-from farcall.engine.watch import Arrival, OnArrival
+from farcall.engine.tracked_job import Completion, OnCompletion
 from farcall.model import clock
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
@@ -137,7 +137,7 @@ class Ready:
     submission: Submission
     index: int
     numbers: range
-    arrival: Arrival
+    arrival: Completion
     failing_since: float | None = None
 
 
@@ -179,7 +179,7 @@ class Array:
     unfinished: int
     ended: int = 0
     returned: int = 0
-    tell: OnArrival | None = None
+    tell: OnCompletion | None = None
     is_unseen: bool = False
     texts: list[str] | None = None
 

@@ -13,7 +13,7 @@ from farcall.covalent.node_results import NodeEnd
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Output
 from farcall.engine.run import TaskRun, Wanted
-from farcall.engine.watch import Patience, UnseenError
+from farcall.engine.tracked_job import Patience, UnseenError
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow

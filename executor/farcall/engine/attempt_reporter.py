@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any
 
 from farcall.backends.base import Backend
-from farcall.engine.watch import Watch
+from farcall.engine.tracked_job import TrackedJob
 from farcall.model import clock, endings, errors, exit_codes
 from farcall.model.endings import About, Verdict
 from farcall.model.jobs import JobDetail
@@ -45,15 +45,15 @@ class AttemptReporter:
     def __init__(self, backend: Backend, stores: Stores) -> None:
         self._backend = backend
         self._stores = stores
-        self._news: deque[tuple[Watch, int, JobDetail, int]] = deque()
-        self._looks: dict[Watch, None] = {}
-        self._rests: dict[Watch, float] = {}
+        self._news: deque[tuple[TrackedJob, int, JobDetail, int]] = deque()
+        self._looks: dict[TrackedJob, None] = {}
+        self._rests: dict[TrackedJob, float] = {}
         self._task: asyncio.Task[None] | None = None
         self._lines_left = _LINES
         self._counted = 0
         self._window: asyncio.TimerHandle | None = None
 
-    def note(self, watch: Watch, index: int, detail: JobDetail) -> None:
+    def note(self, watch: TrackedJob, index: int, detail: JobDetail) -> None:
         """Record Batch's description of a task.
 
         Args:
@@ -67,13 +67,13 @@ class AttemptReporter:
             self._news.append((watch, index, detail, known + 1))
             self._start()
 
-    def look(self, watch: Watch) -> None:
+    def look(self, watch: TrackedJob) -> None:
         """List the outcomes of array tasks' failed attempts, unless listed recently."""
         if clock.now() >= self._rests.get(watch, 0.0):
             self._looks[watch] = None
             self._start()
 
-    def forget(self, watch: Watch) -> None:
+    def forget(self, watch: TrackedJob) -> None:
         """Stop reporting a job."""
         self._looks.pop(watch, None)
         self._rests.pop(watch, None)
@@ -103,7 +103,7 @@ class AttemptReporter:
             except Exception as error:  # whatever it is, the tasks themselves go on
                 _log.debug("failed attempts are not told of: %r", error)
 
-    async def _tell(self, watch: Watch, index: int, detail: JobDetail, first: int) -> None:
+    async def _tell(self, watch: TrackedJob, index: int, detail: JobDetail, first: int) -> None:
         job = watch.job
         for number in range(first, detail.attempts + 1):
             if index not in watch.waiting:  # it has ended meanwhile
@@ -119,7 +119,7 @@ class AttemptReporter:
             text = "job %s (%s): attempt %d of %d failed and is followed by another: %s"
             _log.warning(text, job.id_of(index), job.name, number, detail.attempts_allowed, how)
 
-    async def _look(self, watch: Watch) -> None:
+    async def _look(self, watch: TrackedJob) -> None:
         new = await self._find_new(watch)
         if not new:
             return
@@ -141,7 +141,7 @@ class AttemptReporter:
                 self._count(number - watch.tried.get(index, 0))
                 watch.tried[index] = number
 
-    async def _find_new(self, watch: Watch) -> dict[int, int]:
+    async def _find_new(self, watch: TrackedJob) -> dict[int, int]:
         """Return by number of the task the last of its attempts that stored something since."""
         where = watch.submission.where
         listed = await self._stores.of(where.bucket).list_keys(where.attempts_prefix)

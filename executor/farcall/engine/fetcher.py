@@ -16,8 +16,8 @@ from farcall.engine import attempt_reporter as attempts
 from farcall.engine.attempt_reporter import of_tried
 from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.packer import WorkerThreads
+from farcall.engine.tracked_job import Completion, Ended
 from farcall.engine.tracker import Tracker
-from farcall.engine.watch import Arrival, Ended
 from farcall.model import endings
 from farcall.model.endings import About
 from farcall.model.errors import FarcallError, IntegrityError
@@ -169,7 +169,7 @@ class Fetcher:
         self,
         submission: Submission,
         index: int,
-        arrival: Arrival,
+        arrival: Completion,
         calls: int = 1,
         *,
         read: Reader = results.read,
@@ -201,7 +201,7 @@ class Fetcher:
             return await self._deliver(task, arrival, read, folder_for)
 
     async def _deliver(
-        self, task: _Task, arrival: Arrival, read: Reader, folder_for: FolderFor
+        self, task: _Task, arrival: Completion, read: Reader, folder_for: FolderFor
     ) -> Delivered:
         try:
             if isinstance(arrival, Ended):

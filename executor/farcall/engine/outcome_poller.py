@@ -15,7 +15,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from farcall.engine.watch import Ended, Patience, Trouble, Watch
+from farcall.engine.tracked_job import Ended, Patience, TrackedJob, Trouble
 from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.jobs import JobDetail
@@ -66,7 +66,7 @@ class OutcomePoller:
         self,
         store: Store,
         root: str,
-        on_missing: Callable[[Watch, list[int]], None],
+        on_missing: Callable[[TrackedJob, list[int]], None],
         trouble: Trouble,
         timing: Timing,
     ) -> None:
@@ -85,7 +85,7 @@ class OutcomePoller:
         """Slow-down factor that keeps all listers together within the request budget."""
         return max(1.0, len(self._large) / _FEW)
 
-    def add(self, watch: Watch) -> None:
+    def add(self, watch: TrackedJob) -> None:
         """Poll the outcomes of a tracked job, which may have been polled before."""
         bundle = watch.submission.where.bundle
         lister = self._large.get(bundle, self._small)
@@ -93,20 +93,20 @@ class OutcomePoller:
             self._small.watches.pop(bundle, None)
             lister = self._large[bundle] = _Lister(self, self.timing.outcome_pause_s)
         lister.watches[bundle] = watch
-        lister.hurry()
+        lister.poll_soon()
         lister.start()
 
-    def hurry(self, watch: Watch) -> None:
+    def poll_soon(self, watch: TrackedJob) -> None:
         """Poll soon, because a change is expected."""
-        self._large.get(watch.submission.where.bundle, self._small).hurry()
+        self._large.get(watch.submission.where.bundle, self._small).poll_soon()
 
-    def forget(self, watch: Watch) -> None:
+    def forget(self, watch: TrackedJob) -> None:
         """Stop polling a job."""
         bundle = watch.submission.where.bundle
         lister = self._large.pop(bundle, self._small)
         lister.watches.pop(bundle, None)
         if not lister.watches:
-            lister.hurry()  # to its end
+            lister.poll_soon()  # to its end
 
     def note_foreign(self, pages: int) -> None:
         """Warn once that objects of other programs slow down the polls.
@@ -140,7 +140,7 @@ class _Lister:
     """
 
     def __init__(self, poller: OutcomePoller, first_s: float) -> None:
-        self.watches: dict[str, Watch] = {}
+        self.watches: dict[str, TrackedJob] = {}
         self._poller = poller
         self._news = clock.now()
         self._wake = asyncio.Event()
@@ -149,7 +149,7 @@ class _Lister:
         self._longest_s = self._pause_s = poller.timing.outcome_pause_s
         self._patience = Patience(poller.trouble, poller.timing)
 
-    def hurry(self) -> None:
+    def poll_soon(self) -> None:
         self._news = clock.now()
         self._wake.set()
 
@@ -203,7 +203,7 @@ class _Lister:
                 self._tell_ends(watch, ends)
 
     def _shortest_s(
-        self, wanted: Mapping[str, Watch], pages: Sequence[int], took_s: float
+        self, wanted: Mapping[str, TrackedJob], pages: Sequence[int], took_s: float
     ) -> float:
         """Return the minimum interval after a poll that took so many pages per part."""
         far_s = max(1, *pages) * self._pause_s
@@ -212,7 +212,7 @@ class _Lister:
             return far_s
         return min(far_s, max(_NEAREST_S, _NEAR_TIMES * took_s))
 
-    async def _list(self, bundle: str, wanted: Mapping[str, Watch]) -> int:
+    async def _list(self, bundle: str, wanted: Mapping[str, TrackedJob]) -> int:
         """List one bundle, or all bundles; return the number of pages."""
         pages = foreign = 0
         last, key = "", _first(wanted, "")
@@ -234,7 +234,7 @@ class _Lister:
         self._poller.note_foreign(foreign)
         return pages
 
-    def _tell_ends(self, watch: Watch, ends: dict[int, JobDetail | None]) -> None:
+    def _tell_ends(self, watch: TrackedJob, ends: dict[int, JobDetail | None]) -> None:
         missing = []
         for index, detail in ends.items():
             if index not in watch.waiting:
@@ -249,7 +249,7 @@ class _Lister:
             self._poller.on_missing(watch, missing)
 
 
-def _first(wanted: Mapping[str, Watch], after: str) -> str:
+def _first(wanted: Mapping[str, TrackedJob], after: str) -> str:
     """Return the first key beyond another that is waited for, or an empty string."""
     keys = (f"{bundle}/{i}" for bundle, watch in wanted.items() for i in watch.waiting)
     return min((key for key in keys if key > after), default="")

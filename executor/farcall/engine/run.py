@@ -28,7 +28,7 @@ from farcall.engine.fetcher import Output, Reader
 from farcall.engine.logs.relay import Writer
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
-from farcall.engine.watch import Arrival, ClosedError, Ended
+from farcall.engine.tracked_job import ClosedError, Completion, Ended
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
@@ -84,8 +84,8 @@ class JobRun(ABC):
         self._on_end = on_end
         self._tracked = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._arrival: Arrival | None = None
-        self._waits: list[asyncio.Future[Arrival]] = []
+        self._arrival: Completion | None = None
+        self._waits: list[asyncio.Future[Completion]] = []
 
     @property
     @abstractmethod
@@ -154,7 +154,7 @@ class JobRun(ABC):
             self._tracked = True
             session.tracker.watch(submission, [index], self.settings, self._complete)
 
-    async def wait(self) -> Arrival:
+    async def wait(self) -> Completion:
         """Wait for the job's end.
 
         Raises:
@@ -167,7 +167,7 @@ class JobRun(ABC):
                 return arrival
         return self._arrival
 
-    def _complete(self, _index: int, arrival: Arrival) -> None:
+    def _complete(self, _index: int, arrival: Completion) -> None:
         if isinstance(arrival, Ended) and arrival.error is not None:
             self._tracked = False  # the job continues; the next caller tracks it again
         else:
@@ -178,11 +178,11 @@ class JobRun(ABC):
             if not wait.done():
                 wait.set_result(arrival)
 
-    async def _arrived(self) -> Arrival:
+    async def _arrived(self) -> Completion:
         """Wait for the tracker's next report of this job."""
         if self._arrival is not None:
             return self._arrival
-        wait: asyncio.Future[Arrival] = asyncio.get_running_loop().create_future()
+        wait: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         waits = self._waits
         waits.append(wait)
         try:
@@ -191,7 +191,7 @@ class JobRun(ABC):
             waits.remove(wait)
 
 
-def _was_closed(arrival: Arrival) -> bool:
+def _was_closed(arrival: Completion) -> bool:
     """Return whether the tracker was closed, and the job continues.
 
     Raises:
@@ -497,7 +497,7 @@ class TaskRun(JobRun):
         return delivery.result()
 
     async def _fetch(
-        self, session: Session, submission: Submission, index: int, arrival: Arrival
+        self, session: Session, submission: Submission, index: int, arrival: Completion
     ) -> Delivered:
         wanted = self.wanted
         delivered = await session.fetcher.deliver(

@@ -18,7 +18,7 @@ from itertools import islice
 
 from farcall.backends.base import Backend, raise_first
 from farcall.engine.attempt_reporter import AttemptReporter
-from farcall.engine.watch import Ended, Patience, Trouble, Watch
+from farcall.engine.tracked_job import Ended, Patience, TrackedJob, Trouble
 from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.endings import STUCK
@@ -60,8 +60,8 @@ class StatusPoller:
     def __init__(
         self,
         backend: Backend,
-        watches: dict[str, Watch],
-        on_news: Callable[[Watch], None],
+        watches: dict[str, TrackedJob],
+        on_news: Callable[[TrackedJob], None],
         reporter: AttemptReporter,
         trouble: Trouble,
         timing: Timing,
@@ -73,7 +73,7 @@ class StatusPoller:
         self._watches = watches
         self._on_news = on_news
         self._reporter = reporter
-        self._missing: dict[Watch, dict[int, None]] = {}
+        self._missing: dict[TrackedJob, dict[int, None]] = {}
         self._missing_at = 0.0
         self._rests_until = math.inf
         self._wake = asyncio.Event()
@@ -83,7 +83,7 @@ class StatusPoller:
         self._idle_since = 0.0
         self._idle_state: tuple[int, int, float] | None = None
 
-    def hurry(self, watch: Watch) -> None:
+    def poll_soon(self, watch: TrackedJob) -> None:
         """Poll soon, because a job is new or a change is expected."""
         watch.news = clock.now()
         watch.ask_at = min(watch.ask_at, watch.news + self._shortest_s)
@@ -92,12 +92,12 @@ class StatusPoller:
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
 
-    def look_for(self, watch: Watch, indexes: list[int]) -> None:
+    def look_for(self, watch: TrackedJob, indexes: list[int]) -> None:
         """Describe finished tasks without an outcome, and notify their callers."""
         self._missing.setdefault(watch, {}).update(dict.fromkeys(indexes))
         self._wake.set()
 
-    def forget(self, watch: Watch) -> None:
+    def forget(self, watch: TrackedJob) -> None:
         """Stop polling a job."""
         self._missing.pop(watch, None)
         if not self._watches:
@@ -138,7 +138,7 @@ class StatusPoller:
         is_near = self._backend.meter.quickest_s < self._timing.near_s
         return min(_NEAREST_S, self._pause_s) if is_near else self._pause_s
 
-    def _interval_s(self, watch: Watch) -> float:
+    def _interval_s(self, watch: TrackedJob) -> float:
         in_vain_s = clock.now() - watch.news
         return max(
             self._shortest_s,
@@ -148,7 +148,7 @@ class StatusPoller:
 
     # --- jobs as a whole ----------------------------------------------------------------------
 
-    def _due(self) -> list[Watch]:
+    def _due(self) -> list[TrackedJob]:
         """Return the jobs of the next request.
 
         If more jobs are due than one request can describe, half of the request is for the jobs
@@ -162,7 +162,7 @@ class StatusPoller:
         lively = heapq.nlargest(self._together // 2, due, key=lambda watch: watch.news)
         return list(islice(dict.fromkeys([*lively, *due]), self._together))
 
-    async def _ask_jobs(self, watches: list[Watch]) -> int:
+    async def _ask_jobs(self, watches: list[TrackedJob]) -> int:
         """Describe jobs; return their number."""
         if not watches:
             return 0
@@ -185,7 +185,7 @@ class StatusPoller:
         self._report_idle()
         return len(watches)
 
-    def _note_unseen(self, watch: Watch) -> None:
+    def _note_unseen(self, watch: TrackedJob) -> None:
         """Record that Batch does not know a job: it is very new, or forgotten."""
         now = clock.now()
         watch.unseen_since = watch.unseen_since or now
@@ -193,7 +193,7 @@ class StatusPoller:
             watch.ended = dict.fromkeys(watch.waiting)
             self._on_news(watch)
 
-    async def _learn(self, watch: Watch, detail: JobDetail) -> int:
+    async def _learn(self, watch: TrackedJob, detail: JobDetail) -> int:
         """Record Batch's description of a job; return the number of listed pages."""
         watch.unseen_since = None
         is_first = watch.detail is None
@@ -256,7 +256,7 @@ class StatusPoller:
             details[0].job_id,
         )
 
-    async def _look_after_blocked(self, details: dict[Watch, JobDetail | None]) -> None:
+    async def _look_after_blocked(self, details: dict[TrackedJob, JobDetail | None]) -> None:
         """Report jobs that cannot start, and terminate those that cannot recover.
 
         A job is terminated after ``stuck_timeout_s``, or earlier if the platform's reason is known
@@ -267,8 +267,8 @@ class StatusPoller:
                 at the head of the queue.
         """
         now = clock.now()
-        new: dict[tuple[str, str, str], list[Watch]] = {}
-        stuck: dict[str, list[Watch]] = {}
+        new: dict[tuple[str, str, str], list[TrackedJob]] = {}
+        stuck: dict[str, list[TrackedJob]] = {}
         for watch, detail in details.items():
             if detail is None or not detail.is_blocked:
                 watch.blocked_since = None
@@ -294,7 +294,7 @@ class StatusPoller:
         for reason, found in stuck.items():
             await self._end(found, reason)
 
-    async def _end(self, watches: list[Watch], reason: str) -> None:
+    async def _end(self, watches: list[TrackedJob], reason: str) -> None:
         for watch in watches:
             watch.stuck = True
         try:
@@ -323,13 +323,13 @@ class StatusPoller:
             self._missing_at = clock.now() + self._shortest_s
         return len(asked)
 
-    def _take_missing(self) -> list[tuple[Watch, int]]:
+    def _take_missing(self) -> list[tuple[TrackedJob, int]]:
         """Return tasks for one request, an equal share for each job."""
         watches = list(self._missing)[: self._together]
         share = self._together // len(watches)
         return [(w, index) for w in watches for index in islice(self._missing[w], share)]
 
-    def _tell(self, watch: Watch, index: int, detail: JobDetail | None) -> bool:
+    def _tell(self, watch: TrackedJob, index: int, detail: JobDetail | None) -> bool:
         """Notify the callers of a finished task; return False if its end is not known yet."""
         if index not in watch.waiting:
             return False
@@ -351,13 +351,13 @@ class StatusPoller:
         return is_over
 
 
-def _telling(watch: Watch, head: JobDetail | None) -> JobDetail | None:
+def _telling(watch: TrackedJob, head: JobDetail | None) -> JobDetail | None:
     """Return what says whether a job can be started: itself, or of an array the next child."""
     whole = watch.detail
     return whole if watch.job.size == 1 or (whole and whole.is_blocked) else head
 
 
-def _head(watch: Watch) -> str:
+def _head(watch: TrackedJob) -> str:
     """Return the ID of the array's child that Batch may be unable to place, or an empty string.
 
     Of an array as a whole Batch says but that it is pending. A reason is given to the job at the

@@ -242,7 +242,7 @@ class Terminations:
             self._note_answered(job_ids)  # whoever waits is told
             raise
         self._note_answered(job_ids)
-        self._tracker.hurry(job_ids)
+        self._tracker.poll_soon(job_ids)
         return refused
 
     async def _mark(self, job_ids: Iterable[str], reason: str) -> None:

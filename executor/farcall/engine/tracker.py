@@ -15,7 +15,14 @@ from farcall.engine.attempt_reporter import AttemptReporter
 from farcall.engine.outcome_poller import OutcomePoller
 from farcall.engine.packer import Batcher
 from farcall.engine.status_poller import StatusPoller
-from farcall.engine.watch import ClosedError, Ended, IsFull, OnArrival, Trouble, Watch
+from farcall.engine.tracked_job import (
+    ClosedError,
+    Ended,
+    IsFull,
+    OnCompletion,
+    TrackedJob,
+    Trouble,
+)
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.model.submission import CommandSubmission, Submission
@@ -41,7 +48,7 @@ class Tracker:
         self._backend = backend
         self._timing = timing
         self._stores = stores
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, TrackedJob] = {}
         self._outcome_pollers: dict[tuple[str, str], OutcomePoller] = {}
         self._reporter = AttemptReporter(backend, stores)
         self.trouble = Trouble()
@@ -59,7 +66,7 @@ class Tracker:
         job: Submission | CommandSubmission,
         indexes: Iterable[int],
         settings: Settings,
-        tell: OnArrival,
+        tell: OnCompletion,
         is_full: IsFull | None = None,
     ) -> None:
         """Track tasks of a job until they have finished.
@@ -80,7 +87,7 @@ class Tracker:
             return
         watch = self._watches.get(job.job_id)
         if watch is None:
-            watch = Watch(job, settings, self._on_empty, is_full)
+            watch = TrackedJob(job, settings, self._on_empty, is_full)
             self._watches[job.job_id] = watch
         elif watch.full is not is_full:
             watch.full = None  # one of those who wait takes whatever comes
@@ -89,9 +96,9 @@ class Tracker:
             watch.waiting[index] = watch.waiting.get(index, ()) + told
         if watch.leaves_outcomes:
             self._outcome_poller(watch).add(watch)
-        self._status_poller.hurry(watch)
+        self._status_poller.poll_soon(watch)
 
-    def unwatch(self, job_id: str, tell: OnArrival) -> None:
+    def unwatch(self, job_id: str, tell: OnCompletion) -> None:
         """Stop tracking a job for one caller; the job continues.
 
         Args:
@@ -120,7 +127,7 @@ class Tracker:
         watch = self._watches.get(job_id)
         return None if watch is None else watch.detail
 
-    def hurry(self, job_ids: Iterable[str]) -> None:
+    def poll_soon(self, job_ids: Iterable[str]) -> None:
         """Poll jobs soon, because a change is expected.
 
         Args:
@@ -130,7 +137,7 @@ class Tracker:
             watch = self._watches.get(job_id)
             if watch is not None:
                 self._look_soon(watch)
-                self._status_poller.hurry(watch)
+                self._status_poller.poll_soon(watch)
 
     async def detail(self, job_id: str) -> JobDetail | None:
         """Return Batch's current description of a job; concurrent callers share one request.
@@ -150,7 +157,7 @@ class Tracker:
         for watch in list(self._watches.values()):
             watch.give_up(_closed())
 
-    def _outcome_poller(self, watch: Watch) -> OutcomePoller:
+    def _outcome_poller(self, watch: TrackedJob) -> OutcomePoller:
         where = watch.submission.where
         place = (where.bucket, where.root)
         if place not in self._outcome_pollers:
@@ -160,14 +167,14 @@ class Tracker:
             )
         return self._outcome_pollers[place]
 
-    def _look_soon(self, watch: Watch) -> None:
+    def _look_soon(self, watch: TrackedJob) -> None:
         if watch.leaves_outcomes:
-            self._outcome_poller(watch).hurry(watch)
+            self._outcome_poller(watch).poll_soon(watch)
             return
         for index, detail in list(watch.ended.items()):
             watch.deliver(index, Ended(detail))
 
-    def _forget(self, watch: Watch) -> None:
+    def _forget(self, watch: TrackedJob) -> None:
         del self._watches[watch.job.job_id]
         if watch.leaves_outcomes:
             self._outcome_poller(watch).forget(watch)

@@ -262,11 +262,11 @@ class Wholes:
             if not parts.is_heard:
                 self._open.pop(job_id, None)
 
-    def hurry(self, job_ids: Iterable[str]) -> None:
+    def poll_soon(self, job_ids: Iterable[str]) -> None:
         """Look again soon at those of some jobs that are open."""
         for job_id in job_ids:
             if job_id in self._open:
-                self._open[job_id].hurry()
+                self._open[job_id].poll_soon()
 
 
 def _parts_of(account: Account, whole: JobDetail) -> Parts:

@@ -156,7 +156,7 @@ class Site:
         self._account = Account(settings)
         self.jobs = Jobs(self._account, self.queues, options.span, everybody=options.everybody)
         self.wholes = Wholes(self._account)
-        self.jobs.on_change = self.wholes.hurry
+        self.jobs.on_change = self.wholes.poll_soon
         self.stopping = asyncio.Event()
 
     async def close(self) -> None:
@@ -321,8 +321,8 @@ class Site:
         return done
 
     def _look_again(self, job_ids: Iterable[str]) -> None:
-        self.jobs.hurry()
-        self.wholes.hurry(job_id.partition(":")[0] for job_id in job_ids)
+        self.jobs.poll_soon()
+        self.wholes.poll_soon(job_id.partition(":")[0] for job_id in job_ids)
 
 
 async def _events(

@@ -94,7 +94,7 @@ class Watcher(abc.ABC, Generic[K]):
         feed: Feed[K] = Feed(wants)
         feed.note(self.keys())
         self._feeds.add(feed)
-        self.hurry()
+        self.poll_soon()
         if self._running is None:
             self._running = asyncio.ensure_future(self._run())
         try:
@@ -110,7 +110,7 @@ class Watcher(abc.ABC, Generic[K]):
         """Whether somebody listens."""
         return bool(self._feeds)
 
-    def hurry(self) -> None:
+    def poll_soon(self) -> None:
         """Look again soon."""
         self._hurried.set()
 

@@ -16,7 +16,7 @@ from farcall.client import call_reader
 from farcall.client import sweep as module
 from farcall.client.progress import Counts
 from farcall.engine.delivered import Delivered
-from farcall.engine.watch import Ended, Trouble, UnseenError
+from farcall.engine.tracked_job import Ended, Trouble, UnseenError
 from farcall.model.errors import (
     FarcallError,
     ServiceError,

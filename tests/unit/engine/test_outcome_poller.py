@@ -324,6 +324,6 @@ async def test_what_is_announced_all_the_time_is_not_looked_for_all_the_time(wor
     world.watch("j")
     before = len(world.inbox.requests)
     for _ in range(1000):
-        world.tracker.hurry(["j"])
+        world.tracker.poll_soon(["j"])
         await asyncio.sleep(0.01)
     assert len(world.inbox.requests) - before <= 10 * 4

@@ -12,7 +12,7 @@ from farcall import Settings
 from farcall.engine import run as module
 from farcall.engine.delivered import Delivered
 from farcall.engine.run import State, TaskRun
-from farcall.engine.watch import UnseenError
+from farcall.engine.tracked_job import UnseenError
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission
 from farcall.payload.results import Result

@@ -30,7 +30,7 @@ class Looking:
     def submission(self, job_id):
         return self.known.get(job_id)
 
-    def hurry(self, job_ids):
+    def poll_soon(self, job_ids):
         self.told += job_ids
 
 

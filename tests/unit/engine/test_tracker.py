@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from farcall.backends.batch.endings import verdict
-from farcall.engine.watch import ClosedError, Ended, is_unseen
+from farcall.engine.tracked_job import ClosedError, Ended, is_unseen
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import FarcallError, JobStuckError, ServiceError, SettingsError
 from farcall.model.jobs import JobStatus
@@ -61,7 +61,7 @@ async def test_the_tracker_rests_when_nobody_waits_and_begins_again(world):
     world.watch("j")
     await asyncio.sleep(1004)
     world.store("j")
-    world.tracker.hurry(["j"])
+    world.tracker.poll_soon(["j"])
     await world.until(1, at_most_s=1)
     await asyncio.sleep(1)
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -488,7 +488,7 @@ async def test_closing_ends_the_looking_though_news_come_in_the_same_moment(size
     world.jobs.set("j", "RUNNING", summary={"RUNNING": size})
     world.watch("j", size)
     await asyncio.sleep(1000)  # by now both pollers rest for long between two looks
-    world.tracker.hurry(["j"])
+    world.tracker.poll_soon(["j"])
     closing = asyncio.ensure_future(world.tracker.close())
     await asyncio.wait([closing], timeout=600)
     assert closing.done()

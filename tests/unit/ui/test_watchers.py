@@ -45,7 +45,7 @@ async def test_nobody_looks_on_where_news_come_as_the_last_listener_leaves(clock
     watcher = Counting(SimpleNamespace(trouble="", last_minute=0))
     with watcher.listen():
         await asyncio.sleep(15)
-        watcher.hurry()
+        watcher.poll_soon()
     looks = watcher.looks
     await asyncio.sleep(600)
     assert watcher.looks == looks

@@ -20,7 +20,7 @@ from farcall.backends.base import Backend, LogEvent, LogMissingError
 from farcall.engine.logs import gang
 from farcall.engine.logs.gang import Gang, NodeLog
 from farcall.engine.packer import Batcher
-from farcall.engine.watch import Patience, Trouble
+from farcall.engine.tracked_job import Patience, Trouble
 from farcall.model import clock
 from farcall.model.errors import FarcallError, JobLostError, ServiceError
 from farcall.model.jobs import JobDetail

@@ -47,13 +47,13 @@ class UnseenError(ServiceError):
     """Polling failed for too long; the job continues, and waiting again tracks it."""
 
 
-Arrival: TypeAlias = Arrived | Ended
-OnArrival: TypeAlias = Callable[[int, Arrival], None]
+Completion: TypeAlias = Arrived | Ended
+OnCompletion: TypeAlias = Callable[[int, Completion], None]
 IsFull: TypeAlias = Callable[[], bool]
 
 
 @dataclass(eq=False, slots=True)
-class Watch:
+class TrackedJob:
     """The tasks of one job that callers wait for. A client can have 10,000 of these objects.
 
     Attributes:
@@ -79,9 +79,9 @@ class Watch:
 
     job: Submission | CommandSubmission
     settings: Settings
-    on_empty: Callable[[Watch], None]
+    on_empty: Callable[[TrackedJob], None]
     full: IsFull | None = None
-    waiting: dict[int, tuple[OnArrival, ...]] = field(default_factory=dict)
+    waiting: dict[int, tuple[OnCompletion, ...]] = field(default_factory=dict)
     detail: JobDetail | None = None
     ended: dict[int, JobDetail | None] = field(default_factory=dict)
     news: float = 0.0
@@ -110,7 +110,7 @@ class Watch:
         """Whether too many known outcomes are waiting to be fetched."""
         return self.full is not None and self.full()
 
-    def deliver(self, index: int, arrival: Arrival) -> None:
+    def deliver(self, index: int, arrival: Completion) -> None:
         """Notify the callers that wait for a task."""
         self.ended.pop(index, None)
         told = self.waiting.pop(index, ())
@@ -124,7 +124,7 @@ class Watch:
         for index in list(self.waiting):
             self.deliver(index, Ended(None, error))
 
-    def leave(self, tell: OnArrival) -> None:
+    def leave(self, tell: OnCompletion) -> None:
         """Remove one caller."""
         for index, told in list(self.waiting.items()):
             left = tuple(other for other in told if other is not tell)
@@ -240,7 +240,7 @@ class Patience:
         self._trouble.note(self, error, left_s)
         return True
 
-    def endure(self, error: Exception, watches: Mapping[str, Watch]) -> None:
+    def endure(self, error: Exception, watches: Mapping[str, TrackedJob]) -> None:
         """Note a failure; where it would last forever, tell those who wait.
 
         Args:

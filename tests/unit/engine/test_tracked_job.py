@@ -7,7 +7,7 @@ import math
 import pytest
 
 from farcall import Settings
-from farcall.engine.watch import Ended, Patience, Trouble, UnseenError, Watch, is_unseen
+from farcall.engine.tracked_job import Ended, Patience, TrackedJob, Trouble, UnseenError, is_unseen
 from farcall.model import clock as model_clock
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -41,7 +41,7 @@ def make(empty):
     def watch(size=1, job_id="6f1c"):
         where = Location("bucket", "farcall/v1/mary-1", "bundle")
         submission = Submission(job_id, "simulate", where, b"key", size)
-        return Watch(submission, Settings(), empty.append)
+        return TrackedJob(submission, Settings(), empty.append)
 
     return watch
 
