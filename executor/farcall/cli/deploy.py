@@ -15,9 +15,9 @@ from farcall.aws.clients import Aws
 from farcall.cli import options_file, stacks
 from farcall.cli.common import seconds
 from farcall.cli.printing import hand_out, say
-from farcall.deploy import contents, gives, parameters, stack
+from farcall.deploy import contents, parameters, stack, stack_options
 from farcall.deploy import parameters as wanted
-from farcall.deploy.asking import ask
+from farcall.deploy.aws_calls import ask
 from farcall.deploy.parameters import KINDS, Wanted
 from farcall.deploy.stack import Stack, State
 from farcall.model.errors import FarcallError, ServiceError
@@ -308,9 +308,9 @@ def deploy(
             stacks.confirm("Shall it be so?", refused="nothing was made")
         state, is_changed, used = asyncio.run(_put(settings, name, plan))
     say(f"stack {name} {'is there' if is_changed else 'is as it was'}")
-    kind = gives.main_kind(state, wanted.compute, there)
+    kind = stack_options.main_kind(state, wanted.compute, there)
     is_public = plan.network.is_public
-    values = gives.options(state, used, kind=kind, is_public=is_public, there=there)
+    values = stack_options.options(state, used, kind=kind, is_public=is_public, there=there)
     options_file.put(path, before, values)
     if plan.covalent is not None:
         _write_covalent(plan.covalent, state, used, kind, is_public=is_public)
@@ -368,7 +368,7 @@ async def _lost(access: Any, state: State | None, after: Mapping[str, str]) -> l
         return []
     kept = parameters.compute(after)
     lines = []
-    for kind, queue in gives.queues(state).items():
+    for kind, queue in stack_options.queues(state).items():
         if kind not in kept:
             jobs = await contents.unfinished(access, [queue])
             ended = f", which ends {named(jobs)}" if jobs else ""
@@ -425,7 +425,7 @@ async def _put(settings: Settings, name: str, plan: _Plan) -> tuple[State, bool,
 def _write_covalent(path: Path, state: State, region: str, kind: str, *, is_public: bool) -> None:
     before = options_file.text_of(path)
     there = stacks.options_of(path, before)
-    values = gives.options(state, region, kind=kind, is_public=is_public, there=there)
+    values = stack_options.options(state, region, kind=kind, is_public=is_public, there=there)
     after = options_file.foreign(before, values)
     if after == before:
         say(f"{path} is as it was")
@@ -436,7 +436,7 @@ def _write_covalent(path: Path, state: State, region: str, kind: str, *, is_publ
 
 def _tell_more(state: State, kind: str, values: Mapping[str, Any]) -> None:
     """Say how the other queues are used, and what to type next."""
-    for other, queue in gives.queues(state).items():
+    for other, queue in stack_options.queues(state).items():
         if other != kind:
             more = ""
             is_fargate = other not in parameters.INSTANCES

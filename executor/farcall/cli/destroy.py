@@ -11,7 +11,7 @@ import click
 
 from farcall.cli import options_file, stacks
 from farcall.cli.printing import say
-from farcall.deploy import contents, gives
+from farcall.deploy import contents, stack_options
 from farcall.deploy.contents import Bucket
 from farcall.deploy.parameters import KINDS
 from farcall.deploy.stack import Stack, State
@@ -156,7 +156,7 @@ def _naming(path: Path, name: str, region: str) -> dict[Path, list[str]]:
     for file in (path, stacks.covalent_file()):
         if file is not None and file.is_file():
             there = stacks.options_of(file, options_file.text_of(file))
-            names = gives.of_stack(name, region, there)
+            names = stack_options.of_stack(name, region, there)
             if names:
                 found[file] = names
     return found

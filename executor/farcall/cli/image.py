@@ -23,7 +23,7 @@ from farcall import deploy
 from farcall.aws.clients import Aws
 from farcall.cli import docker, options_file, stacks
 from farcall.cli.printing import say
-from farcall.deploy.asking import ask
+from farcall.deploy.aws_calls import ask
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line

@@ -24,7 +24,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from farcall.cli import references, sheets, tables
+from farcall.cli import job_detail_view, references, tables
 from farcall.cli.common import moment, opened, print_json
 from farcall.cli.printing import say
 from farcall.client.console import Console
@@ -454,7 +454,7 @@ def describe_job(reference: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json(said)
     else:
-        sheets.show(entry, said)
+        job_detail_view.show(entry, said)
 
 
 async def _overview(reference: str | None) -> tuple[Entry, dict[str, object]]:

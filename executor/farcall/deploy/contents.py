@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farcall.aws.clients import Aws
-from farcall.deploy.asking import ask
+from farcall.deploy.aws_calls import ask
 from farcall.model.errors import FarcallError, ServiceError
 
 TAG = "farcall:stack"

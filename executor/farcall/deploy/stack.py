@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from farcall.aws.clients import Aws
-from farcall.deploy.asking import POLICY, ask
+from farcall.deploy.aws_calls import POLICY, ask
 from farcall.model.errors import FarcallError, ServiceError
 
 _FIRST_POLL_S, _LAST_POLL_S, _SLOWER = 0.25, 3.0, 1.3

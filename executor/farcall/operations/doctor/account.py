@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from farcall.aws import clients, endpoints, refusals
 from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, OK, WARNING, Finding, Waiting, told
-from farcall.deploy import gives
-from farcall.deploy.asking import ask
+from farcall.deploy import stack_options
+from farcall.deploy.aws_calls import ask
 from farcall.deploy.contents import TAG
 from farcall.deploy.stack import Stack
 from farcall.model.clock import within
@@ -134,7 +134,7 @@ async def examine(access: Aws, settings: Settings) -> list[Finding]:
         return [Finding(_CHECK, verdict, f"{text}: {state.reason or 'no reason is given'}", again)]
     others = [
         f"{option} is {getattr(settings, option)}, and the stack's {value}"
-        for option, value in gives.names(state).items()
+        for option, value in stack_options.names(state).items()
         if not f"/{getattr(settings, option)}".endswith(f"/{value}")  # a role may be an ARN
     ]
     if others:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farcall.deploy import gives
+from farcall.deploy import stack_options
 from farcall.deploy.parameters import Wanted, merged
 from farcall.deploy.stack import State
 from farcall.model.settings import Settings
@@ -23,7 +23,7 @@ def stack(prefix="farcall", **asked):
 
 
 def given(state, kind, there, *, is_public=True):
-    return gives.options(state, "eu-west-1", kind=kind, is_public=is_public, there=there)
+    return stack_options.options(state, "eu-west-1", kind=kind, is_public=is_public, there=there)
 
 
 def test_options_name_what_the_stack_has_and_are_taken_back_by_its_name():
@@ -37,9 +37,9 @@ def test_options_name_what_the_stack_has_and_are_taken_back_by_its_name():
         "batch_job_log_group_name": "/farcall/farcall",
         "packages": "auto",
     }
-    assert set(gives.of_stack("farcall", "eu-west-1", {**found, "vcpu": 4})) == set(found)
-    assert gives.of_stack("farcall", "eu-west-2", found) == []
-    assert gives.of_stack("other", "eu-west-1", {**found, "region": "eu-west-1"}) == []
+    assert set(stack_options.of_stack("farcall", "eu-west-1", {**found, "vcpu": 4})) == set(found)
+    assert stack_options.of_stack("farcall", "eu-west-2", found) == []
+    assert stack_options.of_stack("other", "eu-west-1", {**found, "region": "eu-west-1"}) == []
 
 
 def test_on_fargate_jobs_are_told_so_and_what_else_is_said_of_them_stays():
@@ -69,16 +69,16 @@ def test_without_public_addresses_jobs_ask_for_none():
     extra = given(stack(), "fargate", {}, is_public=False)["job_definition_extra"]
     assert "DISABLED" == extra["containerProperties"]["networkConfiguration"]["assignPublicIp"]
     there = {"queue": "farcall-fargate", "job_definition_extra": extra}
-    assert "job_definition_extra" in gives.of_stack("farcall", "eu-west-1", there)
+    assert "job_definition_extra" in stack_options.of_stack("farcall", "eu-west-1", there)
     there["job_definition_extra"] = {**extra, "schedulingPriority": 1}
-    assert "job_definition_extra" not in gives.of_stack("farcall", "eu-west-1", there)
+    assert "job_definition_extra" not in stack_options.of_stack("farcall", "eu-west-1", there)
 
 
 def test_who_has_packages_of_their_own_or_an_image_keeps_them():
     assert "packages" not in given(stack(), "spot", {"packages": ["numpy"]})
     assert "packages" not in given(stack(), "spot", {"image": "mine"})
     there = {"queue": "farcall-spot", "packages": ["numpy"]}
-    assert ["queue"] == gives.of_stack("farcall", "eu-west-1", there)
+    assert ["queue"] == stack_options.of_stack("farcall", "eu-west-1", there)
 
 
 def test_the_prefix_is_written_where_it_is_another():
@@ -90,6 +90,6 @@ def test_the_prefix_is_written_where_it_is_another():
 
 def test_jobs_go_to_the_first_queue_asked_for_or_to_the_one_they_went_to():
     state = stack()
-    assert "fargate" == gives.main_kind(state, ("fargate", "spot"), {})
-    assert "fargate" == gives.main_kind(state, (), {"queue": "farcall-fargate"})
-    assert "spot" == gives.main_kind(state, (), {"queue": "another"})
+    assert "fargate" == stack_options.main_kind(state, ("fargate", "spot"), {})
+    assert "fargate" == stack_options.main_kind(state, (), {"queue": "farcall-fargate"})
+    assert "spot" == stack_options.main_kind(state, (), {"queue": "another"})
