@@ -93,13 +93,16 @@ async def test_a_workflow_is_ended_after_a_question(make_executor, cancel, tmp_p
 
         done = await cancel(*which)
         assert 2 == done.returncode
-        assert "2 jobs would have been" in done.stderr
-        assert "--yes ends them" in done.stderr
+        assert "2 jobs need a confirmation" in done.stderr
+        assert "--yes cancels them" in done.stderr
+        for named in (which, [job.id for job in jobs]):
+            done = await cancel(*named, "--dry-run")
+            assert (0, 2) == (done.returncode, done.stdout.count("RUNNING")), done.stderr
         command = [FARCALL, "cancel", *which]
         shown = await asyncio.to_thread(terminal.run, command, answer="n\n")
         assert 1 == shown.returncode
-        assert "End 2 jobs?" in shown.text
-        assert "nothing was ended" in shown.text
+        assert "Cancel 2 jobs?" in shown.text
+        assert "nothing was cancelled" in shown.text
         for job in jobs:
             assert short(job.id) in shown.text
             assert "RUNNING" == (await job.status()).value

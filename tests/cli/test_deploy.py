@@ -255,7 +255,7 @@ async def test_jobs_that_have_not_ended_are_named_and_end(account, farcall_comma
     refused = await farcall_command("destroy")
     assert 2 == refused.returncode
     assert "with it end 1 job (sleep" in refused.stdout
-    assert "nothing was deleted: nobody can be asked here" in refused.stderr
+    assert "nothing was deleted: stdin is not a terminal" in refused.stderr
     done = await farcall_command("destroy", "--yes", "--empty-bucket")
     assert (0, {}) == (done.returncode, account.aws.resources()), done.stderr
     job_id = started.stdout.strip()
@@ -287,10 +287,12 @@ async def test_a_queue_that_goes_names_its_jobs(account, farcall_command, tmp_pa
 
 def test_it_asks(account, commands):
     shown = commands.run_on_terminal("deploy", answer="n\n")
-    assert "Shall it be so?" in shown.text
-    assert "nothing was made" in shown.text
+    assert "Proceed?" in shown.text
+    assert "nothing was created" in shown.text
+    assert commands.run("deploy", "--dry-run").stdout in shown.text.replace("\r", "")
     assert account.aws.resources() == {}
     assert 0 == commands.run("deploy", "--yes").returncode
+    assert "Queue" in commands.run("destroy", "--dry-run").stdout
     assert 2 == commands.run("destroy").returncode
     shown = commands.run_on_terminal("destroy", answer="n\n")
     assert "nothing was deleted" in shown.text

@@ -280,7 +280,7 @@ async def test_a_repository_is_made_once_and_the_file_keeps_the_rest(
 async def test_nothing_is_made_unasked(account, docker, farcall_command, tmp_path):
     done = await farcall_command("image", "push")
     assert 2 == done.returncode
-    assert "nothing was made or pushed" in done.stderr
+    assert "nothing was built or pushed" in done.stderr
     assert ([], [], {}) == (account.repositories(), docker.told("push"), options(tmp_path))
 
 

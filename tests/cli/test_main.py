@@ -19,6 +19,8 @@ def test_it_tells_its_version_and_what_it_can_do() -> None:
     told = run_installed("--help").stdout
     for command in ("local", "demo", "wait", "result", "recover"):
         assert command in told
+    assert told == run_installed("help").stdout
+    assert run_installed("help", "wait").stdout == run_installed("wait", "--help").stdout
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,11 @@ def test_warnings_of_botocore_such_as_of_a_login_that_expired_are_left_to_its_er
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "of our own\n")
+
+
+@pytest.mark.parametrize("name", ["profile", "region"])
+def test_option_before_the_command_is_used(name):
+    value = "no-such-profile" if name == "profile" else "no such region"
+    done = run_installed(f"--{name}", value, "list")
+    assert done.returncode != 0
+    assert value in done.stderr

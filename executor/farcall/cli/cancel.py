@@ -52,6 +52,7 @@ _CODES = {
     show_default=True,
     help="Reason stored with the job.",
 )
+@click.option("--dry-run", is_flag=True, help="Print the jobs that would be cancelled, and exit.")
 @click.option("-y", "--yes", is_flag=True, help="Cancel without a prompt.")
 @click.option(
     "--covalent",
@@ -70,6 +71,7 @@ def cancel_jobs(
     address: str | None,
     *,
     all_users: bool,
+    dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -91,8 +93,14 @@ def cancel_jobs(
         raise click.UsageError("name either jobs (JOB...), or --workflow or --run")
     whose = chosen_user(user, all_users=all_users, run=None)
     server = _server(address)
+    if dry_run and job_ids:
+        _show(*asyncio.run(_named(queues, job_ids, whose)))
+        return
     if whole:
         entries, idle = asyncio.run(_find(queues, Query(whose, workflow, run), server))
+        if dry_run:
+            _show(entries, idle)
+            return
         if not yes and (idle or cancel.unfinished(entries)):
             _ask(entries, idle)  # with no event loop around it, which would take Ctrl-C for itself
         found = asyncio.run(_cancel_all(entries, reason, server))
@@ -133,6 +141,23 @@ async def _cancel(
     return done + [Cancelled(name, "unknown", text) for name, text in missing.items()]
 
 
+async def _named(
+    queues: Sequence[str], named: Sequence[str], user: str | None
+) -> tuple[list[Entry], list[str]]:
+    """Return the jobs with these names or IDs.
+
+    Raises:
+        UnknownError: One of them is unknown, or was not submitted by farcall.
+    """
+    settings, session = await opened()
+    finder = Finder(session.backend, _where(queues, settings), user)
+    job_ids, missing = await references.found(finder, named, to_end=True)
+    for text in missing.values():
+        raise UnknownError(text)
+    found = await Catalog(session.backend).describe(each.partition("#")[0] for each in job_ids)
+    return [entry for entry in found.values() if entry is not None], []
+
+
 def _where(queues: Sequence[str], settings: Settings) -> list[str]:
     return list(dict.fromkeys(queues)) or [settings.queue]
 
@@ -148,7 +173,7 @@ async def _find(
         raise _unknown(query, where)
     idle = await cancel.idle(entries, covalent)
     if not idle and not cancel.unfinished(entries):
-        say(f"nothing to end: each of its {len(entries)} jobs has ended", err=True)
+        say(f"nothing to cancel: all {len(entries)} jobs have finished", err=True)
     return entries, idle
 
 
@@ -160,22 +185,28 @@ async def _cancel_all(
 
 
 def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:
-    """Show what will be ended, and go on only if that is wanted."""
+    """Show the jobs, and prompt before they are cancelled."""
+    _show(entries, idle, err=True)
     left = cancel.unfinished(entries)
-    if left:
-        tables.show(left, err=True)
-    for dispatch in idle:
-        say(f"dispatch {dispatch}, which goes on without a job at the moment", err=True)
     jobs = counted(len(left), "job")
     dispatches = counted(len(idle), "dispatch", "es")
     many = " and ".join([jobs] * bool(left) + [dispatches] * bool(idle))
     if not sys.stdin.isatty():
         raise click.UsageError(
-            f"nothing was ended: {many} would have been, and nobody can be asked here; --yes ends "
-            "them"
+            f"nothing was cancelled: {many} need a confirmation, and stdin is not a terminal; "
+            "--yes cancels them"
         )
-    if not click.confirm(f"End {many}?", err=True):
-        raise FarcallError("nothing was ended")
+    if not click.confirm(f"Cancel {many}?", err=True):
+        raise FarcallError("nothing was cancelled")
+
+
+def _show(entries: Sequence[Entry], idle: Sequence[str], *, err: bool = False) -> None:
+    """Print the unfinished jobs, and the dispatches that have none at the moment."""
+    left = cancel.unfinished(entries)
+    if left:
+        tables.show(left, err=err)
+    for dispatch in idle:
+        say(f"dispatch {dispatch}, which has no job at the moment", err=err)
 
 
 def _unknown(query: Query, queues: Sequence[str]) -> UnknownError:

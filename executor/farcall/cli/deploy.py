@@ -245,6 +245,7 @@ class _Plan:
 @click.option(
     "--template", "is_template", is_flag=True, help="Print the CloudFormation template and exit."
 )
+@click.option("--dry-run", is_flag=True, help="Print what would be created, and exit.")
 @click.option("-y", "--yes", is_flag=True, help="Deploy without a prompt.")
 def deploy(
     compute: tuple[str, ...],
@@ -263,6 +264,7 @@ def deploy(
     covalent: bool | None,
     *,
     is_template: bool,
+    dry_run: bool,
     yes: bool,
 ) -> None:
     """Create the AWS resources that jobs need.
@@ -304,8 +306,10 @@ def deploy(
         )
         for line in plan.lines:
             say(line)
+        if dry_run:
+            return
         if not yes:
-            stacks.confirm("Shall it be so?", refused="nothing was made")
+            stacks.confirm("Proceed?", refused="nothing was created")
         state, is_changed, used = asyncio.run(_put(settings, name, plan))
     say(f"stack {name} {'is there' if is_changed else 'is as it was'}")
     kind = stack_options.main_kind(state, wanted.compute, there)

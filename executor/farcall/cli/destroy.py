@@ -53,9 +53,16 @@ class _Found:
 @stacks.stack_region
 @stacks.stack_name
 @stacks.options_path
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and exit.")
 @click.option("-y", "--yes", is_flag=True, help="Delete without a prompt.")
 def destroy(
-    region: str | None, name: str, path: Path | None, *, empty_bucket: bool, yes: bool
+    region: str | None,
+    name: str,
+    path: Path | None,
+    *,
+    empty_bucket: bool,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
     """Delete what `farcall deploy` created.
 
@@ -76,8 +83,10 @@ def destroy(
                 say(f"{file} still names it: {', '.join(names)}")
             return
         _show(name, found, gone, kept)
+        if dry_run:
+            return
         if not yes:
-            stacks.confirm("Delete it?", refused="nothing was deleted")
+            stacks.confirm("Proceed?", refused="nothing was deleted")
         asyncio.run(_delete(settings, name, found, gone))
     say(f"stack {name} is deleted")
     for bucket in kept:

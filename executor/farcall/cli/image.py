@@ -330,7 +330,7 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     say(f"written is {path}: {option}")
     if not place.has_repository:
         if not yes:
-            stacks.confirm("Shall it be so?", refused="nothing was made or pushed")
+            stacks.confirm("Proceed?", refused="nothing was built or pushed")
         asyncio.run(_create(settings, repository))
     docker.tag_image(program, tag, name)
     with docker.signed_in(place.registry.host, place.registry.token) as variables:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import logging
+import os
 import sys
 from typing import Any, NamedTuple
 
@@ -91,7 +92,14 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is called; of a misspelt one say what was probably meant."""
+        """Find the command; an error for a misspelled one suggests similar names."""
+        if args[0] == "help":  # farcall help COMMAND is farcall COMMAND --help
+            if len(args) == 1:
+                from farcall.cli.printing import say
+
+                say(ctx.get_help())
+                ctx.exit()
+            args = [*args[1:], "--help"]
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             raise click.NoSuchCommand(name, possibilities=COMMANDS, ctx=ctx)
@@ -119,9 +127,23 @@ class Commands(click.Group):
 @click.group(
     cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=exit_codes.TABLE
 )
+@click.option("--profile", metavar="NAME", help="AWS profile, instead of the option profile.")
+@click.option("--region", metavar="NAME", help="AWS region, instead of the option region.")
+@click.option(
+    "--backend",
+    type=click.Choice(["batch", "kubernetes"]),
+    help="Platform, instead of the option backend.",
+)
 @click.version_option(__version__, prog_name="farcall")
-def cli() -> None:
-    """Run Python functions as AWS Batch jobs, as if the call were local."""
+def cli(**options: str | None) -> None:
+    """Run Python functions as AWS Batch jobs, as if the call were local.
+
+    farcall help COMMAND shows the help of a command.
+    """
+    for name, value in options.items():
+        if value is not None:
+            # The command's own options and processes that it starts use them, too.
+            os.environ[f"FARCALL_{name.upper()}"] = value
 
 
 def main() -> None:

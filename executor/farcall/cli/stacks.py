@@ -118,14 +118,18 @@ def options_of(path: Path, text: str) -> dict[str, Any]:
 
 
 def confirm(question: str, *, refused: str) -> None:
-    """Go on only if that is wanted.
+    """Prompt for a confirmation.
 
     Args:
-        question: What is asked.
-        refused: What is said where it is not, such as ``"nothing was made"``.
+        question: The prompt.
+        refused: Message without a confirmation, such as ``"nothing was created"``.
+
+    Raises:
+        click.UsageError: stdin is not a terminal.
+        FarcallError: The user declined.
     """
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{refused}: nobody can be asked here; --yes does it unasked")
+        raise click.UsageError(f"{refused}: stdin is not a terminal; --yes skips the prompt")
     if not click.confirm(question, err=True):
         raise FarcallError(refused)
 
