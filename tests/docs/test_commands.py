@@ -35,7 +35,7 @@ def commands(program):
 
 def problem(words):
     """Return what is wrong with a command of farcall's, None where nothing is."""
-    command, rest = cli, list(words)
+    command, rest = cli, [*words[1:], "--help"] if words[:1] == ["help"] else list(words)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         name = rest.pop(0)
         if name.isupper():  # stands for any
