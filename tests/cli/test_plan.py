@@ -77,6 +77,14 @@ async def test_nothing_is_sent_and_run_sends_just_that(
     assert bundle["ContentLength"] == planned["bundle"]["size_bytes"]
 
 
+async def test_resource_options_are_in_the_requests(farcall_command):
+    words = ["--gpus", 2, "--queue", "big", "--packages", "auto"]
+    done = await farcall_command("run", "--dry-run", "--offline", *words, "work:twice", 4)
+    submit = json.loads(done.stdout)["SubmitJob"]
+    assert submit["jobQueue"] == "big"
+    assert {"type": "GPU", "value": "2"} in submit["containerOverrides"]["resourceRequirements"]
+
+
 async def test_packages_that_would_travel_are_shown_and_not_sent(
     installed_command, aws, index, tmp_path: Path
 ) -> None:

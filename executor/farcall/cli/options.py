@@ -32,11 +32,18 @@ def called(command: F) -> F:
 
 
 def job_options(command: F) -> F:
-    """Add the options that say how a job is to be; `given` puts their values together."""
+    """Add the options of a new job; `given` reads their values."""
+    command = click.option("--workflow", metavar="NAME", help="Workflow name of the job.")(command)
+    return resource_options(command)
+
+
+def resource_options(command: F) -> F:
+    """Add the options that a new job and a retry have in common; `given` reads their values."""
     for decorate in (
-        click.option("--workflow", metavar="NAME", help="Workflow name of the job."),
+        click.option("--queue", metavar="NAME", help="Queue of the job."),
         click.option("--time-limit", metavar="TIME", help="Time limit of an attempt: 1h30m, 90s."),
         click.option("--memory", metavar="SIZE", help="Memory of the job: 4GiB, 512MiB."),
+        click.option("--gpus", "num_gpus", metavar="N", help="GPUs of the job."),
         click.option("--vcpu", metavar="N", help="vCPUs of the job."),
         click.option(
             "-o",

@@ -12,7 +12,7 @@ import click
 
 from farcall.cli import references
 from farcall.cli.common import opened, print_json
-from farcall.cli.options import given
+from farcall.cli.options import given, resource_options
 from farcall.cli.printing import say
 from farcall.engine.retry import Plan
 from farcall.engine.session import this_user
@@ -31,38 +31,26 @@ _RUN = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 @click.option(
     "--failed", is_flag=True, help="Only tasks that failed, not tasks that were cancelled."
 )
-@click.option("--time-limit", metavar="TIME", help="Time limit of an attempt: 1h30m, 90s.")
-@click.option("--memory", metavar="SIZE", help="Memory of the job: 4GiB, 512MiB.")
-@click.option("--vcpu", metavar="N", help="vCPUs of the job.")
-@click.option(
-    "-o",
-    "--option",
-    "assignments",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Change an option, such as memory=8, retry_attempts=3 or queue=big.",
-)
+@resource_options
 @click.option("--dry-run", is_flag=True, help="Print what would run, and exit.")
 @click.option("-y", "--yes", is_flag=True, help="Submit several jobs without a prompt.")
 @click.option("--json", "as_json", is_flag=True, help="Print the submitted jobs as JSON.")
 def retry_job(
     reference: str,
     assignments: tuple[str, ...],
-    time_limit: str | None,
-    memory: str | None,
-    vcpu: str | None,
     *,
     failed: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
+    **short: str | None,
 ) -> None:
     """Run the failed tasks of a job again, as a new job.
 
     \b
     Examples:
       farcall retry JOB                    # the failed and the cancelled tasks
-      farcall retry JOB:INDEX -o memory=8  # one array task, with more memory
+      farcall retry JOB:INDEX --memory 8   # one array task, with more memory
       farcall retry RUN --failed           # the failed tasks of all jobs of a run
 
     JOB is an ID, the beginning of an ID, or a name, which means the newest job of
@@ -71,7 +59,6 @@ def retry_job(
     all of them again. Tasks that an earlier retry has run are not included: retry
     that job. Covalent retries its electrons itself.
     """  # noqa: D301  # click's marker for preformatted lines
-    short = {"time_limit": time_limit, "memory": memory, "vcpu": vcpu}
     options = given(assignments, short)
     whole = _RUN.fullmatch(reference) is not None
     plans = asyncio.run(_look(reference, options, failed=failed, whole=whole))

@@ -36,6 +36,9 @@ _LOOK_S = (0.5, 5.0)
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @job_options
+@click.option(
+    "--packages", metavar="SOURCE", help="Packages to send: auto, local, or a requirements file."
+)
 @click.option("--detach", is_flag=True, help="Print the job's ID after submission, and exit.")
 @value_file
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
