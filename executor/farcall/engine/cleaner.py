@@ -1,7 +1,7 @@
-"""Garbage collector of the bucket: deletes what a task left there, once its owner has the value.
+"""Deletion of a task's objects after its result was collected.
 
-A bundle goes when the last of its tasks does: they are counted. Where a task went wrong nothing of
-it is deleted, so whoever looks into that finds all there was.
+A bundle is deleted with the last of its tasks. If a task failed, its objects are kept for
+diagnosis.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from farcall_runtime.contract import Location
 
 
 class Held:
-    """What is in the bucket for the sake of those who hold on to a job, on one event loop."""
+    """Objects that stay in the bucket while a handle on the loop can request them."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._held: dict[int, tuple[Store, list[str]]] = {}
 
     def hold(self, holder: object, store: Store, keys: list[str]) -> None:
-        """Keep objects until their holder is gone."""
+        """Keep objects until their holder is garbage-collected."""
         number = next(self._numbers)
         self._held[number] = store, keys
         loop = asyncio.get_running_loop()
         weakref.finalize(holder, _tell, weakref.ref(self), loop, number).atexit = False
 
     def let_go(self) -> None:
-        """Have all of them deleted."""
+        """Delete all retained objects."""
         for number in list(self._held):
             self._release(number)
 
@@ -48,7 +48,7 @@ class Held:
 
 
 def _tell(reference: weakref.ref[Held], loop: asyncio.AbstractEventLoop, number: int) -> None:
-    """Have objects deleted by the event loop: a holder may come to its end in any thread."""
+    """Notify the event loop, because a holder can be garbage-collected in any thread."""
     held = reference()
     if held is not None:
         with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the session
@@ -56,17 +56,17 @@ def _tell(reference: weakref.ref[Held], loop: asyncio.AbstractEventLoop, number:
 
 
 _MOST_MEMORY_BYTES = 2**50
-"""A pebibyte: more than any machine has."""
+"""One pebibyte: larger than any machine's memory."""
 
 
 class Cleaner:
     """Deletes the objects of tasks that were submitted in one session.
 
     Args:
-        stores: The buckets.
-        timing: How many bundles are counted.
-        on_deleted: Is told of a bundle that is of no more use.
-        on_failed: Is told of a bundle of which a task failed, for each of these.
+        stores: Buckets.
+        timing: Maximum number of bundles that are counted.
+        on_deleted: Called with the location of each deleted bundle.
+        on_failed: Called with a bundle's location for each of its tasks that failed.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Cleaner:
         self._left: dict[str, tuple[int, bool]] = {}  # by bundle: tasks, and whether all went well
 
     def note_submission(self, submission: Submission) -> None:
-        """Count the tasks of a job submitted here, to know when its bundle is of no more use."""
+        """Count the tasks of a submitted job, to delete its bundle with the last one."""
         self._left.setdefault(submission.where.bundle_key, (submission.size, True))
         if len(self._left) > self._timing.most_undelivered:
             del self._left[next(iter(self._left))]
@@ -99,18 +99,19 @@ class Cleaner:
         holder: object | None = None,
         peak_bytes: int = 0,
     ) -> None:
-        """Have the objects of a task deleted whose result its owner has, where all went well.
+        """Delete the objects of a collected task, if all of its calls succeeded.
 
-        Whoever is killed before finds them again; see `farcall.BatchExecutor.recover`.
+        If the process is killed before, `farcall.BatchExecutor.recover` finds the objects again.
 
         Args:
-            settings: The options it was made with.
-            submission: Its job.
-            index: Its number there.
-            spent: Keys of what is of no more use; see `farcall.engine.delivered.Delivered`.
-            output: Keys of output that may still be asked for.
-            holder: By whom: it stays as long as this lives and the session is open.
-            peak_bytes: The task's peak memory.
+            settings: Options of the job.
+            submission: The task's job.
+            index: Index of the task.
+            spent: Keys of objects to delete; see `farcall.engine.delivered.Delivered`.
+            output: Keys of output that can still be requested.
+            holder: Object that can request the output; it is kept while this object lives and the
+                session is open.
+            peak_bytes: Peak memory of the task.
         """
         bundle = submission.where.bundle_key
         store = self._stores.of(submission.where.bucket)
@@ -134,5 +135,5 @@ class Cleaner:
                     self._on_deleted(submission.where)
 
     def let_go(self) -> None:
-        """Have the output deleted that is still held."""
+        """Delete the output that is still retained."""
         self._held.let_go()

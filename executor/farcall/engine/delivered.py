@@ -1,4 +1,4 @@
-"""Delivered outcome: what came of a task, and which objects are of no more use to its owner."""
+"""Delivered outcomes: a task's results, output and usage, and objects to delete."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from farcall_runtime.contract import STDOUT
 
 @dataclass(frozen=True)
 class Usage:
-    """What a task used.
+    """Resources that a task used.
 
     Attributes:
         wall_s: Seconds from the container's start to the end of the function.
-        cpu_s: Seconds of CPU of the task's process and the processes it waited for.
-        peak_memory_bytes: The largest resident size of one of these processes.
-        memory_limit_bytes: The container's limit, or None where there is none.
+        cpu_s: CPU seconds of the task's process and of the child processes that it waited for.
+        peak_memory_bytes: Largest resident size of one of these processes.
+        memory_limit_bytes: The container's memory limit; None if it has none.
     """
 
     wall_s: float = 0.0
@@ -33,22 +33,22 @@ class Usage:
 
 @dataclass(frozen=True)
 class Delivered:
-    """What came of a task.
+    """Outcome of a task.
 
     Attributes:
-        results: One result for each of its calls.
-        stdout: What it wrote, or the end of it; see ``is_whole``.
-        stderr: The same of the other stream.
-        usage: What it used.
-        attempt: Number of the attempt that ended it, from 1; 0 if none began.
-        spent: Keys of objects that are of no more use; empty where something failed.
-        output: Keys of the output that were kept, which is of no more use as soon as nobody can
-            ask for it; empty where something failed.
-        is_whole: Whether all that it wrote is here.
-        written: What it wrote, as far as is known where it lies.
-        meta: What its outcome says; None where there is none.
-        others: Of a task on several nodes what came of it on those that are not the main one,
-            by index; the rest is the main one's. Those that left nothing are not among them.
+        results: One result per call.
+        stdout: The task's stdout, or its end; see ``is_whole``.
+        stderr: The task's stderr, or its end.
+        usage: Resources that the task used.
+        attempt: Number of the last attempt, from 1; 0 if none started.
+        spent: Keys of objects to delete; empty if a call failed.
+        output: Keys of stored output that is deleted when no caller can request it any more; empty
+            if a call failed.
+        is_whole: Whether ``stdout`` and ``stderr`` are complete.
+        written: Where the output is stored, if known.
+        meta: Metadata of the outcome; None if there is none.
+        others: For a multi-node task, the outcomes of the other nodes by index; the remaining
+            attributes are the main node's. Nodes without an outcome are missing.
     """
 
     results: list[Result] = field(repr=False)
@@ -65,7 +65,7 @@ class Delivered:
 
     @property
     def all_spent(self) -> list[str]:
-        """Keys of all its objects, for where nobody can ask for its output."""
+        """Keys of all objects, if no caller can request the output later."""
         return [*self.spent, *self.output] if self.output else self.spent
 
     def elsewhere(self) -> Written | None:
@@ -73,12 +73,12 @@ class Delivered:
         return None if self.is_whole or self.meta is None else self.written
 
     def text(self, stream: str) -> str:
-        """Return what it wrote to a stream, as far as that is here, as UTF-8."""
+        """Return a stream, as far as it was fetched, decoded as UTF-8."""
         whole = self.stdout if stream == STDOUT else self.stderr
         return whole.decode(errors="replace")
 
     def with_output(self, stdout: Bytes, stderr: Bytes) -> Delivered:
-        """Return the same with all that the task wrote, each call's part with its result."""
+        """Return a copy with the complete output, split among the results of the calls."""
         job = About("", "", stdout=stdout, stderr=stderr)
         if self.meta is not None and "results" in self.meta:
             found = results.shared(self.results, self.meta, job)

@@ -1,4 +1,4 @@
-"""Result fetcher: from an outcome in the bucket to a value, or to the error that says why not."""
+"""Result fetcher: turns an outcome into results, or into the error behind it."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _LAST_LINES = 200
 
 
 def about_job(backend: Backend, job: About, detail: JobDetail | None, attempts: int) -> About:
-    """Add to what an error says of a job the platform's words on its end.
+    """Add the platform's words about a job's end to the facts of an error.
 
     Args:
-        backend: Where the job ran.
-        job: Its ID and name.
-        detail: What the backend says of it, if that is known.
-        attempts: How many attempts there were.
+        backend: Platform that ran the job.
+        job: ID and name of the job.
+        detail: The platform's description of the job, if known.
+        attempts: Number of attempts.
     """
     reason, told, log_url = "", "", None
     if detail is not None:
@@ -64,7 +64,7 @@ def about_job(backend: Backend, job: About, detail: JobDetail | None, attempts: 
 
 
 async def last_lines(backend: Backend, detail: JobDetail) -> bytes:
-    """Return the end of the platform's own log; empty where there is none to be read."""
+    """Return the end of the platform's log; empty if the log cannot be read."""
     try:
         found = await backend.log(detail, detail.log_stream).last(_LAST_LINES)
     except FarcallError:
@@ -73,12 +73,12 @@ async def last_lines(backend: Backend, detail: JobDetail) -> bytes:
 
 
 async def of_command(backend: Backend, timing: Timing, detail: JobDetail) -> FarcallError:
-    """Say why a command job failed, with the last lines of its main node's log.
+    """Return the error of a failed command job, with the main node's last lines.
 
     Args:
-        backend: Where it ran.
-        timing: After how long the log shows what was written.
-        detail: The job, which has ended.
+        backend: Platform that ran the job.
+        timing: Delay after which the log is complete.
+        detail: The finished job.
     """
     if detail.log_stream and detail.stopped_at is not None:
         settled = detail.stopped_at + timedelta(seconds=timing.log_settle_s)
@@ -94,23 +94,23 @@ _PARALLEL = 32
 _MANY = 100  # tasks of one job
 
 Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, About], list[Result]]"
-"""Turns an outcome's description and value into results, given what errors say of the job."""
+"""Turns an outcome's metadata and value into results, given the job's facts for errors."""
 
 Room: TypeAlias = Callable[[int], Awaitable[None]]
-"""Waits until there is room for so many bytes more."""
+"""Waits until there is room for a number of further bytes."""
 
 
 async def no_bound(_more_bytes: int) -> None:
-    """Let everything be fetched at once."""
+    """Allow all fetches at once."""
 
 
 class _TakenError(Exception):
-    """What had arrived is there no more."""
+    """An object that was listed no longer exists."""
 
 
 @dataclass(slots=True)
 class _Task:
-    """A task whose end is known, and what its fetching is bound to; see `Fetcher.deliver`."""
+    """A finished task, and the limits of its fetch; see `Fetcher.deliver`."""
 
     store: Store
     submission: Submission
@@ -127,17 +127,17 @@ class _Task:
         return About(submission.id_of(index), name, platform=self.platform)
 
     def fail(self, error: FarcallError) -> Delivered:
-        """Say that none of its calls has a result because of this."""
+        """Return an outcome in which each call has this error."""
         return Delivered([Result(error=error)] * self.calls)
 
 
 class Output(enum.Enum):
-    """How much is fetched of what a task wrote, beside what its outcome has."""
+    """Part of a task's output that is fetched in addition to the part in its outcome."""
 
     NONE = enum.auto()
-    """Nothing; the end, for the error, where it failed."""
+    """Nothing; after a failure the end, for the error."""
     SMALL = enum.auto()
-    """All where that costs little, otherwise the same as `NONE`."""
+    """Complete output if it is small, otherwise like `NONE`."""
     WHOLE = enum.auto()
 
 
@@ -145,10 +145,10 @@ class Fetcher:
     """Fetches outcomes.
 
     Args:
-        backend: Where the jobs run, for the platform's own log.
-        stores: The buckets.
-        tracker: Asks for the description of a job.
-        threads: Where outcomes are verified and unpickled.
+        backend: Platform that runs the jobs, for its own log.
+        stores: Buckets.
+        tracker: Describes jobs.
+        threads: Threads in which outcomes are verified and unpickled.
     """
 
     def __init__(
@@ -177,23 +177,23 @@ class Fetcher:
         room: Room = no_bound,
         output: Output = Output.WHOLE,
     ) -> Delivered:
-        """Fetch what came of a task, and leave its objects where they are, for the `Cleaner`.
+        """Fetch the outcome of a task. Its objects stay in the bucket, for the `Cleaner`.
 
         Args:
             submission: The task's job.
-            index: Its number there.
-            arrival: What the tracker saw.
-            calls: Number of calls the task makes.
+            index: Index of the task.
+            arrival: The tracker's report of the end.
+            calls: Number of calls in the task.
             read: Turns an outcome into results.
-            folder_for: Tells where a value lies that is an object of its own, by its size.
-            room: Is waited for before anything is fetched but the object that arrived.
-            output: How much of what the task wrote is fetched with it.
+            folder_for: Returns the folder for a value that is an object of its own, by its size.
+            room: Waits before anything except the outcome is fetched.
+            output: Part of the task's output that is fetched.
 
         Returns:
             At least as many results as there are calls.
 
         Raises:
-            ServiceError: S3 refused.
+            ServiceError: S3 refused a request.
         """
         store = self._stores.of(submission.where.bucket)
         task = _Task(store, submission, index, calls, room, output, platform_of(self._backend))
@@ -219,14 +219,14 @@ class Fetcher:
             return task.fail(error)
 
     async def written(self, submission: Submission, index: int) -> Written | None:
-        """Return what an ended task wrote, and leave its outcome where it is.
+        """Return the stored output of a finished task; the outcome stays in the bucket.
 
         Returns:
-            None if there is no outcome (yet, or any more).
+            None if there is no outcome yet, or no longer.
 
         Raises:
-            IntegrityError: It is not what the container wrote.
-            ServiceError: S3 refused.
+            IntegrityError: The outcome is not what the container wrote.
+            ServiceError: S3 refused a request.
         """
         store, key = self._stores.of(submission.where.bucket), submission.where.outcome_key(index)
         try:
@@ -251,7 +251,7 @@ class Fetcher:
     async def _unpack(
         self, task: _Task, outcome: Outcome, read: Reader, folder_for: FolderFor
     ) -> Delivered:
-        """Read what came of a task; of one on several nodes, of which this is the main one's."""
+        """Read the outcome of a task; for a multi-node task, this is the main node's."""
         main = await self._unpack_one(task, outcome, read, folder_for)
         if task.submission.nodes == 1:
             return main
@@ -266,7 +266,7 @@ class Fetcher:
         *,
         main_decides: bool,
     ) -> Delivered:
-        """Add what came of a task on the other nodes."""
+        """Add the outcomes of the other nodes."""
         indexes = range(1, task.submission.nodes)
         fetched = await asyncio.gather(
             *(self._fetch_node(task, index, main.attempt) for index in indexes)
@@ -303,7 +303,7 @@ class Fetcher:
     async def _fetch_node(
         self, task: _Task, index: int, attempt: int
     ) -> Stored | envelope.EnvelopeError | None:
-        """Return another node's outcome, why it cannot be used, or None where there is none."""
+        """Return another node's outcome, the error that makes it unusable, or None."""
         key = task.submission.where.node_key(max(1, attempt), index)
         try:
             async with self._places:
@@ -387,10 +387,10 @@ class Fetcher:
         return data
 
     async def _complete(self, task: _Task, meta: dict[str, Any], out: Piece, err: Piece) -> About:
-        """Add what the job wrote; for an error, where there will be one, what Batch says, too.
+        """Add the output to the job's facts, and for an error also Batch's description.
 
-        Of many calls that raised Batch is not asked: it would take longer than the calls, and
-        knows of such an end but the place of the log.
+        If many calls raised, Batch is not called: that would take longer than the calls, and only
+        adds the location of the log.
         """
         job = task.about._replace(name=task.submission.name_of(task.index))
         if results.is_success(meta):
@@ -453,7 +453,7 @@ class Fetcher:
         return await self._with_others(task, main, read, folder_for, main_decides=True)
 
     async def _last_attempt(self, task: _Task, detail: JobDetail) -> Outcome | None:
-        """Return what the last attempt stored of itself when it was told to stop."""
+        """Return what the last attempt stored when it was stopped."""
         key = task.submission.attempt_key(task.index, max(1, detail.attempts))
         found = await outcomes.fetch(
             task.store, task.submission, key, threads=self._threads.executor
@@ -470,7 +470,7 @@ class Fetcher:
         return about.of(out.data, err.data, (out.left_out, err.left_out))
 
     async def _with_earlier(self, task: _Task, job: About, detail: JobDetail | None) -> About:
-        """Add how the attempts before the last one ended."""
+        """Add how the earlier attempts ended."""
         numbers = list(range(1, job.attempts))
         if not numbers:
             return job
@@ -485,7 +485,7 @@ class Fetcher:
 
 
 def _incomplete(about: About, main: Delivered) -> BaseException | None:
-    """Return the error of calls that have not ended on all nodes, as far as the main one tells."""
+    """Return the first error that the main node reports for an unfinished call."""
     first = next((each.error for each in main.results if each.error is not None), None)
     if first is not None or main.meta is None or results.is_success(main.meta):
         return first
@@ -493,7 +493,7 @@ def _incomplete(about: About, main: Delivered) -> BaseException | None:
 
 
 async def _read_output(task: _Task, written: Written, *, failed: bool) -> tuple[Piece, Piece]:
-    """Return as much of what a task wrote as is wanted, and of one that failed the end."""
+    """Return the wanted part of a task's output; for a failed task at least the end."""
     small = task.output is Output.SMALL and written.is_small
     if small or task.output is Output.WHOLE:
         return await written.whole(task.store)
@@ -501,14 +501,14 @@ async def _read_output(task: _Task, written: Written, *, failed: bool) -> tuple[
 
 
 def _bytes_beside(outcome: Outcome, output: Output) -> int:
-    """Return how many bytes of a task are fetched beside its outcome, at most."""
+    """Return the maximum number of bytes that are fetched in addition to the outcome."""
     meta = outcome.meta
     written = _bytes_written(meta, output, failed=not results.is_success(meta))
     return written + (int(meta["value"]["size"]) if "value" in meta else 0)
 
 
 def _bytes_written(said: Mapping[str, Any], output: Output, *, failed: bool) -> int:
-    """Return how many bytes of what a task wrote are fetched, at most."""
+    """Return the maximum number of bytes of output that are fetched."""
     beside = [int(said[stream]["stored"]) for stream in STREAMS]
     if output is not Output.WHOLE:
         most = logs.FETCHED_END_BYTES if failed else logs.SMALL_BYTES

@@ -1,7 +1,7 @@
-"""Pickling batcher: what many coroutines submit at once is pickled together, in one thread.
+"""Pickling of submitted calls, in batches and in threads.
 
-Ten thousand submissions of a moment would otherwise be ten thousand ways to a thread and back,
-and the same function pickled as often.
+Without batches, ten thousand simultaneous submissions would need ten thousand round trips to a
+thread and pickle the same function as often.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 
 class WorkerThreads:
-    """Threads that outlive `close` as long as somebody holds them.
+    """Thread pool of a session that stays open after `close` while it is in use.
 
     Attributes:
-        executor: For whoever asks for one.
+        executor: The pool.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class WorkerThreads:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the threads for as long as a block lasts."""
+        """Keep the threads open while the block runs."""
         self._holders += 1
         try:
             yield
@@ -57,7 +57,7 @@ class WorkerThreads:
             self._end()
 
     def close(self) -> None:
-        """End the threads, as soon as nobody holds them."""
+        """Stop the threads as soon as no block uses them."""
         self._is_closed = True
         self._end()
 
@@ -74,13 +74,13 @@ V = TypeVar("V")
 
 
 class Batcher(Generic[K, V]):
-    """Puts requests of one event loop together; one batch goes behind the other.
+    """Joins requests of one event loop into batches, which run one after another.
 
     Args:
-        answer: Answers some of them, each with its value or what it has to raise, in their
-            order; what it raises itself is the answer to all.
-        most: How many it is given at once; by default all.
-        wait_s: How long a batch waits for others before it begins.
+        answer: Returns a result or an exception per request, in their order. If it raises, all
+            requests of the batch fail with that exception.
+        most: Maximum size of a batch; None for no limit.
+        wait_s: Time in seconds that a batch waits for more requests before it starts.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Batcher(Generic[K, V]):
         self._answering: asyncio.Task[None] | None = None
 
     def ask(self, key: K) -> asyncio.Future[V]:
-        """Ask for something; equal keys share an answer.
+        """Add a request; equal keys share a result.
 
         Returns:
-            The answer. Cancelled before its batch begins it is not asked for; who shares it
-            shields it.
+            The result. If it is cancelled before its batch starts, the request is not made;
+            callers that share a result must shield it.
         """
         future = self._asked.get(key)
         if future is None or future.cancelled():
@@ -150,7 +150,8 @@ class Batcher(Generic[K, V]):
 
 
 _TOGETHER = 256
-"""Calls pickled in one go; those that wait for them go on together, which holds up the loop."""
+"""Maximum calls pickled in one batch. Their callers resume together, which blocks the event loop.
+"""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -200,14 +201,15 @@ class Packer:
         """Pickle a function and the arguments of the calls that one task makes.
 
         Raises:
-            TaskNotPicklableError: Something cannot be pickled; the message says what.
-            NoRoomError: There is no room in that folder.
+            TaskNotPicklableError: The function or an argument cannot be pickled; the message names
+                it.
+            NoRoomError: ``cache_dir`` has no room.
         """
         return await self._batcher.ask(call)
 
 
 def _pack_all(some: list[FunctionCall]) -> list[tuple[Packed, Packed] | Exception]:
-    """Pickle; what cannot be pickled has its error instead of its pickles."""
+    """Pickle a batch; an unpicklable call gets its error in place of its pickles."""
     functions: dict[tuple[int, str], Packed] = {}
     texts: dict[int, CallTexts] = {}
     digests = Digests()  # they came within a moment

@@ -1,4 +1,4 @@
-"""Session: all that is open for one account and bucket on one event loop, shared by executors."""
+"""Sessions: the open clients of an account on an event loop, shared by executors."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ from farcall_runtime.contract import ENV_JOB_ID, ENV_OWN_JOB_ID, Location, run_r
 _log = logging.getLogger("farcall")
 
 _LAST_TURNS = 100
-"""Turns of the event loop in which a cancel, or an answer, reaches whoever it is for: one for each
-task on the way there, however long they take."""
+"""Event loop iterations at shutdown, so that cancellations and responses reach their callers."""
 
 _LAST_REPORT_S = 0.05
 _COPIED_AT_ONCE = 2
@@ -75,36 +74,36 @@ _place_of = attrgetter("s3_bucket_name", "prefix", *_PLATFORM_OPTIONS)
 T = TypeVar("T")
 
 Opener: TypeAlias = Callable[[Settings], Awaitable[tuple[Access, Backend]]]
-"""Opens what a session works with."""
+"""Opens the clients of a session."""
 
 
 class Session:
     """Clients, tracker and submitters of one account on one event loop.
 
-    Sessions are found by `session_for`. A session closes its clients when its event loop ends
-    (`asyncio.run` cancels the task that waits for that) or when it is told to.
+    Sessions are found by `session_for`. A session closes its clients when its last block is left,
+    or when its event loop ends (`asyncio.run` cancels the task that waits for that).
 
     Attributes:
-        aws: The open clients.
-        timing: How long is waited and tried in it.
-        backend: Where the jobs run.
-        stores: The buckets.
-        threads: For what takes long.
-        tracker: Follows every task.
-        node_logs: Reads what the nodes of command jobs write.
-        terminations: Ends jobs.
+        aws: Open clients.
+        timing: Intervals and limits of waits and retries.
+        backend: Platform that runs the jobs.
+        stores: Buckets.
+        threads: Threads for work that would block the event loop.
+        tracker: Tracks all tasks.
+        node_logs: Reads the output of command jobs' nodes.
+        terminations: Terminates jobs.
         launcher: Submits command jobs.
-        packer: Pickles what is submitted.
-        fetcher: Fetches what came of tasks.
-        relay: Passes on what tasks print while they run.
-        shared: The values that several tasks refer to.
-        packages: The packages that tasks need.
-        runtimes: What jobs fetch of farcall's whose image holds Python alone.
-        cleaner: Deletes what they left in the bucket.
-        bundles: Reads back what was submitted.
-        run: This process's name in the bucket.
-        copying: How many bundles are copied at a time: a thread of the event loop's waits for
-            each, and there have to be others for what it waits for.
+        packer: Pickles functions and arguments.
+        fetcher: Fetches outcomes.
+        relay: Prints the output of running tasks.
+        shared: Values that several tasks refer to.
+        packages: Synced packages.
+        runtimes: farcall's runtime, for jobs whose image contains only Python.
+        cleaner: Deletes objects of collected tasks.
+        bundles: Reads submitted bundles.
+        run: Name of this process's run, its folder in the bucket.
+        copying: Limits concurrent copies of bundles. Each one occupies a thread of the event
+            loop's pool, and the copies need other threads of the pool to finish.
     """
 
     def __init__(self, access: Access, backend: Backend) -> None:
@@ -143,10 +142,10 @@ class Session:
         self._less = asyncio.Event()
 
     async def submitter(self, settings: Settings) -> Submitter:
-        """Return the submitter for some settings, after a first look at what they name.
+        """Return the submitter for some settings, after a first check of their resources.
 
         Raises:
-            SettingsError: Something the options name does not exist.
+            SettingsError: A resource that the options name does not exist.
             ServiceError: AWS refused a call.
         """
         key = _place_of(settings)
@@ -154,10 +153,10 @@ class Session:
             return await _once(self._submitters, key, lambda: self._open_submitter(settings))
 
     async def check(self, settings: Settings) -> None:
-        """See once that queue, roles and log group are there, which is all a command job needs.
+        """Check once that queue, roles and log group exist; a command job needs no more.
 
         Raises:
-            SettingsError: Something the options name does not exist.
+            SettingsError: A resource that the options name does not exist.
             ServiceError: AWS refused a call.
         """
         key = _platform_of(settings)
@@ -173,13 +172,13 @@ class Session:
         )
 
     def _note_failed(self, where: Location) -> None:
-        """Look again whether that is there which a failed task may have missed."""
+        """Check shared objects again, because a failed task may have missed one."""
         self.shared.forget(where)
         self.packages.forget()
         self.runtimes.forget()
 
     async def detail(self, job_id: str) -> JobDetail | None:
-        """Return what Batch says of a job, or None if it does not know it.
+        """Return Batch's description of a job, or None if Batch does not know the job.
 
         Raises:
             ServiceError: Batch refused the call.
@@ -187,11 +186,11 @@ class Session:
         return await self.tracker.detail(job_id)
 
     async def describe(self, job_id: str) -> JobDetail:
-        """Return what Batch says of a job that there has to be.
+        """Return Batch's description of a job.
 
         Raises:
-            JobLostError: Batch does not know it.
-            UnknownError: Batch knows the array job, which has no such task.
+            JobLostError: Batch does not know the job.
+            UnknownError: The array job has no such task.
             ServiceError: Batch refused the call.
         """
         detail = await self.detail(job_id)
@@ -211,7 +210,7 @@ class Session:
         self._blocks += 1
 
     async def leave_block(self) -> None:
-        """Count a block out that has asked for what it wants; the last one closes the session."""
+        """Count a block that is left; the last one closes the session."""
         self._blocks -= 1
         self._less.set()
         if not self._blocks:
@@ -219,7 +218,7 @@ class Session:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Keep the clients open while something is submitted: `close` waits for its end."""
+        """Keep the clients open during a submission; `close` waits for its end."""
         self._at_work += 1
         try:
             yield
@@ -228,7 +227,7 @@ class Session:
             self._less.set()
 
     async def close(self) -> None:
-        """Finish what is on its way, and close the clients. Jobs go on."""
+        """Finish pending requests, and close the clients. Jobs continue."""
         if not self._is_closing:  # a second time would cut the first one short
             self._is_closing = True
             _forget(self)
@@ -251,7 +250,7 @@ class Session:
                 self.threads.close()
 
     async def _finish(self) -> None:
-        """Bring to their end the requests that something depends on."""
+        """Finish the requests on which results or terminations depend."""
         # When the event loop ends, every task is cancelled at once: let those that own jobs
         # ask for their end before the clients close. They find this session, and open no other.
         if self._blocks:  # who is inside may have to clean up before
@@ -301,16 +300,15 @@ class Session:
             _log.warning("shared values stay in the bucket (%s)", reason(error))
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for what comes of fewer blocks, or of less that is submitted."""
+        """Wait for a condition, checked when a block or a submission ends."""
         while not is_so():
             self._less.clear()
             await self._less.wait()
 
     async def _last_reports(self) -> None:
-        """Leave the loop open for requests that were given up a moment ago.
+        """Keep the event loop open for requests that were abandoned a moment ago.
 
-        obstore's threads may be about to report their end to the loop, and nobody sees when they
-        have.
+        obstore's threads report the end of such requests to the event loop, at an unknown time.
         """
         left_s = self.stores.given_up_at + _LAST_REPORT_S - clock.now()
         if left_s > 0:
@@ -327,7 +325,7 @@ async def _once(
     key: tuple[Any, ...],
     make: Callable[[], Awaitable[T]],
 ) -> T:
-    """Return what is made once for a key, and again where that failed."""
+    """Create a value once per key, and again if that failed."""
     found = made.get(key)
     if found is None or (found.done() and not _is_good(found)):
         found = made[key] = asyncio.ensure_future(make())
@@ -340,12 +338,12 @@ _sessions: weakref.WeakKeyDictionary[
 
 
 async def session_for(settings: Settings) -> Session:
-    """Return the running event loop's session for some settings, opened if there is none.
+    """Return the running event loop's session for some settings; open it if needed.
 
     Raises:
         SettingsError: The profile or the credentials file does not exist.
         ServiceError: There are no credentials.
-        UnguardedModuleError: A command is importing the module that asks for it.
+        UnguardedModuleError: A command is importing the module that requests the session.
     """
     check_import()
     here = _sessions.setdefault(asyncio.get_running_loop(), {})
@@ -355,7 +353,7 @@ async def session_for(settings: Settings) -> Session:
 
 
 async def open_session(settings: Settings) -> Session:
-    """Return a session of one's own, for some settings.
+    """Open a session that is not shared.
 
     Raises:
         SettingsError: The profile or the credentials file does not exist.
@@ -371,7 +369,7 @@ async def _open_aws(settings: Settings) -> tuple[Access, Backend]:
 
 @contextlib.contextmanager
 def _explained_in_job(settings: Settings) -> Iterator[None]:
-    """Say in a job why its options are the defaults, if one of them names what is missing."""
+    """In a job, explain in an error about a missing resource why options are unset."""
     try:
         yield
     except SettingsError as error:
@@ -389,7 +387,7 @@ def _explained_in_job(settings: Settings) -> Iterator[None]:
 # --- imports by commands ------------------------------------------------------------------------
 
 _imported = ""
-"""Module or file that a command is importing; empty for none."""
+"""Module or file that a command is importing; empty if there is none."""
 
 
 class UnguardedModuleError(FarcallError):
@@ -398,7 +396,7 @@ class UnguardedModuleError(FarcallError):
 
 @contextlib.contextmanager
 def importing(name: str) -> Iterator[None]:
-    """Refuse sessions and calls for as long as a command imports the user's module.
+    """Refuse sessions and calls while a command imports the user's module.
 
     Args:
         name: The module, or the path of its file.
@@ -415,7 +413,7 @@ def check_import() -> None:
     """Refuse to run jobs for a module that a command is importing.
 
     Raises:
-        UnguardedModuleError: One is being imported; the message names its line.
+        UnguardedModuleError: A module is being imported; the message names the line.
     """
     imported = _imported or sources.making
     if not imported:
@@ -438,9 +436,9 @@ _opener: Opener = _open_aws
 
 @contextlib.contextmanager
 def opening(opener: Opener) -> Iterator[None]:
-    """Have this process's sessions opened in another way, for as long as a block lasts.
+    """Open this process's sessions with another function while the block runs.
 
-    Those that are open keep what they have, and are not found in the block.
+    Open sessions keep their clients and are not found in the block.
     """
     global _opener
     before, _opener = _opener, opener
@@ -462,13 +460,13 @@ def _is_good(future: asyncio.Future[Any]) -> bool:
 
 
 async def _give_way() -> None:
-    """Let those go on who were cancelled or told something."""
+    """Let tasks that were cancelled or notified continue."""
     for _ in range(_LAST_TURNS):
         await asyncio.sleep(0)
 
 
 def this_user() -> str:
-    """Return what the names of this user's runs begin with."""
+    """Return the user's name as it begins the names of runs."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # no such user in a container with a bare uid
