@@ -1,18 +1,18 @@
-"""Exactly-once submission: one job runs, whatever becomes of SubmitJob or of its answer.
+"""Exactly-once submission: one job runs, even if SubmitJob's response is lost.
 
-SubmitJob takes no token. A request that was not answered may have been carried out, or may be
-carried out later, so it is never sent again as it was:
+SubmitJob has no idempotency token. A request without a response may have been executed, or may be
+executed later, so farcall never repeats the same request:
 
-1. The job is looked for by its name, which is unique, in Batch's lists, which lag behind, and by
-   what it may have left in the bucket. It is adopted where it is found.
-2. Where it is not, it is *withdrawn*: its bundle gets another name, and is there no more under the
-   one that the request told. A job that turns up later finds no payload, runs nothing, and is not
-   retried; it is looked for, and ended.
-3. It is looked for once more. What had begun in time is adopted, and has its bundle back.
-4. The request is sent again, for a job of the new name; or it was the last one, or was cancelled.
+1. farcall looks for the job by its unique name, in Batch's lists, which lag behind, and by the
+objects that the job may have stored. If it finds the job, it tracks that job. 2. Otherwise the
+request is *withdrawn*: the bundle is renamed, so that the old name no longer exists. A job that
+appears later finds no payload, runs nothing, and is not retried; farcall looks for such jobs and
+terminates them. 3. farcall looks once more. A job that started in time is tracked and gets its
+bundle back. 4. The request is sent again with the new name, unless it was the last try or was
+cancelled.
 
-So a function runs twice only where a job was accepted and begun, and had fetched its payload,
-before the withdrawal, and is in no list so long after its submission.
+So a function runs twice only if Batch had accepted the job, the job had fetched its payload before
+the withdrawal, and Batch still does not list the job long after its submission.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from farcall_runtime.contract import Location
 
 _CANCELLED = "cancelled while it was submitted"
 _AGAIN_S = 5.0
-"""Between two looks for a job that ought to be listed by now."""
+"""Interval between two searches for a job that Batch should list by now."""
 
 
 def _never() -> bool:
@@ -52,11 +52,11 @@ def _never() -> bool:
 
 
 class InFlight:
-    """SubmitJob requests that are on their way, or were not answered.
+    """SubmitJob requests that are pending or had no response.
 
     Args:
-        backend: Where the jobs run.
-        timing: How long is looked for what was submitted.
+        backend: Platform that runs the jobs.
+        timing: Limits of the searches for submitted jobs.
     """
 
     def __init__(self, backend: Backend, timing: Timing) -> None:
@@ -70,11 +70,11 @@ class InFlight:
     ) -> str:
         """Wait for a job's submission, and return its ID.
 
-        Cancelling the wait takes a request back that waits for its turn. For one on its way the
-        answer is waited for, and the job is terminated.
+        Cancelling the wait withdraws a request that was not sent yet. For a sent request, the
+        response is awaited, and the job is terminated.
 
         Raises:
-            FarcallError: What ``sending`` raises.
+            FarcallError: Raised by ``sending``.
         """
         sent = asyncio.ensure_future(sending)
         try:
@@ -97,10 +97,10 @@ class InFlight:
             _log.warning("%s, which was cancelled: %s", name(), error)
 
     async def look(self, name: str, queue: str, error: ServiceError) -> list[str]:
-        """Return the jobs of a request that was not answered; none where there seems to be none.
+        """Return the jobs of a request without a response; none if it seems to have none.
 
         Raises:
-            ServiceError: Whether there is a job cannot be told.
+            ServiceError: The search failed.
         """
         _log.warning("%s; looking whether %s was submitted", error, name)
         try:
@@ -116,13 +116,13 @@ class InFlight:
     async def await_listed(
         self, name: str, queue: str, is_enough: Callable[[], bool] = _never
     ) -> list[str]:
-        """Return the jobs of a name, once Batch lists one.
+        """Wait until Batch lists jobs with a name, and return them.
 
         Returns:
-            None of them where Batch did not within `Timing.listed_within_s`.
+            No jobs if Batch lists none within `Timing.listed_within_s`.
 
         Raises:
-            ServiceError: The platform refused.
+            ServiceError: The platform refused a request.
         """
         until = clock.now() + self._timing.listed_within_s
         while clock.now() < until and not is_enough():
@@ -142,15 +142,15 @@ class InFlight:
         kept: str = "",
         waits_s: Iterable[float] | None = None,
     ) -> None:
-        """Look now and then for jobs that were given up, and end those that turn up.
+        """Look for withdrawn jobs from time to time, and terminate those that appear.
 
         Args:
-            name: Their name.
-            queue: Their queue.
-            reason: Why they are ended.
-            most: How many there may be.
-            kept: The one of the name that goes on.
-            waits_s: Seconds before each look; by default `Timing.withdrawn_looks_s`.
+            name: Name of the jobs.
+            queue: Queue of the jobs.
+            reason: Reason for the termination.
+            most: Maximum number of such jobs.
+            kept: ID of the job with this name that continues.
+            waits_s: Seconds before each search; by default `Timing.withdrawn_looks_s`.
         """
         waits = self._timing.withdrawn_looks_s if waits_s is None else tuple(waits_s)
 
@@ -176,7 +176,7 @@ class InFlight:
         following.add_done_callback(self._following.pop)
 
     async def close(self) -> list[str]:
-        """Look no more for jobs that were given up; return the names of those that might come."""
+        """Stop searching for withdrawn jobs; return names of jobs that may appear."""
         left = dict(self._following)
         for each in left:
             each.cancel()
@@ -185,7 +185,7 @@ class InFlight:
 
 
 def unanswered(name: str, error: ServiceError, failure: ServiceError) -> ServiceError:
-    """Say that a job may run."""
+    """Return an error that says that a job may run."""
     return refusals.like(
         failure,
         f"{error}; whether job {name} was submitted is not known, because looking for it failed: "
@@ -196,21 +196,21 @@ def unanswered(name: str, error: ServiceError, failure: ServiceError) -> Service
 _log = logging.getLogger("farcall")
 
 Write = Callable[[], JobSpec]
-"""Says what job is to carry a bundle, by the name that it has now."""
+"""Builds the job for a bundle's current name."""
 
 T = TypeVar("T")
 
 Renamed = Callable[[Location], Awaitable[None]]
-"""Is told another place of a bundle, before a job is submitted that carries it."""
+"""Called with the new location of a bundle before its job is submitted."""
 
 
 class Sender:
     """Sends SubmitJob requests for bundles of one bucket.
 
     Args:
-        backend: Where the jobs run.
-        store: The bucket.
-        timing: How long is submitted, and looked for what was.
+        backend: Platform that runs the jobs.
+        store: Bucket of the bundles.
+        timing: Limits of submissions and searches.
     """
 
     def __init__(self, backend: Backend, store: Store, timing: Timing) -> None:
@@ -222,27 +222,27 @@ class Sender:
     async def send(
         self, bundle: Bundle, write: Write, ticket: Ticket, renamed: Renamed | None = None
     ) -> str:
-        """Have one job carry a bundle that is in the bucket, and return its ID.
+        """Submit one job for a stored bundle, and return the job's ID.
 
-        Cancelling the wait takes a request back that waits for its turn. For one on its way the
-        answer is waited for, and the job is terminated.
+        Cancelling the wait withdraws a request that was not sent yet. For a sent request, the
+        response is awaited, and the job is terminated.
 
         Args:
-            bundle: The bundle. It may have another name afterwards.
-            write: Writes the request.
-            ticket: Tells afterwards whether Batch may have a job of the bundle's name.
-            renamed: Is told of another name.
+            bundle: The bundle. It may be renamed.
+            write: Builds the request.
+            ticket: Reports afterwards whether Batch may have a job with the bundle's name.
+            renamed: Called if the bundle is renamed.
 
         Raises:
-            SettingsError: There is no such queue.
+            SettingsError: The queue does not exist.
             SubmissionError: Batch refused the job.
-            ServiceError: The credentials don't allow it, or AWS cannot be reached.
+            ServiceError: The credentials lack a permission, or AWS cannot be reached.
         """
         sending = self._send(bundle, write, ticket, renamed)
         return await self._in_flight.finish(sending, ticket, lambda: bundle.where.bundle)
 
     async def close(self) -> None:
-        """Look no more for withdrawn jobs: without their payload they end by themselves."""
+        """Stop the searches for withdrawn jobs: without a payload they end by themselves."""
         await self._in_flight.close()
 
     async def _send(
@@ -269,7 +269,7 @@ class Sender:
         ticket: Ticket,
         tries: Tries,
     ) -> str | None:
-        """Find out what became of a request that failed; return its job, or None for a new try."""
+        """Find the job of a failed request, or return None for a new try."""
         found = await self._look(bundle.where, queue, error) if error.sent else None
         if found:
             return found
@@ -288,7 +288,7 @@ class Sender:
     # --- without an answer --------------------------------------------------------------------
 
     async def _look(self, where: Location, queue: str, error: ServiceError) -> str | None:
-        """Return the job of a request that was not answered; None where there seems to be none."""
+        """Return the job of a request without a response; None if it seems to have none."""
         found = await self._in_flight.look(where.bundle, queue, error)
         if found:
             return found[0]
@@ -300,13 +300,13 @@ class Sender:
         return None
 
     async def _withdraw(self, bundle: Bundle, queue: str, error: ServiceError) -> str | None:
-        """Take the payload away from the job of a request that was not answered.
+        """Remove the payload of the job of a request without a response.
 
         Returns:
-            The job, where it has begun anyway; then it has its payload back.
+            The job, if it has started anyway; then it has its payload back.
 
         Raises:
-            ServiceError: Whether there is one cannot be told; then it has its payload back, too.
+            ServiceError: The search failed; then the job has its payload back, too.
         """
         old = bundle.where
         new = bundle.rename()
@@ -332,7 +332,7 @@ class Sender:
         return None
 
     async def _await_listed(self, where: Location, queue: str) -> str:
-        """Return the ID of a job that has left something in the bucket, once Batch lists it."""
+        """Return the ID of a job that has stored an object, once Batch lists it."""
         found = await self._in_flight.await_listed(where.bundle, queue)
         if found:
             return found[0]
@@ -344,7 +344,7 @@ class Sender:
 
 
 async def _wait(tries: Tries, error: ServiceError) -> ServiceError | None:
-    """Wait before the next try; return the error where there is to be none."""
+    """Wait before the next try; return the error if there is none."""
     try:
         await tries.wait_after(error)
     except ServiceError as last:
@@ -355,23 +355,22 @@ async def _wait(tries: Tries, error: ServiceError) -> ServiceError | None:
 async def withdraw(
     store: Store, old: Location, new: Location, look: Callable[[], Awaitable[T | None]]
 ) -> T | None:
-    """Take the payload away from a job that nobody finds, and look for it once more.
+    """Rename a bundle whose job was not found, and look for the job once more.
 
-    The bundle gets another name. It has its own back where the job is there anyway, and
-    where that cannot be told.
+    The bundle gets its old name back if the job is found, or if the search fails.
 
     Args:
-        store: The bucket.
-        old: The bundle's place.
-        new: Its other place.
-        look: Returns what is found, or None.
+        store: Bucket of the bundle.
+        old: Location of the bundle.
+        new: Its new location.
+        look: Returns the job, or None.
 
     Returns:
-        What was found; where it is None, the bundle is at its new place alone.
+        The job; if None, the bundle exists only at its new location.
 
     Raises:
-        ServiceError: There is no such bundle, or S3 refused.
-        Exception: What ``look`` raises.
+        ServiceError: The bundle does not exist, or S3 refused a request.
+        Exception: Raised by ``look``.
     """
     found: T | None = None
     is_known = False
@@ -388,10 +387,10 @@ async def withdraw(
 
 
 async def has_begun(store: Store, where: Location) -> bool:
-    """Return whether the job of a bundle has left something in the bucket.
+    """Return whether the job of a bundle has stored an object.
 
     Raises:
-        ServiceError: S3 refused.
+        ServiceError: S3 refused a request.
     """
     found = await asyncio.gather(*map(store.is_there, where.prefixes))
     return any(found)
@@ -419,20 +418,20 @@ async def launch(
 ) -> str:
     """Submit a command job, and return its ID. No bucket is needed.
 
-    Cancelling the wait takes the request back; a job that is accepted anyway is terminated.
+    Cancelling the wait withdraws the request; a job that is accepted anyway is terminated.
 
     Args:
         session: The running event loop's session.
-        settings: The options.
-        groups: What its nodes run.
-        name: Its name, which no other job may have; see `farcall.model.names`.
+        settings: Options of the job.
+        groups: Groups of nodes.
+        name: Unique name of the job; see `farcall.model.names`.
 
     Raises:
-        SettingsError: Something the options name does not exist, or they and the groups do not
-            make a job that the platform takes.
+        SettingsError: A resource that the options name does not exist, or the platform does not
+            accept the combination of options and groups.
         TaskTooLargeError: Commands and variables exceed a limit of Batch.
         SubmissionError: Batch refused the job.
-        ServiceError: AWS refused a call, or cannot be reached.
+        ServiceError: AWS refused a call or cannot be reached.
     """
     with session.at_work():
         await session.check(settings)
@@ -440,13 +439,13 @@ async def launch(
 
 
 def command_of(settings: Settings, groups: Sequence[Nodes], name: str, run: str) -> JobSpec:
-    """Describe a command job.
+    """Build the specification of a command job.
 
     Args:
-        settings: The options.
-        groups: What its nodes run.
-        name: Its name, which no other job may have.
-        run: The client process that submits it, as `Session.run`.
+        settings: Options of the job.
+        groups: Groups of nodes.
+        name: Unique name of the job; see `farcall.model.names`.
+        run: Name of the client's run, as `Session.run`.
     """
     environment = {ENV_RUN: run, **Workflow.of(settings).environment()}
     return JobSpec(name, 1, environment, settings, tuple(groups))
@@ -456,8 +455,8 @@ class Launcher:
     """Submits the command jobs of one session.
 
     Args:
-        backend: Where the jobs run.
-        timing: How long is submitted, and looked for what was.
+        backend: Platform that runs the jobs.
+        timing: Limits of submissions and searches.
     """
 
     def __init__(self, backend: Backend, timing: Timing) -> None:
@@ -466,13 +465,13 @@ class Launcher:
         self._in_flight = InFlight(backend, timing)
 
     async def launch(self, job: JobSpec) -> str:
-        """Have a job submitted once, and return its ID; see `launch`."""
+        """Submit a job once, and return its ID; see `launch`."""
         await self._backend.prepare(job)
         ticket = Ticket()
         return await self._in_flight.finish(self._launch(job, ticket), ticket, lambda: job.name)
 
     async def close(self) -> None:
-        """Look no more for jobs that may turn up, and say of which."""
+        """Stop the searches for jobs that may appear, and log their names."""
         for name in await self._in_flight.close():
             _log.warning(
                 "the request to submit job %s was not answered; should %s list one that nobody "
@@ -501,9 +500,9 @@ class Launcher:
         return kept
 
     async def _look(self, job: JobSpec, error: ServiceError, ticket: Ticket) -> str:
-        """Return the job of a request that was not answered; empty where there seems to be none.
+        """Return the job of a request without a response; empty if it seems to have none.
 
-        Whoever cancelled waits for a shorter look: what turns up later is ended.
+        If the caller has cancelled, the search is shorter: a job that appears later is terminated.
         """
         name, queue = job.name, job.settings.queue
         found = await self._in_flight.look(name, queue, error)

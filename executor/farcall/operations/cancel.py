@@ -1,4 +1,4 @@
-"""Cancellation of jobs by whoever looks at them, which says of each what came of it."""
+"""Cancellation of jobs, with the result for each job."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ NODE = "node"
 
 
 class Companion(Protocol):
-    """Who has made jobs for tasks of its own, and is told that they end: Covalent's server."""
+    """A server that submitted jobs and is notified of their cancellation: Covalent's."""
 
     @property
     def address(self) -> str:
-        """Its URL."""
+        """URL of the server."""
 
     async def tell(
         self, session: Session, entries: Mapping[str, Entry], whole: Collection[str] = ()
     ) -> dict[str, str]:
-        """Cancel there what some jobs are to it.
+        """Cancel the server's tasks for some jobs.
 
         Args:
-            session: The open clients.
-            entries: The jobs, by ID; those that are nothing to it may be among them.
-            whole: Workflows to be cancelled with all that has not begun yet.
+            session: Open clients.
+            entries: Jobs by ID; jobs that do not belong to the server are ignored.
+            whole: Workflows to cancel completely, with tasks that have not started.
 
         Returns:
-            Of jobs that it could not be told of, why.
+            Job ID to error, for jobs that could not be notified.
         """
 
     async def going(self, dispatches: Collection[str]) -> list[str]:
-        """Return those of some workflows that it has not ended; none where it is not there."""
+        """Return the workflows that still run on the server; none if it cannot be reached."""
 
     async def tell_whole(self, dispatches: Collection[str]) -> dict[str, str]:
-        """Cancel workflows as a whole; return why that failed, for those where it did."""
+        """Cancel whole workflows; return the error for each that failed."""
 
 
 class Cancelled(NamedTuple):
-    """What came of the wish to end a job.
+    """Result of one cancel request.
 
     Attributes:
-        job_id: The job; or a dispatch of Covalent's of which no job has to be ended.
-        outcome: ``ending``; ``ended``, before it could be cancelled; ``unknown`` to Batch;
-            ``foreign``, that is not farcall's, and left alone; ``other user``, whose it is and
-            who was not named, and left alone; ``node``, which is not ended without its job; or
-            ``refused`` by Batch.
-        text: A sentence that says so.
+        job_id: The job, or a Covalent dispatch without an unfinished job.
+        outcome: ``ending``: being cancelled; ``ended``: had already finished; ``unknown`` to
+            Batch; ``foreign``: not submitted by farcall, and unchanged; ``other user``: owned by
+            another user who was not named, and unchanged; ``node``: cannot be cancelled without
+            its job; or ``refused`` by Batch.
+        text: The same as a sentence.
     """
 
     job_id: str
@@ -64,16 +64,16 @@ class Cancelled(NamedTuple):
 
 
 def unfinished(entries: Iterable[Entry]) -> list[Entry]:
-    """Return those of some jobs that have not ended."""
+    """Return the unfinished jobs."""
     return [entry for entry in entries if not entry.detail.status.is_final]
 
 
 async def idle(entries: Iterable[Entry], companion: Companion | None) -> list[str]:
-    """Return the dispatches of some jobs that go on in Covalent though none of these jobs does.
+    """Return dispatches that still run in Covalent, but have no unfinished job.
 
     Args:
-        entries: The jobs, ended ones among them.
-        companion: Covalent's server, where there is one. If it does not answer, there are none.
+        entries: Jobs, including finished ones.
+        companion: Covalent's server, if any. If it does not respond, the result is empty.
     """
     entries = list(entries)
     busy = {entry.workflow.dispatch for entry in unfinished(entries)}
@@ -84,16 +84,16 @@ async def idle(entries: Iterable[Entry], companion: Companion | None) -> list[st
 async def cancel_all(
     session: Session, entries: Sequence[Entry], reason: str, companion: Companion | None = None
 ) -> list[Cancelled]:
-    """End the jobs of a workflow or a run, so that no more tasks of it begin.
+    """Cancel the jobs of a workflow or a run, so that no more of its tasks start.
 
-    Where it is a dispatch of Covalent's, that is cancelled as a whole, with its sublattices and
-    whatever else it runs; otherwise this is the same as `cancel`.
+    A Covalent dispatch is cancelled as a whole, with its sublattices and all other tasks;
+    otherwise this is the same as `cancel`.
 
     Returns:
-        One for each job that has to be ended, and for each dispatch that is `idle`.
+        A result for each unfinished job, and for each dispatch that is `idle`.
 
     Raises:
-        ServiceError: Batch does not say how the jobs are.
+        ServiceError: Batch did not return the state of the jobs.
     """
     left = unfinished(entries)
     whole = {entry.workflow.dispatch for entry in left}
@@ -119,27 +119,27 @@ async def cancel(
     companion: Companion | None = None,
     user: str | None = None,
 ) -> list[Cancelled]:
-    """End jobs that farcall submitted, whatever their status.
+    """Cancel jobs that farcall submitted, in any state.
 
-    An array is ended with all its children, a child alone, and an array whose children are all
-    named as a whole. No node is ended alone. Batch is asked how they are before and after, a
-    request for a hundred jobs.
+    An array job is cancelled with all its tasks, and also if all its unfinished tasks are listed.
+    A node cannot be cancelled alone. Batch is called for the states before and after, one request
+    per hundred jobs.
 
-    Electrons are cancelled in Covalent too, so that its page says so at once. Where that fails
-    the text tells, and the server sees by itself, at its next look, that the job was ended.
+    Electrons are also cancelled in Covalent, so that its UI shows that at once. If that fails, the
+    text reports it, and the server notices the cancelled job at its next poll.
 
     Args:
-        session: The open clients.
-        job_ids: The jobs; the child of an array is ``<parent>:<index>``.
-        reason: Kept by Batch, up to 1000 characters.
-        companion: Covalent's server, where there is one.
-        user: Whose jobs may be ended, as `Entry.user`; by default everybody's.
+        session: Open clients.
+        job_ids: Jobs; an array task is ``<array job>:<index>``.
+        reason: Reason that Batch stores, up to 1000 characters.
+        companion: Covalent's server, if any.
+        user: Only cancel jobs of this user, as `Entry.user`; by default jobs of all users.
 
     Returns:
-        One for each job, in their order.
+        A result for each job, in the same order.
 
     Raises:
-        ServiceError: Batch does not say how the jobs are.
+        ServiceError: Batch did not return the state of the jobs.
     """
     return await _cancel(session, job_ids, reason, companion, user=user)
 
@@ -205,7 +205,7 @@ _FOREIGN = {"Batch": "aws batch terminate-job", "Kubernetes": "kubectl delete jo
 
 
 def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]) -> Cancelled:
-    """Say why a job is not to be ended."""
+    """Return why a job is not cancelled."""
     if job_id not in found:
         return Cancelled(job_id, "unknown", session.backend.unknown(job_id))
     entry = found[job_id]
@@ -221,7 +221,7 @@ def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]
 
 
 def _whole_alone(job_id: str) -> Cancelled:
-    """Say that a node is not to be ended."""
+    """Return that a node cannot be cancelled alone."""
     whole = job_id.partition("#")[0]
     text = (
         f"{job_id} is one node, which cannot be cancelled alone; `farcall cancel {whole}` cancels "
@@ -237,7 +237,7 @@ def _has_ended_by_itself(detail: JobDetail) -> bool:
 async def _in_few(
     session: Session, named: Mapping[str, Entry], left: Mapping[str, Entry]
 ) -> list[str]:
-    """Name the jobs that are left, and arrays whose children are all named in place of these."""
+    """Return the unfinished jobs, with an array job in place of its complete tasks."""
     children: defaultdict[str, set[int]] = defaultdict(set)
     for job_id, entry in named.items():
         if entry.detail.is_child:

@@ -1,7 +1,7 @@
-"""Catalog of the jobs there are, from Batch alone: whose, of which workflow, and how they are.
+"""Catalog of farcall's jobs, from the platform alone: owner, workflow and state.
 
-It works on any machine and after any crash, because a job's environment says what it belongs to.
-Batch is asked once for that, a request for a hundred jobs; how a job is comes with each listing.
+It works on any machine and after any crash, because a job's environment contains its owner and
+workflow. Batch describes each job once, a hundred jobs per request; the state is in each listing.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from farcall_runtime.contract import (
 
 
 class Why(NamedTuple):
-    """What is known of a job beside Batch's words; see `farcall.operations.reasons`.
+    """What is known of a job from the bucket; see `farcall.operations.reasons`.
 
     Attributes:
-        call: The call, in a line: ``fit(lr=0.1, depth=3)``; None where that is not known.
-        error: Why it failed: ``ValueError: singular matrix``, of an array in short why its
-            children did; None where it has not, or that is not known.
-        errors: Of an array, the groups of its failed children: ``text``, ``count``, ``example``,
-            the index of one of them, and ``call``, its call or None.
-        trouble: Why something of this is not known, where somebody should look into it.
+        call: The call as one line: ``fit(lr=0.1, depth=3)``; None if unknown.
+        error: Why the job failed: ``ValueError: singular matrix``, for an array job a summary;
+            None if it has not failed, or if unknown.
+        errors: For an array job, groups of failed tasks: ``text``, ``count``, ``example`` (the
+            index of one of them) and ``call``, its call or None.
+        trouble: Why some of this is unknown, if that needs attention.
     """
 
     call: str | None = None
@@ -44,29 +44,29 @@ class Why(NamedTuple):
 
 
 NOTHING = Why()
-"""What is known of a job that was not asked for."""
+"""Value for a job about which the bucket was not asked."""
 
 
 _CLIENT = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-"""As a session names itself. Anybody can give a job a variable, so more is not believed."""
+"""Form of a session's name. Every user can set a job's variables, so other values are ignored."""
 
 _JOB = re.compile(
     r"(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[a-z0-9][a-z0-9-]{0,62}-[0-9a-f]{8,16})"
     r"(?::\d{1,5})?"
 )
-"""An ID of any platform, of an array's child with its number."""
+"""An ID of any platform, for an array task with its index."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A job that farcall submitted: as a whole, a child of an array, or a node.
+    """A job that farcall submitted: a whole job, an array task, or a node.
 
     Attributes:
-        detail: What Batch says of it.
-        workflow: What it belongs to.
-        client: The client process that submitted it, ``<user>-<date>-<time>-<random>``, which
-            is its name in the bucket.
-        why: What it was called with, and why it failed, where that was asked for.
+        detail: Batch's description.
+        workflow: Workflow of the job.
+        client: Name of the client's run, ``<user>-<date>-<time>-<random>``, its folder in the
+            bucket.
+        why: Its call, and why it failed, if that was requested.
     """
 
     detail: JobDetail
@@ -76,7 +76,7 @@ class Entry:
 
     @classmethod
     def of(cls, detail: JobDetail) -> Entry | None:
-        """Return what a description of Batch's tells; None if farcall did not submit the job."""
+        """Return the entry for a description; None if farcall did not submit the job."""
         said = detail.environment
         name = said.get(ENV_WORKFLOW, "")
         if detail.is_command:  # which is nothing of Covalent's, whatever it says
@@ -92,47 +92,47 @@ class Entry:
 
     @property
     def is_command(self) -> bool:
-        """Whether it runs a command, and no function."""
+        """Whether the job runs a command instead of a function."""
         return self.detail.is_command
 
     @property
     def function(self) -> str:
-        """The function's name; of a command job its own, without what makes it unique."""
+        """Name of the function; for a command job its name without the unique suffix."""
         name = self.detail.name
         return name.rpartition("-")[0] or name
 
     @property
     def run(self) -> str:
-        """One run of its workflow: the dispatch's ID, without Covalent the client process."""
+        """Run of the workflow: the dispatch's ID, or without Covalent the client's run."""
         return self.workflow.dispatch or self.client
 
     @property
     def user(self) -> str:
-        """Who submitted it, as the client's machine calls that person."""
+        """Name of the submitting user on the client's machine."""
         return self.client.rsplit("-", 3)[0]
 
     @property
     def retry_of(self) -> str:
-        """ID of the job that it is a retry of, as the job records it; empty if it is none."""
+        """ID of the job that this job retries, as the job records it; empty if none."""
         said = self.detail.environment.get(ENV_RETRY_OF, "")
         return said if _JOB.fullmatch(said) and not self.is_command else ""
 
     def has_status(self, statuses: Iterable[JobStatus]) -> bool:
-        """Return whether it, or one of its children, has one of these."""
+        """Return whether the job, or one of its array tasks, has one of these statuses."""
         counts = self.detail.status_summary
         own = (self.detail.status, self.detail.furthest)
         return any(s in own or counts.get(s.value) for s in statuses)
 
 
 class Query(NamedTuple):
-    """Which jobs are asked for; what is left out does not matter.
+    """Filter for jobs; unset fields match all jobs.
 
     Attributes:
-        user: Who submitted them, as `Entry.user`.
+        user: Submitting user, as `Entry.user`.
         workflow: The workflow's name, or a dispatch's ID.
-        run: A client process or a dispatch.
-        statuses: One of these; of an array also one of its children.
-        since: Submitted at this moment or later.
+        run: A client's run or a dispatch.
+        statuses: Statuses, of which the job or one of its array tasks has one.
+        since: Earliest submission time.
     """
 
     user: str | None = None
@@ -142,7 +142,7 @@ class Query(NamedTuple):
     since: datetime | None = None
 
     def fits(self, entry: Entry) -> bool:
-        """Return whether a job is one of them; `since` is left to the listing."""
+        """Return whether a job matches; the listing handles `since`."""
         return (
             self.user in (None, entry.user)
             and self.workflow in (None, *entry.workflow)
@@ -159,13 +159,13 @@ class Catalog:
         self._known: dict[str, Entry | None] = {}
 
     async def find(self, queues: Iterable[str], query: Query) -> AsyncIterator[Entry]:
-        """Yield the jobs of some queues that are asked for, the newest of each queue first.
+        """Yield the matching jobs of some queues, the newest of each queue first.
 
-        It takes one request for each 100 jobs that farcall submitted there since, and one more
-        the first time.
+        Each 100 jobs that farcall submitted since then take one request, and one more the first
+        time.
 
         Raises:
-            ServiceError: Batch refused a call, or there is no such queue.
+            ServiceError: Batch refused a call, or a queue does not exist.
         """
         for queue in queues:
             async for page in self._backend.list_jobs(queue, query.since):
@@ -174,7 +174,7 @@ class Catalog:
                         yield entry
 
     async def recognize(self, listed: list[JobDetail]) -> list[Entry]:
-        """Return those of some listed jobs that farcall submitted, with all that is known of them.
+        """Return the jobs in a listing that farcall submitted, fully described.
 
         Raises:
             ServiceError: Batch refused a call.
@@ -188,10 +188,10 @@ class Catalog:
         return found
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, Entry | None]:
-        """Return what Batch says of jobs now, children among them.
+        """Return Batch's current descriptions of jobs and array tasks.
 
         Returns:
-            By ID, the jobs that Batch knows; None for those that farcall did not submit.
+            Entries by ID, for jobs that Batch knows; None for jobs that farcall did not submit.
 
         Raises:
             ServiceError: Batch refused a call.
@@ -200,9 +200,9 @@ class Catalog:
         return {job_id: Entry.of(detail) for job_id, detail in found.items()}
 
     def _is_news(self, job: JobDetail) -> bool:
-        """Return whether to describe a job: once, and again if only that shows who canceled it.
+        """Return whether to describe a job: once, and again to learn who cancelled it.
 
-        Other than a description, a listing does not say that somebody terminated a job.
+        A listing, other than a description, does not report that a job was terminated.
         """
         known = self._known.get(job.job_id)
         if known is None:

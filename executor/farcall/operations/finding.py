@@ -1,10 +1,10 @@
-"""Job references: which job a person means by the beginning of an ID, by a name, or by nothing.
+"""Job references: a job by the beginning of its ID, by name, or the newest one.
 
-A whole ID is taken as it is, and asks nobody. The beginning of one has to fit a single job of the
-newest 1,000 of the queue, whoever submitted it. A name is a function's, or a
-command job's own: it means the newest job of that name of one user, and the beginning of a name
-does if there is but one such name. Nothing means the user's newest job. The child of an array is
-``<job>:<index>`` and a node ``<job>#<index>``, whatever the job is called by.
+A complete ID needs no request. The beginning of an ID must match exactly one of the queue's newest
+1,000 jobs, of any user. A name is the name of a function or of a command job, and refers to the
+user's newest job with that name; the beginning of a name works if it matches only one name.
+Without a reference, the user's newest job is meant. An array task is ``<job>:<index>`` and a node
+``<job>#<index>``, for each form of ``<job>``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from farcall.operations import json_view
 from farcall.operations.catalog import Catalog, Entry, Query
 
 MOST_PAGES = 10
-"""Requests for lists, of a hundred jobs each, that a queue is asked at most."""
+"""Maximum list requests per queue, of a hundred jobs each."""
 
 SHORT = 8
-"""Characters of an ID by which a job is shown to people."""
+"""Number of characters of an ID that tables show."""
 
 _WHOLE = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
 _BEGINNING = re.compile(r"[0-9a-f]{4,16}|[0-9a-f]{8}-[0-9a-f-]{0,27}")
 _NAMED = re.compile(r"[a-z0-9][a-z0-9-]*-([0-9a-f]{8,16})")
-"""A whole ID that is a name, and what of it no other has."""
+"""A complete ID that is a name, and its unique part."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _REFERENCE = re.compile(r"([^:#]*)([:#]\d+)?")
@@ -38,12 +38,12 @@ _MOST_SHOWN = 10
 
 
 class Finder:
-    """Finds jobs in some queues, in few requests.
+    """Finds jobs in some queues, with few requests.
 
     Args:
-        backend: Where they run.
+        backend: Platform that runs the jobs.
         queues: Names or ARNs of the queues.
-        user: Whose names count, as `Entry.user`; None for everybody's.
+        user: User whose names are searched, as `Entry.user`; None for all users.
     """
 
     def __init__(self, backend: Backend, queues: Collection[str], user: str | None) -> None:
@@ -54,19 +54,19 @@ class Finder:
         self._newest: list[JobDetail] | None = None
 
     async def find(self, reference: str, *, to_end: bool = False) -> tuple[str, Entry | None]:
-        """Find the job that somebody means.
+        """Find the job for a reference.
 
         Args:
-            reference: A whole ID, the beginning of one, or a name.
-            to_end: Whether it is to be ended: of a name all jobs that go on count, and of several
-                none is found.
+            reference: A complete ID, the beginning of one, or a name.
+            to_end: Whether the job is to be cancelled: a name then refers to unfinished jobs, and
+                must match exactly one.
 
         Returns:
-            The job's ID with the child's or node's number, if one was given, and where the
-            reference was a name the job that it means.
+            The job's ID, with the index of a task or node if given, and for a name the job's
+            entry.
 
         Raises:
-            UnknownError: There is none, or there are several.
+            UnknownError: No job, or several jobs, match.
             ServiceError: The platform refused a call.
         """
         split = _REFERENCE.fullmatch(reference)
@@ -87,7 +87,7 @@ class Finder:
         """Find the user's newest job.
 
         Raises:
-            UnknownError: There is none among the newest of the queue.
+            UnknownError: The user has no job among the newest of the queue.
             ServiceError: The platform refused a call.
         """
         query = Query(self._user, workflow)
@@ -100,13 +100,13 @@ class Finder:
         raise UnknownError(f"there is no job{self._whose()}{of}{self._where()}")
 
     async def _is_named(self, word: str) -> bool:
-        """Return whether a word is the whole ID of a job, where such IDs are names."""
+        """Return whether a word is a complete ID, if the platform's IDs are names."""
         if not self._backend.capabilities.ids_are_names or not _NAMED.fullmatch(word):
             return False
         return bool(await self._backend.describe([word]))
 
     async def _by_id(self, word: str) -> list[Entry]:
-        """Return the jobs whose IDs begin so, or what of them no other has."""
+        """Return the jobs whose IDs, or their unique parts, begin with a text."""
         if self._newest is None:
             self._newest = [job async for page in self._pages() for job in page]
         listed = [
@@ -117,9 +117,9 @@ class Finder:
         return await self._catalog.recognize(listed)
 
     async def _by_name(self, word: str, *, to_end: bool) -> list[Entry]:
-        """Return the newest job of a name, or of each of the names that begin so.
+        """Return the newest job with a name, or with each name that begins with a text.
 
-        Of jobs that are to be ended those are returned that go on, where there are any.
+        If the jobs are to be cancelled, unfinished ones are returned if there are any.
         """
         found: list[Entry] = []
         exact: list[Entry] = []
@@ -139,7 +139,7 @@ class Finder:
         return list(by_name.values())
 
     async def _pages(self, *, named: str = "") -> AsyncGenerator[list[JobDetail], None]:
-        """Yield what is looked through, the newest of each queue first."""
+        """Yield the searched jobs, the newest of each queue first."""
         for queue in self._queues:
             left = MOST_PAGES
             async with contextlib.aclosing(self._backend.list_jobs(queue, named=named)) as pages:
@@ -166,11 +166,11 @@ class Finder:
 
 
 def short(job_id: str) -> str:
-    """Return the beginning of an ID, with the number of a child or a node.
+    """Return the beginning of an ID, with the index of a task or a node.
 
     Args:
-        job_id: A whole ID; of a name the beginning of what no other has. What has another form
-            stays as it is.
+        job_id: A complete ID; if it is a name, the beginning of its unique part is returned. Other
+            forms are returned unchanged.
     """
     split = _REFERENCE.fullmatch(job_id)
     own = _own(split[1]) if split is not None else ""
@@ -180,7 +180,7 @@ def short(job_id: str) -> str:
 
 
 def _own(job_id: str) -> str:
-    """Return what of a whole ID no other has; empty where it has neither form."""
+    """Return the unique part of a complete ID; empty if it has another form."""
     if _WHOLE.fullmatch(job_id):
         return job_id
     named = _NAMED.fullmatch(job_id)
@@ -188,7 +188,7 @@ def _own(job_id: str) -> str:
 
 
 def _several(word: str, entries: Collection[Entry]) -> str:
-    """List jobs of which one is to be chosen."""
+    """List the jobs that match a reference."""
     shown = [f"  {_line(entry)}" for entry in list(entries)[:_MOST_SHOWN]]
     if len(entries) > _MOST_SHOWN:
         shown.append("  ...")

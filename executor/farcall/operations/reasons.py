@@ -1,10 +1,10 @@
-"""Reasons: what jobs were called with and why they failed, for lists of them.
+"""Reasons: the calls of jobs, and why jobs failed, for lists of many jobs.
 
-The texts of calls are in the bundle, those of an array all together: one request or two. Why a
-task failed is in its outcome, a request each, which is believed where the job's own key signed it.
-Nothing is unpickled. Without an outcome there are Batch's words.
+The texts of calls are in the bundle, one or two requests for all tasks of an array job. A task's
+error is in its outcome, one request each, which is used only if it is signed with the job's own
+key. Nothing is unpickled. Without an outcome, Batch's status reason is used.
 
-What is final is remembered, so that a list that is looked at again costs nothing.
+Final results are remembered, so that showing a list again needs no requests.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from farcall_runtime.contract import ENV_BUNDLE, ENV_DIGEST, OutcomeStatus
 
 _PARALLEL = 32
 _MOST_READ = 100
-"""Failed children of an array whose outcomes are read for its groups."""
+"""Maximum failed tasks of an array job whose outcomes are read for its groups."""
 
 _MOST_TEXTS = 200_000
 _MOST_REASONS = 20_000
-"""How much is remembered, of which each has 200 characters at most."""
+"""Maximum remembered entries, each of up to 200 characters."""
 
 
 class Reasons:
-    """Reads them, on one event loop."""
+    """Reads calls and errors, on one event loop."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -49,10 +49,10 @@ class Reasons:
         self._troubles: dict[str, str] = {}
 
     async def fill(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return some jobs with what is known of them.
+        """Return jobs with their calls and errors.
 
         Raises:
-            ServiceError: Batch refused a call. What S3 refuses is a job's `Why.trouble`.
+            ServiceError: Batch refused a call. A refusal by S3 becomes the job's `Why.trouble`.
         """
         found = await asyncio.gather(*(self._why(entry) for entry in entries))
         return [replace(entry, why=why) for entry, why in zip(entries, found, strict=True)]
@@ -78,13 +78,13 @@ class Reasons:
     # --- calls --------------------------------------------------------------------------------
 
     async def calls(self, detail: JobDetail) -> list[str]:
-        """Return the texts of the calls of a job, an array's by index.
+        """Return the texts of a job's calls by task index.
 
         Args:
-            detail: A plain job, an array, or one of its children.
+            detail: A single job, an array job, or an array task.
 
         Returns:
-            A text for each task; none where the bundle is gone, or has none, or is forged.
+            A text per task; none if the bundle is deleted, contains no texts, or is forged.
         """
         try:
             submission = Submission.whole(detail)
@@ -133,10 +133,10 @@ class Reasons:
     # --- errors -------------------------------------------------------------------------------
 
     async def errors(self, parent: JobDetail, listed: Iterable[JobDetail]) -> dict[int, Reason]:
-        """Return why children of an array failed, a request for each not known yet.
+        """Return the errors of failed array tasks; each unknown one takes a request.
 
         Returns:
-            By index, those that failed and that nobody ended.
+            Errors by index, without cancelled tasks.
         """
         children = [child_of(parent, each) for each in listed]
         found = await asyncio.gather(*map(self._reason, children))
@@ -144,9 +144,9 @@ class Reasons:
         return {child.index: reason for child, reason in pairs if reason is not None}
 
     async def groups(self, parent: JobDetail) -> Groups:
-        """Return why children of an array failed, of the first ones that nobody ended.
+        """Return grouped errors of an array job's first failed, not cancelled, tasks.
 
-        Of more than 100 children the others are left out.
+        At most 100 tasks are read.
 
         Raises:
             ServiceError: Batch refused a call.
@@ -176,7 +176,7 @@ class Reasons:
         return sorted(found, key=lambda child: child.index)[:_MOST_READ]
 
     async def _reason(self, detail: JobDetail) -> Reason | None:
-        """Return why a task failed; None where it has not, or has not ended."""
+        """Return why a task failed; None if it has not failed or has not finished."""
         if detail.status is not JobStatus.FAILED or _was_ended(detail):
             return None
         if detail.job_id not in self._reasons:
@@ -189,10 +189,10 @@ class Reasons:
         return self._reasons[detail.job_id]
 
     async def _read_reason(self, detail: JobDetail) -> Reason | None:
-        """Return why a task failed, as its outcome says; None where there is none that does.
+        """Return the error in a task's outcome; None without such an outcome.
 
         Raises:
-            ServiceError: S3 refused, and may answer the next time.
+            ServiceError: S3 refused a request, and may accept the next one.
         """
         try:
             submission, index = Submission.of(detail)
@@ -218,7 +218,7 @@ def _at(texts: Sequence[str], index: int) -> str | None:
 
 
 def child_of(parent: JobDetail, listed: JobDetail) -> JobDetail:
-    """Return all that is known of an array's child."""
+    """Return the complete description of an array task."""
     return replace(
         parent.with_status_of(listed),
         job_id=listed.job_id,
@@ -231,7 +231,7 @@ def child_of(parent: JobDetail, listed: JobDetail) -> JobDetail:
 
 
 def _ended_by_words(listed: JobDetail) -> bool:
-    """Return whether a person ended a child: a listing only has that person's words."""
+    """Return whether a task was cancelled, judged by its status reason in a listing."""
     return listed.status is JobStatus.FAILED and bool(
         listed.status_reason and not listed.is_explained
     )
@@ -242,7 +242,7 @@ def _was_ended(detail: JobDetail) -> bool:
 
 
 def _of_batch(detail: JobDetail) -> Reason:
-    """Return what Batch says of the end of a job that has failed."""
+    """Return Batch's reason for a failed job."""
     return Reason.of_verdict(detail.verdict())
 
 
