@@ -1,4 +1,4 @@
-"""``python -m tests.chaos``: let everything go wrong at once, and account for each task."""
+"""``python -m tests.chaos``: run tasks while everything fails, and account for each task."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ import tempfile
 
 import click
 
-from tests.chaos import report
 from tests.chaos.account import Account
 from tests.chaos.run import run
 
 _MANY = 100
-"""From so many tasks on a run meets everything that there is, and fails if it did not."""
+"""Minimum tasks of a run that must meet every kind of failure."""
 
 
 @click.command()
-@click.option("--seed", type=int, help="Of a run to be repeated; a new one by default.")
+@click.option("--seed", type=int, help="Seed of a run to repeat; random by default.")
 @click.option("--tasks", default=400, show_default=True)
-@click.option("--clients", default=4, show_default=True, help="Processes that share them.")
-@click.option("--minutes", default=15.0, show_default=True, help="After which it has failed.")
-@click.option("--kubernetes", is_flag=True, help="On the local Kubernetes emulator, not on Batch.")
+@click.option("--clients", default=4, show_default=True, help="Processes that share the tasks.")
+@click.option("--minutes", default=15.0, show_default=True, help="Time limit of the run.")
+@click.option("--kubernetes", is_flag=True, help="Use the local Kubernetes emulator, not Batch.")
 def main(*, seed, tasks, clients, minutes, kubernetes):
-    """Run tasks on a local AWS emulator while requests, containers, hosts and clients fail.
+    """Run tasks on a local emulator while requests, containers, hosts and clients fail.
 
-    Exit code 1 says that a task is lost, came to two ends or to the wrong one, or that something
-    is left behind.
+    Exits 1 if a task is lost or has two results or the wrong one, or if anything is left behind.
     """
     seed = seed if seed is not None else secrets.randbelow(10**6)
     where = " --kubernetes" if kubernetes else ""
@@ -39,9 +37,9 @@ def main(*, seed, tasks, clients, minutes, kubernetes):
     account.check()
     if tasks >= _MANY:
         account.check_happened(kubernetes=kubernetes)
-    report.show(record, account, repeat=repeat)
+    click.echo(account.report())
     if account.wrong:
-        click.echo(f"what its processes wrote lies in {folder}")
+        click.echo(f"{len(account.wrong)} errors; the clients' files are in {folder}")
         sys.exit(1)
     shutil.rmtree(folder)
 

@@ -1,4 +1,4 @@
-"""One chaos run, from a fresh local AWS emulator to its figures."""
+"""One chaos run on a new local emulator."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import farcall_local
-from tests.chaos import cluster, truth
 from tests.chaos import plan as plans
-from tests.chaos.events import Storm, left_behind
+from tests.chaos import truth
+from tests.chaos.storm import ClusterStorm, Storm, left_behind
 from tests.chaos.work import read
 from tests.support.proxy import SLOW_S, Proxy
 
-#: What the requests of each service meet. "expired" now and then: a container's keys are renewed.
+#: Chances of faults by service. "expired" is rare: a container renews its keys.
 CHANCES = {
     "s3 *": {
         "error": 0.02,
@@ -49,20 +49,18 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Record:
-    """What is left of a run for the accountant.
+    """What a run leaves for the accountant.
 
     Attributes:
-        plan: What was to happen.
-        told: What the clients noted.
-        ledger: What the tasks noted.
-        dealt: What happened to containers and clients.
-        truth: What the account says at the end.
-        clients: How each process of a client ended: exit code and complaints, by its name.
-        requests: How many, by operation.
-        injected: How many faults, by operation and kind.
-        processes: Those that are still there.
-        seconds: How long it took.
-        late: Whether it was cut off.
+        told: Notes of the clients.
+        ledger: Notes of the tasks.
+        dealt: Failures of containers, hosts and clients.
+        truth: Jobs and objects at the end.
+        clients: Exit code and stderr of each client process, by name.
+        requests: Number of requests, by operation.
+        injected: Number of faults, by operation and kind.
+        processes: Processes that still run.
+        late: Whether the run was cut off.
     """
 
     plan: plans.Plan
@@ -79,20 +77,11 @@ class Record:
 
 
 def run(seed, tasks, minutes, folder, clients=plans.CLIENTS, *, kubernetes=False):
-    """Make a run.
-
-    Args:
-        seed: What decides it.
-        tasks: How many, about.
-        minutes: After which it is cut off, and has failed.
-        folder: An empty folder for what it writes.
-        clients: Processes that share the tasks.
-        kubernetes: Whether the tasks run there, and not on Batch.
-    """
+    """Make a run, see `plan.make`; its files are written to an empty folder."""
     record = Record(plans.make(seed, tasks, clients))
     began = time.monotonic()
     token = secrets.token_hex(8)
-    os.environ["CHAOS_TOKEN"] = token  # whoever is started from here on bears it
+    os.environ["CHAOS_TOKEN"] = token  # every process of the run inherits it
     try:
         with farcall_local.start(cpus=_CPUS, kubernetes=kubernetes) as aws:
             aws.configure(stop_grace_s=5.0)
@@ -105,9 +94,8 @@ def run(seed, tasks, minutes, folder, clients=plans.CLIENTS, *, kubernetes=False
                 finally:
                     crew.end()
                 record.requests, record.injected = dict(proxy.counts), dict(proxy.injected)
-                if kubernetes:
-                    record.injected |= {f"api {name}": n for name, n in crew.storm.met.items()}
-            record.truth = crew.ask()
+                record.injected |= {f"api {name}": n for name, n in crew.storm.met.items()}
+            record.truth = truth.request(aws.environment)
     finally:
         del os.environ["CHAOS_TOKEN"]
     record.told, record.ledger = read(crew.told), read(crew.ledger)
@@ -117,14 +105,14 @@ def run(seed, tasks, minutes, folder, clients=plans.CLIENTS, *, kubernetes=False
 
 
 class _Crew:
-    """The clients, and those that recover what killed ones left."""
+    """The clients, and those that recover the runs of killed clients."""
 
     def __init__(self, record, aws, endpoint, folder, token, drawn):
         self._record, self._aws, self._endpoint, self._folder = record, aws, endpoint, folder
         self._token, self._drawn = token, drawn
         self.told, self.ledger = str(folder / "told"), str(folder / "ledger")
         self._kubernetes = "KUBECONFIG" in aws.environment
-        storm = cluster.ClusterStorm if self._kubernetes else Storm
+        storm = ClusterStorm if self._kubernetes else Storm
         self.storm = storm(record.plan, aws, self.ledger)
         record.dealt = self.storm.dealt
         self._processes = {}  # the latest of each kind
@@ -132,7 +120,7 @@ class _Crew:
         self._to_recover = []  # client and moment
 
     def work(self, deadline):
-        """Have everything done; say whether it was before the deadline."""
+        """Start the clients and wait; return whether all ended before the deadline."""
         for client in range(len(self._record.plan.clients)):
             self._start("client", client)
         seen = 0
@@ -140,7 +128,7 @@ class _Crew:
             self.storm.step(self._processes)
             killed = [blow["client"] for blow in self.storm.dealt if "client" in blow]
             for client in killed[seen:]:
-                # What the killed one had sent may still be on its way.
+                # A slow request of the killed client may still arrive.
                 self._to_recover.append((client, time.monotonic() + SLOW_S + 1))
             seen = len(killed)
             self._recover()
@@ -150,17 +138,13 @@ class _Crew:
         return False
 
     def end(self):
-        """Kill who is left, and note how each has ended."""
+        """Kill the remaining processes, and record how each has ended."""
         for name, process in self._all.items():
             if process.poll() is None:
                 process.kill()
             process.wait()
             complaints = (self._folder / f"{name}.err").read_text(errors="replace")
             self._record.clients[name] = process.returncode, complaints
-
-    def ask(self):
-        """Return what the account says."""
-        return (cluster if self._kubernetes else truth).ask(self._aws.environment)
 
     def _recover(self):
         for client, moment in list(self._to_recover):
@@ -169,9 +153,9 @@ class _Crew:
                 self._start("recovery", client)
 
     def _settled(self, deadline):
-        """Wait until the jobs that were told to end have ended; the accountant names the rest."""
+        """Wait until the cancelled jobs have ended; the accountant names the rest."""
         until = min(deadline, time.monotonic() + _SETTLE_S)
-        while self.ask().unfinished and time.monotonic() < until:
+        while truth.request(self._aws.environment).unfinished and time.monotonic() < until:
             time.sleep(0.5)
         return True
 
@@ -189,7 +173,7 @@ class _Crew:
             "retry_on": "failure",
             "linger_s": 0.05,
             "poll_freq": 2,
-            "prefix": _prefix(client),
+            "prefix": f"chaos/{client}",
             "cache_dir": str(self._folder),
         }
         if self._kubernetes:
@@ -222,7 +206,3 @@ class _Crew:
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         there = {**self._aws.environment, "AWS_ENDPOINT_URL": self._endpoint}
         return {**own, **there, "HOME": str(self._folder), "PYTHONPATH": path}
-
-
-def _prefix(client):
-    return f"chaos/{client}"

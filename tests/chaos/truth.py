@@ -1,16 +1,21 @@
-"""What the account says after a chaos run, asked for without a proxy in between."""
+"""The jobs and objects that exist after a chaos run, requested without a proxy."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import boto3
+from kubernetes import client, config
 
 _STATUSES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED", "FAILED")
 _FINAL = ("SUCCEEDED", "FAILED")
 _TOGETHER = 100
+_JOB_NAME = "batch.kubernetes.io/job-name"
+_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 @dataclass
@@ -18,9 +23,9 @@ class Truth:
     """Everything in the account.
 
     Attributes:
-        jobs: Batch's descriptions by job ID, arrays and their children too.
-        keys: When the objects in the bucket were stored, in seconds since 1970, by key.
-        uploads: Keys of multipart uploads that nobody has finished.
+        jobs: Descriptions in Batch's words by job ID, including arrays and their child jobs.
+        keys: Upload time of each object in the bucket, in seconds since 1970, by key.
+        uploads: Keys of unfinished multipart uploads.
     """
 
     jobs: dict[str, Any] = field(default_factory=dict)
@@ -29,12 +34,12 @@ class Truth:
 
     @property
     def submitted(self):
-        """Jobs as they were submitted: plain ones and arrays."""
+        """Jobs as they were submitted: single jobs and arrays."""
         return {job_id: job for job_id, job in self.jobs.items() if ":" not in job_id}
 
     @property
     def leaves(self):
-        """Jobs that run something: plain ones and children."""
+        """Jobs that run containers: single jobs and child jobs."""
         return {
             i: job
             for i, job in self.jobs.items()
@@ -46,44 +51,22 @@ class Truth:
         return [job_id for job_id, job in self.jobs.items() if job["status"] not in _FINAL]
 
     def exit_code(self, job_id):
-        """Return the exit code of a job's last attempt; None where there is none."""
+        """Return the exit code of a job's last attempt, or None."""
         attempts = self.jobs[job_id].get("attempts") or [{}]
         return attempts[-1].get("container", {}).get("exitCode")
 
     def bundle_of(self, job_id):
         """Return the key of a job's bundle."""
-        return self._variable(job_id, "FARCALL_BUNDLE").removeprefix("s3://").partition("/")[2]
-
-    def nth(self, job_id):
-        """Return how many retries led to a job: 0 where it runs its calls for the first time."""
-        nth, parent = 0, job_id.partition(":")[0]
-        while before := self._variable(parent, "FARCALL_RETRY_OF"):
-            nth, parent = nth + 1, before.partition(":")[0]
-        return nth
-
-    def _variable(self, job_id, name):
         job = self.jobs.get(job_id, {"container": {"environment": ()}})
-        variables = job["container"]["environment"]
-        return next((v["value"] for v in variables if v["name"] == name), "")
+        variables = {v["name"]: v["value"] for v in job["container"]["environment"]}
+        return variables.get("FARCALL_BUNDLE", "").removeprefix("s3://").partition("/")[2]
 
 
-def ask(environment):
-    """Ask for everything."""
-    truth = Truth()
-    with contextlib.closing(_client("batch", environment)) as batch:
-        queue = environment["FARCALL_QUEUE"]
-        ids = _list(batch, jobQueue=queue)
-        for job in _describe(batch, ids):
-            truth.jobs[job["jobId"]] = job
-            size = job.get("arrayProperties", {}).get("size", 0)
-            children = [f"{job['jobId']}:{index}" for index in range(size)]
-            truth.jobs.update((child["jobId"], child) for child in _describe(batch, children))
-    ask_bucket(truth, environment)
-    return truth
-
-
-def ask_bucket(truth, environment):
-    """Ask for everything in the bucket."""
+def request(environment):
+    """Return everything in the account, or in the cluster and its bucket."""
+    truth = Truth(
+        _cluster_jobs(environment) if "KUBECONFIG" in environment else _jobs(environment)
+    )
     with contextlib.closing(_client("s3", environment)) as s3:
         bucket = environment["FARCALL_S3_BUCKET_NAME"]
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):
@@ -91,6 +74,7 @@ def ask_bucket(truth, environment):
                 truth.keys[found["Key"]] = found["LastModified"].timestamp()
         for page in s3.get_paginator("list_multipart_uploads").paginate(Bucket=bucket):
             truth.uploads += [upload["Key"] for upload in page.get("Uploads", ())]
+    return truth
 
 
 def _client(service, environment):
@@ -103,12 +87,19 @@ def _client(service, environment):
     )
 
 
-def _list(batch, **what):
-    found = []
-    for status in _STATUSES:
-        pages = batch.get_paginator("list_jobs").paginate(jobStatus=status, **what)
-        found += [job["jobId"] for page in pages for job in page["jobSummaryList"]]
-    return list(dict.fromkeys(found))  # one that changed meanwhile was met twice
+def _jobs(environment):
+    jobs, ids = {}, {}
+    with contextlib.closing(_client("batch", environment)) as batch:
+        for status in _STATUSES:
+            pages = batch.get_paginator("list_jobs").paginate(
+                jobQueue=environment["FARCALL_QUEUE"], jobStatus=status
+            )
+            ids |= {job["jobId"]: None for page in pages for job in page["jobSummaryList"]}
+        for job in _describe(batch, list(ids)):
+            size = job.get("arrayProperties", {}).get("size", 0)
+            children = [f"{job['jobId']}:{index}" for index in range(size)]
+            jobs |= {each["jobId"]: each for each in (job, *_describe(batch, children))}
+    return jobs
 
 
 def _describe(batch, ids):
@@ -117,3 +108,100 @@ def _describe(batch, ids):
         for at in range(0, len(ids), _TOGETHER)
         for job in batch.describe_jobs(jobs=ids[at : at + _TOGETHER])["jobs"]
     ]
+
+
+# --- Kubernetes, in Batch's words, so that one accountant serves both platforms -----------------
+
+
+@contextlib.contextmanager
+def _cluster(environment):
+    file = environment["KUBECONFIG"]
+    with contextlib.closing(config.new_client_from_config(file, persist_config=False)) as api:
+        yield api, environment["FARCALL_NAMESPACE"]
+
+
+def completions(environment, name):
+    """Return the size of a Kubernetes Job."""
+    with _cluster(environment) as (api, namespace):
+        return client.BatchV1Api(api).read_namespaced_job(name, namespace).spec.completions
+
+
+def job_id(name, index, size):
+    """Return farcall's ID of an index of a Kubernetes Job."""
+    return f"{name}:{index}" if size > 1 else name
+
+
+def _listed(call, namespace):
+    """Return a list's items; repeat a request that the storm throttles."""
+    while True:
+        try:
+            return call(namespace).items
+        except client.ApiException as error:
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS:
+                raise
+            time.sleep(float(error.headers["Retry-After"]))
+
+
+def _cluster_jobs(environment):
+    with _cluster(environment) as (api, namespace):
+        found = _listed(client.BatchV1Api(api).list_namespaced_job, namespace)
+        pods = _listed(client.CoreV1Api(api).list_namespaced_pod, namespace)
+    by_index = {}
+    for pod in pods:
+        labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+        place = labels.get(_JOB_NAME), annotations.get(_INDEX)
+        by_index.setdefault(place, []).append(pod)
+    return {each["jobId"]: each for job in found for each in _described(job, by_index)}
+
+
+def _described(job, by_index):
+    """Return a Job and its indexes as Batch would describe them."""
+    name, size = job.metadata.name, job.spec.completions
+    variables = [
+        {"name": found.name, "value": found.value or ""}
+        for found in job.spec.template.spec.containers[0].env or ()
+    ]
+    final = next(
+        (
+            "SUCCEEDED" if found.type == "Complete" else "FAILED"
+            for found in job.status.conditions or ()
+            if found.status == "True" and found.type in ("Complete", "Failed")
+        ),
+        "",
+    )
+    whole = {
+        "jobId": name,
+        "status": final or "RUNNING",
+        "statusReason": (job.metadata.annotations or {}).get("farcall/reason", ""),
+        "container": {"environment": variables},
+        "attempts": [],
+    }
+    if size > 1:
+        yield {**whole, "arrayProperties": {"size": size}}
+    done, failed = _indexes(job.status.completed_indexes), _indexes(job.status.failed_indexes)
+    for index in range(size):
+        status = "SUCCEEDED" if index in done else "FAILED" if index in failed or final else ""
+        yield {
+            **whole,
+            "jobId": job_id(name, index, size),
+            "status": status or "RUNNING",
+            "attempts": [_attempt(pod) for pod in by_index.get((name, str(index)), ())],
+        }
+
+
+def _attempt(pod):
+    statuses = pod.status.container_statuses or ()
+    ended = statuses[0].state.terminated if statuses else None
+    return {
+        "container": {"exitCode": ended.exit_code if ended else None},
+        "statusReason": pod.status.reason or "",
+    }
+
+
+def _indexes(text):
+    """Return the numbers of ``1,3-5``."""
+    found = set()
+    for part in filter(None, (text or "").split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
