@@ -1,23 +1,19 @@
-"""The Batch of an account, embedded or real, and the few steps every test takes."""
+"""The Batch of the local AWS emulator or of an account, and the steps that every test takes."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
-import urllib.error
-import urllib.request
 import uuid
 
 import boto3
-import pytest
-from botocore import xform_name
+import botocore.session
 from botocore.config import Config
-from botocore.exceptions import ClientError
 
+import farcall.aws
 from tests.support.patience import PATIENCE_S
-from tests.support.signing import signed
 
+_MODELS = f"{farcall.aws.__path__[0]}/models"
 FINAL = ("SUCCEEDED", "FAILED")
 ORDER = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", *FINAL)
 
@@ -37,10 +33,13 @@ class Account:
 
     def client(self, service):
         config = Config(retries={"total_max_attempts": 1 if self.local else 10})
+        core = botocore.session.get_session()
+        core.get_component("data_loader").search_paths.append(_MODELS)
+        session = boto3.Session(botocore_session=core)
         if not self.local:
-            return boto3.client(service, config=config)
+            return session.client(service, config=config)
         env = self.local.environment
-        return boto3.client(
+        return session.client(
             service,
             endpoint_url=self.local.endpoint_url,
             aws_access_key_id=env["AWS_ACCESS_KEY_ID"],
@@ -151,26 +150,9 @@ class Account:
         )["events"]
         return [event["message"] for event in events]
 
-    def withdraw_all(self, operation, jobs, reason):
-        """Call TerminateJobs or CancelJobs, also where botocore does not know them yet."""
-        method = getattr(self.batch, xform_name(operation), None)
-        if method is not None:
-            return method(jobs=jobs, reason=reason)
-        if not self.local:
-            pytest.skip(f"this botocore has no {operation}")
-        url = f"{self.local.endpoint_url}/v1/{operation.lower()}"
-        body = json.dumps({"jobs": jobs, "reason": reason}).encode()
-        try:
-            headers = signed("batch", "POST", url, self.local.environment, body)
-            with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as reply:
-                return json.load(reply)
-        except urllib.error.HTTPError as error:
-            with error:
-                code = error.headers["x-amzn-ErrorType"]
-                details = {"Code": code, "Message": json.load(error)["message"]}
-                metadata = {"HTTPStatusCode": error.status}
-                reply = {"Error": details, "ResponseMetadata": metadata}
-                raise ClientError(reply, operation) from None
+    def terminate_all(self, jobs, reason):
+        """Call TerminateJobs, which older versions of botocore lack, with farcall's own model."""
+        return self.batch.terminate_jobs(jobs=jobs, reason=reason)
 
     def close(self):
         if not self.local:

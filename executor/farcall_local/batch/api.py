@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
-from urllib.parse import parse_qs, unquote
 
 from botocore.loaders import Loader
 from botocore.model import ServiceModel
@@ -35,8 +34,7 @@ from farcall_local.batch.jobs import Job, Jobs, Submission
 from farcall_local.batch.limits import Limits
 from farcall_local.batch.queues import Queues, Resource
 
-# --- ListJobs: one page of a queue's jobs, an array's children or a multi-node parallel job's
-# nodes
+# --- ListJobs: one page of a queue's jobs or an array's children
 #
 # Source:
 #     https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
@@ -53,24 +51,20 @@ def list_jobs(
     """Answer ListJobs.
 
     Without filters the jobs in one state are listed, RUNNING by default; a filter ignores the
-    state, except SHARE_IDENTIFIER, and takes no children and no nodes. Jobs come newest first,
-    children by index, nodes as they were launched.
+    state and matches no children. Jobs come newest first, children by index.
     """
-    given = [key for key in ("jobQueue", "arrayJobId", "multiNodeJobId") if document.get(key)]
+    given = [key for key in ("jobQueue", "arrayJobId") if document.get(key)]
     if len(given) != 1:
-        raise ClientError("Specify exactly one of jobQueue, arrayJobId and multiNodeJobId.")
+        raise ClientError("Specify exactly one of jobQueue and arrayJobId.")
     filters = document.get("filters") or []
-    test = _filter(filters, document.get("jobStatus")) if filters else _in_state(document)
+    test = _filter(filters) if filters else _in_state(document)
     if given == ["jobQueue"]:
         where = queue(document["jobQueue"])
         pool = [job for job in jobs.submitted if job.submission.queue is where]
         newest_first = True
     else:
-        parent = jobs.find(document[given[0]])
-        pool = []
-        if parent is not None and not filters:
-            is_array = given == ["arrayJobId"]
-            pool = parent.children if is_array else list(parent.nodes.values())
+        parent = jobs.find(document["arrayJobId"])
+        pool = parent.children if parent is not None and not filters else []
         newest_first = False
     return _page(pool, test, document, newest_first=newest_first)
 
@@ -103,7 +97,7 @@ def _in_state(document: dict[str, Any]) -> Test:
     return lambda job: job.status is status
 
 
-def _filter(filters: list[dict[str, Any]], job_status: str | None) -> Test:
+def _filter(filters: list[dict[str, Any]]) -> Test:
     if len(filters) != 1:
         raise ClientError("Only one filter can be used at a time.")
     validate.require(filters[0], "name", "values")
@@ -111,29 +105,15 @@ def _filter(filters: list[dict[str, Any]], job_status: str | None) -> Test:
     if name == "JOB_NAME":
         return lambda job: any(_glob(v.lower(), job.submission.name.lower()) for v in values)
     if name == "JOB_DEFINITION":
-        return lambda job: any(_runs(value, job) for value in values)
-    if name == "SHARE_IDENTIFIER":
-        return lambda job: (
-            job.submission.extra.get("shareIdentifier") in values
-            and job_status in (None, job.status.value)
-        )
-    if name in ("BEFORE_CREATED_AT", "AFTER_CREATED_AT"):
+        return lambda job: any(_glob(v, job.submission.definition.name) for v in values)
+    if name == "AFTER_CREATED_AT":
         moment = _moment(values[0])
-        if name == "BEFORE_CREATED_AT":
-            return lambda job: job.submission.created_at < moment
         return lambda job: job.submission.created_at > moment
     raise ClientError(f"Filter {name} is not valid.")
 
 
 def _glob(pattern: str, value: str) -> bool:
     return value.startswith(pattern[:-1]) if pattern.endswith("*") else value == pattern
-
-
-def _runs(pattern: str, job: Job) -> bool:
-    definition = job.submission.definition
-    if pattern.startswith("arn:"):
-        return definition.arn == pattern
-    return _glob(pattern, definition.name)
 
 
 def _moment(value: str) -> int:
@@ -283,8 +263,6 @@ MAX_DESCRIBED_JOBS = 100
 MAX_BULK = 50
 MAX_FRONT = 100
 
-TAGS_PATH = "/v1/tags/"
-
 _log = logging.getLogger("farcall")
 
 
@@ -317,8 +295,6 @@ class BatchApi:
         self._definitions = Definitions()
         self._size_bytes = 0
         self._operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "CancelJob": self._cancel_job,
-            "CancelJobs": self._cancel_jobs,
             "CreateComputeEnvironment": queues.create_environment,
             "CreateJobQueue": queues.create_queue,
             "DeleteComputeEnvironment": queues.delete_environment,
@@ -330,13 +306,10 @@ class BatchApi:
             "DescribeJobs": self._describe_jobs,
             "GetJobQueueSnapshot": self._snapshot,
             "ListJobs": self._list_jobs,
-            "ListTagsForResource": self._list_tags,
             "RegisterJobDefinition": self._register,
             "SubmitJob": self._submit,
-            "TagResource": self._tag,
             "TerminateJob": self._terminate_job,
             "TerminateJobs": self._terminate_jobs,
-            "UntagResource": self._untag,
             "UpdateComputeEnvironment": queues.update_environment,
             "UpdateJobQueue": queues.update_queue,
         }
@@ -382,16 +355,6 @@ class BatchApi:
             document = json.loads(request.body or b"{}")
         except ValueError:
             raise ClientError("The request is not JSON.") from None
-        if request.path.startswith(TAGS_PATH):
-            methods = {
-                "GET": "ListTagsForResource",
-                "POST": "TagResource",
-                "DELETE": "UntagResource",
-            }
-            document["resourceArn"] = unquote(request.path[len(TAGS_PATH) :])
-            if request.method == "DELETE":
-                document["tagKeys"] = parse_qs(request.query).get("tagKeys", [])
-            return methods.get(request.method, ""), document
         name = self._by_path.get(request.path.rstrip("/").lower())
         if name is None:
             raise ClientError(f"farcall's emulated Batch does not support {request.path}.")
@@ -421,38 +384,21 @@ class BatchApi:
     def _list_jobs(self, document: dict[str, Any]) -> dict[str, Any]:
         return list_jobs(document, self._engine.jobs, self._queues.queue)
 
-    def _cancel_job(self, document: dict[str, Any]) -> dict[str, Any]:
-        return self._withdraw(document, self._engine.cancel)
-
     def _terminate_job(self, document: dict[str, Any]) -> dict[str, Any]:
-        return self._withdraw(document, self._engine.terminate)
-
-    def _cancel_jobs(self, document: dict[str, Any]) -> dict[str, Any]:
-        return self._withdraw_all(document, self._engine.cancel)
-
-    def _terminate_jobs(self, document: dict[str, Any]) -> dict[str, Any]:
-        return self._withdraw_all(document, self._engine.terminate)
-
-    def _withdraw(
-        self, document: dict[str, Any], action: Callable[[Job, str], None]
-    ) -> dict[str, Any]:
-        """Cancel or terminate one job. Batch answers 200 for IDs it does not know, too."""
+        """Terminate one job. Batch also answers 200 for unknown IDs."""
         validate.require(document, "jobId")
         validate.reason(document)
         job = self._engine.jobs.find(document["jobId"])
         if job is not None:
-            action(job, document["reason"])
+            self._engine.terminate(job, document["reason"])
         return {}
 
-    def _withdraw_all(
-        self, document: dict[str, Any], action: Callable[[Job, str], None]
-    ) -> dict[str, Any]:
+    def _terminate_jobs(self, document: dict[str, Any]) -> dict[str, Any]:
         validate.require(document, "jobs")
-        validate.reason(document)
         if len(document["jobs"]) > MAX_BULK:
             raise ClientError(f"Maximum number of jobs supported is {MAX_BULK}")
         for job_id in document["jobs"]:
-            self._withdraw({"jobId": job_id, "reason": document["reason"]}, action)
+            self._terminate_job({"jobId": job_id, "reason": document["reason"]})
         return {"successful": list(document["jobs"]), "errors": []}
 
     def _delete_queue(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -466,7 +412,7 @@ class BatchApi:
             if job.submission.queue is queue and not job.status.is_final
         ]
         for job in under_way:
-            if not job.withdrawn:
+            if job.termination_reason is None:
                 self._engine.terminate(job, f"Job queue {queue.name} was deleted")
         return not under_way
 
@@ -484,35 +430,3 @@ class BatchApi:
             for job in islice(waiting, MAX_FRONT)
         ]
         return {"frontOfQueue": {"jobs": front, "lastUpdatedAt": now}}
-
-    def _tags(self, arn: str) -> dict[str, str]:
-        """Return the tags of a resource; children and nodes have none of their own."""
-        kind, _, name = arn.rpartition(":job")[2].partition("/")
-        if kind == "-definition":
-            definition = self._definitions.find(name)
-            found = definition.tags if definition is not None else None
-        elif kind == "" and not {":", "#"} & set(name):
-            job = self._engine.jobs.find(name)
-            found = job.submission.tags if job is not None else None
-        else:
-            resource = self._queues.tagged(arn)
-            found = resource.tags if resource is not None else None
-        if found is None:
-            raise ClientError(f"Resource {arn} not found.")
-        return found
-
-    def _list_tags(self, document: dict[str, Any]) -> dict[str, Any]:
-        return {"tags": self._tags(document["resourceArn"])}
-
-    def _tag(self, document: dict[str, Any]) -> dict[str, Any]:
-        tags = self._tags(document["resourceArn"])
-        validate.require(document, "tags")
-        validate.tags({**tags, **document["tags"]})
-        tags.update(document["tags"])
-        return {}
-
-    def _untag(self, document: dict[str, Any]) -> dict[str, Any]:
-        tags = self._tags(document["resourceArn"])
-        for key in document["tagKeys"]:
-            tags.pop(key, None)
-        return {}

@@ -31,7 +31,7 @@ class Definition:
         retry: Its checked retry strategy.
         properties: containerProperties, or nodeProperties if it is `multi_node`, as Batch keeps
             them.
-        tags: Changed by TagResource.
+        tags: As given.
         active: False once deregistered.
     """
 

@@ -42,8 +42,8 @@ def detail(job: Job) -> dict[str, Any]:
         "parameters": submission.parameters,
         "tags": submission.tags,
         "platformCapabilities": submission.definition.platforms,
-        "isCancelled": job.withdrawn == "isCancelled",
-        "isTerminated": job.withdrawn == "isTerminated",
+        "isCancelled": False,
+        "isTerminated": job.termination_reason is not None,
         **submission.extra,
     }
     if isinstance(job, Node):
@@ -65,7 +65,7 @@ def detail(job: Job) -> dict[str, Any]:
 
 
 def summary(job: Job) -> dict[str, Any]:
-    """Return a JobSummary; `isCancelled` and `isTerminated` are there only when true."""
+    """Return a JobSummary; `isTerminated` is present only if it is true."""
     view = {
         "jobArn": job.arn,
         "jobId": job.id,
@@ -81,8 +81,8 @@ def summary(job: Job) -> dict[str, Any]:
         view["container"] = _present(
             {"exitCode": job.current.exit_code, "reason": job.current.reason}
         )
-    if job.withdrawn:
-        view[job.withdrawn] = True
+    if job.termination_reason is not None:
+        view["isTerminated"] = True
     if isinstance(job, Node):
         view["nodeProperties"] = {"nodeIndex": job.index, "isMainNode": job.is_main}
     elif job.is_multi_node:

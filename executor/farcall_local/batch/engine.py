@@ -4,7 +4,6 @@ Everything here runs on one event loop, so nothing is locked and no reader sees 
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
     https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
 """
 
@@ -116,7 +115,7 @@ class Gang:
         execution = self._executions[node] = self._execute(node, on_running)
         node.current = execution.attempt
         node.started_at = node.stopped_at = None
-        node.status_reason = node.withdrawn = node.withdrawn_reason = None
+        node.status_reason = node.termination_reason = None
         node.enter(JobStatus.STARTING)
         return node, execution
 
@@ -146,30 +145,22 @@ class Gang:
                 self._others.append((execution, self._spawn(self._run(node, execution))))
 
 
-# --- Which jobs wait for which: dependsOn with its two array types ------------------------------
+# --- Which jobs wait for which: dependsOn on whole jobs -----------------------------------------
 #
-# Sources:
+# Source:
 #     https://docs.aws.amazon.com/batch/latest/userguide/job_dependencies.html
-#     https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
 
 
 #: A job that waits, and whether what it waited for succeeded.
 News = list[tuple[Job, bool]]
 
-SEQUENTIAL, N_TO_N = "SEQUENTIAL", "N_TO_N"
-
 
 class Dependencies:
-    """Who is to be told when a job ends.
-
-    Whole jobs are kept by name; what the children of arrays wait for follows from their index,
-    so that an array costs one entry.
-    """
+    """Jobs that wait for the end of another job."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self._waiting: dict[Job, list[Job]] = {}
-        self._paired: dict[Job, list[Job]] = {}
 
     def connect(self, job: Job) -> News:
         """Count what a new job waits for, in `Job.waiting_for` of it and of its children.
@@ -178,72 +169,37 @@ class Dependencies:
             News of the dependencies that have already ended.
 
         Raises:
-            ClientError: An unknown job, or a type that does not fit the arrays. Nothing is
-                changed then.
+            ClientError: An unknown job, or an unsupported type. Nothing is changed then.
         """
-        targets = [
-            (self._target(item, job), item.get("type")) for item in job.submission.depends_on
-        ]
-        news: News = []
-        for target, kind in targets:
-            if target is not None:
-                news += self._pair(job, target) if kind == N_TO_N else self._wait(job, target)
+        targets = [self._target(item) for item in job.submission.depends_on]
+        job.waiting_for = len(targets)
         for child in job.children:
-            child.waiting_for += bool(job.waiting_for)
-            child.waiting_for += child.index > 0 and _sequential(job)
-        return news
+            child.waiting_for = bool(targets)
+        for target in targets:
+            if not target.status.is_final:
+                self._waiting.setdefault(target, []).append(job)
+        return [
+            (job, target.status is JobStatus.SUCCEEDED)
+            for target in targets
+            if target.status.is_final
+        ]
 
     def ended(self, job: Job) -> News:
         """Return news for everything that waits for a job that has ended."""
         succeeded = job.status is JobStatus.SUCCEEDED
-        waiting = self._waiting.pop(job, [])
-        if job.parent is not None:
-            following = job.parent.children[job.index + 1 : job.index + 2]
-            waiting += following if _sequential(job) else []
-            waiting += [array.children[job.index] for array in self._paired.get(job.parent, ())]
-        return [(waiter, succeeded) for waiter in waiting]
+        return [(waiter, succeeded) for waiter in self._waiting.pop(job, [])]
 
-    def _wait(self, job: Job, target: Job) -> News:
-        job.waiting_for += 1
-        if target.status.is_final:
-            return [(job, target.status is JobStatus.SUCCEEDED)]
-        self._waiting.setdefault(target, []).append(job)
-        return []
-
-    def _pair(self, job: Job, target: Job) -> News:
-        self._paired.setdefault(target, []).append(job)
-        for child in job.children:
-            child.waiting_for += 1
-        return [
-            (child, other.status is JobStatus.SUCCEEDED)
-            for child, other in zip(job.children, target.children, strict=True)
-            if other.status.is_final
-        ]
-
-    def _target(self, item: dict[str, str], job: Job) -> Job | None:
-        kind = item.get("type")
-        if kind not in (None, SEQUENTIAL, N_TO_N):
-            raise ClientError(f"Dependency type {kind} is not valid.")
-        if kind == SEQUENTIAL and not job.children:
-            raise ClientError("A SEQUENTIAL dependency is for array jobs only.")
-        if not item.get("jobId"):
-            if kind == SEQUENTIAL:
-                return None
-            raise ClientError("A dependency must have a jobId.")
-        target = self._jobs.find(item["jobId"])
+    def _target(self, item: dict[str, str]) -> Job:
+        if item.get("type"):
+            raise ClientError(f"farcall's emulated Batch does not support {item['type']}.")
+        target = self._jobs.find(item.get("jobId", ""))
         if target is None:
-            raise ClientError(f"Job dependency {item['jobId']} not found.")
+            raise ClientError(f"Job dependency {item.get('jobId')} not found.")
         if isinstance(target, Node):
             raise ClientError(
                 f"Job dependency {item['jobId']} is a node. Depend on the whole job instead."
             )
-        if kind == N_TO_N and (not job.children or len(job.children) != len(target.children)):
-            raise ClientError("An N_TO_N dependency needs two array jobs of the same size.")
         return target
-
-
-def _sequential(job: Job) -> bool:
-    return any(item.get("type") == SEQUENTIAL for item in job.submission.depends_on)
 
 
 # --- Which waiting job gets processors next -----------------------------------------------------
@@ -345,29 +301,23 @@ class Engine:
             self._loop.call_soon(self._resolve, waiter, succeeded)
         return job
 
-    def cancel(self, job: Job, reason: str) -> None:
-        """Cancel a job that has no container yet; do nothing, silently, to any other.
-
-        A PENDING job fails only after its dependencies have ended. Of an array's parent all
-        children are cancelled.
-        """
-        if job.status.is_final or job.status in STARTED:
-            return
-        self._withdraw(job, "isCancelled", reason)
-        for child in job.children:
-            self.cancel(child, reason)
-
     def terminate(self, job: Job, reason: str) -> None:
-        """Stop a job that has a container; cancel one that has none.
+        """Stop a job that has a container; fail one that has none.
+
+        A PENDING job fails only after its dependencies have ended.
 
         Of a multi-node parallel job all nodes are stopped. A node is stopped alone; the job fails
         if it is the main node.
         """
         if job.status.is_final:
             return
-        self._withdraw(job, "isTerminated", reason)
+        if job.termination_reason is None:
+            job.termination_reason = reason
+        is_held = job.status is JobStatus.PENDING or job.status in STARTED
+        if not is_held and not job.children:
+            self._finish(job, JobStatus.FAILED, job.termination_reason)
         if job in self._executions:
-            self._executions[job].stop(Ending(job.withdrawn_reason or reason, final=True))
+            self._executions[job].stop(Ending(job.termination_reason, final=True))
         for child in (*job.children, *job.nodes.values()):
             self.terminate(child, reason)
 
@@ -500,7 +450,7 @@ class Engine:
         if failed + parent.counts[JobStatus.SUCCEEDED] < len(parent.children):
             return
         if failed:
-            reason = parent.withdrawn_reason or parent.status_reason or CHILD_FAILED
+            reason = parent.termination_reason or parent.status_reason or CHILD_FAILED
             self._finish(parent, JobStatus.FAILED, reason)
         else:
             self._finish(parent, JobStatus.SUCCEEDED, None)
@@ -510,7 +460,7 @@ class Engine:
         if job.status.is_final:
             return
         if not succeeded and not job.children:
-            self._finish(job, JobStatus.FAILED, job.withdrawn_reason or DEPENDENCY_FAILED)
+            self._finish(job, JobStatus.FAILED, job.termination_reason or DEPENDENCY_FAILED)
             return
         if not succeeded:
             job.status_reason = DEPENDENCY_FAILED
@@ -522,15 +472,7 @@ class Engine:
             self._release(job)
 
     def _release(self, job: Job, *, again: bool = False) -> None:
-        if job.withdrawn:
-            self._finish(job, JobStatus.FAILED, job.withdrawn_reason)
+        if job.termination_reason is not None:
+            self._finish(job, JobStatus.FAILED, job.termination_reason)
         else:
             self._make_runnable(job, again=again)
-
-    def _withdraw(self, job: Job, flag: str, reason: str) -> None:
-        """Accept the wish that a job should not run, and fulfil it where nothing holds it."""
-        if job.withdrawn is None:
-            job.withdrawn, job.withdrawn_reason = flag, reason
-        held = job.status is JobStatus.PENDING or job.status in STARTED
-        if not held and not job.children:
-            self._finish(job, JobStatus.FAILED, job.withdrawn_reason)

@@ -48,7 +48,7 @@ class Submission:
         size: Children of the array, None for a plain job.
         depends_on: As given.
         created_at: Milliseconds.
-        tags: Changed by TagResource.
+        tags: As given.
         extra: Members DescribeJobs gives back as they were submitted.
     """
 
@@ -129,8 +129,7 @@ class Job:
         status: Where the job is; changed by `enter` only.
         status_reason: Why, once there is something to say.
         waiting_for: Jobs that must succeed before this one may run.
-        withdrawn: ``isCancelled`` or ``isTerminated`` once such a call has been accepted.
-        withdrawn_reason: The reason that call gave.
+        termination_reason: The reason that TerminateJob gave, or None.
         attempts: The ended attempts.
         current: The attempt under way, else the last one.
         started_at: Milliseconds, of the current attempt.
@@ -150,9 +149,8 @@ class Job:
         "status_reason",
         "stopped_at",
         "submission",
+        "termination_reason",
         "waiting_for",
-        "withdrawn",
-        "withdrawn_reason",
     )
 
     def __init__(self, submission: Submission, parent: Job | None = None, index: int = 0) -> None:
@@ -165,8 +163,7 @@ class Job:
         self.status = JobStatus.SUBMITTED
         self.status_reason: str | None = None
         self.waiting_for = 0
-        self.withdrawn: str | None = None
-        self.withdrawn_reason: str | None = None
+        self.termination_reason: str | None = None
         self.attempts: tuple[Attempt, ...] = ()
         self.current: Attempt | None = None
         self.started_at: int | None = None

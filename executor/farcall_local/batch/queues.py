@@ -49,7 +49,7 @@ class Resource:
         name: Unique in its kind.
         arn: Its ARN.
         view: What describing it shows besides its tags.
-        tags: Changed by TagResource.
+        tags: As given.
     """
 
     name: str
@@ -242,11 +242,6 @@ class Queues:
             ClientError: There is none.
         """
         return _find(self._queues, reference, "JobQueue")
-
-    def tagged(self, arn: str) -> Resource | None:
-        """Return the queue or compute environment with an ARN, for the tagging calls."""
-        everything = [*self._queues.values(), *self._environments.values()]
-        return next((one for one in everything if one.arn == arn), None)
 
     def environment_name(self, queue: Resource) -> str:
         """Return the name of the queue's first compute environment."""
