@@ -65,18 +65,6 @@ async def test_a_running_job_is_ended_and_its_output_kept(executor, batch, tmp_p
     assert found["isTerminated"]
 
 
-async def test_a_job_that_has_ended_stays_as_it_is(executor, batch, cancel):
-    job = await executor.submit(pow, 2, 3)
-    assert 8 == await job.result()
-    await until_async(
-        lambda: batch.describe_jobs(jobs=[job.id])["jobs"][0]["status"] == "SUCCEEDED"
-    )
-
-    done = await cancel(job.id)
-
-    assert (0, f"{job.id} has ended: SUCCEEDED\n") == (done.returncode, done.stdout)
-
-
 async def test_without_a_job_or_with_too_much_it_says_how_it_is_used(aws, cancel):
     for arguments in ((), (NOBODY, "--workflow", "w")):
         done = await cancel(*arguments)

@@ -5,16 +5,11 @@ Starts the local AWS emulator, because exit codes, output and termination come f
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import functools
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 import farcall_local
@@ -22,7 +17,6 @@ from farcall import (
     BatchExecutor,
     CommandError,
     CommandJob,
-    JobCancelledError,
     JobStatus,
     JobTimeoutError,
     Nodes,
@@ -157,28 +151,6 @@ async def test_lines_of_nodes_are_read_as_they_come(
 # --- other hands ------------------------------------------------------------------------------
 
 
-async def test_a_job_is_joined_from_another_process(executor: BatchExecutor) -> None:
-    job = await executor.command(IMAGE, sh("exit 4"), nodes=2)
-    program = "import asyncio, sys, farcall; e = farcall.BatchExecutor()\n"
-    program += "try: asyncio.run(e.attach_command(sys.argv[1]).wait())\n"
-    program += "except farcall.CommandError as error: print(error.exit_code)"
-
-    run = functools.partial(subprocess.run, capture_output=True, text=True, check=True)
-    done = await asyncio.to_thread(run, [sys.executable, "-c", program, job.id])
-
-    assert done.stdout == "4\n"
-
-
-async def test_leaving_a_block_by_an_exception_ends_the_job(options: dict[str, Any]) -> None:
-    with pytest.raises(ZeroDivisionError):
-        async with BatchExecutor(**options) as executor:
-            job = await executor.command(IMAGE, ["sleep", "600"])
-            raise ZeroDivisionError
-
-    with pytest.raises(JobCancelledError, match="left by ZeroDivisionError"):
-        await BatchExecutor(**options).attach_command(job.id).wait()
-
-
 # --- requests ---------------------------------------------------------------------------------
 
 
@@ -199,36 +171,4 @@ async def test_equal_launches_share_a_definition_and_ask_nothing_of_s3(
     assert [name for name in proxy.counts if name.startswith("s3")] == []
 
 
-@pytest.mark.parametrize("fault", ["lost", "truncated"])
-async def test_a_lost_answer_makes_no_second_job(
-    fault: str, watched: BatchExecutor, proxy: Proxy
-) -> None:
-    proxy.faults[SUBMIT] += [fault]
-
-    job = await watched.command(IMAGE, ["true"])
-
-    assert (await job.wait()).exit_codes == (0,)
-    assert proxy.counts[SUBMIT] == 1
-
-
 # --- what is refused --------------------------------------------------------------------------
-
-
-async def test_a_launch_that_is_cancelled_under_way_ends_its_job(
-    watched: BatchExecutor, proxy: Proxy
-) -> None:
-    proxy.faults[SUBMIT] += ["held"]
-    launching = asyncio.ensure_future(watched.command(IMAGE, ["sleep", "600"], name="held"))
-    while not proxy.counts[SUBMIT]:
-        await asyncio.sleep(0.01)
-    launching.cancel()
-    await asyncio.sleep(0)
-    proxy.release()
-    with pytest.raises(asyncio.CancelledError):
-        await launching
-
-    batch = boto3.client("batch")
-    filters = [{"name": "JOB_NAME", "values": ["held-*"]}]
-    (listed,) = batch.list_jobs(jobQueue="farcall-local", filters=filters)["jobSummaryList"]
-    with pytest.raises(JobCancelledError, match="cancelled while it was submitted"):
-        await watched.attach_command(listed["jobId"]).wait()

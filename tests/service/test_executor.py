@@ -18,9 +18,7 @@ import pytest
 
 import farcall_local
 from farcall import BatchExecutor, FarcallError, JobCancelledError, JobLostError, JobStatus
-from farcall.engine.session import session_for
 from tests.support.foreign import submit
-from tests.support.patience import PATIENCE_S
 
 
 def work(x: int) -> int:
@@ -50,19 +48,6 @@ async def test_a_job_tells_its_id_status_and_usage(executor: BatchExecutor) -> N
     assert usage.wall_s > 0
     assert usage.peak_memory_bytes > 1_000_000
     assert job.id in repr(job)
-
-
-async def test_a_result_can_be_had_again(executor: BatchExecutor) -> None:
-    job = await executor.submit(work, 1)
-
-    assert await asyncio.gather(job.result(), job.result(), job.result()) == [2, 2, 2]
-
-
-async def test_tasks_submitted_together_are_one_array_job(executor: BatchExecutor) -> None:
-    jobs = await asyncio.gather(*(executor.submit(work, x) for x in range(7)))
-
-    assert len({job.id.partition(":")[0] for job in jobs}) == 1
-    assert list(range(1, 8)) == await asyncio.gather(*(job.result() for job in jobs))
 
 
 async def test_delivered_objects_are_deleted_and_those_of_failures_stay(
@@ -112,19 +97,6 @@ async def test_attaching_to_what_is_no_job_of_ours_says_so(executor: BatchExecut
         await executor.attach(foreign).result()
 
 
-async def test_cancelling_one_task_of_an_array_leaves_its_siblings(
-    executor: BatchExecutor,
-) -> None:
-    jobs = await asyncio.gather(
-        executor.submit(wait_for_ever), executor.submit(work, 1), executor.submit(work, 2)
-    )
-    await jobs[0].cancel("only this one")
-
-    with pytest.raises(JobCancelledError, match="only this one"):
-        await jobs[0].result()
-    assert [await job.result() for job in jobs[1:]] == [2, 3]
-
-
 async def test_cancelling_the_await_ends_the_job(executor: BatchExecutor) -> None:
     call = asyncio.ensure_future(executor.task(wait_for_ever)())
     while not executor._unfinished:
@@ -170,13 +142,3 @@ async def test_leaving_otherwise_leaves_jobs_running_and_names_them(
 
     async with make_executor() as executor:
         assert await executor.attach(job.id).result() is None
-
-
-async def test_a_result_can_be_waited_for_after_the_block_was_left(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    async with make_executor() as executor:
-        job = await executor.submit(lambda: time.sleep(2))
-
-    assert await asyncio.wait_for(job.result(), PATIENCE_S) is None
-    await (await session_for(executor.settings)).close()

@@ -54,34 +54,6 @@ async def test_an_awaited_sweep_is_deleted_as_a_whole(
     assert await left(executor) == 1  # the failed one's stays
 
 
-async def test_a_loop_s_results_are_deleted_one_by_one(executor: BatchExecutor) -> None:
-    taken = 0
-    async for _ in executor.task(abs).map(range(4)):
-        before = taken
-        taken += 1
-        await until_stored(executor, 4 - before)
-        assert await left(executor) == 4 - before
-    assert await left(executor) == 0
-    assert await left(executor, "bundles") == 0
-
-
-async def until_stored(executor: BatchExecutor, count: int) -> None:
-    async def are_stored() -> bool:
-        return await left(executor) >= count
-
-    await until_async(are_stored)
-
-
-async def test_a_loop_that_is_left_keeps_what_it_did_not_get_through(
-    executor: BatchExecutor,
-) -> None:
-    loop = aiter(executor.task(abs).map(range(4)))
-    await anext(loop)
-    await until_stored(executor, 4)
-    await loop.aclose()
-    assert await left(executor) == 4
-
-
 async def test_a_sweep_that_fails_keeps_the_values_that_nobody_got(
     executor: BatchExecutor, tmp_path: Path
 ) -> None:

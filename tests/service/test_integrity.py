@@ -205,23 +205,6 @@ async def test_forged_arguments_harm_the_one_task_they_are_of(
     assert [size * len(PADDING)] * 3 == [await result(job) for job in unharmed]
 
 
-async def test_a_bundle_of_another_job_or_of_an_earlier_run_is_refused(
-    attacker: Attacker, gate: Gate, behind: BatchExecutor, make_executor: MakeExecutor
-) -> None:
-    async with make_executor(vcpu=256) as earlier:
-        old = await earlier.submit(weigh, b"old")
-        sibling = await behind.submit(weigh, b"sibling")
-        first, second = [await behind.submit(weigh, b"victim") for _ in range(2)]
-        for victim, other in ((first, sibling), (second, old)):
-            data = attacker.get((await place(other)).bundle_key)
-            attacker.put((await place(victim)).bundle_key, data)
-        gate()
-
-        for job in (first, second):
-            assert type(await refusal(job)) is IntegrityError
-        assert [await result(old), await result(sibling)] == [3 * 4096, 7 * 4096]
-
-
 async def test_a_container_refuses_a_forged_shared_value(
     attacker: Attacker, gate: Gate, behind: BatchExecutor
 ) -> None:
@@ -277,19 +260,6 @@ async def test_forged_project_files_are_not_imported(
 
     error = await refusal(job)
     assert type(error) is IntegrityError
-
-
-async def test_a_deleted_bundle_is_told_as_such(
-    attacker: Attacker, gate: Gate, behind: BatchExecutor
-) -> None:
-    jobs = await submit_three(behind, 100)
-    attacker.delete((await place(jobs[0])).bundle_key)
-    gate()
-
-    for job in jobs:
-        error = await refusal(job)
-        assert type(error) is OutcomeMissingError
-        assert "did not find its payload" in str(error)
 
 
 # --- between the container's storing and the client's fetch ------------------------------------
@@ -456,21 +426,6 @@ async def test_a_client_refuses_a_forged_outcome_of_a_stopped_attempt(
     assert type(await refusal(job)) is JobCancelledError
 
 
-async def test_a_deleted_outcome_is_told_as_such(
-    attacker: Attacker, executor: BatchExecutor, ended: list[Job[list[bytes]]]
-) -> None:
-    victim, *siblings = ended
-    key = (await place(victim)).outcome_key(0)
-    attacker.delete(key)
-
-    seen = await refusal(victim)
-    unseen = await refusal(executor.attach(victim.id))
-
-    assert {type(seen), type(unseen)} == {OutcomeMissingError}
-    assert "was deleted before it was fetched" in str(seen)
-    assert [[b"\1" * 4096], [b"\2" * 4096]] == [await result(job) for job in siblings]
-
-
 async def test_an_outcome_that_somebody_else_stores_first_is_no_success(
     attacker: Attacker, gate: Gate, behind: BatchExecutor
 ) -> None:
@@ -519,19 +474,3 @@ async def test_a_second_attempt_is_not_taken_in_by_a_forged_outcome(
             await asyncio.sleep(0.1)
         detail = await job.detail()
         assert (detail.attempts, detail.exit_code) == (2, ExitCode.OUTCOME_OCCUPIED)
-
-
-async def test_rubbish_in_the_bucket_harms_nobody(
-    attacker: Attacker, executor: BatchExecutor
-) -> None:
-    job = await executor.submit(speak, 1)
-    where = await place(job)
-    outcomes, streams = where.outcome_key(0)[:-1], where.stream_prefix(0, 1, "stdout")
-    names = ["00", "+0", "\u00b2", "\u0663", "-1", "1_0", "9" * 400, "0/0", "x"]
-    for name in names:
-        attacker.put(f"{outcomes}{name}", attacker.pickle())
-        attacker.put(f"{outcomes[:-1]}-{name}/0", attacker.pickle())
-        attacker.put(f"{streams}x{name}", attacker.pickle())
-
-    assert [b"\1" * 4096] == await result(job)
-    assert (await job.stdout()).startswith("xxx")

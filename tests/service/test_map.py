@@ -9,10 +9,9 @@ import asyncio
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, closing
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,28 +37,6 @@ async def test_values_come_in_the_order_of_the_arguments(executor: BatchExecutor
     assert len(sweep.job_ids) == 1
     detail = await executor.attach(sweep.job_ids[0]).detail()
     assert detail.array_size == 12
-
-
-async def test_values_are_given_as_they_come(executor: BatchExecutor) -> None:
-    found = {index: value async for index, value in executor.task(str).map([3, 1, 2])}
-
-    assert found == {0: "3", 1: "1", 2: "2"}
-
-
-async def test_nothing_to_do_takes_no_job(executor: BatchExecutor) -> None:
-    assert await executor.task(str).map([]) == []
-
-
-async def test_calls_in_one_task_have_their_own_values_and_errors(executor: BatchExecutor) -> None:
-    def work(x: int) -> int:
-        if x % 3 == 1:
-            raise ValueError(x)
-        return 10 * x
-
-    found = await executor.task(work).map(range(8), chunksize=3, return_exceptions=True)
-
-    assert [value for value in found if isinstance(value, int)] == [0, 20, 30, 50, 60]
-    assert [error.args[0] for error in found if isinstance(error, ValueError)] == [1, 4, 7]
 
 
 def arrays_of(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,13 +77,6 @@ async def test_more_tasks_than_an_array_holds_become_several(
 # --- ends ---------------------------------------------------------------------------------------
 
 
-def fail_first(x: int) -> int:
-    if x == 0:
-        raise ValueError("the first")
-    time.sleep(600)  # until the test, or what it tests, ends it
-    return x
-
-
 def sleep_longer_and_longer(x: int) -> int:
     time.sleep(600 * x)  # until the test, or what it tests, ends it
     return x
@@ -120,29 +90,6 @@ async def ended(executor: BatchExecutor, job_ids: list[str]) -> None:
         while not (await job.status()).is_final:
             await asyncio.sleep(0.2)
         assert JobStatus.FAILED is await job.status()
-
-
-async def test_the_first_error_is_raised_and_ends_the_others(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    async with make_executor() as executor:
-        sweep = executor.task(fail_first).map(range(4))
-        with pytest.raises(ValueError, match="the first"):
-            await sweep
-
-        await ended(executor, sweep.job_ids)
-
-
-@pytest.mark.parametrize("kind", ["results"])
-async def test_leaving_the_loop_early_ends_the_jobs(
-    make_executor: Callable[..., BatchExecutor], kind: str
-) -> None:
-    async with make_executor() as executor:
-        sweep = executor.task(sleep_longer_and_longer).map(range(3))
-        async for _ in sweep.results() if kind == "results" else sweep:
-            break
-
-        await ended(executor, sweep.job_ids)
 
 
 @pytest.mark.parametrize("moment", ["asked", "sent", "waiting"])
@@ -244,54 +191,3 @@ def test_a_program_that_ends_leaves_no_jobs(
 
 
 # --- calls of any iterable --------------------------------------------------------------------
-
-
-async def test_an_endless_iterable_that_waits_for_results_is_read_as_they_come(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    """What it has given so far runs, though neither an array nor a chunk is full."""
-    results = asyncio.Queue[int]()
-
-    async def numbers() -> AsyncIterator[int]:
-        x = 1
-        while True:
-            yield x
-            x = await results.get()
-
-    def work(x: int, step: int) -> int:
-        return x + step
-
-    async with make_executor() as executor:
-        sweep = executor.task(work).map(numbers(), chunksize=10, step=3)
-        values = []
-        async with aclosing(aiter(sweep)) as pairs:
-            async for _, value in pairs:
-                values.append(value)
-                if len(values) == 3:
-                    break
-                results.put_nowait(value)
-    assert values == [4, 7, 10]
-    assert len(sweep.job_ids) == 3
-
-
-async def test_what_an_iterable_raises_ends_the_sweep_and_its_jobs(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    error, go = LookupError("no more numbers"), threading.Event()
-
-    def numbers() -> Iterator[int]:
-        yield 1
-        go.wait(PATIENCE_S)
-        raise error
-
-    async with make_executor() as executor:
-        sweep = executor.task(sleep_longer_and_longer).map(numbers())
-        waiting = asyncio.ensure_future(_wait_for(sweep))
-        while not sweep.job_ids:
-            await asyncio.sleep(0.05)
-        go.set()
-        with pytest.raises(LookupError) as raised:
-            await waiting
-        assert raised.value is error
-
-        await ended(executor, sweep.job_ids)

@@ -61,20 +61,6 @@ def test_a_failed_app_says_why(runner):
 # --- two nodes --------------------------------------------------------------------------------
 
 
-def test_two_replicas_know_each_other(runner, go):
-    said = (
-        f"echo replica {macros.replica_id} $ME of $FARCALL_NODE_COUNT at ${{{macros.rank0_env}}}"
-    )
-    script = f"{said}; {waiting(go)}"
-    handle = run(runner, role(script, replicas=2, env={"ME": f"no{macros.replica_id}"}))
-    for k in range(2):
-        # As long as both run: with the main one's end the other's pod is gone, and its log.
-        found = until(lambda k=k: lines(runner, handle, k=k))
-        assert found[0].startswith(f"replica {k} no{k} of 2 at ")
-    go.touch()
-    assert ended(runner, handle).state is AppState.SUCCEEDED
-
-
 def test_two_roles_are_an_app(runner, go):
     small = Resource(cpu=0.2, gpu=0, memMB=64)  # the embedded node is as large as this machine
     script = f"echo works {macros.replica_id}; sleep 600"
