@@ -50,7 +50,7 @@ def batch(aws):
     return boto3.client("batch")
 
 
-async def test_a_running_job_is_ended_and_its_output_kept(executor, batch, tmp_path, cancel):
+async def test_cancelled_job_keeps_its_output(executor, batch, tmp_path, cancel):
     job = await executor.submit(sleep, str(tmp_path / "begun"))
     await until_async((tmp_path / "begun").exists)
 
@@ -65,7 +65,7 @@ async def test_a_running_job_is_ended_and_its_output_kept(executor, batch, tmp_p
     assert found["isTerminated"]
 
 
-async def test_without_a_job_or_with_too_much_it_says_how_it_is_used(aws, cancel):
+async def test_wrong_usage_is_explained(aws, cancel):
     for arguments in ((), (NOBODY, "--workflow", "w")):
         done = await cancel(*arguments)
         assert 2 == done.returncode

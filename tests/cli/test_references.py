@@ -33,9 +33,7 @@ async def jobs(executor: BatchExecutor):
     return say.__name__, *found
 
 
-async def test_a_job_is_called_by_its_name_or_the_beginning_of_its_id(
-    jobs, farcall_command, aws, executor
-):
+async def test_name_or_id_prefix_finds_job(jobs, farcall_command, aws, executor):
     name, older, newer = jobs
     with Proxy(aws.endpoint_url) as proxy:
         for reference, job, is_named in (
@@ -71,21 +69,3 @@ async def test_a_job_is_called_by_its_name_or_the_beginning_of_its_id(
     assert [job["index"] for job in json.loads(done.stdout)] == [0, 1, 2]
     done = await farcall_command("describe", f"{sweep.__name__}:2", "--json")
     assert json.loads(done.stdout)["job"]["index"] == 2
-
-
-async def test_without_a_job_it_is_the_newest(jobs, farcall_command, make_executor):
-    name, _, newer = jobs
-    done = await farcall_command("logs")
-    assert (done.returncode, done.stdout) == (0, "newer\n")
-    assert done.stderr.startswith(f"the newest: job {newer.id} (")
-    async with make_executor(workflow=f"of {name}") as executor:
-        other = await executor.submit(len, "a")
-        await other.wait()
-    later = await make_executor().submit(len, "a")
-    await later.wait()
-    assert (await farcall_command("result")).stdout == "1\n"
-    done = await farcall_command("describe", "--json", FARCALL_WORKFLOW=f"of {name}")
-    assert json.loads(done.stdout)["job"]["id"] == other.id
-    done = await farcall_command("logs", FARCALL_WORKFLOW="of nobody's")
-    assert done.returncode == 3
-    assert "in workflow of nobody's in queue farcall-local" in done.stderr

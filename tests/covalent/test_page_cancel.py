@@ -8,10 +8,8 @@ to start.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
-import urllib.request
 
 import covalent as ct
 import pytest
@@ -22,10 +20,9 @@ from farcall.covalent.cancel import CovalentCompanion
 from farcall.engine.session import session_for
 from farcall.operations.cancel import cancel, cancel_all, unfinished
 from farcall.operations.catalog import Catalog, Query
-from tests.support.patience import PATIENCE_S, until
+from tests.support.patience import until
 
 QUEUE = "farcall-local"
-TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -118,44 +115,7 @@ def nodes(covalent, dispatch_id, name="wait"):
     return {n["id"]: n["metadata"]["status"] for n in found if n["metadata"]["name"] == name}
 
 
-def test_one_task_of_an_array_is_cancelled_in_covalent_and_no_other(
-    dispatch, wait, batch, work, jobs, covalent, tmp_path
-):
-    task = work(batch(poll_freq=60, page_url="http://127.0.0.1:8751"))
-
-    @ct.lattice
-    def sweep():
-        return [task(number) for number in range(3)]
-
-    started = dispatch(sweep)
-    job_ids = jobs(0, 1, 2)
-    first, second, third = sorted(nodes(covalent, started))
-    assert [*"012"] == [job_id.partition(":")[2] for job_id in job_ids]
-
-    said = as_client(
-        lambda session: cancel(session, job_ids[1:2], "enough", CovalentCompanion(covalent))
-    )
-    text = f"{job_ids[1]} was RUNNING and is being cancelled"
-    assert [(job_ids[1], "ending", text)] == said
-    assert [(started, [second])] == covalent.told
-    until(lambda: nodes(covalent, started)[second] == "CANCELLED")
-    found = nodes(covalent, started)
-    assert {first: "RUNNING", second: "CANCELLED", third: "RUNNING"} == found
-
-    (tmp_path / "go").touch()
-    assert ct.status.CANCELLED == wait(started).status
-    found = nodes(covalent, started)
-    assert {first: "COMPLETED", second: "CANCELLED", third: "COMPLETED"} == found
-
-    # What Covalent's page shows of the executor.
-    url = f"{covalent.address}/api/v1/dispatches/{started}/electron/{first}/details/executor"
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-        shown = json.load(answer)
-    first_shown = next(iter(shown["executor_details"]["attributes"].items()))
-    assert ("page_url", "http://127.0.0.1:8751") == first_shown
-
-
-def test_a_workflow_is_cancelled_with_its_sublattices(dispatch, wait, batch, work, jobs, covalent):
+def test_workflow_is_cancelled_with_sublattices(dispatch, wait, batch, work, jobs, covalent):
     task = work(batch())
 
     @ct.electron

@@ -8,10 +8,7 @@ from __future__ import annotations
 from tests.local.test_batch_conformance import (  # noqa: F401
     test_environment_of_a_job,
     test_exit_code_decides,
-    test_killed_process,
     test_missing_command_fails_the_start,
-    test_nodes_reach_the_main_node,
-    test_output_of_every_kind,
     test_reclaimed_host,
     test_terminate_signals_the_main_process_alone,
     test_timeout_of_a_process_that_ignores_sigterm,

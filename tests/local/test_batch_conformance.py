@@ -66,7 +66,7 @@ def test_exit_code_decides(batch):
     assert bad["createdAt"] <= bad["startedAt"] <= bad["stoppedAt"]
 
 
-def test_log_stream_and_attempts_of_a_running_job(batch):
+def test_running_job_has_log_stream(batch):
     """Each attempt gets its log stream in RUNNING; `attempts` lists ended attempts only.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerDetail.html
@@ -86,7 +86,7 @@ def test_log_stream_and_attempts_of_a_running_job(batch):
     batch.wait(job_id)
 
 
-def test_jobs_are_told_how_often_to_store_output_only_where_somebody_asks_for_it(batch, knobs):
+def test_output_interval_is_passed_on_request(batch, knobs):
     told = []
     for stream_s in (None, 0.5, None):
         knobs.configure(stream_s=stream_s)
@@ -727,7 +727,7 @@ def _status(batch, job_id):
     return found[0]["status"] if found else None
 
 
-def test_other_nodes_are_stopped_with_the_main_node(batch, held):
+def test_main_node_exit_stops_others(batch, held):
     """When the main node exits, the job is finished, and the other nodes are stopped.
 
     https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html

@@ -11,37 +11,9 @@ import re
 
 import pytest
 
-from tests.local.cluster import JOB_NAME, MERGE, condition, unique
+from tests.local.cluster import MERGE, condition, unique
 
 # Objects: create, read, refuse ------------------------------------------------------------------
-
-
-def test_a_created_object_gets_an_identity(cluster):
-    """The server sets uid, creationTimestamp and resourceVersion.
-
-    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/
-    """
-    name = cluster.create(cluster.job("true"))
-    metadata = cluster.get("jobs", name)["metadata"]
-    assert metadata["namespace"] == cluster.namespace
-    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", metadata["uid"])
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", metadata["creationTimestamp"])
-    assert metadata["resourceVersion"].isdigit()
-
-
-def test_a_name_is_used_once(cluster):
-    """A second create of a name answers 409 AlreadyExists; the first object stays as it was.
-
-    https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
-    """
-    document = cluster.job("true")
-    name = cluster.create(document)
-    before = cluster.get("jobs", name)["metadata"]["uid"]
-    answer = cluster.refused(document)
-    assert (answer.status, answer.body["reason"]) == (409, "AlreadyExists")
-    assert answer.body["details"] == {"name": name, "group": "batch", "kind": "jobs"}
-    assert answer.body["message"] == f'jobs.batch "{name}" already exists'
-    assert cluster.get("jobs", name)["metadata"]["uid"] == before
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PATCH"])
@@ -161,20 +133,6 @@ def test_merge_patch(cluster):
     assert job["spec"]["parallelism"] == 2
 
 
-def test_old_versions_are_not_written_over(cluster):
-    """A patch of a version that is not the newest any more is 409 Conflict.
-
-    https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
-    """
-    name = cluster.create(cluster.job("true", suspend=True))
-    version = cluster.get("jobs", name)["metadata"]["resourceVersion"]
-    cluster.patch(name, {"metadata": {"labels": {"a": "1"}}})
-    body = {"metadata": {"resourceVersion": version}}
-    answer = cluster.ask("PATCH", cluster.path("jobs", name), body, content_type=MERGE)
-    assert (answer.status, answer.body["reason"]) == (409, "Conflict")
-    assert "the object has been modified" in answer.body["message"]
-
-
 # Lists and watches -----------------------------------------------------------------------------
 
 
@@ -188,35 +146,6 @@ def three(cluster):
         document["metadata"]["labels"] = {"mine": mine, "colour": colour}
         names.append(cluster.create(document))
     return mine, names
-
-
-def test_label_selectors(cluster, three):
-    """Equality and sets, joined by commas.
-
-    https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
-    """
-    selector = f"mine={three[0]},colour in (red, blue),colour!=blue"
-    [found] = cluster.ask("GET", cluster.path("jobs"), labelSelector=selector).body["items"]
-    assert found["metadata"]["labels"]["colour"] == "red"
-
-
-def test_field_selectors(cluster, three):
-    """metadata.name for all kinds, status.phase of pods too.
-
-    https://kubernetes.io/docs/concepts/overview/working-with-objects/field-selectors/
-    """
-    _, names = three
-    fields = f"metadata.name={names[1]}"
-    [found] = cluster.ask("GET", cluster.path("jobs"), fieldSelector=fields).body["items"]
-    assert found["metadata"]["name"] == names[1]
-    name = cluster.create(cluster.job("true"))
-    cluster.ended(name)
-    query = {"labelSelector": f"{JOB_NAME}={name}"}
-    for phase, number in (("Succeeded", 1), ("Failed", 0)):
-        found = cluster.ask(
-            "GET", cluster.path("pods"), fieldSelector=f"status.phase={phase}", **query
-        )
-        assert len(found.body["items"]) == number
 
 
 def test_lists_come_in_pages(cluster, three):
@@ -273,7 +202,7 @@ def test_a_watch_goes_on_from_a_version(cluster):
     assert again == seen[1:]
 
 
-def test_a_watch_by_label_tells_of_what_comes_and_goes(cluster, three):
+def test_label_watch_reports_changed_matches(cluster, three):
     """An object that begins, or ends, to match a selector is ADDED, or DELETED.
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes

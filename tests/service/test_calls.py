@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).parent))
 from project import models
 
 
-async def test_a_function_of_the_users_package_needs_nothing_in_the_job(
+async def test_function_of_own_package_runs(
     executor: BatchExecutor,
 ) -> None:
     job = await executor.submit(models.scale, 7)
@@ -29,7 +29,7 @@ async def test_a_function_of_the_users_package_needs_nothing_in_the_job(
     assert type(point) is models.Point
 
 
-async def test_keyword_arguments_named_like_options_are_the_functions(
+async def test_keywords_named_like_options_are_passed(
     executor: BatchExecutor,
 ) -> None:
     def work(vcpu: int, *, memory: int, self: int, function: int) -> tuple[int, ...]:

@@ -74,7 +74,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 # --- the end ----------------------------------------------------------------------------------
 
 
-async def test_a_command_runs_with_its_variables_and_ends_well(executor: BatchExecutor) -> None:
+async def test_command_has_its_variables(executor: BatchExecutor) -> None:
     job = await executor.command(IMAGE, sh('test "$A$B" = 12'), env={"A": "1", "B": "2"})
 
     result = await job.wait()
@@ -91,7 +91,7 @@ async def test_a_command_runs_with_its_variables_and_ends_well(executor: BatchEx
     assert await job.nodes() == [detail]
 
 
-async def test_groups_of_nodes_run_what_each_is_told(executor: BatchExecutor, gate: Gate) -> None:
+async def test_node_groups_run_own_commands(executor: BatchExecutor, gate: Gate) -> None:
     groups = [
         Nodes(1, IMAGE, sh(f'{gate.wait}; test "$ROLE" = main'), env={"ROLE": "main"}),
         Nodes(2, IMAGE, sh("exit $CODE"), env={"CODE": "5"}, memory=2),
@@ -104,7 +104,7 @@ async def test_groups_of_nodes_run_what_each_is_told(executor: BatchExecutor, ga
     assert (first.memory_mib, second.memory_mib) == (1024, 2048)
 
 
-async def test_a_program_that_is_not_there_is_told(executor: BatchExecutor) -> None:
+async def test_missing_program_is_reported(executor: BatchExecutor) -> None:
     job = await executor.command(IMAGE, ["no-such-program"])
 
     with pytest.raises(CommandError, match="executable file not found"):
@@ -123,7 +123,7 @@ async def test_a_time_limit_ends_all_nodes(
         aws.configure(timeout_scale=1)
 
 
-async def test_lines_of_nodes_are_read_as_they_come(
+async def test_node_output_is_followed(
     executor: BatchExecutor, gate: Gate, tmp_path: Path
 ) -> None:
     last = Gate(tmp_path / "last")
@@ -154,9 +154,7 @@ async def test_lines_of_nodes_are_read_as_they_come(
 # --- requests ---------------------------------------------------------------------------------
 
 
-async def test_equal_launches_share_a_definition_and_ask_nothing_of_s3(
-    watched: BatchExecutor, proxy: Proxy
-) -> None:
+async def test_equal_launches_share_a_definition(watched: BatchExecutor, proxy: Proxy) -> None:
     jobs: list[CommandJob] = []
     for number in range(3):
         command = ["sh", "-c", f"exit {number}"]

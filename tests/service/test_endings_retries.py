@@ -67,30 +67,13 @@ async def until_told(caplog: pytest.LogCaptureFixture, count: int = 1) -> list[s
 # --- what is tried again ----------------------------------------------------------------------
 
 
-@POLICIES
-async def test_a_job_whose_instance_is_reclaimed_runs_again(
-    retry_on: str, aws: farcall_local.LocalAWS, executor: BatchExecutor
-) -> None:
-    again = executor.with_options(retry_attempts=3, retry_on=retry_on)
-    job = await again.submit(run_on_from, 2)
-    await running(job)
-    aws.reclaim(job.id)
-
-    assert await job.result() == 2
-    first, second = await ends(job)
-    assert first[0].startswith(HOST_LOST)
-    assert (first[1], second[1]) == (None, 0)
-
-
 def kill_the_container() -> None:
     os.kill(os.getppid(), signal.SIGKILL)  # as the kernel does where there is too little memory
     time.sleep(PATIENCE_S)
 
 
 @POLICIES
-async def test_what_was_killed_for_its_memory_is_final(
-    retry_on: str, executor: BatchExecutor
-) -> None:
+async def test_killed_container_is_not_retried(retry_on: str, executor: BatchExecutor) -> None:
     again = executor.with_options(retry_attempts=3, retry_on=retry_on)
     job = await again.submit(kill_the_container)
 
@@ -103,7 +86,7 @@ async def test_what_was_killed_for_its_memory_is_final(
 # --- what is told of it -----------------------------------------------------------------------
 
 
-async def test_a_failed_attempt_is_told_of_while_the_next_one_runs(
+async def test_failed_attempt_is_reported_meanwhile(
     executor: BatchExecutor, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     go = tmp_path / "go"
@@ -131,7 +114,7 @@ async def test_a_failed_attempt_is_told_of_while_the_next_one_runs(
     assert len(told(caplog)) == 1
 
 
-async def test_the_error_of_the_last_attempt_tells_of_those_before(
+async def test_last_error_names_earlier_attempts(
     aws: farcall_local.LocalAWS, executor: BatchExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Jobs that cannot be placed, that Batch forgot, or whose status and outcome differ.
+"""Jobs that cannot be placed, and images without the runtime.
 
 Starts the local AWS emulator and a proxy that changes DescribeJobs responses about real jobs.
 """
@@ -16,9 +16,7 @@ from farcall import (
     BatchExecutor,
     FarcallError,
     Job,
-    JobLostError,
     JobStuckError,
-    OutcomeMissingError,
 )
 from tests.support.patience import PATIENCE_S, until_async
 from tests.support.proxy import Proxy
@@ -63,10 +61,6 @@ def cannot_be_placed(reason: str) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-def forget(proxy: Proxy) -> None:
-    proxy.changes["describejobs"] = lambda answer: answer["jobs"].clear()
-
-
 async def end_of(job: Job[Any]) -> BaseException | None:
     return await asyncio.wait_for(job.exception(), PATIENCE_S)
 
@@ -75,7 +69,7 @@ async def end_of(job: Job[Any]) -> BaseException | None:
 
 
 @pytest.mark.parametrize(("reason", "remedy"), [(TOO_LARGE, "larger instances")])
-async def test_a_job_that_cannot_be_placed_is_told_of_at_once_and_fails_when_told_to(
+async def test_stuck_job_is_reported_and_fails(
     reason: str,
     remedy: str,
     proxy: Proxy,
@@ -107,39 +101,10 @@ async def test_a_job_that_cannot_be_placed_is_told_of_at_once_and_fails_when_tol
 # --- jobs that Batch does not know ------------------------------------------------------------
 
 
-@pytest.mark.timing(lost_after_s=3.0)
-@pytest.mark.parametrize("size", [1, 3])
-async def test_a_job_that_batch_lists_no_more_is_lost_after_a_bound(
-    size: int, proxy: Proxy, make_executor: Callable[..., BatchExecutor], go: Path
-) -> None:
-    async with make_executor(endpoint_url=proxy.url) as executor:
-        jobs = await asyncio.gather(*(executor.submit(wait_for, str(go), n) for n in range(size)))
-        ends = [asyncio.ensure_future(end_of(job)) for job in jobs]
-        await until_async(lambda: proxy.of("batch").get("describejobs", 0) >= 1)
-        forget(proxy)
-        errors = await asyncio.gather(*ends)
-        assert [type(error) for error in errors] == [JobLostError] * size
-        for job, error in zip(jobs, errors, strict=True):
-            assert job.id in str(error)
-            assert "Batch does not list the job" in str(error)
-
-
 # --- where Batch and the bucket differ --------------------------------------------------------
 
 
-async def test_a_success_without_an_outcome_is_an_error(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    own = {"containerProperties": {"command": ["true"]}}  # not farcall's runtime
-    async with make_executor(job_definition_extra=own) as executor:
-        error = await end_of(await executor.submit(abs, -1))
-        assert isinstance(error, OutcomeMissingError)
-        assert error.exit_code == 0
-        assert "no outcome in the bucket (or there was one, and it was delivered" in str(error)
-        assert "image" in str(error)
-
-
-async def test_an_image_that_lacks_the_runtime_is_named(
+async def test_image_without_runtime_is_named(
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
     own = {"containerProperties": {"command": ["sh", "-c", "echo no module >&2; exit 1"]}}
@@ -148,36 +113,3 @@ async def test_an_image_that_lacks_the_runtime_is_named(
         assert isinstance(error, FarcallError)
         assert "farcall's Dockerfile" in str(error)
         assert "no module" in str(error) + str(getattr(error, "stdout", ""))
-
-
-@pytest.mark.parametrize(
-    ("reason", "container"),
-    [
-        ("Host EC2 (instance i-0a1b2c3d4e5f60718) terminated.", None),
-        (None, "CannotInspectContainerError: Could not transition to inspecting; timed out"),
-        ("Job attempt duration exceeded timeout", None),
-    ],
-)
-async def test_the_outcome_of_a_job_that_batch_calls_failed_wins(
-    reason: str | None,
-    container: str | None,
-    proxy: Proxy,
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    """The container had stored it when its host, or what was told of it, was lost."""
-
-    def lose(job: dict[str, Any]) -> None:
-        if job["status"] == "SUCCEEDED":
-            job.update(status="FAILED", statusReason=reason or "")
-            job["container"].pop("exitCode", None)
-            if container:
-                job["container"]["reason"] = container
-
-    say(proxy, lose)
-    async with make_executor(endpoint_url=proxy.url, keep_artifacts=True) as executor:
-        job = await executor.submit(abs, -3)
-        assert await job.result() == 3
-        while str(await job.status()) != "FAILED":  # the outcome comes before the job's end
-            await asyncio.sleep(0.02)
-        # Batch's word is known from the beginning to who comes later.
-        assert await executor.attach(job.id).result() == 3

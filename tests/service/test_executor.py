@@ -37,7 +37,7 @@ def objects(aws: farcall_local.LocalAWS) -> list[str]:
     return [item["Key"] for page in pages for item in page.get("Contents", [])]
 
 
-async def test_a_job_tells_its_id_status_and_usage(executor: BatchExecutor) -> None:
+async def test_job_has_id_status_and_usage(executor: BatchExecutor) -> None:
     job = await executor.submit(work, 1)
 
     assert isinstance(await job.status(), JobStatus)
@@ -50,7 +50,7 @@ async def test_a_job_tells_its_id_status_and_usage(executor: BatchExecutor) -> N
     assert job.id in repr(job)
 
 
-async def test_delivered_objects_are_deleted_and_those_of_failures_stay(
+async def test_delivered_objects_are_deleted(
     aws: farcall_local.LocalAWS, make_executor: Callable[..., BatchExecutor]
 ) -> None:
     before = set(objects(aws))
@@ -88,7 +88,7 @@ async def test_another_process_joins_a_job(
     assert out.decode().split() == ["42", "2"]
 
 
-async def test_attaching_to_what_is_no_job_of_ours_says_so(executor: BatchExecutor) -> None:
+async def test_attaching_to_foreign_job_raises(executor: BatchExecutor) -> None:
     with pytest.raises(JobLostError, match="does not know job nonsense"):
         await executor.attach("nonsense").result()
 
@@ -110,7 +110,7 @@ async def test_cancelling_the_await_ends_the_job(executor: BatchExecutor) -> Non
         await executor.attach(job_id).result()
 
 
-async def test_cancelling_the_wait_for_a_job_leaves_it_running(executor: BatchExecutor) -> None:
+async def test_cancelled_wait_leaves_job_running(executor: BatchExecutor) -> None:
     job = await executor.submit(lambda: time.sleep(3))
 
     with pytest.raises(asyncio.TimeoutError):
@@ -132,7 +132,7 @@ async def test_leaving_by_an_exception_ends_unfinished_jobs(
             await executor.attach(job.id).result()
 
 
-async def test_leaving_otherwise_leaves_jobs_running_and_names_them(
+async def test_normal_exit_leaves_jobs_running(
     make_executor: Callable[..., BatchExecutor], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "farcall"):

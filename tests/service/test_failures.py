@@ -53,7 +53,7 @@ async def test_a_segfault_is_told_with_its_stack(executor: BatchExecutor) -> Non
     assert "string_at" in caught.value.stderr
 
 
-async def test_a_daemon_that_writes_for_ever_does_not_keep_the_job(
+async def test_writing_daemon_does_not_block_job(
     executor: BatchExecutor,
 ) -> None:
     def work() -> int:

@@ -39,9 +39,7 @@ async def left(executor: BatchExecutor, kind: str = "outcomes") -> int:
     return len(await store.list_keys(f"{root}/{kind}/"))
 
 
-async def test_an_awaited_sweep_is_deleted_as_a_whole(
-    executor: BatchExecutor, tmp_path: Path
-) -> None:
+async def test_awaited_map_is_deleted_at_end(executor: BatchExecutor, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     invert = executor.task(invert_behind(gate))
     sweep = invert.map([0, 1, 2, 4], return_exceptions=True)
@@ -54,7 +52,7 @@ async def test_an_awaited_sweep_is_deleted_as_a_whole(
     assert await left(executor) == 1  # the failed one's stays
 
 
-async def test_a_sweep_that_fails_keeps_the_values_that_nobody_got(
+async def test_failed_map_keeps_uncollected_results(
     executor: BatchExecutor, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"

@@ -189,7 +189,7 @@ async def test_a_container_refuses_a_forged_bundle(
 
 
 @pytest.mark.parametrize("size", [4096, 200_000])
-async def test_forged_arguments_harm_the_one_task_they_are_of(
+async def test_forged_arguments_fail_their_task_only(
     size: int, attacker: Attacker, gate: Gate, behind: BatchExecutor
 ) -> None:
     forged, swapped = await submit_three(behind, size), await submit_three(behind, size)
@@ -368,9 +368,7 @@ async def test_a_client_refuses_forged_output(
     assert [b"\1" * 4096] == await result(sibling)
 
 
-async def test_a_client_refuses_a_forged_value_of_its_own(
-    attacker: Attacker, executor: BatchExecutor
-) -> None:
+async def test_client_rejects_forged_value(attacker: Attacker, executor: BatchExecutor) -> None:
     """A value that is too large for its outcome is an object of its own."""
     victim, sibling = [await executor.submit(bytes, 65 * MIB + number) for number in range(2)]
     await until_async(lambda: victim.done() and sibling.done())
@@ -401,7 +399,7 @@ def count(number: int) -> int:
     return number
 
 
-async def test_a_client_refuses_a_forged_outcome_of_a_stopped_attempt(
+async def test_client_rejects_forged_stopped_attempt(
     attacker: Attacker, executor: BatchExecutor, make_executor: MakeExecutor
 ) -> None:
     """What a chunk of calls had done when it was cancelled lies in attempts/."""
@@ -426,7 +424,7 @@ async def test_a_client_refuses_a_forged_outcome_of_a_stopped_attempt(
     assert type(await refusal(job)) is JobCancelledError
 
 
-async def test_an_outcome_that_somebody_else_stores_first_is_no_success(
+async def test_occupied_outcome_key_fails_job(
     attacker: Attacker, gate: Gate, behind: BatchExecutor
 ) -> None:
     """The container stores with If-None-Match, and so cannot store its own."""
@@ -451,7 +449,7 @@ async def test_an_outcome_that_somebody_else_stores_first_is_no_success(
     assert (await again.detail()).exit_code == ExitCode.OUTCOME_OCCUPIED
 
 
-async def test_a_second_attempt_is_not_taken_in_by_a_forged_outcome(
+async def test_second_attempt_rejects_forged_outcome(
     attacker: Attacker, make_executor: MakeExecutor, tmp_path: Path
 ) -> None:
     async with make_executor(retry_attempts=2, retry_on="failure") as executor:

@@ -30,7 +30,7 @@ from farcall.engine.session import session_for
 from tests.support.patience import PATIENCE_S, until
 
 
-async def test_values_come_in_the_order_of_the_arguments(executor: BatchExecutor) -> None:
+async def test_results_have_argument_order(executor: BatchExecutor) -> None:
     sweep = executor.task(lambda x, y: x * y).map(range(12), range(1, 13))
 
     assert [x * (x + 1) for x in range(12)] == await sweep
@@ -45,7 +45,7 @@ def arrays_of(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchBackend, "capabilities", few)
 
 
-async def test_more_tasks_than_an_array_holds_become_several(
+async def test_long_map_becomes_several_arrays(
     make_executor: Callable[..., BatchExecutor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The first runs while the later ones are still being read."""

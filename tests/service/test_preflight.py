@@ -11,7 +11,7 @@ import boto3
 import pytest
 
 import farcall_local
-from farcall import BatchExecutor, ServiceError, SettingsError
+from farcall import BatchExecutor, SettingsError
 from tests.support.proxy import Proxy
 
 
@@ -30,7 +30,7 @@ def embedded(own_embedded: farcall_local.LocalAWS) -> farcall_local.LocalAWS:
         ("batch_job_log_group_name", "create-log-group"),
     ],
 )
-async def test_what_does_not_exist_is_named_with_the_option_and_the_remedy(
+async def test_missing_resource_names_its_option(
     make_executor: Callable[..., BatchExecutor], option: str, remedy: str
 ) -> None:
     before = boto3.client("batch").list_jobs(jobQueue="farcall-local", jobStatus="SUCCEEDED")
@@ -44,7 +44,7 @@ async def test_what_does_not_exist_is_named_with_the_option_and_the_remedy(
     assert before["jobSummaryList"] == after["jobSummaryList"]
 
 
-async def test_the_image_of_a_named_definition_is_used(
+async def test_named_definition_provides_the_image(
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
     boto3.client("batch").register_job_definition(
@@ -63,40 +63,6 @@ async def test_the_image_of_a_named_definition_is_used(
         assert await executor.task(len)("abc") == 3
 
 
-async def test_missing_credentials_say_what_to_do(
-    make_executor: Callable[..., BatchExecutor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(ServiceError, match="no AWS credentials were found; run `aws configure`"):
-        async with make_executor():
-            pass
-
-
-async def test_a_profile_that_does_not_exist_is_named(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    with pytest.raises(SettingsError, match="profile is 'nobodys'"):
-        async with make_executor(profile="nobodys"):
-            pass
-
-
-async def test_a_credentials_file_that_does_not_exist_is_named(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    with pytest.raises(SettingsError, match="credentials is '/nowhere'"):
-        async with make_executor(credentials="/nowhere"):
-            pass
-
-
-async def test_an_endpoint_nobody_listens_on_is_a_service_error(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    with pytest.raises(ServiceError):
-        async with make_executor(endpoint_url="http://127.0.0.1:9"):
-            pass
-
-
 async def test_error_in_job_names_missing_options(aws, monkeypatch):
     monkeypatch.setenv("AWS_BATCH_JOB_ID", "6f1c")
     monkeypatch.delenv("FARCALL_QUEUE")
@@ -111,7 +77,7 @@ async def test_emulator_has_limits_of_compute_environment(make_executor, aws, op
         await make_executor(**options).task(abs)(-1)
 
 
-async def test_what_no_compute_environment_could_run_is_refused_as_things_are(
+async def test_oversized_job_is_rejected(
     make_executor: Callable[..., BatchExecutor],
     aws: farcall_local.LocalAWS,
     monkeypatch: pytest.MonkeyPatch,

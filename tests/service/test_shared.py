@@ -20,7 +20,7 @@ import boto3
 import numpy as np
 import pytest
 
-from farcall import BatchExecutor, BatchPoolExecutor, TaskNotPicklableError
+from farcall import BatchExecutor, TaskNotPicklableError
 from farcall.payload.sources import Archive
 from tests.support.patience import PATIENCE_S
 
@@ -58,7 +58,7 @@ async def test_small_project_archive_is_shared(executor: BatchExecutor) -> None:
     assert await executor.task(len)(pickle.PickleBuffer(archive)) == len(archive)
 
 
-async def test_an_array_is_stored_once_for_all_calls_and_maps_and_is_gone_afterwards(
+async def test_array_is_stored_once(
     make_executor: Callable[..., BatchExecutor], array: Any, before: list[str]
 ) -> None:
     expected = int(array.sum())
@@ -79,9 +79,7 @@ async def test_an_array_is_stored_once_for_all_calls_and_maps_and_is_gone_afterw
     assert marker not in stored("held")
 
 
-async def test_what_is_put_goes_anywhere_into_arguments_until_it_is_discarded(
-    executor: BatchExecutor, before: list[str]
-) -> None:
+async def test_put_value_may_be_nested(executor: BatchExecutor, before: list[str]) -> None:
     values = {"a": np.full(SIZE, 1, np.uint8), "b": b"x" * SIZE, "c": [1, 2]}
     shared = await executor.put(values)
     values["a"][:] = 7  # its bytes were taken before
@@ -94,18 +92,6 @@ async def test_what_is_put_goes_anywhere_into_arguments_until_it_is_discarded(
     assert set(stored()) <= set(before)
     with pytest.raises(TaskNotPicklableError, match="discarded> is no longer in the bucket"):
         await task([{"x": shared}, 5])
-
-
-def test_a_pool_puts_too(options: dict[str, Any], array: Any, before: list[str]) -> None:
-    with BatchPoolExecutor(**options) as pool:
-        shared = pool.put(array)
-        sums = list(pool.map(total, itertools.repeat(shared), range(2)))
-        assert sums == [0, int(array.sum())]
-        assert len(set(stored()) - set(before)) == 1
-        pool.discard(shared)
-        assert set(stored()) <= set(before)
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        pool.put(array)
 
 
 CLIENT = """
@@ -145,7 +131,7 @@ def client(file: Path, gate: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-async def test_of_two_clients_one_is_killed_and_neithers_jobs_lose_the_array(
+async def test_killed_client_keeps_shared_array(
     make_executor: Callable[..., BatchExecutor], array: Any, tmp_path: Path, before: list[str]
 ) -> None:
     file, gate = tmp_path / "array.npy", tmp_path / "gate"

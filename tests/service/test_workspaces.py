@@ -21,8 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import boto3
 import pytest
 
-from farcall import BatchExecutor, IntegrityError
-from farcall.engine import workspaces
+from farcall import BatchExecutor
 from farcall.engine.workspaces import key_of
 from farcall.model import start_script
 from farcall.model.commands import Nodes
@@ -139,7 +138,7 @@ def unpacked(container, folder):
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("tool", FETCHERS)
-def test_any_shell_with_any_tool_fetches_unpacks_and_runs(shell, tool, container, folder):
+def test_any_shell_runs_workspace(shell, tool, container, folder):
     container.give(tool)
     code, out, err = container.run(shell=shell, CODE="3")
     assert (code, err) == (3, "")
@@ -179,7 +178,7 @@ class Endpoint:
 
 @pytest.mark.parametrize("is_file", [False, True])
 @pytest.mark.parametrize("tool", FETCHERS)
-def test_the_credentials_are_those_of_the_job_role(tool, is_file, container, aws, tmp_path):
+def test_job_role_provides_credentials(tool, is_file, container, aws, tmp_path):
     container.give(tool)
     container.environment = {}
     # A proxy is for what lies outside, and the endpoint is of the machine. (busybox's wget goes
@@ -199,7 +198,7 @@ def test_the_credentials_are_those_of_the_job_role(tool, is_file, container, aws
     assert endpoint.asked == [("/v2/credentials/of-a-task", "a token")]
 
 
-def test_without_a_role_nothing_is_fetched_and_the_log_says_so(container):
+def test_missing_role_is_reported(container):
     container.give("curl")
     container.environment = {}
     code, out, err = container.run()
@@ -207,7 +206,7 @@ def test_without_a_role_nothing_is_fetched_and_the_log_says_so(container):
     assert err == "farcall: workspace: the job has no role, hence no credentials\n"
 
 
-def test_an_image_that_can_fetch_or_unpack_nothing_says_what_it_lacks(container):
+def test_missing_tools_are_named(container):
     code, _, err = container.run()
     assert (code, err) == (
         start_script.TOOLS_MISSING,
@@ -224,7 +223,7 @@ def test_an_image_that_can_fetch_or_unpack_nothing_says_what_it_lacks(container)
 
 
 @pytest.mark.parametrize("tool", ["python3", "curl", "wget"])
-def test_an_answer_that_breaks_off_is_asked_for_again(tool, container, proxy):
+def test_broken_download_is_repeated(tool, container, proxy):
     container.give(tool)
     container.workspace = container.workspace._replace(url=f"{proxy.url}/{BUCKET}")
     left = ["truncated", "reset", (503, "SlowDown")]
@@ -235,7 +234,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(tool, container, proxy):
 
 @pytest.mark.parametrize("tool", ["python3", "curl", "wget"])
 @pytest.mark.path
-def test_of_an_archive_that_somebody_changed_nothing_is_run(tool, container, folder, archive):
+def test_changed_archive_is_not_run(tool, container, folder, archive):
     container.give(tool)
     (folder / "run").write_text("#!/bin/sh\necho tampered > proof\n")
     other = pack([Source(folder)], DEFAULT_CACHE_DIR)
@@ -260,7 +259,7 @@ def executor(options, proxy):
 
 
 @pytest.mark.path
-async def test_nodes_of_a_job_run_a_folder_that_is_stored_once(executor, folder, proxy, tmp_path):
+async def test_nodes_share_stored_workspace(executor, folder, proxy, tmp_path):
     (folder / ".dockerignore").write_text("secret\n")
     (folder / "secret").touch()
     said = (
@@ -278,16 +277,3 @@ async def test_nodes_of_a_job_run_a_folder_that_is_stored_once(executor, folder,
             (tmp_path / index).unlink()
     assert len(uploads(proxy)) == 1
     assert sum(each.operation == "batch registerjobdefinition" for each in proxy.seen) == 1
-
-
-async def test_a_job_fails_in_words_of_its_own_where_its_workspace_was_changed(
-    executor, folder, archive, aws
-):
-    s3 = boto3.client("s3", endpoint_url=aws.endpoint_url, region_name=REGION)
-    key = workspaces.planned(executor.settings, archive).key
-    s3.put_object(Bucket=BUCKET, Key=key, Body=b"x" * archive.size)
-    s3.close()
-    job = await executor.command("any:1", ["./run", "x"], workspace=str(folder))
-    with pytest.raises(IntegrityError, match="not the one that was uploaded") as caught:
-        await job.wait()
-    assert caught.value.exit_code == start_script.TAMPERED

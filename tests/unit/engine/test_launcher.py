@@ -78,7 +78,7 @@ async def cancelled(world, after_s):
 # --- answers ----------------------------------------------------------------------------------
 
 
-async def test_a_job_is_submitted_with_one_request_and_not_looked_for(made):
+async def test_accepted_job_takes_one_request(made):
     world = made(submit_job=[ACCEPTED])
     assert await world.launcher.launch(JOB) == "job-1"
     await asyncio.sleep(3600)
@@ -103,7 +103,7 @@ async def test_a_refusal_is_final(expected, failure, made):
     assert world.looks() == 0
 
 
-async def test_what_was_not_sent_or_came_too_fast_is_sent_again_without_a_look(made):
+async def test_unsent_request_is_repeated(made):
     world = made(submit_job=[not_sent(), THROTTLED, THROTTLED, not_sent(), ACCEPTED])
     assert await world.launcher.launch(JOB) == "job-1"
     await asyncio.sleep(3600)
@@ -115,7 +115,7 @@ async def test_what_was_not_sent_or_came_too_fast_is_sent_again_without_a_look(m
 
 
 @pytest.mark.parametrize("failure", [no_answer(), broken(), refusal("ServerException", 500)])
-async def test_a_job_whose_answer_was_lost_is_adopted(failure, made):
+async def test_unanswered_job_is_adopted(failure, made):
     world = made(submit_job=[failure])
     launching = asyncio.ensure_future(world.launcher.launch(JOB))
     await asyncio.sleep(2)
@@ -126,7 +126,7 @@ async def test_a_job_whose_answer_was_lost_is_adopted(failure, made):
     assert world.ended() == {}
 
 
-async def test_a_job_is_adopted_that_is_listed_only_after_minutes(made, clock):
+async def test_late_listed_job_is_adopted(made, clock):
     world = made(submit_job=[no_answer()])
     launching = asyncio.ensure_future(world.launcher.launch(JOB))
     await asyncio.sleep(Timing().listed_within_s)
@@ -135,7 +135,7 @@ async def test_a_job_is_adopted_that_is_listed_only_after_minutes(made, clock):
     assert world.submitted() == [NAME]
 
 
-async def test_a_job_that_never_was_is_submitted_again_once_under_its_name(made, clock):
+async def test_missing_job_is_submitted_again_once(made, clock):
     moments = []
 
     def submit(**_):
@@ -153,7 +153,7 @@ async def test_a_job_that_never_was_is_submitted_again_once_under_its_name(made,
     assert world.looks() == looked  # not forever
 
 
-async def test_of_two_jobs_the_one_that_nobody_knows_of_is_ended(made, caplog):
+async def test_duplicate_job_is_terminated(made, caplog):
     world = made(submit_job=[no_answer(), ACCEPTED])
     assert await world.launcher.launch(JOB) == "job-1"
     await asyncio.sleep(20)
@@ -165,7 +165,7 @@ async def test_of_two_jobs_the_one_that_nobody_knows_of_is_ended(made, caplog):
     assert "job job-0 (hello-0123456789abcdef) turned up" in caplog.messages[-1]
 
 
-async def test_of_two_lost_answers_both_jobs_turn_up_and_one_is_kept(made):
+async def test_two_lost_answers_keep_one_job(made):
     world = made(submit_job=lambda **_: no_answer())
     launching = asyncio.ensure_future(world.launcher.launch(JOB))
     while len(world.submitted()) < 2:
@@ -176,7 +176,7 @@ async def test_of_two_lost_answers_both_jobs_turn_up_and_one_is_kept(made):
     assert list(world.ended()) == ["job-1"]
 
 
-async def test_a_job_that_turns_up_after_the_last_request_was_given_up_is_ended(made):
+async def test_job_after_failed_launch_is_terminated(made):
     world = made(submit_job=lambda **_: no_answer())
     with pytest.raises(ServiceError, match="tried 2 times"):
         await world.launcher.launch(JOB)
@@ -186,25 +186,7 @@ async def test_a_job_that_turns_up_after_the_last_request_was_given_up_is_ended(
     assert set(world.ended()) == {"job-1", "job-2"}
 
 
-async def test_a_look_that_fails_says_that_the_job_may_run_and_ends_nothing(made):
-    denied = refusal("AccessDeniedException", 403, "not authorized")
-    world = made(submit_job=[no_answer()], list_jobs=lambda **_: denied)
-    with pytest.raises(ServiceError, match="SubmitJob.*whether job hello-.*ListJobs"):
-        await world.launcher.launch(JOB)
-    await asyncio.sleep(3600)
-    assert len(world.submitted()) == 1
-    assert world.ended() == {}
-
-
-async def test_a_job_of_another_case_is_not_adopted(made):
-    others = listed("job-9", name=NAME.upper())
-    world = made(submit_job=[no_answer(), ACCEPTED], list_jobs=lambda **_: others)
-    assert await world.launcher.launch(JOB) == "job-1"
-    await asyncio.sleep(3600)
-    assert world.ended() == {}
-
-
-async def test_who_leaves_is_told_of_a_job_that_might_turn_up(made, caplog):
+async def test_close_warns_of_possible_job(made, caplog):
     world = made(submit_job=[no_answer(), ACCEPTED])
     await world.launcher.launch(JOB)
     await asyncio.sleep(60)
@@ -214,7 +196,7 @@ async def test_who_leaves_is_told_of_a_job_that_might_turn_up(made, caplog):
     )
 
 
-async def test_a_definition_that_was_deregistered_meanwhile_is_made_anew(made):
+async def test_deregistered_definition_is_registered_again(made):
     gone = refusal("ClientException", 400, "JobDefinition arn:1 is not ACTIVE")
     world = made(submit_job=[gone, ACCEPTED])
     known = iter([{"jobDefinitions": [{"jobDefinitionArn": "arn:1"}]}, {"jobDefinitions": []}])
@@ -230,36 +212,7 @@ async def test_a_definition_that_was_deregistered_meanwhile_is_made_anew(made):
 # --- cancelled --------------------------------------------------------------------------------
 
 
-async def test_a_launch_that_is_cancelled_before_its_turn_sends_nothing(made):
-    world = made(submit_job=lambda **_: THROTTLED)
-    launching = await cancelled(world, after_s=30)
-    sent = len(world.submitted())
-    await asyncio.sleep(600)
-    assert launching.cancelled()
-    assert len(world.submitted()) == sent
-    assert world.ended() == {}
-
-
-async def test_a_launch_that_is_cancelled_while_it_is_answered_ends_its_job(made):
-    async def submit(**_):
-        await asyncio.sleep(3)
-        return ACCEPTED
-
-    world = made(submit_job=submit)
-    assert (await cancelled(world, after_s=1)).cancelled()
-    assert list(world.ended()) == ["job-1"]
-
-
-async def test_a_launch_that_is_cancelled_while_its_job_is_looked_for_ends_it(made):
-    world = made(submit_job=[no_answer()])
-    launching = asyncio.ensure_future(cancelled(world, after_s=1))
-    await asyncio.sleep(5)
-    world.there.append("job-7")
-    assert (await launching).cancelled()
-    assert list(world.ended()) == ["job-7"]
-
-
-async def test_who_cancels_waits_for_a_short_look_and_what_turns_up_later_is_ended(made, clock):
+async def test_late_job_of_cancelled_launch_is_terminated(made, clock):
     world = made(submit_job=[no_answer()])
     begun = clock.now()
     assert (await cancelled(world, after_s=1)).cancelled()

@@ -11,7 +11,7 @@ from farcall.engine.tracked_job import ClosedError, Ended, is_unseen
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import FarcallError, JobStuckError, ServiceError, SettingsError
 from farcall.model.jobs import JobStatus
-from tests.unit.fakes import TIMING, no_answer, refusal
+from tests.unit.fakes import no_answer, refusal
 from tests.unit.tracking import HOST_LOST, ROOT, arrived
 
 BLOCKED = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too many vCPUs"
@@ -30,22 +30,13 @@ async def test_an_outcome_is_told_once_and_soon(world):
     assert world.told == [("j", 0, arrived("j"))]
 
 
-async def test_outcomes_of_others_and_of_those_told_already_mean_nothing(world):
+async def test_foreign_outcomes_are_ignored(world):
     world.jobs.set("j", "PENDING")
     world.watch("j", size=3)
     world.store("somebody")
     world.store("j", 1)
     await asyncio.sleep(10)
     assert world.tasks() == [("j", 1)]
-
-
-async def test_everybody_who_waits_for_a_task_is_told(world):
-    world.jobs.set("j", "RUNNING")
-    world.watch("j")
-    world.watch("j")
-    world.store("j")
-    await world.until(2)
-    assert world.tasks() == [("j", 0), ("j", 0)]
 
 
 async def test_tasks_of_several_runs_are_told(world):
@@ -56,7 +47,7 @@ async def test_tasks_of_several_runs_are_told(world):
     assert sorted(world.tasks()) == [("a", 0), ("b", 0)]
 
 
-async def test_the_tracker_rests_when_nobody_waits_and_begins_again(world):
+async def test_idle_tracker_stops_and_restarts(world):
     world.jobs.set("j", "RUNNING")
     world.watch("j")
     await asyncio.sleep(1004)
@@ -71,7 +62,7 @@ async def test_the_tracker_rests_when_nobody_waits_and_begins_again(world):
     assert await world.until(2) < 1
 
 
-async def test_who_waits_no_more_is_told_nothing_and_costs_nothing(world):
+async def test_unwatched_task_costs_no_requests(world):
     def nobody(index, arrival):
         raise AssertionError
 
@@ -91,7 +82,7 @@ async def test_who_waits_no_more_is_told_nothing_and_costs_nothing(world):
     assert (len(world.inbox.requests), len(world.jobs.log)) == sent
 
 
-async def test_those_who_wait_are_told_when_the_tracker_closes(world):
+async def test_closing_notifies_waiters(world):
     world.watch("j", size=2)
     await asyncio.sleep(5)
     await world.tracker.close()
@@ -103,7 +94,7 @@ async def test_those_who_wait_are_told_when_the_tracker_closes(world):
 # --- ends without an outcome ------------------------------------------------------------------
 
 
-async def test_a_job_that_failed_without_an_outcome_is_told_with_what_batch_says(world):
+async def test_failure_without_outcome_has_description(world):
     world.watch("j")
     world.jobs.set("j", "FAILED", HOST_LOST)
     assert await world.until(1) < 3
@@ -111,7 +102,7 @@ async def test_a_job_that_failed_without_an_outcome_is_told_with_what_batch_says
 
 
 @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
-async def test_an_outcome_stored_before_the_end_wins_over_the_end(status, world):
+async def test_stored_outcome_precedes_job_end(status, world):
     """The listing that began before the job ended does not count: the outcome may be newer."""
     world.jobs.set("j", "RUNNING")
     world.watch("j")
@@ -126,7 +117,7 @@ async def test_an_outcome_stored_before_the_end_wins_over_the_end(status, world)
     assert world.told == [("j", 0, arrived("j"))]
 
 
-async def test_an_end_is_told_only_after_a_listing_that_began_later(world):
+async def test_job_end_awaits_later_listing(world):
     world.watch("j")
     world.jobs.set("j", "SUCCEEDED")
     await world.until(1)
@@ -134,7 +125,7 @@ async def test_an_end_is_told_only_after_a_listing_that_began_later(world):
     assert world.inbox.listed()[-1] > described
 
 
-async def test_a_child_that_failed_is_found_by_listing_the_failed_ones(world):
+async def test_failed_child_is_found_by_listing(world):
     world.jobs.set("p", "PENDING", summary={"FAILED": 1, "RUNNING": 4})
     world.jobs.set("p:3", "FAILED", HOST_LOST)
     world.watch("p", size=5)
@@ -145,14 +136,14 @@ async def test_a_child_that_failed_is_found_by_listing_the_failed_ones(world):
     assert len(world.told) == 1
 
 
-async def test_an_array_whose_children_do_not_fail_is_not_listed(world):
+async def test_array_without_failures_is_not_listed(world):
     world.jobs.set("p", "PENDING", summary={"RUNNING": 5, "FAILED": 0})
     world.watch("p", size=5)
     await asyncio.sleep(60)
     assert world.jobs.asked("list") == []
 
 
-async def test_the_end_of_an_array_is_the_end_of_every_child(world):
+async def test_array_end_ends_every_child(world):
     world.watch("p", size=3)
     world.jobs.set("p", "FAILED", summary={"SUCCEEDED": 1, "FAILED": 2})
     for index, status in enumerate(["SUCCEEDED", "FAILED", "FAILED"]):
@@ -166,7 +157,7 @@ async def test_the_end_of_an_array_is_the_end_of_every_child(world):
     }
 
 
-async def test_a_child_that_still_ends_after_its_array_is_waited_for(world):
+async def test_child_may_end_after_array(world):
     """A terminated array is FAILED at once, and its children take their time to clean up."""
     world.watch("p", size=2)
     world.jobs.set("p", "FAILED", "stopped", summary={"RUNNING": 2})
@@ -185,7 +176,7 @@ async def test_a_child_that_still_ends_after_its_array_is_waited_for(world):
     }
 
 
-async def test_a_job_just_submitted_may_be_missing_for_a_while(world):
+async def test_new_job_may_be_missing(world):
     world.watch("j")
     await asyncio.sleep(30)
     world.jobs.set("j", "RUNNING")
@@ -196,13 +187,13 @@ async def test_a_job_just_submitted_may_be_missing_for_a_while(world):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-async def test_a_job_that_batch_forgot_is_lost_after_a_bound(size, world):
+async def test_forgotten_job_is_lost_eventually(size, world):
     world.watch("j", size=size)
     assert 60 <= await world.until(size) <= 90
     assert world.told == [("j", index, Ended(None)) for index in range(size)]
 
 
-async def test_a_job_that_batch_remembers_in_the_end_lives_on(world):
+async def test_job_found_again_is_tracked(world):
     """Between the two questions that would have called it lost, Batch knows it again."""
     world.watch("j")
     looks = len(world.inbox.requests)
@@ -227,14 +218,14 @@ async def test_a_job_that_batch_remembers_in_the_end_lives_on(world):
     assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
-async def test_a_job_that_batch_forgot_has_its_outcome_all_the_same(world):
+async def test_forgotten_job_may_have_outcome(world):
     world.watch("j")
     world.store("j")
     await world.until(1)
     assert world.told == [("j", 0, arrived("j"))]
 
 
-async def test_who_comes_after_the_end_of_an_array_is_told_too(world):
+async def test_late_watcher_of_array_is_notified(world):
     full = [True]
     world.jobs.set("p", "FAILED", summary={"FAILED": 2})
     for index in range(2):
@@ -250,7 +241,7 @@ async def test_who_comes_after_the_end_of_an_array_is_told_too(world):
 # --- jobs that cannot be placed ---------------------------------------------------------------
 
 
-async def test_a_blocked_job_is_warned_of_once_and_left_alone(world, caplog):
+async def test_blocked_job_is_reported_once(world, caplog):
     world.jobs.set("j", "RUNNABLE", BLOCKED)
     world.watch("j")
     await asyncio.sleep(3600)
@@ -259,7 +250,7 @@ async def test_a_blocked_job_is_warned_of_once_and_left_alone(world, caplog):
     assert record.getMessage().startswith(f"job j waits, Batch says {BLOCKED!r}; to do: ask for ")
 
 
-async def test_a_job_blocked_for_stuck_timeout_is_ended_with_batch_s_words(world):
+async def test_job_blocked_too_long_is_terminated(world):
     world.jobs.set("j", "RUNNABLE", BLOCKED)
     world.watch("j", stuck_timeout_s=300)
     assert 300 <= await world.until(1) <= 360
@@ -268,7 +259,7 @@ async def test_a_job_blocked_for_stuck_timeout_is_ended_with_batch_s_words(world
     assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
-async def test_many_blocked_jobs_are_warned_of_and_ended_together(world, caplog):
+async def test_blocked_jobs_are_handled_together(world, caplog):
     for n in range(250):
         world.jobs.set(f"j{n}", "RUNNABLE", BLOCKED if n < 249 else "CAPACITY:INSUFFICIENT")
         world.watch(f"j{n}", stuck_timeout_s=100)
@@ -281,7 +272,7 @@ async def test_many_blocked_jobs_are_warned_of_and_ended_together(world, caplog)
     )
 
 
-async def test_an_array_none_of_whose_children_can_be_placed_is_told_of_and_ended(world, caplog):
+async def test_blocked_array_is_terminated(world, caplog):
     """Of the array as a whole Batch says that it is pending, forever."""
     world.jobs.set("a", "PENDING", summary={"RUNNABLE": 3, "RUNNING": 0})
     for index in range(3):
@@ -300,7 +291,7 @@ async def test_an_array_none_of_whose_children_can_be_placed_is_told_of_and_ende
     assert {verdict(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
 
 
-async def test_an_array_of_which_something_runs_is_not_blocked(world, caplog):
+async def test_partly_running_array_is_not_blocked(world, caplog):
     world.jobs.set("a", "PENDING", summary={"RUNNABLE": 2, "RUNNING": 1})
     world.jobs.set("a:0", "RUNNABLE", BLOCKED)
     world.watch("a", 3, stuck_timeout_s=100)
@@ -310,7 +301,7 @@ async def test_an_array_of_which_something_runs_is_not_blocked(world, caplog):
     assert asked == {"a"}
 
 
-async def test_a_stuck_job_whose_end_was_refused_is_ended_later(world):
+async def test_refused_termination_is_repeated(world):
     world.jobs.set("j", "RUNNABLE", BLOCKED)
     world.watch("j", stuck_timeout_s=100)
     await asyncio.sleep(90)
@@ -322,7 +313,7 @@ async def test_a_stuck_job_whose_end_was_refused_is_ended_later(world):
     assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
-async def test_a_job_that_was_blocked_for_a_moment_is_not_stuck(world):
+async def test_briefly_blocked_job_is_not_stuck(world):
     world.watch("j", stuck_timeout_s=300)
     for reason in (BLOCKED, ""):
         world.jobs.set("j", "RUNNABLE", reason)
@@ -335,7 +326,7 @@ async def test_a_job_that_was_blocked_for_a_moment_is_not_stuck(world):
 # --- what others tell -------------------------------------------------------------------------
 
 
-async def test_what_batch_said_last_is_known_without_a_question(world):
+async def test_latest_description_needs_no_call(world):
     assert world.tracker.latest("p") is None
     world.jobs.set("p", "PENDING", summary={"RUNNING": 2, "RUNNABLE": 1})
     world.watch("p", size=3)
@@ -357,19 +348,7 @@ EXPIRED = ServiceError(
 NO_BUCKET = SettingsError("no such bucket", option="s3_bucket_name")
 
 
-async def test_a_listing_that_fails_for_minutes_is_endured(world):
-    world.jobs.set("j", "RUNNING")
-    world.watch("j")
-    world.inbox.failures[ROOT] = UNREACHABLE
-    await asyncio.sleep(500)
-    assert world.told == []
-    del world.inbox.failures[ROOT]
-    world.store("j")
-    await world.until(1)
-    assert world.tasks() == [("j", 0)]
-
-
-async def test_a_listing_that_fails_for_too_long_is_told_to_all_who_wait(world):
+async def test_lasting_listing_failure_notifies_all(world):
     world.watch("j", size=2)
     world.watch("k")
     world.inbox.failures[ROOT] = UNREACHABLE
@@ -383,7 +362,7 @@ async def test_a_listing_that_fails_for_too_long_is_told_to_all_who_wait(world):
 
 
 @pytest.mark.parametrize("failure", [DENIED, NO_BUCKET])
-async def test_a_permanent_refusal_is_told_to_all_who_wait_for_that_run_at_once(failure, world):
+async def test_permanent_refusal_notifies_its_run(failure, world):
     world.jobs.set("other", "RUNNING")
     world.watch("other", root="another/v1/run")
     world.watch("j", size=2)
@@ -416,7 +395,7 @@ async def test_outcomes_arrive_while_batch_cannot_be_reached(world):
     assert isinstance(world.told[1][2].error, ServiceError)
 
 
-async def test_what_keeps_from_looking_is_said_each_minute_until_it_passes(world, caplog):
+async def test_polling_failure_is_logged_each_minute(world, caplog):
     """Once for all that fails by the same, and for whoever shows it."""
     trouble = world.tracker.trouble
     world.jobs.set("j", "PENDING", summary={"RUNNING": 200})
@@ -442,7 +421,7 @@ async def test_what_keeps_from_looking_is_said_each_minute_until_it_passes(world
     assert world.told == []
 
 
-async def test_nothing_is_said_of_what_nobody_waits_for_any_more(world):
+async def test_unwatched_failure_is_not_reported(world):
     def tell(index, arrival):
         raise AssertionError
 
@@ -454,16 +433,6 @@ async def test_nothing_is_said_of_what_nobody_waits_for_any_more(world):
     world.tracker.unwatch("j", tell)
     await asyncio.sleep(30)
     assert world.tracker.trouble.text == ""
-
-
-async def test_after_a_failure_new_tasks_have_their_own_patience(world):
-    world.watch("j")
-    world.inbox.failures[ROOT] = UNREACHABLE
-    await world.until(1)
-    await asyncio.sleep(10)
-    world.watch("k")
-    await asyncio.sleep(300)
-    assert world.tasks() == [("j", 0)]
 
 
 @pytest.mark.parametrize("side", ["inbox", "batch"])
@@ -484,7 +453,7 @@ async def test_what_nobody_foresaw_leaves_nobody_waiting(side, world):
 
 
 @pytest.mark.parametrize("size", [1, 200])
-async def test_closing_ends_the_looking_though_news_come_in_the_same_moment(size, world):
+async def test_close_during_poll_soon_ends(size, world):
     world.jobs.set("j", "RUNNING", summary={"RUNNING": size})
     world.watch("j", size)
     await asyncio.sleep(1000)  # by now both pollers rest for long between two looks
@@ -499,7 +468,7 @@ async def test_closing_ends_the_looking_though_news_come_in_the_same_moment(size
 # --- questions --------------------------------------------------------------------------------
 
 
-async def test_many_who_ask_for_jobs_share_a_call(world):
+async def test_concurrent_queries_share_a_call(world):
     for n in range(5):
         world.jobs.set(f"j{n}", "RUNNING")
     asked = [world.tracker.detail(f"j{n % 6}") for n in range(30)]
@@ -511,14 +480,14 @@ async def test_many_who_ask_for_jobs_share_a_call(world):
     assert len(world.jobs.log) == 1
 
 
-async def test_a_refused_question_is_told_to_each_who_asked(world):
+async def test_refused_query_fails_each_caller(world):
     world.jobs.failure = refusal("AccessDeniedException", 403)
     asked = [world.tracker.detail("a"), world.tracker.detail("b")]
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert [error.code for error in found] == ["AccessDeniedException"] * 2
 
 
-async def test_of_many_questions_the_first_are_answered_before_the_last_are_asked(world):
+async def test_queries_are_answered_in_order(world):
     for n in range(250):
         world.jobs.set(f"j{n}", "RUNNING")
     asked = [asyncio.ensure_future(world.tracker.detail(f"j{n}")) for n in range(250)]
@@ -534,7 +503,7 @@ async def test_of_many_questions_the_first_are_answered_before_the_last_are_aske
 
 
 @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
-async def test_the_end_of_a_command_job_is_told_as_batch_tells_it(world, status):
+async def test_command_job_end_has_description(world, status):
     world.jobs.set("c", "RUNNING")
     world.watch_command("c")
     await asyncio.sleep(5)
@@ -549,22 +518,7 @@ async def test_the_end_of_a_command_job_is_told_as_batch_tells_it(world, status)
     assert len(world.jobs.log) == asked
 
 
-async def test_a_command_job_that_batch_does_not_know_is_lost_after_a_while(world):
-    world.watch_command("c")
-    assert await world.until(1) >= TIMING.lost_after_s
-    assert world.told == [("c", 0, Ended(None))]
-
-
-async def test_a_command_job_that_cannot_be_placed_is_told_of_and_ended(world, caplog):
-    world.jobs.set("c", "RUNNABLE", BLOCKED)
-    world.watch_command("c", stuck_timeout_s=60)
-    assert await world.until(1) >= 60
-    assert "job c waits, Batch says 'MISCONFIGURATION" in caplog.text
-    ((_, _, arrival),) = world.told
-    assert verdict(arrival.detail).kind is JobStuckError
-
-
-async def test_a_failed_attempt_of_a_command_job_is_told_without_the_bucket(world, caplog):
+async def test_failed_command_attempt_is_reported(world, caplog):
     failed = {"container": {"exitCode": 3}, "statusReason": "Essential container in task exited"}
     environment = [{"name": ENV_RUN, "value": "mary-1"}]
     more = {"retryStrategy": {"attempts": 2}, "container": {"environment": environment}}
@@ -581,7 +535,7 @@ async def test_a_failed_attempt_of_a_command_job_is_told_without_the_bucket(worl
     assert world.inbox.requests == []
 
 
-async def test_a_command_job_out_of_sight_says_how_it_is_joined(world):
+async def test_unseen_command_job_explains_joining(world):
     world.jobs.set("c", "RUNNING")
     world.watch_command("c")
     world.jobs.failure = refusal("AccessDeniedException", 403)
@@ -590,11 +544,3 @@ async def test_a_command_job_out_of_sight_says_how_it_is_joined(world):
     assert is_unseen(arrival.error)
     said = "job c (n) goes on: when this is fixed, `farcall logs -f c` waits for it"
     assert str(arrival.error).endswith(said)
-
-
-async def test_who_waits_for_a_command_job_is_told_of_the_tracker_s_end(world):
-    world.jobs.set("c", "RUNNING")
-    world.watch_command("c")
-    await world.tracker.close()
-    ((_, _, arrival),) = world.told
-    assert isinstance(arrival.error, ClosedError)

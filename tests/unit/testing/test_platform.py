@@ -78,7 +78,7 @@ def shell(script):
 # --- what a task does -------------------------------------------------------------------------
 
 
-async def test_a_function_runs_in_a_process_of_its_own(cloud, executor):
+async def test_function_runs_in_own_process(cloud, executor):
     assert await executor.task(os.getpid)() != os.getpid()
     assert await executor.task(double)(4) == 8
 
@@ -89,13 +89,6 @@ async def test_a_function_sees_nothing_of_this_process(cloud, executor, monkeypa
     there = await executor.task(dict)(await executor.task(lambda: dict(os.environ))())
     assert "AWS_ACCESS_KEY_ID" not in there
     assert "mine" not in there.values()
-
-
-async def test_a_map_is_one_array(cloud, executor):
-    assert await executor.task(double).map(range(12)) == [2 * n for n in range(12)]
-    (job,) = cloud.jobs
-    assert job.array_size == 12
-    assert job.status is JobStatus.SUCCEEDED
 
 
 def who(x):
@@ -114,7 +107,7 @@ async def test_a_function_runs_on_several_nodes(cloud, executor):
         await executor.attach(f"{job.id}#3").status()
 
 
-async def test_a_job_has_ended_when_its_value_is_here(cloud, executor, monkeypatch):
+async def test_result_implies_ended_job(cloud, executor, monkeypatch):
     """Its process ends a moment after it stored the outcome; here long after."""
     ended = threading.Event()
     wait = process._Attempt.wait
@@ -139,34 +132,7 @@ async def test_a_job_has_ended_when_its_value_is_here(cloud, executor, monkeypat
     assert cloud.jobs[0].status is JobStatus.SUCCEEDED
 
 
-async def test_a_command_runs_in_a_process_of_its_own(cloud, executor):
-    job = await executor.command("an/image:1", shell("echo $A; exit 3"), env={"A": "hi"})
-    with pytest.raises(farcall.CommandError) as caught:
-        await job.wait()
-    assert (caught.value.exit_code, caught.value.stdout) == (3, "hi\n")
-    (found,) = cloud.jobs
-    assert (found.job_id, found.image, found.is_command) == (job.id, "an/image:1", True)
-
-
-async def test_nodes_run_together_and_the_main_node_decides(cloud, executor, tmp_path):
-    go = tmp_path / "go"
-    groups = [
-        farcall.Nodes(1, "a", shell(f"until [ -e {go} ]; do sleep 0.02; done")),
-        farcall.Nodes(1, "b", shell("exit $AWS_BATCH_JOB_NUM_NODES$AWS_BATCH_JOB_NODE_INDEX")),
-        farcall.Nodes(1, "c", ["sleep", "600"]),
-    ]
-    job = await executor.command(groups=groups)
-
-    async def has_ended():
-        return (await job.nodes())[1].status is JobStatus.FAILED
-
-    await until_async(has_ended)
-    go.touch()
-    assert (await job.wait()).exit_codes == (0, 31, 143)
-    assert [node.image for node in await job.nodes()] == ["a", "b", "c"]
-
-
-async def test_an_image_has_no_command_of_its_own(cloud, executor):
+async def test_image_without_command_is_rejected(cloud, executor):
     job = await executor.command("an/image:1")
     with pytest.raises(farcall.ImageError, match="the fake cloud has no images"):
         await job.wait()
@@ -209,16 +175,7 @@ async def test_an_attempt_ends_as_scripted(ending, error, cloud, executor, tmp_p
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("ending", [HostLost(), ImageFailed()])
-async def test_an_attempt_behind_those_that_are_scripted_runs(ending, cloud, executor):
-    cloud.next_job(ending, ending)
-    assert await executor.task(double).with_options(retry_attempts=3)(4) == 8
-    (job,) = cloud.jobs
-    assert job.attempts == 3
-    assert job.status is JobStatus.SUCCEEDED
-
-
-async def test_options_say_which_attempts_are_followed_by_another(cloud, executor):
+async def test_options_decide_retries(cloud, executor):
     task = executor.task(double).with_options(retry_attempts=3)
     cloud.next_job(HostLost(), Ending(exit_code=1))
     with pytest.raises(farcall.JobError, match="Attempt 1 had ended with HostLostError"):
@@ -242,7 +199,7 @@ async def test_each_script_is_for_one_job(cloud, executor):
     assert await task(1) == 2
 
 
-async def test_a_script_can_be_for_one_task_of_a_map(cloud, executor):
+async def test_script_may_name_array_task(cloud, executor):
     cloud.next_job(HostLost(), task=1)
     found = {}
     async for result in executor.task(double).map(range(3)).results():
@@ -251,7 +208,7 @@ async def test_a_script_can_be_for_one_task_of_a_map(cloud, executor):
     assert isinstance(found[1], farcall.HostLostError)
 
 
-async def test_a_stuck_job_is_ended_when_the_options_say_so(cloud, executor):
+async def test_stuck_timeout_ends_stuck_job(cloud, executor):
     cloud.next_job(Stuck("MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too large"))
     with pytest.raises(farcall.JobStuckError, match="too large") as caught:
         await executor.task(double).with_options(stuck_timeout_s=0)(1)
@@ -333,7 +290,7 @@ def test_nothing_is_left_when_the_block_ends(executor, tmp_path, folder):
     assert job.status is JobStatus.FAILED
 
 
-async def test_whoever_waits_at_the_end_of_the_block_is_told(executor, tmp_path):
+async def test_block_end_cancels_waiting_calls(executor, tmp_path):
     with fake_cloud():
         job = await executor.submit(sleep_on, str(tmp_path / "runs"))
         waiting = asyncio.ensure_future(job.result())
@@ -342,7 +299,7 @@ async def test_whoever_waits_at_the_end_of_the_block_is_told(executor, tmp_path)
         await waiting
 
 
-async def test_nothing_is_submitted_to_a_cloud_that_was_closed(executor):
+async def test_closed_cloud_rejects_jobs(executor):
     with fake_cloud():
         session = await session_for(Settings())
     with pytest.raises(farcall.ServiceError, match="closed"):
