@@ -1,10 +1,10 @@
-"""The container side of farcall: fetch one task, run it in a child process, store what came of it.
+"""The container side of farcall: fetches and runs a task and stores its outcome.
 
 Runs as ``python -m farcall_runtime``. It needs the standard library, cloudpickle and obstore, and
 owns the wire contract that the client imports (`farcall_runtime.contract`,
 `farcall_runtime.envelope`).
 
-A function that runs on several nodes asks `node` on which of them it is.
+A function of a multi-node job calls `node` to find its node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Node", "node"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a function asks for: the supervisor starts without it."""
+    """Import the functions' API on demand, because the supervisor does not need it."""
     if name in __all__:
         from farcall_runtime import nodes
 

@@ -1,4 +1,4 @@
-"""``python -m farcall_runtime``: run the task this container was started for."""
+"""``python -m farcall_runtime``: runs the container's task."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import sys
 from typing import NoReturn
 
 _PRINTING_S = 5
-_FAILED = 74  # ExitCode.SUPERVISOR_FAILED, where importing that may be what fails
+_FAILED = 74  # ExitCode.SUPERVISOR_FAILED; importing it may be what fails
 
 
 def main() -> int:
     """Run the task, or print the contract with ``--contract``; return the exit code."""
-    # First of all: a container's first process does not get a signal it has no handler for.
+    # First, because a container's first process does not receive signals without a handler.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
-    # What is imported stays, so looking through it for garbage is in vain.
+    # Imported objects stay, so searching them for garbage is useless.
     gc.disable()
     try:
         _open_standard()
@@ -31,21 +31,21 @@ def main() -> int:
         from farcall_runtime import runner
 
         return runner.run(os.environ)
-    except BaseException:  # the last resort; 1 would say that the function raised
-        # Nobody may be reading what is printed.
+    except BaseException:  # the last resort; exit code 1 would mean that the function raised
+        # The output may have no reader.
         signal.signal(signal.SIGALRM, lambda *_: os._exit(_FAILED))
         signal.alarm(_PRINTING_S)
-        # The interpreter's own way to print it: importing another may be what fails.
+        # The interpreter's own hook prints it, because importing another may be what fails.
         with contextlib.suppress(Exception):
             sys.__excepthook__(*sys.exc_info())
         return _FAILED
 
 
 def leave(code: int) -> NoReturn:
-    """End this process with an exit code, whatever there is that would change it.
+    """Exit with a code, which nothing can change any more.
 
-    A request that was given up still has a thread, and an interpreter whose stdout is gone leaves
-    with a code of its own.
+    An abandoned request still has a thread, and an interpreter whose stdout is closed exits with
+    another code.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -54,7 +54,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _open_standard() -> None:
-    """Fill what of descriptors 0 to 2 is closed, before a pipe of ours gets the number."""
+    """Open descriptors 0 to 2 if closed, before a pipe of farcall gets the number."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)

@@ -1,14 +1,13 @@
-"""Packages of the task in its process: what it imports and starts comes from them first.
+"""Packages of the task in its process: its imports and programs use them first.
 
-They lie in a folder shaped like a virtual environment. The process becomes one that was started
-by the Python of that folder, as far as that can be done to a process: ``.pth`` files are read,
-data is found below `sys.prefix`, and ``python3`` and scripts are those of the folder.
+They are in a folder with the layout of a virtual environment. The process behaves as if started by
+that folder's Python, as far as possible: ``.pth`` files are read, data is found below
+`sys.prefix`, and ``python3`` and scripts are those of the folder.
 
-The order is that of a virtual environment: the standard library, the packages of the task, and
-after them whatever this process found elsewhere, the runtime's own packages included. So a
-distribution with the name of a standard module does here what it does where the workflow runs,
-and a task that brings along cloudpickle, obstore or typing_extensions has its own. The supervisor
-keeps the runtime's.
+The import order is that of a virtual environment: the standard library, the task's packages, and
+then whatever else this process had, the runtime's own packages included. So a distribution with
+the name of a standard module behaves as it does where the workflow runs, and a task with its own
+cloudpickle, obstore or typing_extensions uses that. The supervisor keeps the runtime's.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ import os
 import site
 import sys
 
-_OWN = "cloudpickle"  # this process has imported the runtime's while it waited
+_OWN = "cloudpickle"  # this process has imported the runtime's copy while it waited
 
 
 def site_packages(prefix: str) -> str:
-    """Return where the packages lie in a folder shaped like a virtual environment."""
+    """Return the site-packages folder of a virtual environment."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return f"{prefix}/lib/{version}/site-packages"
 
 
 def below(paths: list[str]) -> list[str]:
-    """Return those entries of an import path that are not the standard library's."""
+    """Return the entries of an import path that are not the standard library's."""
     standard = _standard()
     return [path for path in paths if path not in standard]
 
@@ -42,22 +41,22 @@ def _standard() -> set[str]:
 
 
 def enter(prefix: str) -> None:
-    """Have this process, and what it starts, import from the packages in a folder."""
+    """Make this process, and those it starts, import packages from a folder."""
     packages = site_packages(prefix)
     rest = below(sys.path)
     sys.path[:] = [path for path in sys.path if path not in rest]
-    site.addsitedir(packages)  # and what its .pth files say
+    site.addsitedir(packages)  # also reads its .pth files
     sys.path += [path for path in rest if path not in sys.path]
     sys.prefix = sys.exec_prefix = prefix
     site.PREFIXES.insert(0, prefix)
     sys.executable = f"{prefix}/bin/python3"
-    sys.modules.pop("sysconfig", None)  # it notes the prefix as it is imported
+    sys.modules.pop("sysconfig", None)  # it stores the prefix at import
     if "multiprocessing.spawn" in sys.modules:
         sys.modules["multiprocessing.spawn"].set_executable(sys.executable)
     os.environ["VIRTUAL_ENV"] = prefix
     paths = (f"{prefix}/bin", os.environ.get("PATH", os.defpath))
     os.environ["PATH"] = os.pathsep.join(filter(None, paths))
-    # Its entries stand in a .pth file of the folder: here they would come before everything.
+    # A .pth file of the folder contains its entries: here they would come before everything.
     os.environ.pop("PYTHONPATH", None)
     importlib.invalidate_caches()
     if os.path.isdir(f"{packages}/{_OWN}"):  # noqa: PTH112

@@ -1,10 +1,10 @@
-"""Covalent's archives: what it stores a function, an argument or a value as. No I/O.
+"""Covalent's archives: its format of functions, arguments and values. No I/O.
 
 Layout, numbers in eight bytes, big-endian (covalent/_workflow/transportable_object.py, 0.240)::
 
     offset of the text | offset of the data | header, JSON | text, UTF-8 | data, base64 of a pickle
 
-Nothing here unpickles, so archives can be taken apart and put together beside the server.
+Nothing here unpickles, so archives can be parsed and created next to the server.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from farcall_runtime.envelope import Buffer, IntegrityError
 
 _OFFSETS = struct.Struct(">QQ")
 _MOST_TEXT = 1024 * 1024
-"""Characters of a value's text that are kept; Covalent shows it, and nobody reads it back."""
+"""Maximum characters of a value's text; Covalent only displays it."""
 
-_ENCODED_BYTES = 3 * 1024 * 1024  # a multiple of three, so that no padding stands inside
+_ENCODED_BYTES = 3 * 1024 * 1024  # a multiple of three, so that there is no padding inside
 
 
 class Archive(NamedTuple):
-    """An archive, taken apart without a copy.
+    """A parsed archive, without a copy of its data.
 
     Attributes:
         header: Versions and names, as Covalent's client wrote them.
@@ -41,7 +41,7 @@ class Archive(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the function in it; empty for most values."""
+        """Name of the archived function; empty for most values."""
         attributes = self.header.get("attrs")
         return str(attributes.get("name") or "") if isinstance(attributes, dict) else ""
 
@@ -57,10 +57,10 @@ class Archive(NamedTuple):
 
 
 def parse(data: Buffer) -> Archive:
-    """Take an archive apart.
+    """Parse an archive.
 
     Raises:
-        IntegrityError: These are not the bytes of an archive.
+        IntegrityError: The bytes are not an archive.
     """
     view = memoryview(data)
     try:
@@ -79,7 +79,7 @@ def parse(data: Buffer) -> Archive:
 
 
 def decode(data: Buffer) -> bytes:
-    """Return the pickle that an archive's data stands for.
+    """Return the pickle in an archive's data.
 
     Raises:
         IntegrityError: The data is not base64.
@@ -91,10 +91,10 @@ def decode(data: Buffer) -> bytes:
 
 
 def head(value: object, cloudpickle: str) -> bytes:
-    """Return what stands before the data in the archive of a value.
+    """Return the bytes before the data in the archive of a value.
 
     Args:
-        value: The object itself, of which Covalent shows text, name and documentation.
+        value: The object, whose text, name and documentation Covalent shows.
         cloudpickle: Version of the cloudpickle that pickles it.
     """
     names = {"doc": _attribute(value, "__doc__"), "name": _attribute(value, "__name__")}
@@ -102,7 +102,7 @@ def head(value: object, cloudpickle: str) -> bytes:
 
 
 def head_of(names: dict[str, str], text: str, cloudpickle: str) -> bytes:
-    """Return what stands before the data in the archive of a value of which these are known."""
+    """Return the bytes before an archive's data, given its value's names and text."""
     header = {
         "py_version": platform.python_version(),
         "cloudpickle_version": cloudpickle,
@@ -115,14 +115,14 @@ def head_of(names: dict[str, str], text: str, cloudpickle: str) -> bytes:
 
 
 class Encoder:
-    """A file that keeps the base64 of what is written to it, in pieces."""
+    """A file that stores the base64 of the written bytes, in pieces."""
 
     def __init__(self) -> None:
         self.pieces: list[Buffer] = []
         self._rest = b""
 
     def write(self, data: Buffer) -> int:
-        """Take in bytes; the pickler hands over an array as it is, of any shape and type."""
+        """Write bytes; the pickler passes arrays directly, of any shape and type."""
         view = PickleBuffer(data).raw()
         size = len(view)
         if self._rest:
@@ -140,7 +140,7 @@ class Encoder:
         return size
 
     def close(self) -> list[Buffer]:
-        """Return all pieces, the padded end included."""
+        """Return all pieces, including the padded end."""
         if self._rest:
             self.pieces.append(binascii.b2a_base64(self._rest, newline=False))
             self._rest = b""
@@ -158,7 +158,7 @@ def _attribute(value: object, name: str) -> str:
 def _text(value: object) -> str:
     try:
         if isinstance(value, (str, bytes, bytearray)):
-            value = value[:_MOST_TEXT]  # the text of a large one is larger still
+            value = value[:_MOST_TEXT]  # a large value has an even larger text
         text = str(value)
     except Exception as error:  # the value's own code
         return f"<no text: str() raised {type(error).__name__}>"

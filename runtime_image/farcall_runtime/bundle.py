@@ -1,4 +1,4 @@
-"""What this container was started for, and bringing it here verified."""
+"""The container's task: read from its environment, fetched and verified."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ from farcall_runtime.storage import (
 )
 
 _FIRST_READ_BYTES = 64 * 1024
-"""The first request brings the end of a bundle: all of a small one, of any the functions."""
+"""Size of the first request: the end of a bundle, which holds all of a small one and the functions
+of any.
+"""
 
 LARGEST_OUTCOME_BYTES = 2 * SINGLE_PUT_BYTES
-"""More than any outcome has. Others may have put anything in its place."""
+"""Larger than any outcome. Other writers may have stored any object under its key."""
 
 _LARGEST_RECEIPT_BYTES = 64 * 1024
-_MOST_RECEIPTS = 100  # each client that takes some of a bundle's values writes one
+_MOST_RECEIPTS = 100  # each client that collects some of a bundle's results writes one
 
 
 class RefusedError(Exception):
     """The task cannot be run here.
 
     Attributes:
-        code: The exit code that says so.
+        code: The exit code for this reason.
     """
 
     def __init__(self, code: ExitCode, text: str) -> None:
@@ -45,18 +47,18 @@ class RefusedError(Exception):
 
 
 class Assignment(NamedTuple):
-    """The container's environment, read.
+    """The task that the container's environment names.
 
     Attributes:
-        where: The bundle's place.
+        where: Location of the bundle.
         digest: SHA-256 of the bundle's index.
-        key: Signs outcomes and chunks of output.
-        array_index: Number of the array child; None where there is none, as of a plain job.
-        node: Index of this node of a job on several, of which the main one is 0.
-        nodes: How many there are.
+        key: Signs outcomes and output chunks.
+        array_index: Index of the array task; None for a plain job.
+        node: Index of this node of a multi-node job; the main node has 0.
+        nodes: Number of nodes.
         attempt: Number of the attempt, from 1.
-        job_id: The job's ID; of an array's child with its index.
-        may_be_cancelled: Whether a mark may say that this task was cancelled alone.
+        job_id: The job's ID; for an array task with its index.
+        may_be_cancelled: Whether a marker object may say that only this task was cancelled.
     """
 
     where: Location
@@ -74,25 +76,25 @@ class Assignment(NamedTuple):
 
     @property
     def entry(self) -> int:
-        """Number of the task in the bundle; all nodes of a job have the same."""
+        """Index of the task in the bundle; all nodes of a job have the same."""
         return self.array_index or 0
 
     @property
     def number(self) -> int:
-        """Number under which this container stores what is its own: the task's, or the node's."""
+        """Number for this container's own objects: the task's index, or the node's."""
         return self.array_index or self.node
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the container that ends the job."""
+        """Whether this container ends the job."""
         return self.node == 0
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Assignment:
-        """Read the environment.
+        """Parse the environment.
 
         Raises:
-            RefusedError: A variable is missing or is not what the contract says.
+            RefusedError: A variable is missing or violates the contract.
         """
         try:
             return cls(
@@ -110,14 +112,14 @@ class Assignment(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A payload that lies ready.
+    """A payload that is ready to be read.
 
     Attributes:
-        meta: What the bundle says to all its containers.
+        meta: The bundle's facts for all its containers.
         function: Offset and length of the pickled function in the payload file.
-        arguments: The same of the pickled arguments.
-        shared_at: Where the shared values begin that these refer to; see `envelope.places_of`.
-        packages: The manifest of the packages that it imports; None where the image has them.
+        arguments: Offset and length of the pickled arguments in the payload file.
+        shared_at: Offset of the shared values that these refer to; see `envelope.places_of`.
+        packages: The manifest of the task's packages; None if the image has them.
     """
 
     meta: dict[str, Any]
@@ -146,7 +148,7 @@ def _number(name: str, environment: Mapping[str, str], least: int) -> int | None
 
 
 def _task(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Read which task of which job this is, and which attempt."""
+    """Read the task, the job and the attempt from the environment."""
     own = _number(contract.ENV_OWN_INDEX, environment, 0)
     job_id = environment.get(contract.ENV_OWN_JOB_ID) or environment.get(contract.ENV_JOB_ID, "")
     attempt = _attempt(environment)
@@ -162,7 +164,7 @@ def _task(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _attempt(environment: Mapping[str, str]) -> int:
-    """Read the number of the attempt, or count those before it."""
+    """Read the number of the attempt, or count the earlier ones."""
     for name in (contract.ENV_OWN_ATTEMPT, contract.ENV_ATTEMPT):
         number = _number(name, environment, 1)
         if number is not None:
@@ -173,7 +175,7 @@ def _attempt(environment: Mapping[str, str]) -> int:
 
 
 def _place(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Read which of a job's nodes this one is."""
+    """Read the index of this node and the number of nodes."""
     names = (contract.ENV_OWN_NODES, contract.ENV_OWN_NODE_INDEX)
     if contract.ENV_OWN_NODES not in environment:
         names = (contract.ENV_NODES, contract.ENV_NODE_INDEX)
@@ -189,13 +191,13 @@ def _place(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
-    """Return what the container that stored the final outcome exits with.
+    """Return the exit code of the container that stored the final outcome.
 
     Returns:
-        The code in the outcome; None where there is none.
+        The code in the outcome; None if there is no outcome.
 
     Raises:
-        RefusedError: S3 could not be asked, or the outcome there is not ours.
+        RefusedError: S3 could not be reached, or the stored outcome is not this job's.
     """
     key = job.where.outcome_key(job.entry)
     try:
@@ -213,10 +215,10 @@ def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
 
 
 def is_cancelled(job: Assignment, storage: Storage) -> bool:
-    """Return whether a client's mark says that the task was cancelled; others' marks say nothing.
+    """Return whether a signed marker object says that the task was cancelled.
 
     Raises:
-        RefusedError: S3 could not be asked.
+        RefusedError: S3 could not be reached.
     """
     key = job.where.cancelled_key(job.entry)
     try:
@@ -229,14 +231,14 @@ def is_cancelled(job: Assignment, storage: Storage) -> bool:
 
 
 def is_receipted(job: Assignment, storage: Storage) -> bool:
-    """Return whether a client says that it has the task's value, which it signs.
+    """Return whether a client's signed receipt says that it has the task's result.
 
-    It does so before it deletes an outcome, except the last ones of a bundle: before those it
-    deletes the bundle, and after that the receipts. So ask for receipts first, then for the
-    bundle.
+    A client writes a receipt before it deletes an outcome, except for the last outcomes of a
+    bundle: before those it deletes the bundle, and after that the receipts. So check receipts
+    first, then the bundle.
 
     Raises:
-        StorageError: S3 could not be asked, or refused.
+        StorageError: S3 could not be reached, or refused.
     """
     for number in range(_MOST_RECEIPTS):
         key = job.where.receipt_key(number)
@@ -246,16 +248,16 @@ def is_receipted(job: Assignment, storage: Storage) -> bool:
                 return True
         except NotFoundError:
             return False
-        except (TooShortError, envelope.EnvelopeError):  # somebody else's
+        except (TooShortError, envelope.EnvelopeError):  # written by another user
             continue
     return False
 
 
 def is_delivered(job: Assignment, storage: Storage) -> bool:
-    """Return whether a client has the task's value, or the bundle is gone.
+    """Return whether a client has the task's result, or the bundle was deleted.
 
     Raises:
-        StorageError: S3 could not be asked, or refused.
+        StorageError: S3 could not be reached, or refused.
     """
     if is_receipted(job, storage):
         return True
@@ -267,16 +269,16 @@ def is_delivered(job: Assignment, storage: Storage) -> bool:
 
 
 def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
-    """Bring function and arguments into the payload file.
+    """Fetch function and arguments into the payload file.
 
     Args:
-        job: What to bring.
+        job: The task.
         storage: The bucket.
         payload: An empty file.
 
     Raises:
-        RefusedError: The bundle is missing, was changed, comes from another Python, or holds no
-            task for a container like this one; or so it is with a shared value.
+        RefusedError: The bundle or a shared value is missing or was changed; or the bundle comes
+            from another Python, or has no task for this container.
     """
     try:
         bundle = _Bundle(job, storage)
@@ -315,18 +317,18 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
 
 
 class _SharedMissingError(Exception):
-    """A shared value is not there."""
+    """A shared value does not exist."""
 
 
 def _references(payload: BinaryIO, at: int, length: int) -> list[Reference]:
-    """Return what a frame in the payload refers to; all that is looked at is its table."""
+    """Return the references of a frame in the payload; only its table is read."""
     descriptor = payload.fileno()
     size = envelope.table_size(os.pread(descriptor, 4, at)) if length else 0
     return envelope.references(os.pread(descriptor, min(size, length), at)) if length else []
 
 
 def _check_python(index: Index) -> None:
-    """Refuse other minors before anything is unpickled: code objects differ between them."""
+    """Reject another minor version before unpickling, because code objects differ."""
     if index.python == sys.version_info[:2]:
         return
     theirs, ours = (".".join(map(str, pair)) for pair in (index.python, sys.version_info[:2]))
@@ -337,9 +339,9 @@ def _check_python(index: Index) -> None:
 
 
 def _check_number(number: int | None, tasks: int) -> None:
-    """Refuse to guess which of a bundle's tasks is meant.
+    """Reject an ambiguous index.
 
-    A single task is a plain job, for which Batch sets no number; 0 could mean no other task.
+    A single task is a plain job, for which Batch sets no index; 0 could mean no other task.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html
@@ -355,7 +357,7 @@ def _check_number(number: int | None, tasks: int) -> None:
 
 
 class _Bundle:
-    """A bundle in the bucket, whose end is here.
+    """A bundle in the bucket, whose end has been fetched.
 
     Attributes:
         index: The verified root of its index.
@@ -374,7 +376,7 @@ class _Bundle:
         self._tail_at = self.index.end - len(tail)
 
     def read(self, part: Part) -> Buffer:
-        """Return a small part, which the caller is to check."""
+        """Return a small part, which the caller must verify."""
         if part.offset >= self._tail_at:
             start = part.offset - self._tail_at
             return self._tail[start : start + part.length]
@@ -402,12 +404,12 @@ class _Bundle:
         return at, part.length
 
     def bring_shared(self, wanted: Iterable[Reference], payload: BinaryIO) -> None:
-        """Append the shared values to the payload file that frames refer to, each once.
+        """Append the shared values that frames refer to, each once, to the payload file.
 
-        They are fetched in parallel, and checked.
+        They are fetched in parallel and verified.
 
         Raises:
-            IntegrityError: One is not named in the index, or differs from its digest.
+            IntegrityError: A value is not named in the index, or differs from its digest.
         """
         places = envelope.places_of(wanted, payload.tell())
         values = list(places)

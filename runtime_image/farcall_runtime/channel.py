@@ -1,10 +1,10 @@
-"""What the supervisor and the task's process say to each other.
+"""Messages between the supervisor and the task's process.
 
-They share a socket that keeps messages apart. The function has it open, too: it may write to it,
-close it, or put another file in its place, by design or because it closes every descriptor there
-is. So each message bears a mark that the two ends alone know, and what bears none counts for
-nothing. Where the socket is lost, memory that both share is left: for a result that is not too
-large, and for a text.
+They share a socket that preserves message boundaries. It is open in the function's process too:
+the function may write to it, close it, or replace it with another file, on purpose or because it
+closes every descriptor. So each message contains a secret that only the two ends know, and
+messages without it are ignored. If the socket is lost, shared memory remains, for a small result
+and for a text.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from typing import Any, NamedTuple
 from farcall_runtime import envelope
 from farcall_runtime.envelope import Buffer
 
-# macOS, where a job is a process and no container, lacks the kind that tells of an end, too.
+# macOS, where a job is a process and no container, lacks SOCK_SEQPACKET, which reports hang-ups.
 _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 _MARK_BYTES = 16
-# mark, kind, number; for a result also: bytes of description, bytes of parts, number of the
-# question that comes with it (0: none)
+# Mark, kind, number; for a result also: bytes of its description, bytes of its parts, and the
+# number of the question that is sent with it (0: none).
 _HEAD = struct.Struct("=16sBQQQQ")
-_MOST_BYTES, _MOST_PIECES = 128 * 1024, 256  # of a message
-_LEAST_BYTES = 1024  # what does not take that takes nothing
-_ROOM_BYTES = 4 * _MOST_BYTES  # which the kernel may bound
+_MOST_BYTES, _MOST_PIECES = 128 * 1024, 256  # limits of one message
+_LEAST_BYTES = 1024  # a socket that does not accept messages of this size accepts none
+_ROOM_BYTES = 4 * _MOST_BYTES  # the kernel may lower it
 _LARGE_BYTES = 1024 * 1024
-_HIGHEST_DESCRIPTOR = 4096  # each process has a table as long as its highest one
+_HIGHEST_DESCRIPTOR = 4096  # a process has a descriptor table as long as its highest descriptor
 _BELOW_LIMIT = 16
-_HANGS_UP = getattr(select, "POLLRDHUP", 0)  # Linux alone has it
+_HANGS_UP = getattr(select, "POLLRDHUP", 0)  # only Linux has it
 _PATIENCE_S = 5.0
 _TIME = struct.Struct("@ll")
 _FULL_S = 0.001
@@ -55,30 +55,30 @@ class _Kind(enum.IntEnum):
     GO = 1
     ANSWER = 2
     WRITTEN = 3
-    """How much has been written to each stream?"""
+    """Request for the number of bytes written to each stream."""
     GOES_ON = 4
-    """May the next call begin?"""
+    """Request to begin the next call."""
     RESULT = 5
-    """What came of a call: its beginning, and whether the next one may begin."""
+    """The first bytes of a result, possibly with a request to begin the next call."""
     DATA = 6
-    """The rest of it."""
+    """Further bytes of a result."""
 
 
 class BrokenError(Exception):
-    """The function has closed, replaced or spoiled what its process speaks through."""
+    """The function has closed, replaced or corrupted its process's descriptor."""
 
 
 class _TooLargeError(BrokenError):
-    """The socket takes no message as large as this one."""
+    """The socket accepts no message as large as this one."""
 
 
 class Result(NamedTuple):
-    """What came of a call.
+    """Result of a call.
 
     Attributes:
         record: Its description.
         parts: The bytes that belong to it.
-        left: How many calls of the task come after it.
+        left: Number of calls of the task that follow.
     """
 
     record: dict[str, Any]
@@ -87,28 +87,28 @@ class Result(NamedTuple):
 
 
 class Slate:
-    """A text in memory that a process shares with those it forks; what is written last counts.
+    """A text in memory that a process shares with its forks; the last write counts.
 
-    It needs no descriptor, and who reads it does not wait.
+    It needs no descriptor, and reading does not block.
     """
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _SLATE_BYTES)
 
     def write(self, text: str) -> None:
-        """Write a text, of which as much is kept as there is room for."""
+        """Write a text, cut to the available size."""
         data = text.encode(errors="replace")[: _SLATE_BYTES - _LENGTH.size]
         self._memory[_LENGTH.size : _LENGTH.size + len(data)] = data
         self._memory[: _LENGTH.size] = _LENGTH.pack(len(data))
 
     def read(self) -> str:
-        """Return the text; the empty one where nothing was written."""
+        """Return the text; empty if none was written."""
         (length,) = _LENGTH.unpack(self._memory[: _LENGTH.size])
         return self._memory[_LENGTH.size : _LENGTH.size + length].decode(errors="replace")
 
 
 def pair() -> tuple[SupervisorEnd, TaskEnd]:
-    """Make both ends, before the fork."""
+    """Create both ends, before the fork."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, _KIND)
     for end in (ours, theirs):
         for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -124,13 +124,13 @@ class SupervisorEnd:
 
     Args:
         ours: The socket.
-        own_mark: Is on all that it sends.
-        their_mark: Is on all that the task's end sends.
+        own_mark: Secret in all messages that it sends.
+        their_mark: Secret in all messages that the task's end sends.
         refuge: Memory that both ends share.
 
     Attributes:
-        has_noise: Whether something else than the task's end wrote to the socket.
-        trouble: Why the result of a call is lost, where it is; no other call is to begin then.
+        has_noise: Whether the socket received messages without the secret.
+        trouble: Why a call's result is lost, if so; no further call may begin then.
     """
 
     def __init__(
@@ -145,37 +145,37 @@ class SupervisorEnd:
         self._body = memoryview(bytearray(_MOST_BYTES))
         self._results = 0
         self._coming: _Coming | None = None
-        self._question = 0  # that comes with it
+        self._question = 0  # sent with the incoming result
         self._answered: tuple[int, Any] = (0, None)
 
     def fileno(self) -> int:
-        """Return the descriptor."""
+        """Return the socket's descriptor."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close it, in the task's process."""
+        """Close this end in the task's process."""
         self._socket.close()
 
     def go(self, what: Any) -> None:
-        """Let the task begin; from now on no call waits for its process."""
+        """Start the task; from now on no call of this class blocks."""
         self._send(_Kind.GO, 0, what)
         self._socket.setblocking(False)
 
     def _send(self, kind: _Kind, number: int, what: Any) -> None:
-        with contextlib.suppress(OSError):  # the process has died, or does not listen
+        with contextlib.suppress(OSError):  # the process has died, or does not read
             head = _HEAD.pack(self._own_mark, kind, number, 0, 0, 0)
             self._socket.send(head + json.dumps(what).encode())
 
     def listen(self, take: Callable[[Result], None], answer: Callable[[bool], Any]) -> bool:
-        """Take in the next message; say whether there was one.
+        """Receive the next message; return whether there was one.
 
         Args:
-            take: Gets a result that is complete.
-            answer: Returns what to answer to a question: whether the next call may begin (True),
-                or how much has been written.
+            take: Called with each complete result.
+            answer: Returns the answer to a question: whether the next call may begin (argument
+                True), or the number of bytes written (False).
 
         Raises:
-            EOFError: No other can come.
+            EOFError: No further message can come.
         """
         try:
             size = self._receive()
@@ -198,17 +198,17 @@ class SupervisorEnd:
         return True
 
     def is_receiving(self) -> bool:
-        """Return whether a result is on its way."""
+        """Return whether a result has been received in part."""
         return self._coming is not None
 
     def _reply_to_result(self, found: Result | None, answer: Callable[[bool], Any]) -> None:
-        """Answer the question that came with a result, once that is there, or lost for good."""
+        """Answer the question sent with a result, once the result is complete or lost."""
         if found is not None or self.trouble:
             self._reply(self._question, True, answer)
             self._question = 0
 
     def _reply(self, number: int, may_go_on: bool, answer: Callable[[bool], Any]) -> None:
-        """Answer a question, if it is one: the same again where the answer was lost."""
+        """Answer a question; repeat the same answer if it was lost."""
         if number == 0:
             return
         if self._answered[0] != number:
@@ -217,7 +217,7 @@ class SupervisorEnd:
         self._send(_Kind.ANSWER, *self._answered)
 
     def left_behind(self) -> Result | None:
-        """Return the result that the task's process could not send, where there is one."""
+        """Return the result that the task's process could not send, if there is one."""
         mark, _, number, description, parts, _ = _HEAD.unpack(self._refuge[: _HEAD.size])
         if (mark, number) != (self._their_mark, self._results):
             return None
@@ -227,7 +227,7 @@ class SupervisorEnd:
         return None
 
     def _receive(self) -> int:
-        """Take in a message, what belongs to a result straight to its place; return its size."""
+        """Receive a message, a result's bytes directly at their place; return its size."""
         if self._coming is None:
             return self._socket.recvmsg_into([self._head, self._body])[0]
         return self._socket.recvmsg_into([self._head, self._coming.room(), self._body])[0]
@@ -235,7 +235,7 @@ class SupervisorEnd:
     def _take(
         self, kind: int, length: int, description: int, parts: int, question: int
     ) -> Result | None:
-        """Take in a message about a result; return it once it is whole."""
+        """Receive a part of a result; return the result when it is complete."""
         try:
             if kind == _Kind.RESULT:
                 data = self._beginning(length)
@@ -260,28 +260,28 @@ class SupervisorEnd:
         return result
 
     def _beginning(self, length: int) -> Buffer:
-        """Return the bytes of a message that was not expected where they are."""
+        """Return the bytes of a message that was received at an unexpected place."""
         room = self._coming.room() if self._coming is not None else memoryview(b"")
         if not room:
             return self._body[:length]
         return bytes(room[:length]) + bytes(self._body[: max(0, length - len(room))])
 
     def _is_gone(self) -> bool:
-        """Tell the other end's end from an empty message."""
+        """Return whether the other end is closed, as opposed to an empty message."""
         look = select.poll()
         look.register(self._socket, _HANGS_UP)
         return bool(look.poll(0))
 
 
 class _Coming:
-    """A result on its way.
+    """A partly received result.
 
     Args:
-        description: Size of its description, in bytes.
-        parts: The same of its parts.
+        description: Size of its description in bytes.
+        parts: Size of its parts in bytes.
 
     Attributes:
-        received: How many bytes of it are there.
+        received: Number of bytes received.
     """
 
     def __init__(self, description: int, parts: int) -> None:
@@ -290,25 +290,25 @@ class _Coming:
         size = description + parts
         if size < _LARGE_BYTES:
             self._data = memoryview(bytearray(size))
-        else:  # memory that nothing is written to before the bytes are
+        else:  # memory without pages until the bytes are written
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             self._data = memoryview(mmap.mmap(-1, size, flags=flags))
 
     def begin(self, data: Buffer) -> None:
-        """Take its first bytes."""
+        """Store its first bytes."""
         self._data[: len(data)] = data
         self.received = len(data)
 
     def room(self) -> memoryview:
-        """Return where the next bytes belong."""
+        """Return the memory for the next bytes."""
         return self._data[self.received : self.received + _MOST_BYTES]
 
     def is_whole(self) -> bool:
-        """Return whether all of it is there."""
+        """Return whether all bytes have been received."""
         return self.received >= len(self._data)
 
     def result(self) -> Result:
-        """Return it, once all of it is there."""
+        """Return the complete result."""
         return _taken_apart(self._data, self._description)
 
 
@@ -334,18 +334,18 @@ class TaskEnd:
         self._refuge = refuge
         found = os.fstat(theirs.fileno())
         self._identity = found.st_dev, found.st_ino
-        self._most_bytes = _MOST_BYTES  # of a message
+        self._most_bytes = _MOST_BYTES  # limit of one message
         self._handed = 0
         self._asked = 0
         self._is_asking = False
-        self._lost: BrokenError | None = None  # once a result was left behind
+        self._lost: BrokenError | None = None  # set when a result was left in shared memory
 
     def close(self) -> None:
-        """Close it, in the supervisor."""
+        """Close this end in the supervisor."""
         self._socket.close()
 
     def settle(self) -> None:
-        """Take a high descriptor, which is seldom among those that a function closes."""
+        """Move to a high descriptor, which functions seldom close."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit == resource.RLIM_INFINITY:
             limit = _HIGHEST_DESCRIPTOR
@@ -358,17 +358,17 @@ class TaskEnd:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
 
     def forget(self) -> None:
-        """In a process that the function forks: leave what is the original's."""
+        """Detach a forked process from the original's socket."""
         self._own_mark = bytes(_MARK_BYTES)
         with contextlib.suppress(BrokenError):
             self._check()
             self._socket.close()
 
     def wait(self) -> Any:
-        """Wait until the supervisor lets the task begin.
+        """Wait until the supervisor starts the task.
 
         Returns:
-            What it passes on; None where it does not.
+            The supervisor's data; None if it closes the socket instead.
         """
         while True:
             with contextlib.suppress(BlockingIOError):
@@ -383,13 +383,13 @@ class TaskEnd:
         *,
         asks: bool = False,
     ) -> None:
-        """Hand over what came of a call; once more, if it did not come to its end.
+        """Hand a call's result over; resend it if the last attempt was interrupted.
 
         Args:
             record: Its description, JSON.
             parts: The bytes that belong to it.
-            left: How many calls of the task come after it.
-            asks: Whether to ask with it what `goes_on` asks, all output being written.
+            left: Number of calls of the task that follow.
+            asks: Whether to send the question of `goes_on` with it; all output is written then.
 
         Raises:
             BrokenError: The supervisor cannot be reached.
@@ -414,7 +414,7 @@ class TaskEnd:
     def _send_result(
         self, pieces: Sequence[Buffer], size: int, more: tuple[int, int, int]
     ) -> bool:
-        """Send a result from its beginning; say whether the socket takes messages so large."""
+        """Send a result from its beginning; return whether its messages were small enough."""
         kind = _Kind.RESULT
         try:
             for portion in _messages(pieces, size, self._most_bytes):
@@ -427,13 +427,13 @@ class TaskEnd:
         return True
 
     def _leave_behind(self, more: tuple[int, int, int], pieces: Sequence[Buffer]) -> None:
-        """Put a result where the supervisor looks when this process has ended."""
+        """Store a result in shared memory, which the supervisor reads after the end."""
         self._refuge[_HEAD.size : _HEAD.size + envelope.size(pieces)] = b"".join(pieces)
         head = _HEAD.pack(self._own_mark, _Kind.RESULT, self._handed, *more)
         self._refuge[: _HEAD.size] = head
 
     def written(self) -> list[int]:
-        """Ask how many bytes were written to each stream up to now.
+        """Return the number of bytes written to each stream so far.
 
         Raises:
             BrokenError: The supervisor cannot be reached.
@@ -441,7 +441,7 @@ class TaskEnd:
         return list(self._ask(_Kind.WRITTEN))
 
     def goes_on(self) -> bool:
-        """Ask whether the next call may begin; what is written from now on is that one's.
+        """Return whether the next call may begin; output from now on belongs to that call.
 
         Raises:
             BrokenError: The supervisor cannot be reached.
@@ -458,12 +458,12 @@ class TaskEnd:
                 self._check()
                 self._send(kind, self._asked)
             asked = False
-            with contextlib.suppress(BlockingIOError):  # the function, which may read, took it
+            with contextlib.suppress(BlockingIOError):  # the function may have read the answer
                 while True:
                     mark, said, number, what = self._hear()
                     if (mark, said, number) == (self._their_mark, _Kind.ANSWER, self._asked):
                         return json.loads(what)
-            os.set_blocking(self._socket.fileno(), True)  # which the function may have changed
+            os.set_blocking(self._socket.fileno(), True)  # the function may have changed it
 
     def _hear(self) -> tuple[bytes, int, int, bytes]:
         """Return mark, kind, number and body of the next message."""
@@ -489,7 +489,7 @@ class TaskEnd:
         while True:
             try:
                 self._socket.sendmsg([head, *pieces])
-            except BlockingIOError:  # the function has made it so
+            except BlockingIOError:  # the function has made it non-blocking
                 os.set_blocking(self._socket.fileno(), True)
             except OSError as error:
                 if error.errno != errno.ENOBUFS:  # macOS does not wait for room
@@ -499,7 +499,7 @@ class TaskEnd:
                 return
 
     def _check(self) -> None:
-        """Check whether the descriptor is still what it was."""
+        """Check that the descriptor still is the original socket."""
         try:
             found = os.fstat(self._socket.fileno())
         except OSError as error:
@@ -508,10 +508,10 @@ class TaskEnd:
             raise self._broken("it is another file now")
 
     def _meaning(self, error: OSError) -> Exception:
-        """Say what an error means that a call on the descriptor has raised.
+        """Return the error that an exception of a call on the descriptor means.
 
-        One without a number is not the kernel's: a handler of the function's own signals has
-        raised it, as a `TimeoutError` for example.
+        An OSError without a number does not come from the kernel, but from one of the function's
+        signal handlers, as a `TimeoutError` for example.
         """
         if error.errno is None:
             return error
@@ -526,7 +526,7 @@ class TaskEnd:
 
 
 def _messages(pieces: Sequence[Buffer], size: int, most_bytes: int) -> Iterable[list[Buffer]]:
-    """Give what there is to send in portions that a message has room for."""
+    """Return the bytes in portions that fit into messages."""
     if size <= most_bytes:
         return [[b"".join(pieces)]]
     portions = envelope.portions(pieces, most_bytes)

@@ -1,4 +1,4 @@
-"""The process the task runs in, seen from the supervisor."""
+"""The task's process, as the supervisor sees it."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _REAP_S = 5.0  # a process that waits for a network file system may outlive SIGK
 class Child:
     """A forked process that waits for its payload.
 
-    It is forked before the supervisor opens a client or starts a thread: forking a process with
-    threads copies locks nobody will release.
+    It is forked before the supervisor opens a client or starts a thread, because forking a process
+    with threads copies locks that no thread releases.
 
     Args:
-        streams: What it writes to.
+        streams: The pipes for its output.
         project: Folder to unpack the caller's project in; see `farcall_runtime.sources`.
 
     Attributes:
         pid: Process ID, which is also its process group.
         payload: Anonymous file for function and arguments.
-        control: Where it is heard.
-        records: What is known of each call that has ended.
-        left: How many calls come after these; None as long as none has ended.
-        goes_on: Whether the child has begun, or may begin, another one.
-        status: Exit status as `os.waitstatus_to_exitcode` gives it: negative for a signal; None
+        control: The supervisor's end of the channel.
+        records: Description of each finished call.
+        left: Number of calls that follow; None before the first has finished.
+        goes_on: Whether the child has begun, or may begin, another call.
+        status: Exit status as returned by `os.waitstatus_to_exitcode`: negative for a signal; None
             while it runs.
-        usage: What the kernel counted for the process and those it waited for.
+        usage: The kernel's resource usage of the process and the children that it waited for.
     """
 
     def __init__(self, streams: Streams, project: str) -> None:
@@ -59,7 +59,7 @@ class Child:
         self._why = Slate()
         self._last_words = Slate()
         self.control, theirs = channel.pair()
-        # A container's first process gets its orphans anyway, and takes all others with it.
+        # Orphans become children of a container's first process anyway, and end with it.
         first = os.getpid() == 1
         if not first:
             adopt_orphans()
@@ -74,10 +74,10 @@ class Child:
                 streams.become_standard()
                 self.control.close()
                 theirs.settle()
-                with contextlib.suppress(OSError):  # a working directory that is deleted
+                with contextlib.suppress(OSError):  # the working directory is deleted
                     # Last: a json.py there must not replace the standard library's.
                     sys.path.append(os.getcwd())  # noqa: PTH109  # pathlib takes 10 ms to import
-                # Not before: pickle and cloudpickle are the child's alone, and it imports them
+                # Not before: only the child needs pickle and cloudpickle, and it imports them
                 # while the supervisor fetches the payload.
                 from farcall_runtime import sources, task
 
@@ -85,14 +85,14 @@ class Child:
                 task.main(theirs, self.payload, self._why)
             except BaseException as error:
                 self._last_words.write(_in_words(error))
-                # The interpreter's own way to print it: the function may have set another.
+                # The interpreter's own hook prints it, because the function may have set another.
                 sys.__excepthook__(*sys.exc_info())
                 sys.stdout.flush()
                 sys.stderr.flush()
             finally:
                 os._exit(1)
         with contextlib.suppress(OSError):
-            os.setpgid(self.pid, self.pid)  # whoever is first; killing the group needs it
+            os.setpgid(self.pid, self.pid)  # in both processes: killing the group needs it
         theirs.close()
         streams.close_child_ends()
 
@@ -104,21 +104,21 @@ class Child:
         cloudpickle: str,
         prefix: str = "",
     ) -> None:
-        """Let the child begin.
+        """Start the child.
 
         Args:
             function: Offset and length of the function in the payload.
-            arguments: The same of the arguments.
-            shared_at: Where in the payload the shared values begin that these refer to.
+            arguments: Offset and length of the arguments in the payload.
+            shared_at: Offset of the shared values in the payload.
             cloudpickle: Version of the client's cloudpickle.
-            prefix: Folder of the packages that it is to import from; empty where it has none.
+            prefix: Folder of the task's packages; empty if it has none.
         """
         self.payload.flush()
         _make_final(self.payload)
         self.control.go([function, arguments, shared_at, cloudpickle, prefix])
 
     def listen(self) -> bool | None:
-        """Take in the next message; say whether there was one, or None at the end of all."""
+        """Receive the next message; return whether there was one, None at the end."""
         try:
             return self.control.listen(self._keep, self._answer)
         except EOFError:
@@ -128,10 +128,10 @@ class Child:
         self.records.append(result.record)
         self._parts += result.parts
         self.left = result.left
-        self.goes_on = False  # as long as it has not asked
+        self.goes_on = False  # until it asks
 
     def hear_out(self) -> None:
-        """Take in all that the task has said, when none of its processes lives."""
+        """Receive all remaining messages after the task's processes have ended."""
         while self.listen():
             pass
         left_behind = self.control.left_behind()
@@ -141,7 +141,7 @@ class Child:
             say("the function wrote to a descriptor that it did not open; it counts for nothing")
 
     def last_words(self) -> str:
-        """Return why farcall's own part of the process failed; the empty string if it did not."""
+        """Return why farcall's code in the process failed; empty if it did not."""
         return self._last_words.read() or self.control.trouble
 
     def _answer(self, asks_to_go_on: bool) -> Any:
@@ -149,12 +149,12 @@ class Child:
         if not asks_to_go_on:
             return written
         self.goes_on = not self._is_stopping
-        if self.goes_on and self.records:  # what is written from now on is the next call's
+        if self.goes_on and self.records:  # output from now on belongs to the next call
             self.records[-1]["ended"] = written
         return self.goes_on
 
     def value(self) -> list[Buffer]:
-        """Return the packed parts of all records, in pieces, without a copy of large ones."""
+        """Return the packed parts of all records in pieces, without copying large ones."""
         pieces: list[Buffer] = []
         small: list[Buffer] = []
         for piece in envelope.pack([[part] for part in self._parts]):
@@ -166,40 +166,40 @@ class Child:
         return [piece for piece in (*pieces, b"".join(small)) if piece]
 
     def reap(self) -> bool:
-        """Collect all the dead; say whether the task's own process is among them by now.
+        """Reap exited processes; return whether the task's own process has exited.
 
-        What it started and left is this process's to collect: a zombie counts against the
-        container's limit of processes.
+        The supervisor also reaps processes that the task started and left, because zombies count
+        against the container's process limit.
         """
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
                 if pid == 0:
                     break
-                if pid == self.pid and self.status is None:  # a later one may have its number
+                if pid == self.pid and self.status is None:  # numbers are reused
                     self.status, self.usage = os.waitstatus_to_exitcode(status), usage
         return self.status is not None
 
     def signal(self, number: int, why: str) -> None:
-        """Send a signal to the task's own process, which is to stop."""
+        """Send a signal to the task's own process, which must stop."""
         self._is_stopping = True
         self._why.write(why)
         if self.status is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # a program of root's
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # a setuid program
                 os.kill(self.pid, number)
 
     def end(self) -> None:
-        """Kill what is left of the task's processes, daemons too, and collect the dead."""
+        """Kill and reap the task's remaining processes, daemons included."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         until = time.monotonic() + _REAP_S
         while not self.reap() and time.monotonic() < until:
             time.sleep(0.005)
-        if self.status is None:  # the kernel holds it, or it is a program of root's
+        if self.status is None:  # the kernel blocks it, or it runs a setuid program
             self.status = -signal.SIGKILL
         for _ in range(_ORPHAN_ROUNDS):
             orphans = children()
-            for pid in orphans:  # a new session is no way out of the task
+            for pid in orphans:  # a new session does not leave the task
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             self.reap()
@@ -209,7 +209,7 @@ class Child:
 
 
 def _anonymous_file(name: str) -> BinaryIO:
-    """Open a file without a name: memory where the system can, else the temporary folder."""
+    """Open an unnamed file: in memory if supported, else in the temporary folder."""
     if hasattr(os, "memfd_create"):
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         return open(os.memfd_create(name, flags), "w+b")  # noqa: PTH123  # lives with the process
@@ -219,15 +219,15 @@ def _anonymous_file(name: str) -> BinaryIO:
 
 
 def _make_final(file: BinaryIO) -> None:
-    """Have nobody write to an anonymous file any more: a function may write to any descriptor."""
+    """Seal an anonymous file, because a function may write to any descriptor."""
     if hasattr(os, "memfd_create"):
         final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-        with contextlib.suppress(OSError):  # a kernel that has none
+        with contextlib.suppress(OSError):  # the kernel does not support seals
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, final)
 
 
 def _in_words(error: BaseException) -> str:
-    """Say why farcall's own part of the process failed."""
+    """Return why farcall's code in the process failed."""
     try:
         said = str(error)
     except BaseException:
@@ -236,22 +236,22 @@ def _in_words(error: BaseException) -> str:
 
 
 def adopt_orphans() -> None:
-    """Have the orphans among this process's descendants become its children; Linux alone can."""
+    """Make orphaned descendants children of this process; only Linux supports it."""
     _process_control(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def children() -> list[int]:
-    """Return the processes whose parent this one is, adopted ones too."""
+    """Return the child processes of this process, adopted ones included."""
     pid = os.getpid()
     try:
         with open(f"/proc/self/task/{pid}/children") as file:  # noqa: PTH123  # see memory.py
             return [int(child) for child in file.read().split()]
-    except OSError:  # no Linux, or a kernel without it
+    except OSError:  # not Linux, or a kernel without this file
         return []
 
 
 def _be_first_to_go() -> None:
-    """Have the kernel take the task, not the supervisor, where memory runs out."""
+    """Make the kernel kill the task, not the supervisor, if memory runs out."""
     with (
         contextlib.suppress(OSError),
         open("/proc/self/oom_score_adj", "w") as file,  # noqa: PTH123  # see memory.py

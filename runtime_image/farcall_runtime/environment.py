@@ -1,16 +1,16 @@
-"""Packages of a task in its container: fetched, verified, unpacked, before the function is read.
+"""Packages of a task: fetched, verified and unpacked before the function is read.
 
-The bundle's index names a *manifest* by its digest, and that names an archive of each
-distribution by its own. So what runs is what was submitted, whoever else writes to the bucket.
-Each archive is on this disk, and compared with its digest, before anything opens it. Two
-processes unpack (`farcall_runtime.unpacking`) while this one fetches, the largest first.
+The bundle's index names a *manifest* by its digest, and the manifest names the archive of each
+distribution by its own digest. So the packages are the submitted ones, whatever other users write
+to the bucket. Each archive is on this disk and compared with its digest before anything opens it.
+Two processes unpack (`farcall_runtime.unpacking`) while this one fetches, the largest first.
 
-All is merged into one folder that is shaped like a virtual environment: shared libraries of one
-distribution are found from another by their relative places, namespace packages are one folder,
-and data lies where `sys.prefix` leads. Where two distributions have a file of the same name, the
-one stays whose name comes later, as if they had been installed in this order.
+All archives are merged into one folder with the layout of a virtual environment: shared libraries
+of one distribution are found from another at their relative paths, namespace packages are one
+folder, and data is where `sys.prefix` points. If two distributions contain the same file, the
+distribution whose name comes later wins, as if they had been installed in this order.
 
-The folder is nobody else's (0700), and goes when the task ends.
+The folder is private (0700), and is deleted when the task ends.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _WORKERS = 2
 _LOOK_S = 0.1
 _TELL_S = 10.0
 _FILE_SYSTEM_SHARE = 0.05
-"""What files take above their bytes, blocks that are not full, as a share of these."""
+"""Extra space of files beyond their bytes, for partial blocks, as a share of the bytes."""
 
 
 class Distribution(NamedTuple):
-    """A distribution that a manifest names.
+    """A distribution in a manifest.
 
     Attributes:
-        name: Its name, as its metadata has it.
+        name: Its name, as spelled in its metadata.
         version: Its version.
         sha256: Digest of its archive, hexadecimal.
-        size: Bytes of the archive.
-        unpacked: Bytes of the files in it.
+        size: Size of the archive in bytes.
+        unpacked: Size of its files in bytes.
     """
 
     name: str
@@ -78,7 +78,7 @@ _Numbered: TypeAlias = tuple[int, Distribution]
 
 
 class _StoppedError(Exception):
-    """The task was told to stop."""
+    """The task must stop."""
 
 
 class _NoRoomError(Exception):
@@ -92,20 +92,20 @@ def prepare(
     *,
     is_stopped: Callable[[], bool],
 ) -> Path:
-    """Bring the packages of a task here.
+    """Fetch and unpack a task's packages.
 
     Args:
-        where: Place of the bundle, beside whose run the packages lie.
+        where: Location of the bundle, next to whose run the packages are stored.
         storage: The bucket.
-        wanted: The manifest, as the bundle's index names it.
-        is_stopped: Tells whether the task is to stop. It is asked again and again.
+        wanted: The manifest's reference from the bundle's index.
+        is_stopped: Returns whether the task must stop. It is called repeatedly.
 
     Returns:
-        A folder shaped like a virtual environment, in one that `remove` is to take away.
+        A folder with the layout of a virtual environment, for `remove` to delete.
 
     Raises:
-        RefusedError: A package is missing or was changed, is for another Python or another
-            architecture, has no room here, or does not come; or the task is to stop.
+        RefusedError: A package is missing, was changed, is for another Python or architecture,
+            does not fit on the disk, or cannot be fetched; or the task must stop.
     """
     home: Path | None = None
     try:
@@ -128,12 +128,12 @@ def prepare(
 
 
 def remove(prefix: Path) -> None:
-    """Take away what `prepare` has made."""
+    """Delete what `prepare` created."""
     shutil.rmtree(prefix.parent, ignore_errors=True)
 
 
 def _code_of(error: BaseException) -> ExitCode | None:
-    """Return what the container ends with where there are no packages for an error's sake."""
+    """Return the exit code for an error while preparing packages; None if unknown."""
     codes: tuple[tuple[type[BaseException], ExitCode], ...] = (
         (NotFoundError, ExitCode.PACKAGES_MISSING),
         (VersionMismatchError, ExitCode.VERSION_MISMATCH),
@@ -153,12 +153,12 @@ def _code_of(error: BaseException) -> ExitCode | None:
 
 
 class Manifest(NamedTuple):
-    """Which distributions an environment has.
+    """The distributions of an environment.
 
     Attributes:
-        python: The Python they are for, such as ``"3.11"``.
-        architecture: The machines they are for, such as ``"x86_64"``.
-        distributions: In the order of their names.
+        python: Their Python version, such as ``"3.11"``.
+        architecture: Their machine architecture, such as ``"x86_64"``.
+        distributions: Sorted by name.
     """
 
     python: str
@@ -166,10 +166,10 @@ class Manifest(NamedTuple):
     distributions: list[Distribution]
 
     def check_platform(self) -> None:
-        """Refuse packages that could not be imported here.
+        """Reject packages that could not be imported here.
 
         Raises:
-            VersionMismatchError: They are for another Python or another machine.
+            VersionMismatchError: The packages are for another Python or another machine.
         """
         ours = ".".join(map(str, sys.version_info[:2]))
         if self.python != ours:
@@ -191,7 +191,7 @@ class Manifest(NamedTuple):
             )
 
     def differences(self) -> list[str]:
-        """Return in a few words each what this Python has in another version, or lacks."""
+        """Describe each distribution that differs or is missing in this Python."""
         import importlib.metadata
 
         found = []
@@ -206,12 +206,12 @@ class Manifest(NamedTuple):
 
 
 def fetch_manifest(where: Location, storage: Storage, wanted: Reference) -> Manifest:
-    """Fetch a manifest, and compare it with its digest.
+    """Fetch a manifest and compare it with its digest.
 
     Raises:
-        IntegrityError: It is not what its name says, or cannot be understood.
-        VersionMismatchError: It is of a format that this runtime does not know.
-        StorageError: It is not there, or S3 could not be asked.
+        IntegrityError: Its bytes do not match its digest, or cannot be parsed.
+        VersionMismatchError: This runtime does not know its format.
+        StorageError: It does not exist, or S3 cannot be reached.
     """
     key = where.package_key(wanted.sha256.hex())
     data = storage.read(key, 0, wanted.size)
@@ -221,11 +221,11 @@ def fetch_manifest(where: Location, storage: Storage, wanted: Reference) -> Mani
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """Return what a verified manifest says.
+    """Parse a verified manifest.
 
     Raises:
-        IntegrityError: It cannot be understood.
-        VersionMismatchError: It is of a format that this runtime does not know.
+        IntegrityError: It cannot be parsed.
+        VersionMismatchError: This runtime does not know its format.
     """
     try:
         said = json.loads(data)
@@ -253,7 +253,7 @@ def _is_count(value: object) -> bool:
 
 
 def _make_home(distributions: Sequence[Distribution]) -> Path:
-    """Make a folder of this container's own, where there is room."""
+    """Create a private folder, if the disk has enough room."""
     try:
         home = Path(tempfile.mkdtemp(prefix="farcall-environment-")).resolve()
     except OSError as error:
@@ -284,7 +284,7 @@ def _in_megabytes(size: int) -> str:
 
 
 class _Maker:
-    """Makes one environment."""
+    """Builder of one environment."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ class _Maker:
         self._is_stopped = is_stopped
 
     def make(self, distributions: Sequence[Distribution]) -> Path:
-        """Fetch and unpack distributions and merge them; return the folder."""
+        """Fetch, unpack and merge distributions; return the folder."""
         self._needed = sum(each.size + each.unpacked for each in distributions)
         archives, unpacked, merged = (
             self._home / name for name in ("archives", "unpacked", "merged")
@@ -310,7 +310,8 @@ class _Maker:
                 folder.mkdir()
             workers = _Workers(min(_WORKERS, len(distributions)), self._look)
             with contextlib.closing(workers):
-                # By size, but counted as the manifest has them: the merge goes by that.
+                # Fetch the largest first, but keep the manifest's numbers, because the merge
+                # follows them.
                 order = sorted(
                     range(len(distributions)), key=lambda at: -distributions[at].unpacked
                 )
@@ -345,13 +346,13 @@ class _Maker:
     def _fetch(
         self, distributions: Sequence[Distribution], order: Sequence[int], folder: Path
     ) -> Iterator[int]:
-        """Have verified archives on this disk; yield the number of each as it is there."""
+        """Store verified archives on this disk; yield each number when it is complete."""
         wanted = [(number, distributions[number]) for number in order]
         self._progress = _Progress(sum(each.size for each in distributions))
         yield from self._download(wanted, folder)
 
     def _download(self, wanted: Sequence[_Numbered], folder: Path) -> Iterator[int]:
-        """Fetch archives from the bucket; yield the number of each as it is there."""
+        """Fetch archives from the bucket; yield the number of each when it is complete."""
         if not wanted:
             return
         ranges = [(self._where.package_key(each.sha256), 0, each.size) for _, each in wanted]
@@ -371,7 +372,7 @@ class _Maker:
 
 
 class _Progress:
-    """Tells, every now and then, how much has come."""
+    """Periodic log of the downloaded bytes."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -379,7 +380,7 @@ class _Progress:
         self._told_at = time.monotonic()
 
     def add(self, size: int) -> None:
-        """Note that some bytes have come."""
+        """Record downloaded bytes."""
         self._there += size
         if time.monotonic() - self._told_at > _TELL_S:
             self._told_at = time.monotonic()
@@ -390,15 +391,15 @@ class _Progress:
 
 
 class _FullError(Exception):
-    """A worker found no room."""
+    """A worker ran out of disk space."""
 
 
 class _Workers:
-    """Processes that unpack.
+    """Unpacking processes.
 
     Args:
-        count: How many.
-        look: Is called again and again while they are waited for; raises to end that.
+        count: Number of processes.
+        look: Called repeatedly while waiting; raises to stop.
     """
 
     def __init__(self, count: int, look: Callable[[], None]) -> None:
@@ -408,17 +409,17 @@ class _Workers:
         self._loads = [0] * count
 
     def close(self) -> None:
-        """End those that have not left."""
+        """Kill the remaining processes."""
         for each in self._processes:
-            each.kill()  # nothing where it has left
+            each.kill()  # no effect on a process that has exited
             each.wait()
             for pipe in (each.stdin, each.stdout):
-                with contextlib.suppress(OSError):  # an order that was never taken
+                with contextlib.suppress(OSError):  # an order that was never read
                     if pipe is not None:
                         pipe.close()
 
     def unpack(self, wanted: Distribution, archive: Path, folder: Path) -> None:
-        """Have an archive unpacked, by the one who has least to do."""
+        """Assign an archive to the least loaded process."""
         self._look_for_failure()
         number = self._loads.index(min(self._loads))
         self._loads[number] += wanted.unpacked
@@ -439,7 +440,7 @@ class _Workers:
             self._judge(self._processes[number])
 
     def finish(self) -> None:
-        """Wait until all is unpacked."""
+        """Wait until all archives are unpacked."""
         for each in self._processes:
             if each.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -458,7 +459,7 @@ class _Workers:
                 self._judge(each)
 
     def _judge(self, process: subprocess.Popen[bytes]) -> None:
-        """Raise where a worker has not done all it was told to."""
+        """Raise if a worker has not completed all its orders."""
         if process.wait() == 0:
             return
         said = process.stdout.read() if process.stdout is not None else b""
@@ -481,13 +482,13 @@ class _Workers:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # Of the standard library alone, and of no environment variable.
+    # The worker uses only the standard library, and no environment variables.
     command = [sys.executable, "-I", "-S", "-X", "utf8", unpacking.__file__]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
 
 
 def _merge(source: str, target: str) -> None:
-    """Move what is in a folder to another one, where it takes the place of what is there."""
+    """Move a folder's contents to another folder, replacing existing files."""
     with os.scandir(source) as entries:
         for entry in entries:
             goal = f"{target}/{entry.name}"
@@ -495,7 +496,7 @@ def _merge(source: str, target: str) -> None:
                 _move(entry.path, goal)
                 continue
             try:
-                os.rename(entry.path, goal)  # noqa: PTH104  # whole, where it is the first
+                os.rename(entry.path, goal)  # noqa: PTH104  # at once, if it is the first
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise IntegrityError(_conflict(goal)) from error
@@ -514,7 +515,7 @@ def _conflict(path: str) -> str:
 
 
 def _complete(folder: Path) -> None:
-    """Add what makes a virtual environment of a folder.
+    """Add the files that make a folder a virtual environment.
 
     Source:
         https://docs.python.org/3/library/site.html
@@ -531,6 +532,6 @@ def _complete(folder: Path) -> None:
         (programs / name).symlink_to(base)
     packages = Path(activation.site_packages(str(folder)))
     packages.mkdir(parents=True, exist_ok=True)
-    # Its lines come last. The runtime, and whatever the image has, is below the task's packages.
+    # These paths come last: the runtime and the image's packages rank below the task's packages.
     below = [path for path in activation.below(sys.path) if path and Path(path).is_dir()]
     (packages / "zzz-farcall-below.pth").write_text("".join(f"{path}\n" for path in below))

@@ -1,4 +1,4 @@
-"""Exceptions on their way to the client: as objects where they can be pickled, always as text."""
+"""Exceptions for the client: as objects if picklable, and always as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from farcall_runtime import pickles, sources
 T = TypeVar("T")
 
 _MOST_TEXT = 64 * 1024
-"""Characters of a message or a traceback that travel; the middle of a longer one is left out."""
+"""Maximum characters of a message or a traceback; the middle of a longer one is left out."""
 
 _LONGEST_CHAIN = 32
 _LONGEST_PLACE = 200
@@ -31,21 +31,21 @@ _GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # from Python 3.11 on
 CAUSE = "cause"
 CONTEXT = "context"
 BOTH = "cause, context"
-"""Of ``raise ... from error`` in the block that handles the error."""
+"""Relation of ``raise ... from error`` in the block that handles the error."""
 
 
 def capture(
     error: BaseException, stack: TracebackType | None
 ) -> tuple[dict[str, Any], list[pickles.Pieces]]:
-    """Describe an exception and the chain behind it.
+    """Describe an exception and its chain.
 
     Args:
         error: The exception.
-        stack: Where its traceback begins: behind the frames of farcall's own.
+        stack: Beginning of its traceback, after farcall's own frames.
 
     Returns:
-        A JSON record, and for each member of the chain that can be pickled its pickle. The
-        record's ``chain`` says which pickle belongs to which member.
+        A JSON record, and the pickle of each member of the chain that can be pickled. The record's
+        ``chain`` assigns pickles to members.
     """
     parts: list[pickles.Pieces] = []
     chain = []
@@ -66,7 +66,7 @@ def capture(
 
 
 def _place(stack: TracebackType | None) -> str:
-    """Return the innermost file and function of the user's own: ``fit.py:solve``."""
+    """Return the innermost file and function of the user's code: ``fit.py:solve``."""
     found = ""
     own = False
     while stack is not None:
@@ -80,7 +80,7 @@ def _place(stack: TracebackType | None) -> str:
 
 
 def type_name(error: BaseException) -> str:
-    """Return the exception's class as a traceback names it."""
+    """Return the name of the exception's class, as in a traceback."""
     kind = type(error)
     if kind.__module__ in ("builtins", "__main__"):
         return _plain(kind.__qualname__)
@@ -88,10 +88,10 @@ def type_name(error: BaseException) -> str:
 
 
 def message(error: BaseException) -> str:
-    """Return what an exception says of itself; where its own code fails, that it does.
+    """Return an exception's message, or a note if its own code fails.
 
-    UTF-8 has bytes for the text: what it has none for, a lone surrogate, stands as its escape. The
-    middle of a very long one is left out.
+    The text can be encoded in UTF-8: lone surrogates are escaped. The middle of a very long
+    message is left out.
     """
     return _tried(
         lambda: _plain(str(error)),
@@ -110,7 +110,7 @@ def in_words(error: BaseException) -> str:
 
 
 def with_traceback(error: BaseException, stack: TracebackType | None) -> str:
-    """Return what Python prints of an exception, as text like a `message`."""
+    """Return Python's traceback of an exception, with the limits of `message`."""
 
     def in_short(_: BaseException) -> str:
         # The remote traceback is a note, on Python 3.10 a cause.
@@ -120,14 +120,14 @@ def with_traceback(error: BaseException, stack: TracebackType | None) -> str:
         lines = [*chain, *(note for note in notes if isinstance(note, str))]
         return _plain("".join(traceback.format_tb(stack)) + "\n".join(lines) + "\n")
 
-    # Which may fail by a class's own `__notes__`, or on Python 3.10 by a very long chain.
+    # This may fail because of a class's own `__notes__`, or on Python 3.10 a very long chain.
     return _tried(
         lambda: _plain("".join(traceback.format_exception(type(error), error, stack))), in_short
     )
 
 
 def rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
-    """Make an exception without its constructor, whose signature pickle cannot know."""
+    """Create an exception without its constructor, whose signature pickle cannot know."""
     try:
         error = kind.__new__(kind, *args)
     except Exception:  # the class's own constructor
@@ -135,7 +135,7 @@ def rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, A
     base = next(each for each in kind.__mro__ if each.__module__ == "builtins")
     with contextlib.suppress(Exception):
         base.__init__(error, *args)  # type: ignore[misc]  # gives an OSError its number
-    BaseException.args.__set__(error, args)  # type: ignore[attr-defined]  # past its __setattr__
+    BaseException.args.__set__(error, args)  # type: ignore[attr-defined]  # bypasses its __setattr__
     if isinstance(error, ImportError):  # its attributes are not in its __dict__
         error.name = state.pop("name", None)
     error.__dict__.update(state)
@@ -143,14 +143,15 @@ def rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, A
 
 
 def rebuild_validation_error(title: str, lines: list[dict[str, Any]], hides_input: bool) -> Any:
-    """Make a `pydantic.ValidationError`, which has no constructor and cannot be pickled.
+    """Create a `pydantic.ValidationError`, which has no constructor.
 
-    See https://docs.pydantic.dev/latest/api/pydantic_core/#pydantic_core.ValidationError.
+    It cannot be pickled. See
+    https://docs.pydantic.dev/latest/api/pydantic_core/#pydantic_core.ValidationError.
 
     Args:
         title: The error's title: the name of the model.
-        lines: What its method ``errors`` returned.
-        hides_input: Whether its message leaves out the values that are wrong.
+        lines: Result of its method ``errors``.
+        hides_input: Whether its message leaves out the invalid values.
     """
     core = importlib.import_module("pydantic_core")
     details = []
@@ -164,7 +165,7 @@ def rebuild_validation_error(title: str, lines: list[dict[str, Any]], hides_inpu
             kind = core.PydanticCustomError(kind, line["msg"], context)
         details.append({**line, "type": kind})
     error = core.ValidationError.from_exception_data(title, details, hide_input=hides_input)
-    error.args = ()  # as those have that pydantic raises
+    error.args = ()  # as in pydantic's own errors
     return error
 
 
@@ -184,7 +185,7 @@ def _walk(error: BaseException) -> Iterator[tuple[BaseException, str | None]]:
             member, relation = _context_of(member), CONTEXT
 
 
-# By the base class's own attributes: a class may have others under these names.
+# The base class's own descriptors, because a class may override these attributes.
 _cause_of: Any = BaseException.__dict__["__cause__"].__get__
 _context_of: Any = BaseException.__dict__["__context__"].__get__
 _args_of: Any = BaseException.__dict__["args"].__get__
@@ -192,7 +193,7 @@ _suppresses_context: Any = BaseException.__dict__["__suppress_context__"].__get_
 
 
 def _pickle(error: Exception) -> bytes | None:
-    """Pickle an exception so that it can be read again, by its own way or without constructor."""
+    """Pickle an exception in its own way, or else without its constructor."""
     names_project = _names_project(error) or any(map(_is_of_job, _args_of(error)))
     data = None if names_project else _pickle_as_it_is(error)
     return _tried(lambda: _pickle_recipe(error), _none) if data is None else data
@@ -210,12 +211,12 @@ def _names_project(error: Any) -> bool:
 
 
 def _is_of_job(arg: object) -> TypeGuard[str]:
-    """Return whether a text has a path of the job's copy of the project."""
+    """Return whether a text contains a path of the job's copy of the project."""
     return type(arg) is str and sources.hidden(arg) != arg
 
 
 def _localizable(text: str) -> sources.Reference:
-    """Return what is read as the text with the caller's paths of the project."""
+    """Return an object that is unpickled as the text with the caller's project paths."""
     return sources.Reference(sources.text_here, sources.hidden(text))
 
 
@@ -256,7 +257,7 @@ def _recipe(error: BaseException) -> _Rebuilt:
 
 
 def _validation_error(error: Any) -> tuple[str, list[dict[str, Any]], bool]:
-    """Return the arguments with which `rebuild_validation_error` makes a copy."""
+    """Return the arguments with which `rebuild_validation_error` creates a copy."""
     lines = error.errors(include_url=False)
     # The setting hide_input_in_errors keeps secrets out of messages, and has no attribute.
     hides_input = str(rebuild_validation_error(error.title, lines, False)) != str(error)
@@ -268,7 +269,7 @@ def _validation_error(error: Any) -> tuple[str, list[dict[str, Any]], bool]:
 
 
 class _Rebuilt:
-    """Stands for an exception in a pickle; reading the pickle gives the exception."""
+    """Stand-in for an exception in a pickle; unpickling it returns the exception."""
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
         self.recipe = function, args
@@ -286,7 +287,7 @@ def _can_pickle(value: object) -> bool:
 
 
 def _tried(ask: Callable[[], T], otherwise: Callable[[BaseException], T]) -> T:
-    """Call what calls the user's own code, which may raise anything."""
+    """Call a function that runs the user's code, which may raise any exception."""
     try:
         return ask()
     except BaseException as broken:
@@ -298,7 +299,7 @@ def _none(_: BaseException) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text, of a subclass or not, as one that is not too long and that UTF-8 has."""
+    """Return a plain str of limited length that can be encoded in UTF-8."""
     text = sources.hidden(str.__str__(text))
     if len(text) > _MOST_TEXT:
         half = _MOST_TEXT // 2

@@ -1,8 +1,7 @@
-"""Logging in a job: to stderr, with time, level and name, unless the function configures it.
+"""Default logging in a job: to stderr, with time, level and name.
 
-Python writes nothing but the bare text of warnings where nobody has configured logging. What it
-does that with is changed here, so nothing is taken over: handlers, ``basicConfig`` and
-``dictConfig`` of the function count as if this was not there.
+Without configured logging, Python only writes the bare text of warnings. This module only changes
+that last resort, so handlers, ``basicConfig`` and ``dictConfig`` of the function work as usual.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import logging
 from typing import Any
 
 OFF = "OFF"
-"""Instead of a level: logging is left as Python has it."""
+"""Value instead of a level that keeps Python's default logging."""
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def set_up(level: str) -> None:
-    """Have what is logged in this process be written to stderr.
+    """Write this process's log records to stderr.
 
     Args:
-        level: The name of the least level that is written, or `OFF`; what is no level is `OFF`.
+        level: Name of the minimum level, or `OFF`; invalid names mean `OFF`.
     """
     number = logging.getLevelName(level)
     if not isinstance(number, int) or logging.lastResort is None:
@@ -33,7 +32,7 @@ def set_up(level: str) -> None:
 
     @functools.wraps(configure)
     def basic_config(**options: Any) -> None:
-        # ``logging.info(...)`` and its like call it so, which is no configuration of anybody's.
+        # ``logging.info(...)`` and similar functions call it without options; the user did not.
         configure(**(options or {"format": _FORMAT}))
 
     logging.basicConfig = basic_config

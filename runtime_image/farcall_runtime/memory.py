@@ -1,4 +1,4 @@
-"""What the kernel says of the container's memory (control groups, version 2 and 1)."""
+"""The kernel's numbers for the container's memory (control groups, v2 and v1)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ _ROOT = "/sys/fs/cgroup"
 _LIMITS = (f"{_ROOT}/memory.max", f"{_ROOT}/memory/memory.limit_in_bytes")
 _EVENTS = (f"{_ROOT}/memory.events", f"{_ROOT}/memory/memory.oom_control")
 _PEAKS = (f"{_ROOT}/memory.peak", f"{_ROOT}/memory/memory.max_usage_in_bytes")
-_UNLIMITED = 1 << 60  # version 1 writes a huge number where there is no limit
+_UNLIMITED = 1 << 60  # version 1 reports a huge number if there is no limit
 
 
 def limit_bytes() -> int | None:
-    """Return the container's memory limit, or None where there is none."""
+    """Return the container's memory limit in bytes, or None if there is none."""
     for path in _LIMITS:
         text = _read(path)
         if text.isdigit() and int(text) < _UNLIMITED:
@@ -19,10 +19,10 @@ def limit_bytes() -> int | None:
 
 
 def peak_bytes() -> int | None:
-    """Return the most memory that the container has had in use, or None where nothing tells.
+    """Return the container's peak memory in bytes, or None if unknown.
 
-    All its processes count, and so do memory files and shared memory, which no process's own
-    number has. Version 2 tells it since Linux 5.19.
+    It includes all processes, memory files and shared memory, unlike a process's own number.
+    Version 2 reports it since Linux 5.19.
 
     Source:
         https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
@@ -35,12 +35,12 @@ def peak_bytes() -> int | None:
 
 
 def oom_kills() -> int:
-    """Return how many processes of the container the kernel has killed for memory."""
+    """Return how many of the container's processes the kernel killed for memory."""
     return next(filter(None, (_count(path, "oom_kill") for path in _EVENTS)), 0)
 
 
 def _count(path: str, name: str) -> int:
-    """Return what a file of names and numbers says of a name; 0 where it says nothing."""
+    """Return a name's number in a file of names and numbers; 0 if it is missing."""
     for line in _read(path).splitlines():
         found, _, number = line.partition(" ")
         if found == name and number.isdigit():

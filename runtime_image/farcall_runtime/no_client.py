@@ -1,8 +1,8 @@
-"""Stand-in for the package ``farcall``, which most images lack, for modules that import it.
+"""Stand-in for the package ``farcall``, which most images lack.
 
-A project's module may decorate its functions with an executor's ``task``. In a job such a function
-is the plain one, so nothing of the client is needed: its classes can be made and named there, and
-any other use of them raises an error.
+A project's module may import it and decorate its functions with an executor's ``task``. In a job,
+such a function is the plain one, so the client is not needed: its classes can be instantiated and
+named there, and any other use of them raises an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = "farcall"
 
 
 def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-    """Find ``farcall`` or a module in it; None where a farcall that is installed lacks one."""
+    """Find ``farcall`` or a module in it; None if an installed farcall lacks it."""
     rest = name.partition(".")[2]
     if rest and ("." in rest or not isinstance(sys.modules.get(_NAME), _StandIn)):
         return None
@@ -40,14 +40,14 @@ class _Loader(Loader):
         return _StandIn(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: attributes are made when they are looked up."""
+        """Do nothing: attributes are created on access."""
 
 
 class _Client:
-    """Stands for a class of the client."""
+    """Stand-in for a class of the client."""
 
     def __init__(self, *args: object, **options: object) -> None:
-        """Take any arguments."""
+        """Accept any arguments."""
 
     def __class_getitem__(cls, _item: object) -> type:
         return cls

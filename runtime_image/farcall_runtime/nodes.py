@@ -1,7 +1,7 @@
-"""Node of a job on several: which one this process runs on, and where the main one is.
+"""Node of a multi-node job: its index, and the main node's address.
 
-A function with the option ``nodes`` runs on each of them with the same arguments. What it needs to
-find the others, for MPI, torchrun, Dask or Ray, is here.
+A function with the option ``nodes`` runs on each node with the same arguments. This module
+provides what it needs to find the other nodes, for MPI, torchrun, Dask or Ray.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from farcall_runtime.contract import (
 
 _HERE = "127.0.0.1"
 _NAMED_S, _PAUSE_S = 60.0, 0.5
-"""How long a name is waited for, which a cluster's DNS may be late with."""
+"""Maximum wait for a host name in seconds, because a cluster's DNS may be late."""
 
 _OUTSIDE = "192.0.2.1"
-"""An address that nobody has, https://www.rfc-editor.org/rfc/rfc5737"""
+"""An unassigned address, https://www.rfc-editor.org/rfc/rfc5737"""
 
 
 class Node(NamedTuple):
     """A node of a job.
 
     Attributes:
-        index: Its number, from 0, which is the main one's.
-        count: How many there are.
-        main_address: IPv4 address, or name, under which the others reach the main one.
+        index: Its number, from 0; the main node has 0.
+        count: Number of nodes.
+        main_address: IPv4 address or host name of the main node, for the other nodes.
     """
 
-    index: int  # type: ignore[assignment]  # a tuple's methods of these names are of no use here
+    index: int  # type: ignore[assignment]  # shadows tuple's method, which is not needed here
     count: int  # type: ignore[assignment]
     main_address: str
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the main node: the job ends when its function does."""
+        """Whether this is the main node: the job ends when its function returns."""
         return self.index == 0
 
 
 def node() -> Node:
     """Return the node on which this process runs.
 
-    Outside of jobs, and in jobs on one node, that is node 0 of 1, whose address is 127.0.0.1.
-    Processes that the function starts are told the same.
+    Outside of jobs, and in jobs on one node, that is node 0 of 1 with address 127.0.0.1. Processes
+    that the function starts get the same node.
     """
     told = os.environ
     count = int(told.get(ENV_OWN_NODES) or told.get(ENV_NODES, "1"))
@@ -65,10 +65,10 @@ def node() -> Node:
 
 
 def tell_address(environment: MutableMapping[str, str]) -> None:
-    """Add the main node's address to its own environment, where Batch leaves it out.
+    """Add the main node's address to its own environment, because Batch leaves it out.
 
-    Where a platform tells a name, it is the address of that from now on. A name may be there a
-    moment later than the container: it is waited for.
+    If the platform provides a host name, its address replaces it. The name may be resolvable a
+    moment later than the container starts, so farcall waits for it.
     """
     name = environment.get(ENV_OWN_MAIN_ADDRESS)
     if name and int(environment.get(ENV_OWN_NODES) or "1") > 1:
@@ -82,7 +82,7 @@ def tell_address(environment: MutableMapping[str, str]) -> None:
 
 
 def _address_of(name: str) -> str:
-    """Return the IPv4 address of a name, or the name itself where it has none for long."""
+    """Return the IPv4 address of a name, or the name if it does not resolve in time."""
     until = time.monotonic() + _NAMED_S
     while True:
         try:
@@ -96,13 +96,15 @@ def _address_of(name: str) -> str:
 
 
 def own_address(url: str = "") -> str:
-    """Return the IPv4 address from which this container reaches others. Nothing is sent.
+    """Return the IPv4 address from which this container reaches others.
+
+    Nothing is sent.
 
     Args:
-        url: URL of the bucket where the job is told it: whoever is reached there is near. Where
-            it is a folder, all nodes are on this machine.
+        url: URL of the bucket, if the job has one: a nearby host. If it is a folder, all nodes are
+            on this machine.
     """
-    from urllib.parse import urlsplit  # of several nodes only one asks
+    from urllib.parse import urlsplit  # needed only on multi-node jobs
 
     if url.startswith("file:"):
         return _HERE

@@ -1,7 +1,7 @@
-"""The container's own stdout and stderr, which nobody may be reading.
+"""The container's own stdout and stderr, which may have no reader.
 
-A log driver that takes nothing holds whoever writes to it, for as long as it likes. So a thread
-of each stream's own writes, and who has something to say never waits for it.
+A log driver that does not read blocks the writer indefinitely. So each stream has a writing
+thread, and callers never wait for it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from farcall_runtime.waiting import NoThreadError, start_thread
 
 _MOST_WAITING_BYTES = 1024 * 1024
 _STALL_S = 5.0
-"""A stream that takes nothing for so long is read by nobody: it must not hold a task, and what it
-has no room for is left out of it. The bucket has that anyway."""
+"""Time in seconds after which a stream that accepts nothing counts as unread.
+
+It must not block a task, so farcall drops the output that does not fit; the bucket has it anyway.
+"""
 
 
 class Outlet:
-    """One stream of the container's own."""
+    """One of the container's own streams."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._changed = threading.Condition()
         self._waiting = bytearray()
-        self._moved_at = 0.0  # when anything was taken last, or had to wait first
+        self._moved_at = 0.0  # when bytes were last accepted, or began to wait
         self._thread: threading.Thread | None = None
 
     def write(self, data: bytes) -> None:
-        """Have bytes written; what there is no room for, because nobody reads, is left out."""
+        """Write bytes in the background; drop them if the buffer is full and unread."""
         with self._changed:
             if not self._waiting:
                 self._moved_at = time.monotonic()
@@ -46,14 +48,14 @@ class Outlet:
             self._changed.notify_all()
 
     def holds(self) -> bool:
-        """Return whether who writes more should wait: much is waiting, and it is being read."""
+        """Return whether callers should pause: the buffer is full, and it is being read."""
         if len(self._waiting) < _MOST_WAITING_BYTES:
             return False
         with self._changed:
             return len(self._waiting) >= _MOST_WAITING_BYTES and not self._is_stuck()
 
     def flush(self, until: float) -> None:
-        """Wait until all is written, or nobody reads."""
+        """Wait until the buffer is written or the stream is stuck."""
         with self._changed:
             while self._waiting and not self._is_stuck() and time.monotonic() < until:
                 self._changed.wait(0.1)
@@ -69,10 +71,10 @@ class Outlet:
                 piece = bytes(self._waiting[: select.PIPE_BUF])
             try:
                 taken = os.write(self._descriptor, piece)
-            except BlockingIOError:  # somebody else has made it so
+            except BlockingIOError:  # another process has made it non-blocking
                 self._wait_for_room()
                 taken = 0
-            except OSError:  # closed, or gone
+            except OSError:  # closed
                 taken = len(piece)
             with self._changed:
                 del self._waiting[:taken]
@@ -86,7 +88,7 @@ class Outlet:
         return bool(room.poll(most_ms))
 
     def _write_what_fits(self) -> None:
-        """Write without a thread: a pipe that has room takes PIPE_BUF bytes without waiting."""
+        """Write without a thread; a pipe with room accepts PIPE_BUF bytes at once."""
         with contextlib.suppress(OSError):
             while self._waiting and self._wait_for_room(0):
                 taken = os.write(self._descriptor, self._waiting[: select.PIPE_BUF])
@@ -103,10 +105,10 @@ def say(text: str) -> None:
 
 
 def flush(most_s: float) -> None:
-    """Wait until all is written to both streams, or nobody reads, or the time is over.
+    """Wait until both streams are written or stuck.
 
     Args:
-        most_s: For how long to wait at most, in seconds.
+        most_s: Maximum wait in seconds.
     """
     until = time.monotonic() + most_s
     for outlet in (stdout, stderr):

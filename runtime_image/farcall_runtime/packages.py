@@ -1,8 +1,8 @@
-"""Packages a task brings along (Covalent's ``DepsPip``), installed before the function is read.
+"""Packages of a task (Covalent's ``DepsPip``), installed before unpickling.
 
-They go into a folder of the task's own that lies over the image's packages: the image may be
-read-only and belongs to other users than the task's, and on the local AWS emulator it is the
-user's own environment. What the image has in a fitting version is not installed again.
+They are installed into a private folder that takes precedence over the image's packages: the image
+may be read-only and belong to another user, and on the local AWS emulator it is the user's own
+environment. Packages that the image has in a matching version are not installed again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _NO_CHANGES = "Would make no changes"
 
 
 class InstallError(RuntimeError):
-    """Packages could not be installed; what the installer said is in the task's stderr."""
+    """Packages could not be installed; the installer's output is in the task's stderr."""
 
 
 def install(packages: Sequence[str], requirements: str = "") -> None:
-    """Install packages with uv where it is there, else with pip.
+    """Install packages with uv if available, else with pip.
 
     Args:
-        packages: Requirements as pip takes them on its command line.
-        requirements: Content of a requirements file, which takes the place of ``packages``.
+        packages: Requirements in pip's command line syntax.
+        requirements: Content of a requirements file, which replaces ``packages``.
 
     Raises:
         InstallError: There is no installer, or it failed.
@@ -69,7 +69,7 @@ def _find_uv() -> str | None:
 
 
 def _is_satisfied(uv: str, wanted: list[str]) -> bool:
-    """Return whether the image has it all; uv, unlike pip, does not see it from the overlay."""
+    """Return whether the image has all packages, which uv cannot see from the overlay."""
     command = [uv, "pip", "install", "--dry-run", "--python", sys.executable, *wanted]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)  # noqa: S603
     return done.returncode == 0 and _NO_CHANGES in done.stderr
@@ -94,7 +94,7 @@ def _run(command: list[str], names: str) -> None:
 
 @functools.cache
 def _overlay(*, with_pip: bool = False) -> Path:
-    """Make the folder, a virtual environment, and put it before this one's packages."""
+    """Create the folder, a virtual environment, and put it first on the import path."""
     folder = Path(tempfile.mkdtemp(prefix="farcall-packages-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
@@ -106,7 +106,7 @@ def _overlay(*, with_pip: bool = False) -> Path:
         ) from error
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = str(folder / "lib" / version / "site-packages")
-    # pip is to see what this process sees, which may come from a virtual environment itself.
+    # pip must see this process's packages, which may come from a virtual environment.
     below = [path for path in sys.path if Path(path).is_dir()]
     Path(packages, "farcall-below.pth").write_text("\n".join(below), encoding="utf-8")
     sys.path.insert(0, packages)

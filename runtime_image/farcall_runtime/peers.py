@@ -1,10 +1,10 @@
-"""Peers: the other nodes of a job on several, as the main one sees them in the bucket.
+"""The other nodes of a multi-node job, as the main node sees them in the bucket.
 
-Batch looks at the main node alone: the job ends when that one does, and another one's failure
-changes nothing. (Kubernetes stops all nodes then.) So the main node looks for the outcomes of the
-others. It leaves when all are there. When one of them tells of a failure the function is stopped,
-which might wait for that node forever. A node that is lost leaves nothing; then the time limit
-ends the job.
+Batch monitors only the main node: the job ends when the main node ends, and another node's failure
+has no effect. (Kubernetes stops all nodes then.) So the main node polls for the outcomes of the
+others and leaves when all have arrived. If one of them reports a failure, the main node stops its
+function, which might wait for the failed node forever. A lost node leaves no outcome; then the
+time limit ends the job.
 
 Source:
     https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
@@ -26,16 +26,18 @@ from farcall_runtime.waiting import LOOK_S, NoThreadError, start_thread
 
 _SOONEST_S, _LATEST_S = 0.25, 5.0
 _SHARE = 0.1
-"""A look may be late by this share of the time that was waited, within these bounds: one costs as
-much as a request for an object, however many nodes there are."""
+"""Delay of a poll as a share of the time waited so far, within these bounds.
+
+A poll costs as much as a request for one object, however many nodes there are.
+"""
 
 
 class Peers:
     """The other nodes of one attempt.
 
     Attributes:
-        left: Those of which no outcome was seen.
-        failed: What the outcome of the one says that failed first; None if none has.
+        left: The nodes whose outcome has not been seen.
+        failed: The outcome's description of the node that failed first; None if none has.
     """
 
     def __init__(self, job: Assignment, storage: Storage) -> None:
@@ -51,7 +53,7 @@ class Peers:
         self._has_said = False
 
     def start(self) -> None:
-        """Begin to look, beside the supervisor's own work."""
+        """Start to poll in a thread."""
         if self._thread is None or not self._thread.is_alive():
             try:
                 self._thread = start_thread(self._run, "farcall-nodes")
@@ -59,11 +61,12 @@ class Peers:
                 self._say(f"the other nodes are not looked for while the task runs: {error}")
 
     def wait(self, until: Callable[[], float]) -> None:
-        """Wait until all outcomes are there or one tells of a failure; look often at first.
+        """Wait until all outcomes have arrived or one reports a failure.
+
+        Polls are frequent at first.
 
         Args:
-            until: Tells when not to wait any longer, `time.monotonic`. It is asked again and
-                again.
+            until: Returns when to stop waiting, `time.monotonic`. It is called repeatedly.
         """
         self._since = time.monotonic()
         self._wake.set()
@@ -75,13 +78,13 @@ class Peers:
             self._news.wait(LOOK_S)
 
     def has_one_failed_by_itself(self) -> bool:
-        """Look once, and say whether one has failed that was not told to stop."""
+        """Poll once; return whether a node failed without having been stopped."""
         if self._is_open():
             self._look()
         return self.failed is not None and self.failed["status"] != OutcomeStatus.TERMINATED
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._closing = True
         self._wake.set()
 
@@ -100,7 +103,7 @@ class Peers:
         try:
             there = self._storage.names(self._job.where.nodes_prefix(self._job.attempt))
             found = [self._read(node) for node in self.left.intersection(map(_number, there))]
-        except Exception as error:  # whatever it is, the next look may go well
+        except Exception as error:  # the next poll may succeed after any error
             self._say(f"the other nodes' outcomes cannot be looked for at the moment: {error}")
             return
         known = [meta for meta in found if meta is not None]
@@ -110,7 +113,7 @@ class Peers:
             self.failed = min(failed, key=lambda meta: float(meta["ended_at"]))
 
     def _read(self, node: int) -> dict[str, Any] | None:
-        """Return what a node's outcome says; None if it is not there."""
+        """Return the description in a node's outcome; None if there is no outcome."""
         key = self._job.where.node_key(self._job.attempt, node)
         try:
             data = self._storage.read(key, 0, LARGEST_OUTCOME_BYTES)
@@ -133,5 +136,5 @@ class Peers:
 
 
 def _number(name: str) -> int:
-    """Return the node that the end of a key names; -1 if it names none."""
+    """Return the node number at the end of a key; -1 if there is none."""
     return int(name) if name.isascii() and name.isdecimal() and len(name) < 5 else -1

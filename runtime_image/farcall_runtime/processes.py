@@ -1,9 +1,10 @@
-"""`multiprocessing` in a function that travelled by value.
+"""`multiprocessing` in a function that was pickled by value.
 
-It passes functions and classes to its processes by name. What travelled by value is in no module
-that could be imported here, so they go by value there, too. A class stays the same class, and
-functions of one module share its variables, as they do where the module can be imported: what a
-pool's ``initializer`` puts into them is there for the pool's other functions.
+multiprocessing passes functions and classes to its processes by name. Objects that were pickled by
+value are in no module that could be imported here, so they are passed by value again. A class
+stays the same class, and functions of one module share its variables, as they do if the module can
+be imported: variables that a pool's ``initializer`` sets are visible to the pool's other
+functions.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from farcall_runtime import pickles
 _REDUCTION = "multiprocessing.reduction"
 
 _namespaces: dict[str, dict[str, Any]] = {}
-"""Variables of modules that travelled by value, by the module's name."""
+"""Variables of modules that were pickled by value, by module name."""
 
 _call: Any = None
 
 
 def install() -> None:
-    """Have functions and classes that are in no module pass to processes by value.
+    """Make processes receive functions and classes of no importable module by value.
 
-    Where `multiprocessing` is not imported yet, it is done as soon as it is.
+    If `multiprocessing` is not imported yet, this takes effect when it is.
     """
     if _REDUCTION in sys.modules:
         _teach(sys.modules[_REDUCTION])
@@ -38,13 +39,13 @@ def install() -> None:
 
 
 def remember(call: Any) -> None:
-    """Note what this process was started for: processes that it forks have its variables."""
+    """Record this process's function, because forked processes inherit its variables."""
     global _call
     _call = call
 
 
 class _Finder:
-    """Waits for `multiprocessing` to be imported, which takes longer than many a function."""
+    """Import hook for `multiprocessing`, whose import is slower than many functions."""
 
     @classmethod
     def find_spec(cls, name: str, *_: Any) -> Any:
@@ -67,7 +68,7 @@ class _Finder:
 
 
 def _teach(reduction: Any) -> None:
-    # In its place: modules of multiprocessing hold the class by names of their own.
+    # Patch the class itself: modules of multiprocessing hold it under names of their own.
     reduction.ForkingPickler.reducer_override = _reduce
 
 
@@ -83,15 +84,15 @@ def _reduce(pickler: Any, value: Any) -> Any:
         return NotImplemented
     sink = io.BytesIO()
     ours = _pickler()(sink, protocol=5)
-    # Locks and connections have reducers of their own, which are asked for inside, too.
+    # Locks and connections have their own reducers, which are needed for nested objects too.
     ours.dispatch_table = ChainMap(pickler._extra_reducers, ours.dispatch_table)
-    with pickles.without_rules():  # the process has no script that has it
+    with pickles.without_rules():  # the process does not have the script
         ours.dump(value)
     return load, (sink.getvalue(),)
 
 
 def load(pickled: bytes) -> Any:
-    """Unpickle a function or class in another process, which can then pass such things itself."""
+    """Unpickle a function or class in another process and install the reducers there."""
     install()
     return pickle.loads(pickled)  # noqa: S301  # the parent's
 
@@ -116,10 +117,10 @@ def _pickler() -> Any:
 
 
 class _Namespace:
-    """Stands in a pickle for the variables of a module."""
+    """Placeholder for a module's variables in a pickle."""
 
     def __init__(self, name: str, variables: dict[str, Any]) -> None:
-        names = ("__package__", "__name__", "__path__", "__file__")  # as cloudpickle has it
+        names = ("__package__", "__name__", "__path__", "__file__")  # as cloudpickle does
         self._recipe = name, {each: variables[each] for each in names if each in variables}
 
     def __reduce__(self) -> Any:
@@ -127,13 +128,13 @@ class _Namespace:
 
 
 def namespace(name: str, variables: dict[str, Any]) -> dict[str, Any]:
-    """Return the variables of a module in this process, those that a pickle names where new."""
+    """Return a module's variables in this process; new ones are those of the pickle."""
     _look_around()
     return _namespaces.setdefault(name, variables)
 
 
 def _add_state(function: Any, state: Any) -> None:
-    """Complete a function; what its module's variables are in this process, they stay."""
+    """Set a function's state, keeping module variables that exist in this process."""
     from cloudpickle import cloudpickle as internals
 
     attributes, slots = state
@@ -143,9 +144,9 @@ def _add_state(function: Any, state: Any) -> None:
 
 
 def _enter(variables: dict[str, Any]) -> str | None:
-    """Return the name under which processes share a module's variables; None if they do not.
+    """Return the name under which processes share a module's variables, if they do.
 
-    A second module of the same name, as `exec` makes them, keeps its own.
+    A second module of the same name, as created by `exec`, keeps its own variables.
     """
     _look_around()
     name = variables.get("__name__")
@@ -159,7 +160,7 @@ def _is_importable(name: str, variables: dict[str, Any]) -> bool:
 
 
 def _look_around() -> None:
-    """Enter the modules that came with the call, which a forked process has too."""
+    """Register the modules that came with the call; forked processes have them too."""
     global _call
     left, _call = [_call], None
     seen: set[int] = set()
@@ -181,7 +182,7 @@ def _look_around() -> None:
 
 
 def _inside(value: Any) -> list[Any]:
-    """Return what may be a function of another module in a callable."""
+    """Return the parts of a callable that may be functions of other modules."""
     if isinstance(value, functools.partial):
         return [value.func, *value.args, *value.keywords.values()]
     if isinstance(value, MethodType):

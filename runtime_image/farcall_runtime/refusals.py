@@ -1,7 +1,7 @@
-"""Which of AWS's refusals the next try need not meet: by their code, as AWS's own clients decide.
+"""AWS error codes that a retry may not meet again, as in AWS's own clients.
 
-The status alone does not tell: S3 says 400 of a connection that was slow, and 409 of a request
-that came while another one was at work on the same object.
+The status alone is not enough: S3 returns 400 for a slow connection, and 409 if another request is
+modifying the same object.
 
 Sources:
     https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
@@ -27,7 +27,7 @@ THROTTLED = frozenset(
         "TooManyRequestsException",
     }
 )
-"""Requests come too fast."""
+"""Codes of throttled requests."""
 
 PASSING = THROTTLED | {
     # Something of the request was lost or changed on its way.
@@ -36,7 +36,7 @@ PASSING = THROTTLED | {
     "RequestTimeout",
     "RequestTimeoutException",
     "XAmzContentSHA256Mismatch",
-    # Another request is at work on the same.
+    # Another request is modifying the same object.
     "ConditionalRequestConflict",
     "OperationAborted",
     "PriorRequestNotComplete",
@@ -45,7 +45,7 @@ PASSING = THROTTLED | {
     "InternalFailure",
     "ServiceUnavailable",
 }
-"""What the same request need not meet again."""
+"""Codes that the same request may not meet again."""
 
 EXPIRED = frozenset(
     {
@@ -55,28 +55,28 @@ EXPIRED = frozenset(
         "TokenRefreshRequired",
     }
 )
-"""The credentials have expired, and may have been renewed since."""
+"""Codes of expired credentials, which may have been renewed since."""
 
 _PASSING_STATUSES = (408, 429)
 _UNKNOWN_STATUS, _UNKNOWN = 501, "NotImplemented"
 
 
 def is_unknown(code: str, status: int) -> bool:
-    """Return whether the service does not know what it was asked for, and never will.
+    """Return whether the service does not support the request, so retries are useless.
 
     Args:
-        code: The error's code, empty where the answer has none; some emulators give any.
-        status: The answer's HTTP status, 0 where it is not known.
+        code: The error's code, empty if the response has none; some emulators return any code.
+        status: The response's HTTP status, 0 if unknown.
     """
     return status == _UNKNOWN_STATUS or code == _UNKNOWN
 
 
 def may_pass(code: str, status: int) -> bool:
-    """Return whether what was refused may be granted when it is asked for again.
+    """Return whether a refused request may succeed if it is sent again.
 
     Args:
-        code: The error's code, empty where the answer has none.
-        status: The answer's HTTP status, 0 where it is not known.
+        code: The error's code, empty if the response has none.
+        status: The response's HTTP status, 0 if unknown.
     """
     if is_unknown(code, status):
         return False

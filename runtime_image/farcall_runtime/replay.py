@@ -1,8 +1,8 @@
-"""``python -m farcall_runtime.replay FOLDER``: a call again, where somebody looks on.
+"""``python -m farcall_runtime.replay FOLDER``: re-runs a call for debugging.
 
-The folder has what `Order` says in `ORDER`, and a folder in the bucket's place: with the parts of
+The folder contains an `Order` in `ORDER`, and a folder that replaces the bucket, with the parts of
 the bundle that the task needs, its shared values, and the manifest of its packages. They are
-checked as in a container. Nothing is stored.
+verified as in a container. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _MOST_DIFFERENCES = 20
 
 
 class Order(NamedTuple):
-    """What is to be run.
+    """The call to run.
 
     Attributes:
-        bundle: URL of the bundle, as a container has it.
+        bundle: URL of the bundle, as in a container.
         digest: SHA-256 of the root of its index, hexadecimal.
-        number: That of the task; None where the bundle has one only.
-        environment: Variables that the job has on Batch.
-        call: Number of the call in the task, from 0.
+        number: Index of the task; None if the bundle has only one.
+        environment: The job's variables on Batch.
+        call: Index of the call in the task, from 0.
         debug: Whether the debugger stops where the function fails.
     """
 
@@ -58,7 +58,7 @@ class Order(NamedTuple):
 
 
 def main(folder: Path) -> int:
-    """Run a call; return 0 if it gave a value, which is printed, and 1 otherwise."""
+    """Run a call; print its result and return 0, or return 1 if it failed."""
     order = Order(**json.loads((folder / ORDER).read_text()))
     os.environ.update(order.environment)
     processes.install()
@@ -86,7 +86,7 @@ def _read(order: Order, folder: Path) -> tuple[Any, Sequence[Any]]:
         fetched = bundle.fetch(job, storage, payload)
         if fetched.packages is not None:
             _compare(environment.fetch_manifest(where, storage, fetched.packages))
-        import cloudpickle  # the task's own, where it has one
+        import cloudpickle  # the task's own, if it has one
 
         theirs = str(fetched.meta.get("cloudpickle", ""))
         task.check_cloudpickle(theirs, cloudpickle.__version__)
@@ -94,7 +94,7 @@ def _read(order: Order, folder: Path) -> tuple[Any, Sequence[Any]]:
 
 
 def _compare(packages: environment.Manifest) -> None:
-    """Say in what the task's packages differ from those that are here."""
+    """Report differences between the task's packages and the local ones."""
     differences = packages.differences()
     if differences:
         more = len(differences) - _MOST_DIFFERENCES
@@ -123,7 +123,7 @@ def _call(function: Any, args: Any, kwargs: Any, *, debug: bool) -> int:
         value = function(*args, **kwargs)
         if isinstance(value, CoroutineType):
             value = task.run_coroutine(value)
-    except BaseException as error:  # sys.exit is the function's, too
+    except BaseException as error:  # sys.exit is the function's failure, too
         stack = error.__traceback__.tb_next if error.__traceback__ else None
         text = failures.with_traceback(error, stack).rstrip()
         code = _fail(f"the call failed after {time.perf_counter() - began:.1f} s:\n{text}")
@@ -136,7 +136,7 @@ def _call(function: Any, args: Any, kwargs: Any, *, debug: bool) -> int:
 
 
 def _debug(stack: TracebackType) -> None:
-    """Have somebody look around in the innermost frame of the user's own code."""
+    """Start the debugger in the innermost frame of the user's own code."""
     import pdb
 
     debugger = pdb.Pdb()
@@ -148,7 +148,7 @@ def _debug(stack: TracebackType) -> None:
 
 
 def levels_up(stack: TracebackType) -> int:
-    """Return how far above the innermost frame the first one is of no installed package."""
+    """Return the number of innermost frames that are in installed packages."""
     frames = []
     each: TracebackType | None = stack
     while each is not None:

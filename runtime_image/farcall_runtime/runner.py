@@ -1,8 +1,8 @@
-"""The supervisor: fork a child, fetch the task for it, watch it, store the outcome.
+"""The supervisor: forks a child, fetches its task, watches it, stores the outcome.
 
-Whatever the function does to its process (segfault, ``os._exit``, running out of memory, never
-coming back), the supervisor lives on and stores what happened, the output up to then included.
-Every failure becomes a stored outcome or, where nothing can be stored, a named exit code.
+Whatever the function does to its process (segfault, ``os._exit``, running out of memory, hanging),
+the supervisor survives and stores what happened, including the output so far. Every failure
+becomes a stored outcome or, if nothing can be stored, a documented exit code.
 """
 
 from __future__ import annotations
@@ -39,30 +39,31 @@ from farcall_runtime.streams import Limits, Streams
 from farcall_runtime.times import Times
 
 _STREAM_RETRY_S = 20.0
-_REFUSAL_S = 10.0  # its exit code says enough
+_REFUSAL_S = 10.0  # the exit code is informative enough
 _LOOK_S, _LOOK_AGAIN_S = 0.5, 0.05
-_MESSAGES = 32  # within which output and time can wait
+_MESSAGES = 32  # maximum messages in a row before output and deadlines are handled again
 
 _SETTLE_S = 2.0
-"""For so long the main node looks at the others when its own function has failed: one of them may
-be why, and be about to say so."""
+"""Time in seconds for which the main node polls the others when its own function has failed.
+
+One of them may be the cause, and be about to report it.
+"""
 
 _NODE_VALUE_BYTES = 1024 * 1024
-"""What another node's outcome holds at most of its value: the main node reads all of them."""
+"""Maximum result bytes inside another node's outcome, because the main node reads all of them."""
 
 
 _End: TypeAlias = "tuple[OutcomeStatus, ExitCode, dict[str, Any]]"
-"""How an attempt ended: its status, what to exit with, and what the outcome says besides."""
+"""How an attempt ended: its status, its exit code, and further facts for the outcome."""
 
 
 class Supervisor:
     """One attempt of one task.
 
     Args:
-        assignment: What to run.
-        environment: Where storage finds endpoint, region and credentials, and streams their
-            limits.
-        times: What happens when.
+        assignment: The task to run.
+        environment: Contains endpoint, region and credentials for storage, and limits for streams.
+        times: The attempt's deadlines.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Supervisor:
         project = sources.new_folder(environment)
         self._child = Child(self._streams, project)
         signal.signal(signal.SIGTERM, self._on_terminate)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # its mere arrival wakes the selector
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # its arrival wakes the selector
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
             end.setblocking(False)
@@ -96,7 +97,7 @@ class Supervisor:
             self._peers = Peers(assignment, self._storage)
 
     def run(self) -> ExitCode:
-        """Run the attempt to its end and store what came of it."""
+        """Run the attempt to its end and store its outcome."""
         assignment = self.assignment
         try:
             known = self._known_code()
@@ -112,7 +113,7 @@ class Supervisor:
                 return ExitCode.TERMINATED
             if refusal.code == ExitCode.BUNDLE_MISSING and assignment.attempt > 1:
                 say(str(refusal))
-                return refusal.code  # most likely the value was delivered: nobody waits
+                return refusal.code  # most likely the result was delivered: no caller waits
             self._times.end(_REFUSAL_S)
             return self._store(OutcomeStatus.REFUSED, refusal.code, {"detail": str(refusal)})
         self._times.limit_s = fetched.meta.get("time_limit_s")
@@ -141,10 +142,10 @@ class Supervisor:
         return self._store(*end)
 
     def _known_code(self) -> ExitCode | None:
-        """Return what to exit with where nothing is to be run, else None.
+        """Return the exit code if there is nothing to run, else None.
 
         Raises:
-            RefusedError: S3 could not be asked, or the outcome there is not ours.
+            RefusedError: S3 cannot be reached, or the stored outcome is not this job's.
         """
         stored = self._code_before() if self.assignment.attempt > 1 else None
         if stored is not None or not self.assignment.may_be_cancelled:
@@ -152,28 +153,28 @@ class Supervisor:
         return ExitCode.CANCELLED if is_cancelled(self.assignment, self._storage) else None
 
     def _code_before(self) -> ExitCode | None:
-        """Return what to exit with where an earlier attempt has died on its way out, else None.
+        """Return the exit code if an earlier attempt died after it was done, else None.
 
         Raises:
-            RefusedError: S3 could not be asked, or the outcome there is not ours.
+            RefusedError: S3 cannot be reached, or the stored outcome is not this job's.
         """
         job = self.assignment
         stored = stored_code(job, self._storage)
         if stored is not None:
-            if stored == ExitCode.RETURNED:  # maybe for the second time, before it died
+            if stored == ExitCode.RETURNED:  # maybe stored twice before that attempt died
                 self._take_back(self._storage, job.where.outcome_key(job.entry))
             return stored
         try:
-            # What is deleted has gone well.
+            # Clients delete only successful outcomes.
             return ExitCode.RETURNED if is_receipted(job, self._storage) else None
         except StorageError as error:
             raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
 
     def _packages(self, wanted: envelope.Reference | None) -> str:
-        """Bring the task's packages here; return their folder, empty where it has none.
+        """Fetch the task's packages; return their folder, or "" if it has none.
 
         Raises:
-            RefusedError: It cannot run with them here.
+            RefusedError: The packages cannot be used here.
         """
         if wanted is None:
             return ""
@@ -189,14 +190,14 @@ class Supervisor:
         return str(prefix)
 
     def clean_up(self) -> None:
-        """Take away what was made on this disk, when nobody waits for it."""
+        """Delete the attempt's files; no caller waits for it."""
         for each in self._clean_ups:
             each()
 
     # --- while it runs ------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Pump output and keep time until the child has ended."""
+        """Pump output and enforce deadlines until the child has exited."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake, selectors.EVENT_READ)
             selector.register(self._child.control, selectors.EVENT_READ)
@@ -214,9 +215,10 @@ class Supervisor:
                 self._keep_time()
 
     def _listen(self) -> bool | None:
-        """Take in a message, of a large result some; say whether there was one, None at the end.
+        """Receive messages; return whether there were any, None at the end.
 
-        Of the other messages none follows another that has not been answered.
+        A large result takes several messages. Every other message is answered before the next one
+        comes.
         """
         for _ in range(_MESSAGES):
             heard = self._child.listen()
@@ -225,7 +227,7 @@ class Supervisor:
         return True
 
     def _choose(self, selector: selectors.BaseSelector) -> bool:
-        """Have those streams watched that are to be read now; say whether one is to wait."""
+        """Watch the streams that should be read now; return whether one is held back."""
         held = False
         for stream in self._streams.both:
             holds = not stream.at_end and self._streams.holds(stream)
@@ -239,10 +241,10 @@ class Supervisor:
         return held
 
     def _keep_time(self) -> None:
-        """Tell the function that it must stop, and take the process where it does not listen.
+        """Interrupt the function when it must stop; kill its process if it does not react.
 
-        So it is with one that stays when all is done: it waits for processes that the function
-        left, or in a handler of `atexit`.
+        The same applies to a process that stays after its last result, because it waits for
+        processes that the function left, or in an `atexit` handler.
         """
         if self._child.left == 0:
             self._times.done()
@@ -266,14 +268,14 @@ class Supervisor:
     # --- after --------------------------------------------------------------------------------
 
     def _judge(self) -> _End:
-        """Decide what happened here."""
+        """Determine how this node's attempt ended."""
         child, times = self._child, self._times
         child.hear_out()
         records = child.records
         results: dict[str, Any] = {"results": records, "begun": len(records) + child.goes_on}
         if self.assignment.nodes > 1:
             results["ended_at"] = time.time()  # the first of several failures decides
-        late = times.timed_out  # and told so, before any SIGTERM
+        late = times.timed_out  # the function was interrupted before any SIGTERM
         if times.was_stopped and not late:
             return OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results
         was_told = late or times.stopped_at is not None
@@ -286,7 +288,7 @@ class Supervisor:
         return self._judge_death(results)
 
     def _judge_death(self, results: dict[str, Any]) -> _End:
-        """Decide why the task's process did not come to its end, which nobody had told to stop."""
+        """Determine why the task's process ended early without being stopped."""
         child = self._child
         if child.status is not None and child.status >= 0:
             results["detail"] = child.last_words()
@@ -299,10 +301,10 @@ class Supervisor:
     def _judge_all(
         self, peers: Peers, status: OutcomeStatus, code: ExitCode, results: dict[str, Any]
     ) -> _End:
-        """Decide what happened on all nodes, of which the main one returned or failed like this.
+        """Determine how the attempt ended on all nodes, given the main node's end.
 
-        A failure of its own decides. What others have to say then, their outcomes tell. Where the
-        platform stops all nodes because one of them failed, that one decides.
+        The main node's own failure decides; the other nodes' outcomes report theirs. If the
+        platform stops all nodes because one of them failed, that node decides.
         """
         times = self._times
         if status is OutcomeStatus.TERMINATED and peers.has_one_failed_by_itself():
@@ -322,7 +324,7 @@ class Supervisor:
         return OutcomeStatus.TIMED_OUT, ExitCode.TIMED_OUT, results
 
     def _hear(self, peers: Peers, status: OutcomeStatus, code: ExitCode) -> None:
-        """Wait for what the other nodes have to say, for as long as it may matter."""
+        """Wait for the other nodes' outcomes for as long as they may matter."""
         times = self._times
         if code == ExitCode.RETURNED:
             peers.wait(times.leave_at)
@@ -332,7 +334,7 @@ class Supervisor:
         peers.close()
 
     def _store(self, status: OutcomeStatus, code: ExitCode, details: dict[str, Any]) -> ExitCode:
-        """Store the outcome; return the code to exit with."""
+        """Store the outcome; return the exit code."""
         job = self.assignment
         meta: dict[str, Any] = {
             "status": status,
@@ -375,14 +377,14 @@ class Supervisor:
         return code
 
     def _place(self) -> dict[str, Any]:
-        """Return what the outcome says of the node, where there are several."""
+        """Return the outcome's description of the node, if there are several."""
         job = self.assignment
         if job.nodes == 1:
             return {}
         return {"node": job.node, "nodes": job.nodes, "ended_at": time.time()}
 
     def _outcome_key(self, *, final: bool) -> str:
-        """Return where the outcome belongs, given whether no other attempt follows."""
+        """Return the outcome's key; ``final`` says that no other attempt follows."""
         job = self.assignment
         if not job.is_main:
             return job.where.node_key(job.attempt, job.node)
@@ -391,10 +393,10 @@ class Supervisor:
         return job.where.attempt_key(job.entry, job.attempt)
 
     def _take_back(self, storage: Storage, key: str) -> None:
-        """Delete an outcome that a client had taken, and that was stored again for no answer came.
+        """Delete an outcome that was stored again after a client had collected it.
 
-        Of three requests the second may have done so, and the third found it there. Only what
-        has gone well is deleted by clients.
+        Of three requests, the second may have stored the outcome without its response arriving,
+        and the third found it there. Clients delete only successful outcomes.
         """
         try:
             if is_delivered(self.assignment, storage):
@@ -403,30 +405,30 @@ class Supervisor:
             say(f"whether the outcome was stored twice is not known: {error}")
 
     def _code_there(self, storage: Storage, code: ExitCode) -> ExitCode:
-        """Return the code to exit with where there was an outcome already.
+        """Return the exit code if an outcome exists already.
 
-        It is this container's, stored by a request whose answer was lost, or that of another run
-        of the same job. What is neither must not look as if all were well.
+        It may be this container's, stored by a request whose response was lost, or another run's
+        of the same job. Any other outcome must not look like success.
         """
         try:
             stored = stored_code(self.assignment, storage)
         except RefusedError as refusal:
             say(str(refusal))
             return refusal.code if refusal.code == ExitCode.OUTCOME_OCCUPIED else code
-        return code if stored is None else stored  # None: the client has taken it already
+        return code if stored is None else stored  # None: the client has collected it already
 
     def _without_outcome(self, code: ExitCode) -> ExitCode:
-        """Return the code to exit with where the outcome is lost: most speak for themselves."""
+        """Return the exit code if the outcome is lost; most codes say enough."""
         if code not in (ExitCode.RETURNED, ExitCode.RAISED):
             return code
         if self._times.terminated_at is not None:
-            return ExitCode.TERMINATED  # it took the time there would have been
+            return ExitCode.TERMINATED  # SIGTERM took the time for storing
         return ExitCode.OUTCOME_NOT_STORED
 
     def _is_final(self, code: ExitCode) -> bool:
         """Return whether Batch starts no further attempt after this exit code."""
         if code in (ExitCode.TERMINATED, ExitCode.STORAGE_UNREACHABLE):
-            return False  # a reclaimed host is followed by another attempt, a cancel by none
+            return False  # another attempt follows a reclaimed host, but not a cancellation
         if code in (ExitCode.RETURNED, ExitCode.BAD_ENVIRONMENT) or str(code.value)[0] == "6":
             return True
         retried = self._meta.get("retry_on") == contract.RETRY_ON_FAILURE
@@ -446,11 +448,11 @@ class Supervisor:
 
 
 def run(environment: Mapping[str, str], times: Times | None = None) -> int:
-    """Do what the container was started for.
+    """Run the container's task.
 
     Args:
         environment: The process's environment.
-        times: What happens when, where not as it does on Batch.
+        times: The attempt's deadlines; None for those of Batch.
 
     Returns:
         The exit code.
@@ -472,7 +474,7 @@ def run(environment: Mapping[str, str], times: Times | None = None) -> int:
 
 
 def _code_of(records: list[dict[str, Any]]) -> ExitCode:
-    """Return what to exit with where each call has come to its end."""
+    """Return the exit code if every call has ended."""
     if any(record["status"] == CallStatus.UNREADABLE for record in records):
         return ExitCode.UNREADABLE
     if any(record["status"] != CallStatus.RETURNED for record in records):
@@ -481,7 +483,7 @@ def _code_of(records: list[dict[str, Any]]) -> ExitCode:
 
 
 def _was_interrupted(records: list[dict[str, Any]]) -> bool:
-    """Return whether a call ended by being told to stop, or a node of a task group did."""
+    """Return whether an interruption ended a call, or a node of a task group."""
     each = [node for record in records for node in (record, *record.get("nodes", ()))]
     links = (link for record in each for link in record.get("chain", ()))
     return any(link["type"] == contract.TERMINATED_TYPE for link in links)

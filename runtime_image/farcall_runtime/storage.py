@@ -1,4 +1,4 @@
-"""Get and put objects of one bucket, with the credentials the job's role gives.
+"""Objects of one bucket, accessed with the credentials of the job's role.
 
 obstore finds credentials as AWS's own SDKs do in a container: ECS and EKS endpoints
 (``AWS_CONTAINER_CREDENTIALS_*``), web identity (``AWS_WEB_IDENTITY_TOKEN_FILE``), keys in the
@@ -32,25 +32,28 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore, S3Config, S3Store
 
 SINGLE_PUT_BYTES = 64 * 1024 * 1024
-"""Values up to this size (64 MiB) are in their outcome; larger ones lie beside it, in parts."""
+"""Maximum size of a result inside its outcome: 64 MiB. Larger results are stored next to it."""
 
 RETRY_S = 120.0
-"""For how long a request is tried again (2 min). S3 slows down arrays that start at once; what
-lasts longer is a network without a way to S3, and is not to look like a function out of time."""
+"""Maximum time for retrying a request in seconds.
+
+S3 throttles arrays that start at once. A longer failure means a network without a route to S3, and
+must not look like a timed-out function.
+"""
 
 _STREAM_BYTES = 8 * 1024 * 1024
 _PARALLEL_PARTS = 4
 
-_QUICK_RETRY_S = 10  # obstore's own tries, with the credentials and the connections it has
-_QUICK_PAUSE_S = 0.5  # before the first of them; longer than storing an outcome mostly takes
+_QUICK_RETRY_S = 10  # obstore's own retries, with the same credentials and connections
+_QUICK_PAUSE_S = 0.5  # before the first of them; longer than storing an outcome usually takes
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _LONGEST_REQUEST_S = 600
 _PATIENCE_S = 30.0
-_SLOWEST_BYTES_S = 50_000  # what moves faster is not taken for hanging
+_SLOWEST_BYTES_S = 50_000  # a faster transfer does not count as hanging
 _MOST_TEXT, _MOST_CODE = 500, 60
 
 _PASSING = (*PASSING, *EXPIRED, "InvalidToken")
-"""What a try need not meet again, or not with the credentials that are fetched for it."""
+"""Codes of errors that a retry may not meet again, possibly with fresh credentials."""
 
 
 _OBSTORE_DEFAULTS: S3Config = {
@@ -82,11 +85,11 @@ _hiding = threading.Lock()
 def open_store(
     name: str, url: str, region: str, encryption: str, kms_key_id: str, **options: Any
 ) -> S3Store:
-    """Open a bucket for client and container; only these arguments decide how requests look.
+    """Open a bucket for client and container.
 
-    obstore itself reads dozens of ``AWS_*`` variables, such as ``AWS_SKIP_SIGNATURE``, which
-    neither AWS's SDKs nor farcall document. Only its credentials come from the environment, and
-    only without a ``credential_provider``.
+    Only the arguments decide how requests look. obstore itself reads dozens of ``AWS_*``
+    variables, such as ``AWS_SKIP_SIGNATURE``, which neither AWS's SDKs nor farcall document. Only
+    its credentials come from the environment, and only without a ``credential_provider``.
 
     Every object is sent with its SHA-256, because a bucket whose Object Lock has a default
     retention requires a checksum. The signature contains the hash anyway, so it costs nothing.
@@ -138,61 +141,60 @@ def _hidden_variables() -> Generator[None, None, None]:
 
 
 class StorageError(Exception):
-    """The bucket could not be reached, or refused, for as long as it was tried."""
+    """The bucket could not be reached, or refused, in all attempts."""
 
 
 class NotFoundError(StorageError):
-    """There is no such object, or no such bucket."""
+    """The object or the bucket does not exist."""
 
 
 class TooShortError(StorageError):
-    """The object ends before the bytes that were asked for."""
+    """The object ends before the requested bytes."""
 
 
 class UnfitError(StorageError):
-    """The store does not do what S3 does.
+    """The store does not behave like S3.
 
-    It does not know a request, or gives a whole object where a part is asked for.
+    It does not know a request, or returns a whole object instead of a range.
     """
 
 
 class DeniedError(StorageError):
-    """S3 answered that the job's role may not do this."""
+    """S3 denied the request to the job's role."""
 
 
 class _WholeError(StorageError):
-    """The whole object came where a part was asked for."""
+    """The store returned the whole object instead of a range."""
 
 
 class _ExistsError(StorageError):
-    """There is such an object already."""
+    """The object exists already."""
 
 
 class Created(enum.Enum):
-    """What is known of an object that was to be stored where none is."""
+    """Result of storing an object only if it does not exist."""
 
     NOW = enum.auto()
-    """This call has stored it, once."""
+    """This call has stored the object, once."""
     PERHAPS_AGAIN = enum.auto()
-    """This call has stored it, and may have done so before: then somebody has deleted that."""
+    """This call has stored it, possibly twice: then another client deleted the first one."""
     BEFORE = enum.auto()
-    """There was one: this call's own, of a request whose answer was lost, or another's."""
+    """It existed: stored by this call in a request whose response was lost, or by another."""
 
 
 class Storage:
     """One bucket.
 
-    A request is tried again for some time, with fresh connections and credentials, and given up
-    where it hangs.
+    Requests are retried with fresh connections and credentials, and abandoned if they hang.
 
     Args:
         bucket: Name of the bucket.
-        environment: Where endpoint, region and credentials are looked up.
-        retry_s: For how long a request is tried again, in seconds.
-        deadline: Tells when no request is to be waited for any longer, `time.monotonic`. It is
-            asked again and again, so it may change.
-        patience_s: How long a request without a body may go without an answer, in seconds,
-            before another one is made; each 50 kB add one.
+        environment: Contains endpoint, region and credentials.
+        retry_s: Maximum time for retries in seconds.
+        deadline: Returns when to abandon requests, `time.monotonic`. It is called repeatedly, so
+            its result may change.
+        patience_s: Time after which a request without a body and without a response is repeated,
+            in seconds; each 50 kB of a body add one second.
     """
 
     def __init__(
@@ -209,17 +211,17 @@ class Storage:
         self._retry_s = retry_s
         self._deadline = deadline
         self._patience_s = patience_s
-        self._store: ObjectStore | None = None  # opening it can fail in a way that passes
+        self._store: ObjectStore | None = None  # opening it can fail temporarily
 
     def bounded(self, retry_s: float, deadline: Callable[[], float]) -> Storage:
-        """Return this bucket, its connections included, with other bounds."""
+        """Return the same bucket and connections with other time limits."""
         other = object.__new__(Storage)  # the copy module takes 1 ms to import
         vars(other).update(vars(self))
         other._retry_s, other._deadline = retry_s, deadline
         return other
 
     def _open(self) -> ObjectStore:
-        """Open the bucket with fresh connections and fresh credentials."""
+        """Open the bucket with fresh connections and credentials."""
         environment = self._environment
         region = (
             environment.get(contract.ENV_REGION)
@@ -227,8 +229,8 @@ class Storage:
             or environment.get("AWS_DEFAULT_REGION")
             or "us-east-1"
         )
-        # What was set for the container goes before what the client uses, which may be an address
-        # that only makes sense where the client is.
+        # The container's settings take precedence over the client's, which may contain an address
+        # that is only valid where the client runs.
         endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
         url = (
             f"{endpoint.rstrip('/')}/{self.bucket}"
@@ -265,17 +267,17 @@ class Storage:
     def read(self, key: str, start: int, end: int) -> bytes:
         """Return the bytes of an object from ``start`` up to, not including, ``end``.
 
-        An object that ends earlier gives what it has.
+        If the object ends earlier, fewer bytes are returned.
 
         Raises:
-            NotFoundError: There is no such object.
+            NotFoundError: The object does not exist.
             TooShortError: It ends before the first of these bytes.
-            StorageError: S3 could not be asked.
+            StorageError: S3 could not be reached.
         """
         return bytes(self._read(key, start, end))
 
     def _read(self, key: str, start: int, end: int) -> memoryview:
-        """Return bytes of an object where obstore has put them."""
+        """Return bytes of an object without copying obstore's buffer."""
         import obstore
 
         return memoryview(
@@ -287,12 +289,12 @@ class Storage:
         )
 
     def read_end(self, key: str, length: int) -> bytes:
-        """Return the last ``length`` bytes of an object, or all of one that has fewer.
+        """Return the last ``length`` bytes of an object, or all bytes of a shorter one.
 
         Raises:
-            NotFoundError: There is no such object.
-            TooShortError: It ends before the first of these bytes.
-            StorageError: S3 could not be asked.
+            NotFoundError: The object does not exist.
+            TooShortError: The object is empty.
+            StorageError: S3 could not be reached.
         """
         import obstore
 
@@ -312,18 +314,18 @@ class Storage:
         try:
             return self._call(key, size, request)
         except _WholeError as error:
-            # Of an empty object some stores give all there is, where S3 says 416.
+            # For an empty object, some stores return the whole object where S3 returns 416.
             if self._call(key, 0, lambda store: obstore.head(store, key))["size"]:
                 text = f"{error}; farcall needs a store that knows ranges, as S3 does"
                 raise UnfitError(text) from error
             raise TooShortError(str(error)) from error
 
     def version(self, key: str) -> object:
-        """Return something that is another thing once the object is stored again. One try.
+        """Return a token that changes when the object is stored again, without retries.
 
         Raises:
-            NotFoundError: There is no such object.
-            StorageError: S3 could not be asked, or refused.
+            NotFoundError: The object does not exist.
+            StorageError: S3 could not be reached, or refused.
         """
         import obstore
 
@@ -332,10 +334,10 @@ class Storage:
         return meta["e_tag"], meta["last_modified"]
 
     def names(self, prefix: str) -> list[str]:
-        """Return what comes after a prefix, which ends with a slash, in the keys below it.
+        """Return the keys below a prefix that ends with a slash, without the prefix.
 
         Raises:
-            StorageError: S3 could not be asked, or refused.
+            StorageError: S3 could not be reached, or refused.
         """
         import obstore
 
@@ -349,32 +351,32 @@ class Storage:
     def stream(self, key: str, start: int, length: int) -> Iterator[Buffer]:
         """Yield ``length`` bytes of an object, from ``start``, in pieces of up to 8 MiB.
 
-        While one is taken the next are on their way.
+        The next pieces are fetched meanwhile.
 
         Raises:
-            NotFoundError: There is no such object.
+            NotFoundError: The object does not exist.
             TooShortError: It ends before the first of these bytes.
-            StorageError: S3 could not be asked.
+            StorageError: S3 could not be reached.
         """
         return (piece for _, piece in self.stream_all([(key, start, length)]))
 
     def stream_all(
         self, ranges: Sequence[tuple[str, int, int]]
     ) -> Generator[tuple[int, Buffer], None, None]:
-        """Yield bytes of objects, one behind the other, in pieces of up to 8 MiB.
+        """Yield bytes of several objects in sequence, in pieces of up to 8 MiB.
 
-        While one is taken the next are on their way, of other objects too.
+        The next pieces are fetched meanwhile, of later objects too.
 
         Args:
-            ranges: Key, first byte and number of bytes of each.
+            ranges: Key, first byte and number of bytes of each range.
 
         Returns:
-            The number of the range, and a piece of it.
+            The index of the range, and a piece of it.
 
         Raises:
-            NotFoundError: There is no such object.
-            TooShortError: It ends before the first of these bytes.
-            StorageError: S3 could not be asked.
+            NotFoundError: An object does not exist.
+            TooShortError: An object ends before the first byte of its range.
+            StorageError: S3 could not be reached.
         """
         if len(ranges) == 1 and ranges[0][2] <= _STREAM_BYTES:
             ((key, start, length),) = ranges
@@ -404,13 +406,13 @@ class Storage:
                     each.cancel()
 
     def create(self, key: str, pieces: list[Buffer]) -> Created:
-        """Store an object by a conditional request (If-None-Match), unless there is one already.
+        """Store an object with a conditional request (If-None-Match), unless it exists.
 
-        A request whose answer was lost is sent again, and finds its own object; or stores it
-        again, where it was deleted meanwhile.
+        If a response is lost, the request is sent again and finds its own object, or stores it
+        again if it was deleted meanwhile.
 
         Raises:
-            StorageError: S3 could not be asked, or refused.
+            StorageError: S3 could not be reached, or refused.
         """
         import obstore
 
@@ -426,15 +428,15 @@ class Storage:
             self._call(key, sum(map(len, pieces)), send)
         except _ExistsError:
             return Created.BEFORE
-        # obstore repeats a request, too, and does not tell; but never before its first pause.
+        # obstore also repeats requests without reporting it, but not before its first pause.
         is_sure = sent == 1 and time.monotonic() - began < _QUICK_PAUSE_S
         return Created.NOW if is_sure else Created.PERHAPS_AGAIN
 
     def delete(self, key: str) -> None:
-        """Delete an object; one that is not there is no error.
+        """Delete an object; a missing object is no error.
 
         Raises:
-            StorageError: S3 could not be asked, or refused.
+            StorageError: S3 could not be reached, or refused.
         """
         import obstore
 
@@ -442,10 +444,10 @@ class Storage:
             self._call(key, 0, lambda store: obstore.delete(store, key))
 
     def put(self, key: str, pieces: list[Buffer]) -> None:
-        """Store an object by one request, over whatever was there.
+        """Store an object with one request, replacing an existing one.
 
         Raises:
-            StorageError: S3 could not be asked, or refused.
+            StorageError: S3 could not be reached, or refused.
         """
         import obstore
 
@@ -456,25 +458,26 @@ class Storage:
         )
 
     def put_once(self, key: str, pieces: list[Buffer]) -> None:
-        """Store an object as `put` does, by one try.
+        """Store an object as `put` does, without retries.
 
         Raises:
-            StorageError: S3 could not be asked, or refused.
+            StorageError: S3 could not be reached, or refused.
         """
         self.bounded(0.0, self._deadline).put(key, pieces)
 
     def put_large(self, key: Callable[[int], str], pieces: list[Buffer]) -> str:
-        """Store bytes in parts, several at a time, over whatever was there; hash them meanwhile.
+        """Store bytes in parallel parts, replacing existing ones, and hash them meanwhile.
 
         Args:
-            key: Gives the key of a part; they count from 0, and have `contract.VALUE_PART_BYTES`.
-            pieces: The bytes, in pieces of any sizes.
+            key: Returns the key of a part. Parts are numbered from 0 and have
+                `contract.VALUE_PART_BYTES`.
+            pieces: The bytes, in pieces of any size.
 
         Returns:
             Their SHA-256, hexadecimal.
 
         Raises:
-            StorageError: S3 could not be asked, or refused.
+            StorageError: S3 could not be reached, or refused.
         """
         from concurrent.futures import ThreadPoolExecutor  # few tasks need it
 
@@ -499,16 +502,16 @@ class Storage:
         return digest.hexdigest()
 
     def _call(self, key: str, size: int, request: Callable[[ObjectStore], Any]) -> Any:
-        """Make a request again and again until S3's answer is final, within the bounds.
+        """Retry a request until S3's response is final, within the time limits.
 
-        obstore does not repeat a conditional request whose answer was lost. Here that is right,
-        because finding an object in place is as good as having put it there.
+        obstore does not repeat a conditional request whose response was lost. Here a repetition is
+        correct, because finding an object in place is as good as having stored it.
         """
         stop = time.monotonic() + self._retry_s
         pause, reason = _FIRST_PAUSE_S, ""
         while True:
             try:
-                store = self._store  # which another thread may take away
+                store = self._store  # another thread may reset it
                 if store is None:
                     store = self._store = calm(self._open)
                 return ask(
@@ -520,15 +523,15 @@ class Storage:
                 known = _translate(error, f"s3://{self.bucket}/{key}: ", reason)
                 if isinstance(known, _FINAL) or not self._sleep(pause, stop):
                     raise known from error
-                # Keep the first reason of unanswered tries: later ones only repeat that obstore's
-                # runtime is not there.
+                # Keep the first reason of unanswered attempts, because later ones only repeat that
+                # obstore's runtime is missing.
                 if not (isinstance(error, NoAnswerError) and (reason or error.__cause__ is None)):
                     reason = _brief(error)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             self._store = None
 
     def _sleep(self, pause_s: float, stop: float) -> bool:
-        """Wait before the next try; say whether there is time for one."""
+        """Wait before the next attempt; return whether there is time for one."""
         wake = time.monotonic() + pause_s
         while (now := time.monotonic()) < wake:
             if wake > min(stop, self._deadline()):
@@ -544,19 +547,19 @@ _STATUS = re.compile(r"\bstatus code: (\d{3})\b")
 
 _BY_TEXT: dict[str, type[StorageError]] = {
     "<Code>InvalidRange</Code>": TooShortError,  # it begins behind the object's end
-    "Requested range was invalid": TooShortError,  # the same, of a folder
+    "Requested range was invalid": TooShortError,  # the same, from a folder
     "non-partial response": _WholeError,
-    "(code: AccessDenied)": DeniedError,  # of a deletion, in an answer with status 200
+    "(code: AccessDenied)": DeniedError,  # of a deletion, in a response with status 200
 }
 
 
 def _translate(error: Exception, where: str, reason: str) -> StorageError:
-    """Say what obstore's error means.
+    """Translate an obstore error.
 
     Args:
         error: The error.
-        where: What goes before its text.
-        reason: Why an earlier try failed, for one that was not answered.
+        where: Prefix of its text.
+        reason: Why an earlier attempt failed, for an unanswered one.
     """
     from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
 
@@ -582,7 +585,7 @@ def _translate(error: Exception, where: str, reason: str) -> StorageError:
 
 
 def _by_code(text: str) -> StorageError | None:
-    """Say what an answer means by its code and status, whatever class obstore has for it."""
+    """Translate a response by its code and status, not by obstore's class."""
     code, status = _CODE.search(text), _STATUS.search(text)
     if is_unknown(code[1] if code else "", int(status[1]) if status else 0):
         return UnfitError(f"{text}; farcall needs a store that knows this request, as S3 does")
@@ -590,9 +593,9 @@ def _by_code(text: str) -> StorageError | None:
 
 
 def _brief(error: Exception) -> str:
-    """Return an error's text on one line, of S3's answer the code and the sentence.
+    """Return an error's text on one line, for S3 only its code and message.
 
-    The rest repeats the request's session token at times.
+    The rest may contain the request's session token.
     """
     text = str(error).partition("\n\nDebug source")[0]
     begin, end = text.find("<Code>"), text.find("</Message>")

@@ -1,4 +1,4 @@
-"""A task's stdout and stderr: passed on, kept, and stored in chunks while the task runs."""
+"""Task output: forwarded, buffered, and stored in chunks while the task runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from farcall_runtime.storage import DeniedError, Storage, UnfitError
 from farcall_runtime.waiting import LOOK_S, NoThreadError, start_thread
 
 INLINE_BYTES = 1024 * 1024
-"""Output up to this size (1 MiB a stream) that was not stored yet travels inside the outcome."""
+"""Maximum unstored output of a stream that is stored inside the outcome: 1 MiB."""
 
 _READ_BYTES = 256 * 1024
 _PIPE_BYTES = 1024 * 1024  # Linux's default limit for an unprivileged process
@@ -29,16 +29,19 @@ _GIVE_UP_S = 1.0  # later than the deadline of its own requests
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 LOOK_AGAIN_S = 8.0
-"""About once for each chunk of output: a look costs a tenth of it."""
+"""Interval between checks of the follow marker in seconds.
+
+A check costs a tenth of a chunk's request, and a followed task stores a chunk about this often.
+"""
 
 
 class Mark:
-    """The mark of one task.
+    """Follow marker of one task: an object that a reader of its live output refreshes.
 
     Args:
-        where: The task's place in the bucket.
-        index: The array child's number.
-        again_s: How long after a look there is none, in seconds.
+        where: The task's location in the bucket.
+        index: Array index of the task.
+        again_s: Minimum interval between two checks in seconds.
     """
 
     def __init__(self, where: Location, index: int, again_s: float = LOOK_AGAIN_S) -> None:
@@ -49,9 +52,10 @@ class Mark:
         self._followed_until = -math.inf
 
     def is_followed(self, storage: Storage) -> bool:
-        """Return whether somebody reads along, and has left a mark that says so.
+        """Return whether a reader follows the output and has refreshed the marker.
 
-        Clocks are not compared: a mark counts from the moment on in which it was first seen.
+        Clocks are not compared: a marker version counts from the moment this process first sees
+        it.
         """
         now = time.monotonic()
         if now >= self._look_at:
@@ -61,7 +65,7 @@ class Mark:
             except (DeniedError, UnfitError):
                 self._look_at = math.inf
                 version = self._version
-            except Exception:  # most likely there is none; whatever it is, the caller goes on
+            except Exception:  # most likely the marker does not exist; the caller goes on
                 version = self._version
             if version != self._version:
                 self._version, self._followed_until = version, now + FOLLOWED_S
@@ -69,14 +73,14 @@ class Mark:
 
 
 class Limits(NamedTuple):
-    """How often output is stored, and how much of it waits.
+    """How often output is stored, and how much of it may wait.
 
     Attributes:
-        soon_s: How long a stream's first bytes wait for more, before they are stored.
-        later_s: How long after many chunks that nobody reads along.
-        chunk_bytes: What is stored in one object, and does not wait.
-        pending_bytes: What waits at most; a pipe is left to fill then.
-        look_s: How long after a look for the mark of whoever follows there is none.
+        soon_s: Maximum wait of a stream's first bytes for more, in seconds.
+        later_s: The same after many chunks, if no reader follows.
+        chunk_bytes: Size of a chunk; this much output is stored without waiting.
+        pending_bytes: Maximum unstored bytes; beyond it, the pipe is left to fill.
+        look_s: Minimum interval between two checks of the follow marker, in seconds.
     """
 
     soon_s: float = 2.0
@@ -87,7 +91,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Limits:
-        """Return a container's limits; the local AWS emulator may request shorter ones."""
+        """Return a container's limits; the local AWS emulator may set shorter ones."""
         stream_s = environment.get(ENV_STREAM_S)
         if not stream_s:
             return cls()
@@ -100,20 +104,20 @@ class Stream:
 
     Args:
         name: ``"stdout"`` or ``"stderr"``.
-        own: The container's own stream, where everything is passed on to.
+        own: The container's own stream, to which all output is forwarded.
 
     Attributes:
         read_fd: The supervisor's end of the pipe.
         write_fd: The child's end.
         pending: Bytes read and not stored.
-        trying: How many of these, from the first, are the chunk being stored; 0 for none.
+        trying: Number of the first pending bytes that form the chunk being stored; 0 for none.
         chunks: Number of chunks stored so far.
         stored: Bytes in these chunks.
-        dropped: Bytes given up because the bucket could not be reached.
-        gaps: Where: how many bytes before that were not given up, and how many were.
+        dropped: Bytes dropped because the bucket could not be reached.
+        gaps: For each gap, the number of kept bytes before it and the number of dropped bytes.
         since: When the oldest pending byte arrived, `time.monotonic`.
         at_end: Whether every process that could write to it has closed it.
-        is_watched: Whether the supervisor waits for more of it.
+        is_watched: Whether the supervisor's selector watches it.
     """
 
     def __init__(self, name: str, own: Outlet) -> None:
@@ -135,7 +139,7 @@ class Stream:
                 fcntl.fcntl(self.read_fd, _F_SETPIPE_SZ, _PIPE_BYTES)
 
     def describe(self) -> dict[str, Any]:
-        """What the outcome says of the stream beside the bytes it carries."""
+        """Return the outcome's description of the stream, without its bytes."""
         said = {"chunks": self.chunks, "stored": self.stored, "dropped": self.dropped}
         return {**said, "gaps": self.gaps} if self.gaps else said
 
@@ -144,15 +148,14 @@ class Streams:
     """Both streams of an attempt, and the thread that stores them.
 
     Args:
-        where: The task's place in the bucket.
-        index: The array child's number.
+        where: The task's location in the bucket.
+        index: Array index of the task.
         attempt: The attempt's number, from 1.
         key: The bundle's outcome key; chunks are signed with it.
-        limits: How often it is stored, and how much waits.
+        limits: How often output is stored, and how much may wait.
 
     Attributes:
-        limits: As the argument.
-        mark: That of whoever follows.
+        mark: The follow marker of the task.
     """
 
     def __init__(
@@ -161,7 +164,7 @@ class Streams:
         index: int,
         attempt: int,
         key: bytes,
-        limits: Limits = Limits(),  # noqa: B008  # nobody can change it
+        limits: Limits = Limits(),  # noqa: B008  # immutable
     ) -> None:
         self.limits = limits
         self.stdout, self.stderr = self.both = tuple(
@@ -177,28 +180,28 @@ class Streams:
         self._thread: threading.Thread | None = None
 
     def become_standard(self) -> None:
-        """In the child: make the pipes file descriptors 1 and 2, for C code and subprocesses."""
+        """Make the pipes the child's descriptors 1 and 2, for C code and subprocesses."""
         for descriptor, stream in enumerate(self.both, start=1):
             os.dup2(stream.write_fd, descriptor)
             os.close(stream.write_fd)
             os.close(stream.read_fd)
 
     def close_child_ends(self) -> None:
-        """In the supervisor: keep the reading ends alone."""
+        """Close the child's ends of the pipes in the supervisor."""
         for stream in self.both:
             os.close(stream.write_fd)
 
     def start(self, storage: Storage) -> None:
-        """Begin to store chunks beside the supervisor's own work.
+        """Start to store chunks in a thread.
 
         Args:
-            storage: The bucket; what it does not take in time is given up.
+            storage: The bucket; output that it does not accept in time is dropped.
         """
         self._storage = storage
         self._is_being_stored(storage)
 
     def _is_being_stored(self, storage: Storage) -> bool:
-        """Return whether there is the thread; start it where there is none, or none any more."""
+        """Return whether the storing thread runs; start it if it does not."""
         if self._thread is None or not self._thread.is_alive():
             run = functools.partial(self._store_while_running, storage)
             try:
@@ -209,9 +212,10 @@ class Streams:
         return True
 
     def holds(self, stream: Stream) -> bool:
-        """Return whether a pipe is to be left to fill, and the task to wait.
+        """Return whether the pipe should be left to fill, so that the task waits.
 
-        Too much waits to be stored, or to be taken by the container's own stream.
+        This is so if too much output waits to be stored, or to be written to the container's own
+        stream.
         """
         if len(stream.pending) >= self.limits.pending_bytes:
             if self._storage is None or self._is_being_stored(self._storage):
@@ -220,7 +224,7 @@ class Streams:
         return stream.own.holds()
 
     def pump(self, stream: Stream) -> int:
-        """Read what a pipe has right now; return the number of bytes."""
+        """Read the available bytes of a pipe; return their number."""
         try:
             data = os.read(stream.read_fd, _READ_BYTES)
         except BlockingIOError:
@@ -240,8 +244,8 @@ class Streams:
     def drain(self) -> None:
         """Read what the pipes hold, without waiting for more.
 
-        A process that the task left behind may write forever, so what a pipe holds is the most
-        that is read.
+        A process that the task left behind may write forever, so at most one pipe capacity is
+        read.
         """
         for stream in self.both:
             left = _PIPE_BYTES
@@ -249,23 +253,23 @@ class Streams:
                 left -= read
 
     def written(self) -> list[int]:
-        """Return how many bytes of each stream were written in all, unread ones included."""
+        """Return the total bytes written to each stream, unread bytes included."""
         with self._lock:
             return [s.stored + s.dropped + len(s.pending) + _unread(s) for s in self.both]
 
     def finish(self, deadline: Callable[[], float] = lambda: math.inf) -> None:
-        """End the thread, and store what is too large to travel inside the outcome.
+        """Stop the thread, and store output that is too large for the outcome.
 
         Args:
-            deadline: Tells when not to wait for it any longer, `time.monotonic`. It is asked again
-                and again.
+            deadline: Returns when to stop waiting for the thread, `time.monotonic`. It is called
+                repeatedly.
         """
         self._closing = True
         self._wake.set()
         if self._storage is None:
             return
         while self._thread is not None and self._thread.is_alive():
-            # It has given its request up by then. If not, what it was about counts no more.
+            # By then the thread has given up its request. If not, its result no longer counts.
             if time.monotonic() > deadline() + _GIVE_UP_S:
                 with self._lock:
                     self._is_given_up = True
@@ -275,7 +279,7 @@ class Streams:
         for stream in self.both:
             while len(stream.pending) > INLINE_BYTES:
                 if self._is_given_up or not self._store_chunk(self._storage, stream):
-                    stream.trying = 0  # for good: no other chunk follows under its name
+                    stream.trying = 0  # final: no other chunk is stored under its name
                     self._drop(stream, INLINE_BYTES)
 
     def _store_while_running(self, storage: Storage) -> None:
@@ -300,10 +304,10 @@ class Streams:
         return not is_slow or self.mark.is_followed(storage)
 
     def _store_chunk(self, storage: Storage, stream: Stream) -> bool:
-        """Store one chunk; say whether it is there.
+        """Store one chunk; return whether it succeeded.
 
-        A request that was given up may still arrive, after a later one too. So the same bytes are
-        sent under a name until they are stored.
+        An abandoned request may still arrive, even after a later one. So the same bytes are sent
+        under a name until they are stored.
         """
         name = self._where.chunk_key(self._index, self._attempt, stream.name, stream.chunks)
         try:
@@ -311,7 +315,7 @@ class Streams:
                 stream.trying = stream.trying or min(len(stream.pending), self.limits.chunk_bytes)
                 data = bytes(stream.pending[: stream.trying])
             storage.put(name, envelope.seal_chunk(self._key, name, data))
-        except Exception as error:  # whatever it is, the task goes on
+        except Exception as error:  # the task goes on after any error
             say(f"output could not be stored: {error}")
             return False
         with self._lock:
@@ -325,9 +329,9 @@ class Streams:
         return True
 
     def _drop(self, stream: Stream, keep: int) -> None:
-        """Give up the oldest bytes beyond ``keep``: an unreachable bucket must not stop a task.
+        """Drop the oldest bytes beyond ``keep``.
 
-        The chunk being tried is not among them.
+        An unreachable bucket must not stop a task. The chunk being stored is kept.
         """
         with self._lock:
             excess = max(0, len(stream.pending) - keep)
@@ -338,7 +342,7 @@ class Streams:
 
 
 def _unread(stream: Stream) -> int:
-    """Return how many bytes lie in a stream's pipe."""
-    import termios  # few tasks ask
+    """Return the number of unread bytes in a stream's pipe."""
+    import termios  # few tasks need it
 
     return int.from_bytes(fcntl.ioctl(stream.read_fd, termios.FIONREAD, bytes(4)), sys.byteorder)

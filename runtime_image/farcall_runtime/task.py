@@ -1,8 +1,8 @@
 """The child process: unpickle, call, pickle.
 
-The child touches no network. It reads the payload from an anonymous file, and hands what comes of
-each call over to the supervisor as the call ends. So what has ended is not lost with what comes
-after it.
+The child does not use the network. It reads the payload from an anonymous file, and hands each
+call's result over to the supervisor as soon as the call ends, so that a crash loses no earlier
+result.
 """
 
 from __future__ import annotations
@@ -39,27 +39,28 @@ from farcall_runtime.pickles import Pieces
 Record = dict[str, Any]
 
 HandOver = Callable[[Record, list[Pieces], int], None]
-"""Takes what came of a call: its record, its parts, and how many calls are left."""
+"""Receives a call's result: its record, its parts, and the number of calls left."""
 
 
 class TaskTerminated(KeyboardInterrupt):
-    """Raised in the user's function when the job is terminated, reclaimed or out of time.
+    """Raised in the function when the job is terminated, reclaimed or out of time.
 
-    Its text says which of them it is, and how long the function has.
+    Its text names the reason and the remaining time.
 
-    It is a `KeyboardInterrupt`, so that code which saves its state on Ctrl-C does so here, and
-    ``except Exception`` lets it pass. From here on 20 seconds are left. Where the time limit is
-    the reason, it comes a tenth of the limit before, at most 30 s, and half of that is left.
+    It is a `KeyboardInterrupt`, so that code which saves its state on Ctrl-C also does so here,
+    and ``except Exception`` does not catch it. The function has 20 seconds from here on. If the
+    time limit is the reason, the exception comes before the limit by a tenth of it (at most 30 s),
+    and the function has half of that time.
     """
 
 
 class Encoded(NamedTuple):
-    """What a callable of farcall's own returns to say itself how its call ended.
+    """Return value with which farcall's own callables state how their call ended.
 
     Attributes:
         status: How the call ended.
-        details: Goes into the call's record, JSON.
-        parts: The bytes, which are no pickles to this module.
+        details: Added to the call's record, JSON.
+        parts: The bytes; this module does not treat them as pickles.
     """
 
     status: CallStatus
@@ -68,27 +69,30 @@ class Encoded(NamedTuple):
 
 
 _MOST_MAPPINGS = 64
-"""Each has a descriptor, of which a process has few; more references to one value get copies."""
+"""Maximum mappings of the payload.
+
+Each needs one of the process's few file descriptors; further references to one value get copies.
+"""
 
 _TRIES = 3
-"""How often the supervisor is called where a handler of the function's own signals raises then."""
+"""Attempts to call the supervisor, if one of the function's signal handlers raises meanwhile."""
 
 
 def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     """Run one payload and leave the process.
 
     Args:
-        supervisor: Passes on the ranges of function and arguments in the payload, and takes what
-            comes of each call.
-        payload: Function and arguments, each packed buffers.
-        why: Says, once SIGTERM comes, what for.
+        supervisor: Provides the ranges of function and arguments in the payload, and receives each
+            call's result.
+        payload: Function and arguments, each as packed buffers.
+        why: Contains the reason for SIGTERM, once it arrives.
     """
     global _supervisor, _why, _own_streams
     _supervisor, _why = supervisor, why
     nodes.tell_address(os.environ)
     log_level = os.environ.get(ENV_LOG_LEVEL, LOG_LEVEL)
     for name in (*JOB_ENVIRONMENT, ENV_STREAM_S):
-        os.environ.pop(name, None)  # the function has no business with the outcome key
+        os.environ.pop(name, None)  # the function must not see the outcome key
     for descriptor, name in enumerate(STREAMS, start=1):
         _open_stream(descriptor, name)
     _own_streams = sys.stdout, sys.stderr
@@ -99,27 +103,27 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     processes.install()
     import cloudpickle  # now, while the supervisor still fetches the payload
 
-    from farcall_runtime import logs  # which takes no time: cloudpickle has imported logging
+    from farcall_runtime import logs  # costs no time: cloudpickle has imported logging
 
     logs.set_up(log_level)
 
     ordered = supervisor.wait()
     if ordered is None:
-        os._exit(0)  # the supervisor found something wrong with the payload and has said so
+        os._exit(0)  # the supervisor has rejected the payload and logged the reason
     *ranges, shared_at, theirs, prefix = ordered
     if prefix:
         from farcall_runtime import activation
 
         activation.enter(prefix)
-        import cloudpickle  # the task's own, where it has one
+        import cloudpickle  # the task's own, if it has one
     memory = Memory(payload.fileno())
     function, arguments = (memory.first[at : at + length] for at, length in ranges)
     memory.note_shared((function, arguments), shared_at)
-    gc.freeze()  # what is there by now is no garbage, and stays the supervisor's memory, too
+    gc.freeze()  # existing objects are no garbage, and their pages stay shared with the supervisor
     gc.enable()
     run(function, arguments, (theirs, cloudpickle.__version__), _hand_over, memory.find)
     _flush()
-    # What the interpreter does at its end, except waiting for threads the function left.
+    # Run what the interpreter runs at exit, but do not wait for threads that the function left.
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     _flush()
@@ -127,30 +131,29 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
 
 
 class Memory:
-    """The payload, mapped so that whoever writes to it has the pages that he writes to.
+    """The payload, mapped copy-on-write.
 
-    A shared value lies there once, and each reference to it has a mapping that it shares with no
-    other of the same value: what is changed in one argument is not changed in another. As long as
-    nobody writes, all are the same memory.
+    A shared value is stored once, and each reference to it gets a mapping of its own, so that a
+    change to one argument does not change another. Unmodified pages share the same memory.
 
     Attributes:
-        first: A mapping of all of it.
+        first: A mapping of the whole payload.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._places: dict[envelope.Reference, int] = {}
         self._found: dict[envelope.Reference, int] = {}
-        self._mappings: list[memoryview] = []  # for good: freeing one closes a descriptor
+        self._mappings: list[memoryview] = []  # never freed: freeing one closes a descriptor
         self.first = self._mapping(0)
 
     def note_shared(self, frames: Iterable[Buffer], shared_at: int) -> None:
-        """Note where the shared values lie that some frames refer to, in their order."""
+        """Record the positions of the shared values that frames refer to."""
         wanted = itertools.chain.from_iterable(map(envelope.references, frames))
         self._places = envelope.places_of(wanted, shared_at)
 
     def find(self, wanted: envelope.Reference) -> Buffer:
-        """Return what a reference stands for: bytes that no other reference is to see changed."""
+        """Return a reference's bytes, in memory that no other reference shares."""
         number = self._found.get(wanted, 0)
         self._found[wanted] = number + 1
         at = self._places[wanted]
@@ -166,27 +169,27 @@ class Memory:
 
 
 def _hand_over(record: Record, parts: list[Pieces], left: int) -> None:
-    """Hand over to the supervisor what came of a call, and wait where another is to follow."""
+    """Hand a call's result over to the supervisor; if another call follows, wait."""
     global _stopping
-    end_copy(None)  # made by the code that pickles the value
+    end_copy(None)  # created by the code that pickles the result
     goes_on = bool(left) and not _stopping
     if not goes_on:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done
         _insist(lambda: _supervisor.hand_over(record, parts, left))
         return
-    # What the function has put in their place may hang or raise; so its value goes first.
+    # The function's replacement streams may hang or raise, so the result is handed over first.
     usual = (sys.stdout, sys.stderr) == _own_streams
     if usual:
         _flush()
     _insist(lambda: _supervisor.hand_over(record, parts, left, asks=usual))
     if not usual:
         _flush()
-    # It notes how much was written up to here, and knows of a SIGTERM that the function took.
+    # The supervisor records the output so far, and knows of a SIGTERM that the function caught.
     _stopping = not _insist(_supervisor.goes_on) or _stopping
 
 
 def _insist(call: Callable[[], Any]) -> Any:
-    """Call the supervisor, again where a handler of the function's signals raises meanwhile."""
+    """Call the supervisor; retry if a signal handler of the function raises."""
     tries = 0
     while True:
         tries += 1
@@ -198,16 +201,16 @@ def _insist(call: Callable[[], Any]) -> Any:
 
 
 def _flush() -> None:
-    """Have Python's own buffers of stdout and stderr written."""
+    """Flush Python's buffers of stdout and stderr."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):  # whatever the function has put there
+        with contextlib.suppress(BaseException):  # the function may have replaced the streams
             stream.flush()
 
 
 def _open_stream(descriptor: int, name: str) -> None:
-    """Open stdout or stderr again: the interpreter opened another file under this number, or none.
+    """Reopen stdout or stderr, whose descriptor had another file at startup.
 
-    ``TextIOWrapper.reconfigure`` fails where that one was seekable and this one is not.
+    ``TextIOWrapper.reconfigure`` fails if the former file was seekable and this one is not.
     """
     former = getattr(sys, name)
     encoding = former.encoding if former is not None else "utf-8"
@@ -229,20 +232,20 @@ def run(
     hand_over: HandOver,
     find: Callable[[envelope.Reference], Buffer] = _find_nothing,
 ) -> None:
-    """Run a payload's calls one after the other; once the task is told to stop, no other begins.
+    """Run a payload's calls in sequence until the task must stop.
 
     Args:
-        function: The function, packed.
-        arguments: Those of all calls, packed.
-        versions: Those of cloudpickle, the client's and this side's.
-        hand_over: Gets what came of each call as it ends.
-        find: Returns the shared value that a reference in the payload stands for.
+        function: The packed function.
+        arguments: The packed arguments of all calls.
+        versions: cloudpickle's version on the client and here.
+        hand_over: Receives each call's result as the call ends.
+        find: Returns the shared value for a reference in the payload.
     """
     global _interruptible
     try:
         _interruptible = True
         check_cloudpickle(*versions)
-        # Both before any unpickling, which runs code that may do anything to a descriptor.
+        # Both before any unpickling, because the user's code may do anything to a descriptor.
         frames = [envelope.unpack_shared(frame, find) for frame in (function, arguments)]
         call = pickles.load_pieces(frames[0])
         processes.remember(call)
@@ -258,15 +261,15 @@ def run(
     calls.reverse()
     first = 0
     while calls and not _stopping:
-        record, parts = _call(call, *calls.pop())  # what is done needs its arguments no more
+        record, parts = _call(call, *calls.pop())  # frees the arguments after the call
         record.update(first=first, count=len(parts))
         first += len(parts)
         hand_over(record, parts, len(calls))
-        del record, parts  # nor its value
+        del record, parts  # and frees the result
 
 
 def check_cloudpickle(theirs: str, ours: str) -> None:
-    """Refuse another major version; smaller steps read each other's pickles."""
+    """Reject another major version; minor versions read each other's pickles."""
     if theirs.partition(".")[0] != ours.partition(".")[0]:
         raise envelope.VersionMismatchError(
             f"the function was pickled by cloudpickle {theirs} and this image has {ours}; install "
@@ -284,20 +287,20 @@ def _call(
     parts: list[Pieces] = []
     try:
         _interruptible = True
-        if _stopping:  # SIGTERM came after the caller's look, and before this may be interrupted
+        if _stopping:  # SIGTERM came between the caller's check and here
             _raise_terminated()
         value = function(*args, **kwargs)
         if isinstance(value, CoroutineType):
             value = run_coroutine(value)
         _interruptible = False
-    except BaseException as error:  # sys.exit and Ctrl-C are the function's too
+    except BaseException as error:  # sys.exit and Ctrl-C are the function's failures too
         _interruptible = False
         end_copy(error)
         stack = error.__traceback__
         details, parts = failures.capture(error, stack.tb_next if stack else None)
         status = CallStatus.RAISED
     end_copy(None)
-    # Before the pickling, which is not the function's time.
+    # Before pickling, which does not count as the function's time.
     took = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
     if status == CallStatus.RETURNED and isinstance(value, Encoded):
         return {**took, "status": value.status, **value.details}, value.parts
@@ -315,11 +318,11 @@ def _call(
 
 
 _supervisor: Any = None
-"""The `TaskEnd`, which there is in the task's own process."""
+"""The `TaskEnd` of the task's own process."""
 
 
 def streams_so_far() -> list[int]:
-    """Return how many bytes this task has written to stdout and to stderr up to now."""
+    """Return how many bytes this task has written to stdout and to stderr."""
     _flush()
     written: list[int] = _supervisor.written()
     return written
@@ -329,11 +332,11 @@ _own_streams: tuple[Any, Any] | None = None
 """stdout and stderr as they were opened for the function."""
 
 _is_copy = False
-"""Whether this process is one that the function forked."""
+"""Whether the function forked this process."""
 
 
 def take_signals() -> None:
-    """Have SIGTERM stop the function, and end the processes that it forks."""
+    """Make SIGTERM stop the function, and end the processes that it forks."""
     signal.signal(signal.SIGTERM, _terminate)
     os.register_at_fork(
         before=_hold_termination, after_in_parent=_release_termination, after_in_child=_become_copy
@@ -344,9 +347,9 @@ _held = threading.local()
 
 
 def _hold_termination() -> None:
-    """Block SIGTERM while a process is forked.
+    """Block SIGTERM during a fork.
 
-    ``Pool`` ends a process right after it was made. Until that has a handler of its own,
+    ``Pool`` may end a process right after starting it. Until the new process has its own handler,
     `_terminate` would swallow the signal, and the pool would wait for the process forever.
     """
     _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -357,9 +360,10 @@ def _release_termination() -> None:
 
 
 def _become_copy() -> None:
-    """In a process that the function forks: the job's end is the original's business.
+    """Reset signal handling in a forked process.
 
-    ``Process.terminate`` and ``Pool`` end such processes by SIGTERM.
+    Only the original process handles the job's end. ``Process.terminate`` and ``Pool`` end such
+    processes with SIGTERM.
     """
     global _is_copy
     _is_copy = True
@@ -371,10 +375,12 @@ def _become_copy() -> None:
 
 
 def end_copy(error: BaseException | None) -> None:
-    """End a forked process that left the function too; only the original hands results over.
+    """Exit a forked process that leaves the function.
+
+    Only the original process hands results over.
 
     Args:
-        error: What it left the function with; None if it returned.
+        error: The exception that left the function; None if it returned.
     """
     if not _is_copy:
         return
@@ -390,33 +396,33 @@ def end_copy(error: BaseException | None) -> None:
 
 
 def run_coroutine(coroutine: Any) -> Any:
-    """Run what an ``async def`` function returned to its end."""
+    """Run the coroutine of an ``async def`` function and return its result."""
     import asyncio
 
     return asyncio.run(coroutine)
 
 
 _stopping = False
-"""Whether the task was told to stop."""
+"""Whether SIGTERM has arrived."""
 
 
 def is_stopping() -> bool:
-    """Return whether the task was told to stop, whatever its function made of that."""
+    """Return whether the task must stop, even if the function caught the exception."""
     return _stopping
 
 
 _interruptible = False
-"""Whether the user's code is running, which is to learn of it by an exception."""
+"""Whether the user's code is running, which an exception must interrupt."""
 
 
 _why: Slate | None = None
-"""Where the supervisor says why the task must stop."""
+"""Where the supervisor writes why the task must stop."""
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
     global _stopping
     _stopping = True
-    if _interruptible:  # else what has ended is being handed over
+    if _interruptible:  # otherwise a finished call is being handed over
         _raise_terminated()
 
 

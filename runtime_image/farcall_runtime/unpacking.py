@@ -1,12 +1,12 @@
-"""Unpacking of packages, by processes of its own: ``python unpacking.py``.
+"""Program that unpacks packages in a process of its own: ``python unpacking.py``.
 
-It is a program of the standard library alone, which reads orders from stdin, a line of JSON each,
-and leaves at the first that cannot be carried out. Threads would hardly gain anything: there are
-many small files, so that most of the time is the interpreter's. Forked from the supervisor, which
-has threads by then, it could wait forever for a lock.
+It uses only the standard library. It reads orders from stdin, one JSON document per line, and
+exits at the first order that fails. Threads would gain hardly anything, because with many small
+files most of the time is spent in the interpreter. A fork of the supervisor, which has threads by
+then, could wait forever for a lock.
 
-Whoever gives an order has verified the archive. What is checked here anyway is that no name
-leads out of the folder, and that there is no more than was said.
+The caller has verified the archive. This program still checks that no name leads out of the
+folder, and that the files are not larger than announced.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ import zlib
 from collections.abc import Iterator
 
 REFUSED, FULL, FAILED = "refused", "full", "failed"
-"""Why an order was not carried out; see `answer_of`."""
+"""Why an order failed; see `answer_of`."""
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _ENCRYPTED = 1
 _STEP_BYTES = 1024 * 1024
 _LONGEST_SHEBANG = 127
-"""Of the kernel, with the two first characters: https://man7.org/linux/man-pages/man2/execve.2.html"""
+"""The kernel's limit, with the first two characters:
+https://man7.org/linux/man-pages/man2/execve.2.html
+"""
 
 _SCRIPT_GROUPS = ("console_scripts", "gui_scripts")
 _ENTRY = re.compile(r"\s*([\w.]+)\s*:\s*([\w.]+)\s*(?:\[[^\]]*\])?\s*", re.ASCII)
@@ -40,26 +42,26 @@ from {module} import {first}
 
 sys.exit({attribute}())
 """
-# A line that both a shell and Python read: the shell starts Python with this file.
+# A line that both a shell and Python can read: the shell starts Python with this file.
 _BY_SHELL = "#!/bin/sh\n'''exec' \"{interpreter}\" \"$0\" \"$@\"\n' '''\n"
 
 
 class UnfitArchiveError(Exception):
-    """The archive is none that a client of farcall makes."""
+    """The archive was not created by a farcall client."""
 
 
 def unpack(archive: str, folder: str, most_bytes: int, interpreter: str) -> None:
-    """Unpack an archive, and make its scripts ready to be run.
+    """Unpack an archive, and make its scripts executable.
 
     Args:
         archive: Path of the zip file.
         folder: Path of an empty folder.
-        most_bytes: How many bytes the files in it have together.
-        interpreter: Path of the Python that is to run the scripts.
+        most_bytes: Maximum total size of the unpacked files in bytes.
+        interpreter: Path of the Python for the scripts.
 
     Raises:
-        UnfitArchiveError: It has a name that leads out of the folder or is there twice, a link,
-            or more bytes; or it is no zip file.
+        UnfitArchiveError: It contains a name that leads out of the folder or occurs twice, a link,
+            or more bytes; or it is not a zip file.
         OSError: A file could not be written.
     """
     try:
@@ -75,14 +77,14 @@ def unpack(archive: str, folder: str, most_bytes: int, interpreter: str) -> None
                 _write(opened, info, folder, interpreter)
     except (FileExistsError, NotADirectoryError) as error:
         raise UnfitArchiveError(f"a name in it is there twice ({error.filename})") from error
-    # What zipfile raises of bytes that are cut, changed, or of a later version of the format.
+    # zipfile raises these for bytes that are truncated, changed, or of a later format version.
     except (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, EOFError) as error:
         raise UnfitArchiveError(f"it cannot be read ({error})") from error
     _make_entry_points(folder, made, interpreter)
 
 
 def _check(infos: list[zipfile.ZipInfo], most_bytes: int) -> None:
-    """Refuse, before anything is written, what no client makes."""
+    """Reject, before anything is written, archives that no client creates."""
     for info in infos:
         name = info.filename
         if not _is_inside(name) or info.orig_filename != name:
@@ -97,15 +99,15 @@ def _check(infos: list[zipfile.ZipInfo], most_bytes: int) -> None:
 
 
 def _is_inside(name: str) -> bool:
-    """Return whether a name is a path below a folder, and nothing else."""
+    """Return whether a name is a plain path below a folder."""
     odd = {"", ".", ".."}.intersection(name.split("/"))
     return not odd and "\\" not in name and name.isprintable()
 
 
 def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: str, interpreter: str) -> None:
-    """Write a file; zipfile reads no more of it than was said, and compares its checksum."""
+    """Write a file; zipfile limits its size and verifies its checksum."""
     mode = 0o755 if info.external_attr >> 16 & stat.S_IXUSR else 0o644
-    path = os.path.join(folder, info.filename)  # noqa: PTH118  # as quick as may be
+    path = os.path.join(folder, info.filename)  # noqa: PTH118  # for speed
     with archive.open(info) as source, _create(path, mode) as target:
         if info.filename.startswith("bin/"):
             first = source.readline()
@@ -121,7 +123,7 @@ def _create(path: str, mode: int):  # type: ignore[no-untyped-def]  # noqa: ANN2
 
 
 def shebang(interpreter: str) -> str:
-    """Return how a script begins that an interpreter is to run, with the end of its line."""
+    """Return the first line of a script for an interpreter."""
     plain = f"#!{interpreter}\n"
     if len(plain) <= _LONGEST_SHEBANG and " " not in interpreter:
         return plain
@@ -129,7 +131,7 @@ def shebang(interpreter: str) -> str:
 
 
 def _make_entry_points(folder: str, made: set[str], interpreter: str) -> None:
-    """Make the scripts that the distribution speaks of in its metadata."""
+    """Create the scripts that the distribution's metadata defines."""
     for each in sorted(made):
         if not each.endswith(".dist-info"):
             continue
@@ -145,16 +147,16 @@ def _make_script(folder: str, name: str, text: str) -> None:
     home = os.path.join(folder, "bin")  # noqa: PTH118
     os.makedirs(home, exist_ok=True)  # noqa: PTH103
     path = os.path.join(home, name)  # noqa: PTH118
-    if os.path.lexists(path):  # the client's own copy of it
+    if os.path.lexists(path):  # the client's copy of it
         os.unlink(path)  # noqa: PTH108
     with _create(path, 0o755) as file:
         file.write(text.encode())
 
 
 def entry_points(text: str) -> Iterator[tuple[str, str]]:
-    """Yield name and content, without the first line, of the scripts that metadata speaks of.
+    """Yield name and content, without the first line, of the scripts in entry points.
 
-    What is no name of a file, or no name of something in a module, is left out.
+    Invalid file names and invalid object references are skipped.
 
     Source:
         https://packaging.python.org/en/latest/specifications/entry-points/
@@ -162,7 +164,7 @@ def entry_points(text: str) -> Iterator[tuple[str, str]]:
     import configparser
 
     parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment]  # names have small and capital letters
+    parser.optionxform = str  # type: ignore[assignment]  # names are case-sensitive
     try:
         parser.read_string(text)
     except configparser.Error:
@@ -178,7 +180,7 @@ def entry_points(text: str) -> Iterator[tuple[str, str]]:
 
 
 def answer_of(error: Exception) -> tuple[str, str]:
-    """Return which of `REFUSED`, `FULL` and `FAILED` an error is, and its text."""
+    """Return the error's kind (`REFUSED`, `FULL` or `FAILED`) and its text."""
     if isinstance(error, UnfitArchiveError):
         return REFUSED, str(error)
     if isinstance(error, OSError) and error.errno in NO_ROOM:
@@ -187,7 +189,7 @@ def answer_of(error: Exception) -> tuple[str, str]:
 
 
 def main() -> int:
-    """Carry out orders from stdin; write why one was not to stdout, and leave with 1."""
+    """Execute orders from stdin; if one fails, write why to stdout and return 1."""
     os.umask(0o022)
     for line in sys.stdin:
         order = json.loads(line)

@@ -1,4 +1,4 @@
-"""Threads of the supervisor's, and waiting for a call that may never return in one of them."""
+"""Threads of the supervisor, and calls in threads that may never return."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import TypeVar
 _Value = TypeVar("_Value")
 
 LOOK_S = 0.25
-"""How often a deadline is looked at; signals may change it."""
+"""Interval between checks of a deadline in seconds; signals may change the deadline."""
 
 
 class NoAnswerError(Exception):
-    """A call was given up, or could not be made as things are in this process."""
+    """A call was abandoned, or could not be made in this process's current state."""
 
 
 class NoThreadError(NoAnswerError):
-    """The container's limit of processes, or of memory for stacks, has no room for a thread."""
+    """The container's limit of processes or of memory allows no further thread."""
 
 
 def calm(call: Callable[[], _Value]) -> _Value:
-    """Call into Rust, where a panic is no `Exception` and would pass every handler.
+    """Call into Rust; a panic is not an `Exception` and would pass every handler.
 
     Raises:
-        NoAnswerError: It panicked; where the container may have no more threads, for one.
-        Exception: Whatever else the call raises.
+        NoAnswerError: It panicked, for example because no further threads are allowed.
+        Exception: Any other exception of the call.
     """
     try:
         return call()
@@ -37,10 +37,10 @@ def calm(call: Callable[[], _Value]) -> _Value:
 
 
 def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
-    """Start a thread that the process does not wait for at its end.
+    """Start a daemon thread.
 
     Raises:
-        NoThreadError: The container has no room for another one.
+        NoThreadError: The container allows no further thread.
     """
     thread = threading.Thread(target=run, name=name, daemon=True)
     try:
@@ -51,20 +51,20 @@ def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
 
 
 def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], float]) -> _Value:
-    """Call something that lets other threads run, such as obstore.
+    """Make a call that does not block other threads, such as obstore's.
 
-    It runs in a thread of its own and this one waits. So a signal is handled at once, which a call
-    into Rust would keep waiting, and the call can be given up; its thread is left to itself then.
+    It runs in a thread of its own while this thread waits. So signals are handled at once, which a
+    call into Rust would delay, and the call can be abandoned; its thread then continues by itself.
 
     Args:
-        call: What to call.
-        patience_s: For how long to wait, in seconds.
-        deadline: Tells when not to wait any longer, `time.monotonic`. It is asked again and again.
+        call: The call.
+        patience_s: Maximum wait in seconds.
+        deadline: Returns when to stop waiting, `time.monotonic`. It is called repeatedly.
 
     Raises:
-        NoAnswerError: The call was given up or panicked.
+        NoAnswerError: The call was abandoned or panicked.
         NoThreadError: There was no thread for it.
-        Exception: Whatever else the call raises.
+        Exception: Any other exception of the call.
     """
     began = time.monotonic()
     values: list[_Value] = []
@@ -74,7 +74,7 @@ def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], fl
     def run() -> None:
         try:
             values.append(calm(call))
-        except BaseException as error:  # the caller's to handle
+        except BaseException as error:  # handled by the caller
             errors.append(error)
         done.set()
 
