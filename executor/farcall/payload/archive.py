@@ -1,9 +1,9 @@
-"""Archive: folders as one gzipped tar file, which is the same for the same content.
+"""Archive: folders as one reproducible gzipped tar file.
 
-Names are sorted, times and owners are not kept: what has the same files, modes and links has the
-same bytes, hence the same hash. (Another zlib may compress otherwise: that costs one more upload.)
-Permission bits are kept, and so are links, which are never followed. A folder's owner may always
-read and write it, so that what lies in it can be unpacked.
+Names are sorted, and times and owners are not stored, so the same files, modes and links result in
+the same bytes and the same hash. (Another zlib may compress differently: that costs one more
+upload.) Permission bits and links are stored; links are never followed. A folder's owner can
+always read and write it, so that its contents can be unpacked.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ from farcall.payload.spill import NoRoomError, open_file
 _log = logging.getLogger("farcall")
 
 LARGEST_BYTES = 5 * 1000**3
-"""More than that, 5 GB, is no workspace: such data belongs into the image, or into a bucket."""
+"""Maximum size of a workspace: 5 GB. Larger data belongs in the image, or in a bucket."""
 
 LARGE_BYTES = 100 * 1000**2
-"""From 100 MB on there is a warning: mostly something is in the folder that no job needs."""
+"""Size from which a warning is logged: 100 MB.
+
+Most such folders contain files that no job needs.
+"""
 
 _STEP_BYTES = 1024 * 1024
 _LEVEL = 6
 _MOMENT = 946684800
-"""Time of all files, 1 January 2000: zip knows none before 1980, and GNU tar warns of 1970."""
+"""Time of all files, 1 January 2000: zip supports none before 1980, and GNU tar warns of 1970."""
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 _MODE = 0o777
@@ -46,11 +49,11 @@ _REMEDY = f"name in {NAME} what the job does not need"
 
 @dataclass(frozen=True)
 class Source:
-    """A folder or a file of this machine, and where it is to lie.
+    """A local folder or file, and its place in the archive.
 
     Attributes:
-        path: The folder, whose content is taken; or the file. ``~`` is somebody's home.
-        target: Folder in the archive, relative; empty for its top. For a file, its path there;
+        path: The folder, whose contents are packed; or the file. ``~`` is a home folder.
+        target: Relative folder in the archive; empty for its top. For a file, its path there;
             empty for its name.
     """
 
@@ -59,13 +62,13 @@ class Source:
 
 
 class Archive:
-    """An archive, in a file that has no name and ends with `close`.
+    """An archive in an unnamed file, which `close` deletes.
 
     Attributes:
-        sha256: Of its bytes, hexadecimal.
-        size: Its bytes.
-        files: How many files it holds.
-        unpacked_bytes: The bytes of those together.
+        sha256: Digest of the archive, hexadecimal.
+        size: Size of the archive in bytes.
+        files: Number of files in it.
+        unpacked_bytes: Total size of these files in bytes.
     """
 
     def __init__(
@@ -78,20 +81,20 @@ class Archive:
         self._file = file
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield its bytes, from the beginning."""
+        """Yield the archive's bytes from the beginning."""
         at = 0
         while piece := os.pread(self._file.fileno(), _STEP_BYTES, at):
             yield piece
             at += len(piece)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """What lies at a path of the archive."""
+    """A file, folder or link at a path of the archive."""
 
     path: Path
     found: os.stat_result
@@ -102,15 +105,15 @@ class _Entry:
 
 
 def pack(sources: Iterable[Source], cache_dir: str) -> Archive:
-    """Make an archive of folders and files; where they meet the later ones come to lie on top.
+    """Create an archive of folders and files; later sources replace earlier ones.
 
     Args:
-        sources: What goes into it. What a folder's ``.dockerignore`` names stays out.
+        sources: The sources. A folder's ``.dockerignore`` is applied.
         cache_dir: Folder for the file; see `farcall.payload.spill.open_file`.
 
     Raises:
-        SettingsError: Something is not there, cannot be read, or is too large.
-        NoRoomError: There is no room for the file.
+        SettingsError: A source does not exist, cannot be read, or is too large.
+        NoRoomError: The folder has no space.
     """
     entries: dict[str, _Entry] = {}
     for source in sources:
@@ -125,23 +128,23 @@ def pack(sources: Iterable[Source], cache_dir: str) -> Archive:
     try:
         digest, size = _write(file, entries, cache_dir)
     except BaseException:
-        with contextlib.suppress(OSError):  # of what was to be written and found no room
+        with contextlib.suppress(OSError):  # unwritten data found no space
             file.close()
         raise
     files = sum(stat.S_ISREG(entry.found.st_mode) for entry in entries.values())
     return Archive(file, digest, size, files, unpacked)
 
 
-# --- what goes into it --------------------------------------------------------------------------
+# --- content ------------------------------------------------------------------------------------
 
 
 def _entries(source: Source) -> Iterator[tuple[str, _Entry]]:
-    """Yield what a source holds, by name in the archive."""
+    """Yield the entries of a source, by name in the archive."""
     target = _target(source)
     try:
         root = source.path.expanduser().resolve(strict=True)
         found = root.stat()
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, nobody's home
+    except (OSError, RuntimeError) as error:  # RuntimeError: circular links, no home
         raise SettingsError(
             f"workspace is {str(source.path)!r}, which cannot be read ({_why(error)}); name a "
             "folder, or none",
@@ -172,7 +175,7 @@ def _target(source: Source) -> str:
 
 
 def _walk(root: Path) -> Iterator[tuple[str, _Entry]]:
-    """Yield what lies in a folder and is not left out, each folder before what is in it."""
+    """Yield a folder's entries except ignored ones, each folder before its contents."""
     ignore = _ignore(root)
     special: list[str] = []
     folders = [""]
@@ -227,7 +230,7 @@ def _is_kept(entry: _Entry) -> bool:
 
 
 def _check_parents(entries: dict[str, _Entry]) -> None:
-    """See that nothing lies below what is no folder, and would be written through a link."""
+    """Check that no entry is below a non-folder, and would be written through a link."""
     for name, entry in entries.items():
         parent = posixpath.dirname(name)
         while parent:
@@ -264,7 +267,7 @@ def _check_size(entries: dict[str, _Entry]) -> int:
 
 
 def _tell_of_links(entries: dict[str, _Entry]) -> None:
-    """Warn of links that lead out of the archive: what they lead to is not in it."""
+    """Warn of links that lead out of the archive; it does not contain their targets."""
     out = [name for name, entry in entries.items() if _leads_out(name, entry)]
     if out:
         _log.warning(
@@ -284,7 +287,7 @@ def _leads_out(name: str, entry: _Entry) -> bool:
 
 def _link(path: Path) -> str:
     try:
-        return os.readlink(path)  # noqa: PTH115  # a Path would write it in another way
+        return os.readlink(path)  # noqa: PTH115  # a Path would normalize it
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -324,7 +327,7 @@ def _write(file: BinaryIO, entries: dict[str, _Entry], cache_dir: str) -> tuple[
     """Write the archive; return its hash and its size."""
     hashed = _Hashed(file, cache_dir)
     zipped = gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=hashed, mtime=0)
-    # busybox's tar knows GNU's long names, and not those of pax.
+    # busybox's tar supports GNU's long names, but not those of pax.
     with (
         zipped,
         tarfile.open(
@@ -361,7 +364,7 @@ def _add(tar: tarfile.TarFile, name: str, entry: _Entry) -> None:
 
 def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, path: Path) -> None:
     try:
-        # What has become a pipe meanwhile must not be waited for.
+        # Nonblocking, because the file may have become a pipe meanwhile.
         with os.fdopen(os.open(path, _READ), "rb") as file:
             tar.addfile(info, file)
     except OSError as error:

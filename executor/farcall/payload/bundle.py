@@ -1,4 +1,4 @@
-"""Bundle: what is uploaded for a job before it is submitted. No I/O."""
+"""Bundle: a job's input, which is uploaded before the job is submitted. No I/O."""
 
 from __future__ import annotations
 
@@ -20,44 +20,49 @@ from farcall_runtime.contract import Location
 from farcall_runtime.envelope import Buffer
 
 _STEP_BYTES = 8 * 1024 * 1024
-"""How much is hashed in one go; meanwhile the step before is on its way to the bucket."""
+"""Bytes hashed in one call; meanwhile the bytes before are uploaded."""
 
 _FULL_BYTES = 4 * 1024**3
-"""From this size on a bundle takes no more tasks: those in it can begin."""
+"""Size in bytes from which a bundle takes no more tasks, so that its tasks can begin."""
 
 _LARGEST_BYTES = 64 * 1024**3
-"""An upload has 10,000 parts at most, https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
+"""Maximum size of a task's arguments in bytes.
+
+An upload has at most 10,000 parts,
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
+"""
 
 
 FIXED = "fixed"
-"""Fact of a bundle: names of the keywords that its function has for all calls."""
+"""Key of a bundle fact: names of the function's keywords that are fixed for all calls."""
 
 
 class Bundle:
-    """What is uploaded before a job is submitted; equal functions are in it once.
+    """A job's input; equal functions are stored once.
 
-    It takes tasks until it is full, so what is left of them is for another bundle.
+    It takes tasks until it is full; the remaining tasks are for another bundle.
 
     Args:
         settings: The options.
         root: Key prefix of the run.
         name: A name to recognise it by, such as the function's.
-        tasks: Function and arguments of each, at least one; all functions of one origin.
-        workflow: What they belong to.
-        facts: What the bundle says of them besides, JSON; it is looked at once they are through.
-        retry_of: ID of the job whose failed tasks they are; empty for none.
-        most: How many tasks it takes: children of the largest array.
-        share: Sees to it that the large values are in the bucket that its tasks refer to. It is
-            called by `pieces`, which waits for what it has begun.
+        tasks: Function and arguments of each task, at least one; all functions have one origin.
+        workflow: The workflow of the tasks.
+        facts: Further facts, JSON; read after the tasks.
+        retry_of: ID of the job whose failed tasks these are; empty for none.
+        most: Maximum number of tasks: the size of the largest array job.
+        share: Stores the large values that its tasks refer to. It is called by `pieces`, which
+            waits for its results.
         packages: Digest and size of the manifest of its tasks' packages; None for none.
 
     Attributes:
-        where: Its place; it and its job have one name, so that who finds it finds the job.
+        where: Its location; its job has the same name, so that either can be found from the other.
         keys: Every key that it has had.
-        key: What the job's outcomes are signed with.
-        size: Number of tasks, once `pieces` is through.
-        digest: SHA-256 of the root of its index, hexadecimal, likewise.
-        texts: What lists show of its tasks, likewise; see `farcall.payload.call_texts`.
+        key: Secret that signs the job's outcomes.
+        size: Number of tasks, after `pieces` is exhausted.
+        digest: SHA-256 of the root of its index in hexadecimal, after `pieces` is exhausted.
+        texts: Summaries of its tasks for lists, after `pieces` is exhausted; see
+            `farcall.payload.call_texts`.
     """
 
     def __init__(
@@ -78,7 +83,7 @@ class Bundle:
         self.keys = [self.where.bundle_key]
         self.key = secrets.token_bytes(32)
         self.size = 0
-        self.digest = "0" * 64  # as long as the one that is to come
+        self.digest = "0" * 64  # as long as the final digest
         self.texts = b""
         self._settings = settings
         self._tasks = tasks
@@ -88,14 +93,14 @@ class Bundle:
         self._most = most
         self._share = share
         self._packages = packages
-        self._shared: dict[bytes, tuple[int, Future[str]]] = {}  # no bytes: they may go
+        self._shared: dict[bytes, tuple[int, Future[str]]] = {}  # without the bytes
 
     def pieces(self) -> Iterator[Buffer]:
-        """Yield the bytes, once; what is hashed is hashed on the way, and nothing is kept.
+        """Yield the bytes, once, hashing them on the way and retaining none.
 
         Raises:
-            TaskTooLargeError: The arguments of a task are larger than an upload can be.
-            Exception: What comes of sharing a value.
+            TaskTooLargeError: The arguments of a task exceed the maximum size of an upload.
+            Exception: Raised by sharing a value.
         """
         functions: dict[bytes, tuple[int, Packed]] = {}
         entries: list[tuple[int, int, bytes]] = []
@@ -113,7 +118,7 @@ class Bundle:
                 raise _too_large(arguments.size)
             number, _ = functions.setdefault(function.sha256, (len(functions), function))
             grown = self._note_shared((*function.shared, *arguments.shared))
-            # What the first task has, all others may have in common with it.
+            # The first task's shared values may be common to all tasks.
             total += grown if entries else 0
             digest = yield from _hashed(arguments.pieces)
             entries.append((number, arguments.size, digest))
@@ -161,7 +166,7 @@ class Bundle:
         )
 
     def _note_shared(self, values: Iterable[Piece]) -> int:
-        """Have values shared that are not yet; return how many bytes they are."""
+        """Share values that are not shared yet; return their size in bytes."""
         size = 0
         for value in values:
             if value.sha256 in self._shared:
@@ -173,13 +178,13 @@ class Bundle:
         return size
 
     def rename(self) -> Location:
-        """Take another name, and return the place; what is stored is the caller's to move."""
+        """Change the name and return the new location; the caller moves stored objects."""
         self.where = renamed(self.where)
         self.keys.append(self.where.bundle_key)
         return self.where
 
     def environment(self, *, url: str, region: str) -> dict[str, str]:
-        """Return what the job has to know, once `pieces` is through."""
+        """Return the job's environment variables, after `pieces` is exhausted."""
         environment = {
             contract.ENV_BUNDLE: self.where.url,
             contract.ENV_DIGEST: self.digest,
@@ -199,12 +204,12 @@ class Bundle:
 
 
 def renamed(where: Location) -> Location:
-    """Return another place for a bundle, which no other bundle has."""
+    """Return an unused location for a bundle."""
     return where._replace(bundle=names.unique(where.bundle.rpartition("-")[0]))
 
 
 def _hashed(pieces: Iterable[Buffer]) -> Generator[Buffer, None, bytes]:
-    """Yield the bytes of some pieces in steps; return their SHA-256."""
+    """Yield the bytes of pieces in steps; return their SHA-256."""
     digest = hashlib.sha256()
     for piece in pieces:
         for start in range(0, len(piece), _STEP_BYTES):

@@ -1,4 +1,4 @@
-"""Gang results: what came of a call on several nodes, from what came of it on each. No I/O."""
+"""Results of multi-node calls, combined from the results on each node. No I/O."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _STOPPED = (OutcomeStatus.TERMINATED, OutcomeStatus.PEER_FAILED)
 
 
 class NodeEnd(NamedTuple):
-    """What came of a task on one node.
+    """End of a task on one node.
 
     Attributes:
         node: The node's index.
-        results: One for each call.
-        meta: What its outcome says; None where there is none that can be used.
+        results: One result for each call.
+        meta: The outcome's description; None if there is no usable outcome.
     """
 
     node: int
@@ -30,16 +30,16 @@ class NodeEnd(NamedTuple):
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it ended because another node or the whole job did."""
+        """Whether it was stopped because another node or the whole job ended."""
         return self.meta is not None and self.meta["status"] in _STOPPED
 
     @property
     def ended_at(self) -> float:
-        """When it did, by its own clock. What cannot be read comes before all others."""
+        """When it ended, by its own clock; 0 for an unreadable outcome."""
         return 0.0 if self.meta is None else float(self.meta["ended_at"])
 
     def line(self, error: BaseException) -> str:
-        """Say in a line how it failed."""
+        """Describe its failure in one line."""
         if self.meta is not None:
             return results.of_node(self.meta).sentence
         told = str(error) if isinstance(error, errors.FarcallError) else ""
@@ -54,18 +54,18 @@ def join(
     *,
     main_decides: bool,
 ) -> list[Result]:
-    """Put together what came of a task's calls.
+    """Combine the results of a task's calls on all nodes.
 
-    A call's value is the list of the nodes' values, in the order of the nodes. The failure of the
-    node that failed first decides; what others have to say is in the error's notes. Output and
+    A call's result is the list of the nodes' results, in the order of the nodes. If nodes failed,
+    the error of the first failure is raised, and its notes describe the other failures. Output and
     times are the main node's.
 
     Args:
         main: The main node.
-        others: The others, without those that left no outcome where the main one failed.
-        nodes: How many there are.
-        incomplete: The error of a call that has not ended on all nodes, and failed on none.
-        main_decides: Whether the main one's errors are the whole job's, whatever others say.
+        others: The other nodes; without those that left no outcome if the main node failed.
+        nodes: Number of nodes.
+        incomplete: The error of a call that has neither ended on all nodes nor failed on one.
+        main_decides: Whether the main node's errors take precedence over those of other nodes.
     """
     joined = []
     for number, own in enumerate(main.results):

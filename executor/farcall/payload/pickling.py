@@ -1,6 +1,7 @@
 """Pickling: functions and arguments to buffers.
 
-What of the user's project is pickled by name and what by value, `farcall.payload.sources` says.
+`farcall.payload.sources` decides which parts of the user's project are pickled by name or by
+value.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from farcall_runtime import envelope, failures, pickles
 from farcall_runtime.contract import SHARED_LEAST_BYTES
 from farcall_runtime.envelope import Buffer
 
-# --- Culprit: the part of some arguments that cannot be pickled, and what to pass in its place
+# --- Culprit: the part of some arguments that cannot be pickled, and what to pass instead
 
 
 _DEEPEST = 6
@@ -62,13 +63,13 @@ _OTHERWISE = "pass what it is made from, and make it inside the function"
 
 
 def explain(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> str:
-    """Say which part of which argument cannot be pickled, why, and what to pass.
+    """Explain which part of which argument cannot be pickled, why, and what to pass.
 
     Args:
         calls: Arguments of calls, some of which cannot be pickled.
 
     Returns:
-        Text; empty where each can be pickled alone.
+        The explanation; empty if each argument can be pickled separately.
     """
     for args, kwargs in calls:
         named = [(f"argument {n}", arg) for n, arg in enumerate(args, start=1)]
@@ -83,7 +84,7 @@ def explain(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> str:
 def _explain(name: str, value: Any, trouble: BaseException) -> str:
     why = failures.in_words(trouble)
     if isinstance(trouble, FarcallError):
-        return f"{name}: {trouble}"  # it is farcall's own, which says what to do
+        return f"{name}: {trouble}"  # farcall's own error contains a remedy
     return f"{name} ({type(value).__name__}) cannot be pickled ({why}): {_advice(value)}"
 
 
@@ -99,7 +100,7 @@ def _advice(value: Any) -> str:
 
 
 def _innermost(name: str, value: Any, trouble: BaseException) -> tuple[str, Any, BaseException]:
-    """Return the smallest part that cannot be pickled: of a container's, or of an object's."""
+    """Return the smallest part of a container or object that cannot be pickled."""
     for _ in range(_DEEPEST):
         if _advice(value) != _OTHERWISE or _is_own(value):
             break
@@ -146,7 +147,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
 
 ToText = Callable[[Sequence[Call]], str]
-"""Says in short what a task's calls are; see `farcall.payload.call_texts`."""
+"""Summarizes a task's calls; see `farcall.payload.call_texts`."""
 
 
 _TOGETHER = 64
@@ -154,7 +155,7 @@ _TOGETHER_BYTES = 1024 * 1024
 
 
 class Origin(NamedTuple):
-    """Who pickled a function; the container has to match.
+    """The interpreter that pickled a function; the container's must match.
 
     Attributes:
         python: Version of its Python, such as ``"3.11.7"``.
@@ -176,14 +177,14 @@ HERE = Origin(platform.python_version(), cloudpickle.__version__)
 
 @dataclass(frozen=True)
 class Packed:
-    """A function, or the arguments of one task, ready to travel.
+    """A pickled function, or the pickled arguments of one task.
 
     Attributes:
         pieces: The bytes, in pieces.
         size: Number of bytes.
-        origin: Who pickled the functions in it.
-        text: Of arguments, what lists show of them; may be empty.
-        shared: The large values that they refer to, each once.
+        origin: The interpreter that pickled the functions in it.
+        text: Summary of arguments for lists; may be empty.
+        shared: The distinct large values that they refer to.
     """
 
     pieces: Iterable[Buffer]
@@ -202,10 +203,10 @@ class Packed:
 
 
 def check_callable(function: object) -> None:
-    """Refuse what cannot be a task.
+    """Reject objects that cannot be tasks.
 
     Raises:
-        TaskNotPicklableError: It is no callable, or a generator function.
+        TaskNotPicklableError: The object is not callable, or is a generator function.
     """
     name = getattr(function, "__qualname__", repr(function))
     if not callable(function):
@@ -227,16 +228,17 @@ def pack_function(
     *,
     using: Pickling | None = None,
 ) -> Packed:
-    """Pickle a function with what it refers to.
+    """Pickle a function with the objects that it refers to.
 
     Args:
         function: The function.
-        fixed: Keywords that are the same in all calls: they travel with the function.
-        digests: Remembers which large values were hashed.
+        fixed: Keywords that are the same in all calls; they are pickled with the function.
+        digests: Cache of the digests of large values.
         using: How the project is pickled; None for all of it by value.
 
     Raises:
-        TaskNotPicklableError: Something that it refers to cannot be pickled, or a keyword.
+        TaskNotPicklableError: A keyword, or an object that the function refers to, cannot be
+            pickled.
     """
     called = functools.partial(function, **fixed) if fixed else function
     using = using or Pickling(None)
@@ -277,21 +279,21 @@ def pack_calls(
     *,
     using: Pickling | None = None,
 ) -> Iterator[Packed]:
-    """Pickle the arguments of tasks: one call each, or several where they are chunked.
+    """Pickle the arguments of tasks: one call each, or several for chunks.
 
-    They are pickled a few at a time, as they are asked for: neither do all pickles of a large
-    sweep lie in memory, nor do other threads wait for all of them, nor for the hashing of any.
+    A few are pickled at a time, on demand: the pickles of a large sweep are never all in memory,
+    and other threads wait neither for all of them nor for their hashing.
 
     Args:
         groups: The calls of each task.
-        cache_dir: Folder for a pickle that is too large for the memory; None for none.
-        to_text: Says in short what they are; None where nobody is to know.
-        digests: Remembers which large values were hashed.
+        cache_dir: Folder for pickles that are too large for the memory; None for none.
+        to_text: Summarizes the calls; None for no summaries.
+        digests: Cache of the digests of large values.
         using: How the project is pickled; None for all of it by value.
 
     Raises:
-        NoRoomError: There is no room in that folder.
-        TaskNotPicklableError: An argument cannot be pickled; the message says which.
+        NoRoomError: The folder has no space.
+        TaskNotPicklableError: An argument cannot be pickled; the message names it.
     """
     groups = iter(groups)
     digests = digests or Digests()
@@ -302,7 +304,7 @@ def pack_calls(
             yield from packed
             continue
         packed.reverse()
-        for number in range(len(packed)):  # what has been taken is not kept here
+        for number in range(len(packed)):  # yielded items are released
             if number in large:
                 yield _share(packed.pop(), large.pop(number), digests)
             else:
@@ -316,7 +318,7 @@ def _pack_some(
     to_text: ToText | None,
     using: Pickling,
 ) -> tuple[list[Packed], dict[int, list[pickles.Pieces]]] | None:
-    """Pickle some; return them, and the pickles of those in which there is something large."""
+    """Pickle a few tasks; return them, and the pickles that contain large values."""
     packed: list[Packed] = []
     large: dict[int, list[pickles.Pieces]] = {}
     size = 0
@@ -344,8 +346,8 @@ def pack_call(
     """Pickle the arguments of one task; see `pack_calls`.
 
     Raises:
-        NoRoomError: There is no room in ``cache_dir``.
-        TaskNotPicklableError: An argument cannot be pickled; the message says which.
+        NoRoomError: ``cache_dir`` has no space.
+        TaskNotPicklableError: An argument cannot be pickled; the message names it.
     """
     parts = _pickle_call(calls, cache_dir, using or Pickling(None))
     packed = _frame(parts, to_text(calls) if to_text is not None else "")
@@ -369,14 +371,14 @@ def _pickle_call(
 
 
 def pack_value(value: object, using: Pickling | None = None) -> Value:
-    """Pickle a value that is to be stored by itself.
+    """Pickle a value that is stored by itself.
 
     Args:
         value: The value.
         using: How the project is pickled; None for all of it by value.
 
     Raises:
-        TaskNotPicklableError: It cannot be pickled; the message says what of it.
+        TaskNotPicklableError: The value cannot be pickled; the message says why.
     """
     try:
         with (using or Pickling(None)).in_force():
@@ -391,7 +393,7 @@ def pack_value(value: object, using: Pickling | None = None) -> Value:
 
 
 def pack_plain(value: object, origin: Origin = HERE) -> Packed:
-    """Pack plain data of farcall's own, with what others pickled inside it as bytes."""
+    """Pack farcall's own plain data, which may contain other pickles as bytes."""
     parts = pickles.dump(value)
     return _share(_frame(parts, origin=origin), parts, Digests())
 
@@ -402,7 +404,7 @@ def _frame(parts: list[pickles.Pieces], text: str = "", origin: Origin = HERE) -
 
 
 def _share(packed: Packed, parts: list[pickles.Pieces], digests: Digests) -> Packed:
-    """Hash what of a pickle and its buffers is large, and refer to it."""
+    """Hash the large parts of a pickle and its buffers; replace them with references."""
     if packed.size < SHARED_LEAST_BYTES and len(parts) == 1:
         return packed
     left, shared = take(parts, digests)

@@ -1,4 +1,4 @@
-"""Result reader: outcomes to values and errors. No I/O."""
+"""Result reader: turns outcomes into results and errors. No I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from farcall_runtime.contract import (
 )
 from farcall_runtime.envelope import Buffer
 
-# --- Hint on what a function raised in its job, where the cause is that it ran in a job ---------
+# --- Hints for errors that a function raised because it ran in a job ---------------------------
 
 
 _IS_PLAIN = (
@@ -76,11 +76,11 @@ _HINTS = (
     ),
     ("ModuleNotFoundError", r"No module named '(\w+)(?:\.[^']*)?'.*", _IS_LACKING),
 )
-"""By class and text of the error; what is in its groups stands in the hint."""
+"""Class and text of the error, and the hint, which uses the groups of the text."""
 
 
 def hint(kind: str, message: str) -> str:
-    """Return what to do about an error; empty where there is nothing to say."""
+    """Return the remedy for an error; empty if there is none."""
     for kinds, text, found in _HINTS:
         meant = re.fullmatch(text, message)
         if meant is not None and re.fullmatch(kinds, kind.rpartition(".")[2]):
@@ -93,23 +93,23 @@ def hint(kind: str, message: str) -> str:
 R = TypeVar("R")
 
 _ENDS = (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError)
-"""What ends or cancels whoever it reaches. Raised by a task it says nothing to its caller."""
+"""Exceptions that end or cancel their receiver. If a task raises one, its caller must not."""
 
 _IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError", "AttributeError", "MissingError")
 
 
 class Result(NamedTuple):
-    """What came of one call.
+    """Result of one call.
 
     Attributes:
-        value: The function's value; None where there is an error.
-        error: What to raise; None where the function returned.
-        stdout: What was written while it ran. Of a task's calls the first has what came before
-            it, too, and the last what came after it.
-        stderr: The same of the other stream.
-        wall_s: Seconds it took; None where it did not come to its end.
-        cpu_s: Seconds of CPU of its process; likewise.
-        reason: Why there is an error, where the outcome says so.
+        value: The function's return value; None if there is an error.
+        error: The exception to raise; None if the function returned.
+        stdout: Output while it ran. A task's first call also has the output before it, and the
+            last call the output after it.
+        stderr: The same for the other stream.
+        wall_s: Its duration in seconds; None if it was cut off.
+        cpu_s: CPU seconds of its process; None if it was cut off.
+        reason: Why there is an error, if the outcome contains a reason.
     """
 
     value: Any = None
@@ -121,24 +121,24 @@ class Result(NamedTuple):
     reason: Reason | None = None
 
     def why(self) -> Reason | None:
-        """Return why there is an error, in a line; None where there is none."""
+        """Return the reason of the error in one line; None if there is no error."""
         if self.error is None or self.reason is not None:
             return self.reason
         return Reason.of_error(self.error)
 
     def unwrap(self) -> Any:
         """Return the value, or raise the error."""
-        __tracebackhide__ = True  # it came about in the job
+        __tracebackhide__ = True  # the error was raised in the job
         if self.error is not None:
             raise BaseException.with_traceback(self.error, None)
         return self.value
 
     def tell(self, index: int, job_id: str) -> CallResult[Any]:
-        """Return it as its owner sees it.
+        """Return the result as the public `CallResult`.
 
         Args:
-            index: Number of the call.
-            job_id: ID of the job it was part of.
+            index: Index of the call.
+            job_id: ID of the job that contained the call.
         """
         return CallResult(
             index,
@@ -154,19 +154,20 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class CallResult(Generic[R]):
-    """What came of one call of a `Task.map`, or of a `Job`.
+    """Result of one call of a `Task.map`, or of a `Job`.
 
     Attributes:
-        index: Number of the call, from 0; that of a `Job` within its task.
-        value: What the function returned; None where there is an error.
-        error: What awaiting the map would have raised; None where the function returned.
-        stdout: What was written to stdout while the call ran, as UTF-8; other bytes appear as
-            U+FFFD. What its threads and processes write after its end is the next call's of the
-            same task.
-        stderr: The same of stderr.
-        wall_s: Seconds the call took; None where it did not come to its end.
-        cpu_s: Seconds of CPU of its process, without those that it started; likewise.
-        job_id: ID of the job it was part of.
+        index: Index of the call, from 0; for a `Job`, its index in the task.
+        value: The function's return value; None if there is an error.
+        error: The exception that awaiting the map would have raised; None if the function
+            returned.
+        stdout: Output to stdout while the call ran, as UTF-8; other bytes appear as U+FFFD. Output
+            that its threads and processes write after its end belongs to the next call of the same
+            task.
+        stderr: The same for stderr.
+        wall_s: Duration of the call in seconds; None if it was cut off.
+        cpu_s: CPU seconds of its process, without child processes; None if it was cut off.
+        job_id: ID of the job that contained the call.
     """
 
     index: int
@@ -180,7 +181,7 @@ class CallResult(Generic[R]):
 
 
 def is_success(meta: dict[str, Any]) -> bool:
-    """Return whether an outcome holds a value for each call."""
+    """Return whether an outcome contains a value for each call."""
     return meta["status"] == OutcomeStatus.DONE and all(
         record["status"] == CallStatus.RETURNED for record in meta["results"]
     )
@@ -189,20 +190,20 @@ def is_success(meta: dict[str, Any]) -> bool:
 def read(
     meta: dict[str, Any], value: Buffer, job: About, why: Verdict | None = None
 ) -> list[Result]:
-    """Turn a verified outcome into results. It is to be called in a thread of its own.
+    """Turn a verified outcome into results. Call it in a thread of its own.
 
-    A value's own code may raise whatever it likes where it is read, and that is the error of its
-    call alone. In another thread than the main one no `KeyboardInterrupt` is somebody's Ctrl-C.
+    A value's own code may raise any exception while it is unpickled; that exception is the error
+    of its call only. Outside the main thread, no `KeyboardInterrupt` is a real Ctrl-C.
 
     Args:
         meta: The outcome's description.
         value: The packed pickles.
-        job: What errors say of the job.
-        why: How the job ended, where this is an attempt that was stopped before its end.
+        job: The errors' facts about the job.
+        why: How the job ended, if this attempt was stopped before its end.
 
     Returns:
-        One result for each call that ended, in their order, and one for the call that was cut
-        off. What keeps every call from being run is one result.
+        One result for each call that ended, in their order, and one for the call that was cut off.
+        If no call could run, there is one result.
     """
     status = meta["status"]
     if status == OutcomeStatus.REFUSED:
@@ -232,10 +233,10 @@ def complete(
     calls: int,
     why: Verdict | None = None,
 ) -> list[Result]:
-    """Add to what `read` found a result for each call that was not begun."""
+    """Add a result for each call that was not begun to the results of `read`."""
     if len(found) >= calls:
         return found
-    if meta["status"] in (OutcomeStatus.DONE, OutcomeStatus.REFUSED):  # none could be run
+    if meta["status"] in (OutcomeStatus.DONE, OutcomeStatus.REFUSED):  # none could run
         return found * calls
     why = why or of_process(meta)
     records = meta["results"]
@@ -249,7 +250,7 @@ def complete(
 
 
 def shared(found: list[Result], meta: dict[str, Any], job: About) -> list[Result]:
-    """Return the same results, each with its part of a job's whole output."""
+    """Return the same results, each with its part of the job's output."""
     if meta["status"] == OutcomeStatus.REFUSED:
         return [each._replace(stdout=job.stdout, stderr=job.stderr) for each in found]
     begun = zip(found, _shares(meta, job), strict=False)
@@ -258,9 +259,9 @@ def shared(found: list[Result], meta: dict[str, Any], job: About) -> list[Result
 
 
 def _shares(meta: dict[str, Any], job: About) -> Iterator[About]:
-    """Yield for each call that was begun what errors say of it: its own part of the output."""
+    """Yield the errors' facts for each begun call, with its part of the output."""
     begin = [0, 0]
-    if not (job.stdout or job.stderr or any(job.left_out)):  # as of most; so it takes less time
+    if not (job.stdout or job.stderr or any(job.left_out)):  # a shortcut for most jobs
         yield from itertools.repeat(job)
     for record in meta["results"]:
         if "ended" not in record:  # no other call followed
@@ -276,12 +277,12 @@ def _shares(meta: dict[str, Any], job: About) -> Iterator[About]:
 
 
 def was_told_to_stop(record: dict[str, Any]) -> bool:
-    """Return whether what a call or a node raised came of its being told that the job ends."""
+    """Return whether a call or a node failed because the job was ending."""
     return any(link["type"] == TERMINATED_TYPE for link in record.get("chain", ()))
 
 
 def of_process(meta: dict[str, Any]) -> Verdict:
-    """Say why a task did not come to its end, as its outcome says; see `endings.of_process`."""
+    """Return why a task did not finish, from its outcome; see `endings.of_process`."""
     status = meta["status"]
     if status == OutcomeStatus.PEER_FAILED:
         return of_node(meta["peer"])
@@ -291,7 +292,7 @@ def of_process(meta: dict[str, Any]) -> Verdict:
 
 
 def of_node(meta: dict[str, Any]) -> Verdict:
-    """Say how one of several nodes failed, as its outcome says; it unpickles nothing."""
+    """Return how a node failed, from its outcome, without unpickling."""
     status = meta["status"]
     if status == OutcomeStatus.REFUSED:
         found = exit_codes.refused(meta, About("", ""))
@@ -303,7 +304,7 @@ def of_node(meta: dict[str, Any]) -> Verdict:
 
 
 def reason(meta: dict[str, Any]) -> Reason | None:
-    """Say in a line why a task failed, as its outcome says; None where it has not."""
+    """Return why a task failed in one line, from its outcome; None if it succeeded."""
     if meta["status"] == OutcomeStatus.REFUSED:
         return Reason.of_verdict(exit_codes.refused(meta, About("", "")))
     if meta["status"] != OutcomeStatus.DONE:
@@ -314,7 +315,7 @@ def reason(meta: dict[str, Any]) -> Reason | None:
 
 
 def _reason_of(record: dict[str, Any]) -> Reason:
-    """Say in a line why a call has no value; of a group of electrons why the first that failed."""
+    """Return in one line why a call, or a task group's first failed node, failed."""
     nodes = record.get("nodes", ())
     record = next((node for node in nodes if node["status"] == record["status"]), record)
     if record["status"] == CallStatus.RAISED:
@@ -361,7 +362,7 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
 
 
 def explain(record: dict[str, Any], job: About) -> errors.FarcallError:
-    """Return the error of a call that has no value although the function did not raise."""
+    """Return the error of a call that failed although the function did not raise."""
     why = verdict(record)
     if why.kind is not errors.TaskError:
         return why.error(job)
@@ -370,7 +371,7 @@ def explain(record: dict[str, Any], job: About) -> errors.FarcallError:
 
 
 def verdict(record: dict[str, Any]) -> Verdict:
-    """Say why a call has no value although the function did not raise; it unpickles nothing."""
+    """Return why a call failed although the function did not raise; unpickle nothing."""
     first = record["chain"][0]
     why = f"{first['type']}: {first['message']}"
     if record["status"] == CallStatus.UNPICKLABLE:
@@ -403,15 +404,15 @@ def verdict(record: dict[str, Any]) -> Verdict:
 
 _CAUSE: Any = BaseException.__cause__
 _CONTEXT: Any = BaseException.__context__
-"""The base class's own attributes: another class may do anything where its own are used."""
+"""The base class's own descriptors, because a subclass may override these attributes."""
 
 
 _LONG = {"Batch": "AWS Batch"}
-"""What a platform is called by whoever may not know that there is one."""
+"""Long names of platforms, for readers who may not know that there is one."""
 
 
 def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> BaseException:
-    """Rebuild the exception the function raised, with its chain and its remote traceback."""
+    """Rebuild the function's exception, with its chain and its remote traceback."""
     chain = record["chain"]
     members = [_member(link, parts) for link in chain]
     for link, behind, member in zip(chain[1:], members, members[1:], strict=False):
@@ -440,7 +441,7 @@ def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Base
 
 
 class _Unknown(errors.TaskError):
-    """Stands for a member of the chain that cannot be an object here."""
+    """Placeholder for an exception of the chain that cannot be rebuilt here."""
 
 
 def _member(link: dict[str, Any], parts: Sequence[Buffer]) -> BaseException:
@@ -456,10 +457,10 @@ def _member(link: dict[str, Any], parts: Sequence[Buffer]) -> BaseException:
 
 
 def add_note(error: BaseException, text: str) -> None:
-    """Add a note to an error that is to be raised; Python 3.10 shows it as the last cause.
+    """Add a note to an exception; Python 3.10 shows it as the last cause.
 
     Raises:
-        Exception: The error's class has code of its own, which does.
+        Exception: Raised by the exception class's own code.
     """
     last, seen = error, {id(error)}
     while (behind := _CAUSE.__get__(last) or _CONTEXT.__get__(last)) is not None:

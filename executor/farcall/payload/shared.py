@@ -1,8 +1,8 @@
-"""Shared values: what is large in a pickle, named by its digest and stored once. No I/O.
+"""Shared values: large parts of pickles, named by digest and stored once. No I/O.
 
-Pieces of a pickle and of its buffers from `SHARED_LEAST_BYTES` on don't travel in the bundle. In
-their place stands their SHA-256, and each is an object of its own, which all tasks and all runs
-below one prefix share.
+Pieces of a pickle and of its buffers from `SHARED_LEAST_BYTES` on are not part of the bundle. The
+pickle refers to them by their SHA-256, and each is an object of its own, which all tasks and all
+runs below one prefix share.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from farcall_runtime import pickles
 from farcall_runtime.contract import SHARED_LEAST_BYTES
 from farcall_runtime.envelope import Buffer, Reference
 
-_STEP_BYTES = 64 * 1024 * 1024  # is hashed in one go; a Ctrl-C waits for it
-_OURS = 3  # references to a value that is remembered and that nobody else holds
+_STEP_BYTES = 64 * 1024 * 1024  # hashed in one call; Ctrl-C waits for its end
+_OURS = 3  # reference count of a remembered value without other owners
 _MOST_VALUES = 256
 
 
@@ -34,9 +34,9 @@ class Piece:
 
     Attributes:
         sha256: Its digest.
-        size: Its number of bytes.
-        data: The bytes: a view of the user's own memory, which the user may change. None where
-            they are in the bucket already, and are held there.
+        size: Its size in bytes.
+        data: The bytes: a view of the user's own memory, which the user may change. None if they
+            are in the bucket and retained there.
     """
 
     sha256: bytes
@@ -45,32 +45,34 @@ class Piece:
 
     @property
     def hexdigest(self) -> str:
-        """The digest as it stands in keys."""
+        """The digest as used in keys."""
         return self.sha256.hex()
 
 
 Share: TypeAlias = "Callable[[Piece], Future[str]]"
-"""Begins to see to it that a value is in the bucket; the result is its generation there. It is
-called in a thread, and may wait there where too much is on its way."""
+"""Starts to store a value in the bucket; the result is its generation there.
+
+It is called in a thread, where it may block if too many uploads are in progress.
+"""
 
 
 def stay_here(_piece: Piece) -> Future[str]:
-    """Store nothing, and give the name that stands for any generation: for who sends nothing."""
+    """Return a placeholder generation, for callers that store nothing."""
     done: Future[str] = Future()
     done.set_result("0" * 32)
     return done
 
 
 class Digests:
-    """Remembers what was hashed, so that one array in a thousand calls is hashed once.
+    """Cache of digests, so that an array in a thousand calls is hashed once.
 
-    It trusts that nobody changes a value meanwhile, so it serves for one map, or for what was
-    submitted at one moment. Of a value it keeps a weak reference where there are any of its type;
-    ``bytes`` it holds until nobody else does and the next large value comes.
+    It assumes that values do not change meanwhile, so it serves one map, or the calls submitted at
+    one moment. It keeps weak references to values whose type supports them. It retains ``bytes``
+    until they have no other owner and the next large value arrives.
 
     Args:
-        most: So many values are shared at most; what comes after these travels in the bundle. A
-            map over as many large values as calls gains nothing by an object for each.
+        most: Maximum number of shared values; further values are stored in the bundle. A map over
+            as many large values as calls gains nothing from an object for each.
     """
 
     def __init__(self, most: int = _MOST_VALUES) -> None:
@@ -79,22 +81,22 @@ class Digests:
         self._shared: set[bytes] = set()
 
     def admit(self, digest: bytes) -> bool:
-        """Return whether a value is shared."""
+        """Return whether a value should be shared."""
         if digest not in self._shared and len(self._shared) < self._most:
             self._shared.add(digest)
         return digest in self._shared
 
     def of(self, data: Buffer) -> bytes:
-        """Return the SHA-256 of a buffer that lies in one piece."""
+        """Return the SHA-256 of a contiguous buffer."""
         owner: Any = data.obj if isinstance(data, memoryview) else data
         if isinstance(owner, Archive):
             return owner.sha256
         place = _place_of(owner)
         if place is not None:
-            while (base := getattr(owner, "base", None)) is not None:  # a view is made again
+            while (base := getattr(owner, "base", None)) is not None:  # a view is created again
                 owner = base
         elif not isinstance(owner, bytes | bytearray) or len(owner) != len(data):
-            return sha256(data)  # some part of something: nothing tells which
+            return sha256(data)  # a part of an unknown object
         key = id(owner), place or 0, len(data)
         known = self._known.get(key)
         if known is not None and _held(known[0]) is owner:
@@ -105,7 +107,7 @@ class Digests:
         return digest
 
     def tidy(self) -> None:
-        """Hold no longer what nobody else holds."""
+        """Release values that have no other owner."""
         for key in list(self._known):
             held = self._known[key][0]
             if _held(held) is None or (
@@ -115,7 +117,7 @@ class Digests:
 
 
 def _place_of(owner: object) -> int | None:
-    """Return the address of an array's first element; None of what is no array."""
+    """Return the address of an array's first element; None for other objects."""
     described = getattr(owner, "__array_interface__", None)
     address = described.get("data") if isinstance(described, dict) else None
     return address[0] if isinstance(address, tuple) and isinstance(address[0], int) else None
@@ -133,7 +135,7 @@ def _held(held: Any) -> Any:
 
 
 def sha256(data: Buffer) -> bytes:
-    """Return the SHA-256 of a large buffer; other threads run meanwhile."""
+    """Return the SHA-256 of a large buffer without blocking other threads."""
     digest = hashlib.sha256()
     for start in range(0, len(data), _STEP_BYTES):
         digest.update(memoryview(data)[start : start + _STEP_BYTES])
@@ -143,14 +145,14 @@ def sha256(data: Buffer) -> bytes:
 def take(
     parts: Iterable[pickles.Pieces], digests: Digests
 ) -> tuple[list[list[Buffer | Reference]], tuple[Piece, ...]]:
-    """Put references instead of what is to be shared.
+    """Replace the pieces that are to be shared with references.
 
     Args:
-        parts: A pickle and its buffers, as `pickles.dump` returns them.
-        digests: Remembers what was hashed.
+        parts: A pickle and its buffers, as returned by `pickles.dump`.
+        digests: Cache of digests.
 
     Returns:
-        The parts, for `envelope.pack_shared`; and what they refer to, each once.
+        The parts, for `envelope.pack_shared`; and the distinct pieces that they refer to.
     """
     found: dict[bytes, Piece] = {}
     taken: list[list[Buffer | Reference]] = []
@@ -160,7 +162,7 @@ def take(
             if len(piece) >= _least_bytes(piece) and not _is_spilled(piece, number):
                 digest = digests.of(piece)
                 if digest in found or digests.admit(digest):
-                    # What `put` has stored already goes before what lies here.
+                    # Pieces that `put` has stored already take precedence over bytes in memory.
                     found.setdefault(digest, Piece(digest, len(piece), piece))
                     left.append(Reference(digest, len(piece)))
                 else:
@@ -181,7 +183,7 @@ def _least_bytes(piece: Buffer) -> int:
 
 
 def _is_spilled(piece: Buffer, number: int) -> bool:
-    """Return whether a piece is a whole pickle in a file, which no other is equal to."""
+    """Return whether a piece is a whole pickle in a file, which is never repeated."""
     return not number and isinstance(piece, memoryview) and isinstance(piece.obj, mmap.mmap)
 
 
@@ -190,20 +192,20 @@ def _is_elsewhere(piece: memoryview) -> bool:
 
 
 class Value:
-    """A value that is stored by itself, and stands in arguments as what it is there.
+    """A value that is stored by itself, and appears in arguments as the value itself.
 
-    In the bucket it is the same objects as the value that is passed as it is; what of it is small
-    travels where it is passed.
+    In the bucket, its objects are those of the same value passed directly; its small parts are
+    stored with the arguments.
 
     Attributes:
-        pieces: What is to be stored, or is.
+        pieces: The pieces that are stored, or must be.
     """
 
     def __init__(
         self, parts: Sequence[Sequence[Buffer | Reference]], pieces: Sequence[Piece]
     ) -> None:
         self.pieces = tuple(pieces)
-        # Copies of what is small: it is as it was, whatever becomes of the value.
+        # Copies of the small parts, so that later changes of the value have no effect.
         self._parts = [
             [each if isinstance(each, Reference) else bytearray(each) for each in part]
             for part in parts
@@ -217,23 +219,23 @@ class Value:
             Exception: Whatever the value's own pickling code raises.
         """
         pickled, *buffers = pickles.dump(value, least_bytes=SHARED_LEAST_BYTES)
-        # However many its parts are: what is passed many times is to be few bytes.
+        # Joined, because a value that is passed many times must be a few bytes each time.
         parts = [list(_joined(pickled)), *buffers]
         return cls(*take(parts, digests or Digests()))
 
     @property
     def size(self) -> int:
-        """Number of bytes of the pickle and its buffers."""
+        """Size of the pickle and its buffers in bytes."""
         return sum(_size(each) for part in self._parts for each in part)
 
     def forget(self) -> None:
-        """Hold the bytes no longer: they are in the bucket."""
+        """Release the bytes, because they are in the bucket."""
         self.pieces = tuple(Piece(each.sha256, each.size, None) for each in self.pieces)
 
     def reduce(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Return what ``__reduce_ex__`` of something returns that arrives as the value.
+        """Return the ``__reduce_ex__`` result of an object that arrives as the value.
 
-        It can be pickled in arguments and functions of tasks, and nowhere else.
+        It can be pickled only in arguments and functions of tasks.
         """
         pickled, *buffers = self._parts
         sizes = [_size(each) for each in (*pickled, *(part[0] for part in buffers))]
@@ -242,7 +244,7 @@ class Value:
 
 
 def _joined(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
-    """Join what is small and lies side by side, in pieces that are large enough to be shared."""
+    """Join adjacent small pieces; keep pieces that are large enough to be shared."""
     for is_large, some in itertools.groupby(pieces, lambda p: len(p) >= SHARED_LEAST_BYTES):
         if is_large:
             yield from some

@@ -1,4 +1,4 @@
-"""Tracebacks of jobs, with the lines of source that only this machine has."""
+"""Tracebacks of jobs, with source lines that only this machine has."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import linecache
 import re
 from itertools import zip_longest
 
-# Before the indentation Python draws the lines of an exception group.
+# Python draws the lines of an exception group before the indentation.
 _FRAME = re.compile(r'(?P<margin>[ |]*)File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
 
 
 def with_source(text: str) -> str:
-    """Add lines of source to a traceback where the image has not got the file.
+    """Add source lines to a traceback if the image lacks the file.
 
-    A function that travels by value leaves its file behind, so Python finds no source there. As
-    in any traceback, the lines are those the file has now.
+    A function that is pickled by value leaves its file behind, so Python finds no source in the
+    job. As in any traceback, the lines are the file's current ones.
     """
     lines = text.splitlines()
     shown = []
