@@ -1,4 +1,4 @@
-"""Access protocol: what is open for one account, as far as a session asks for it."""
+"""Access protocol: the clients that a session needs for one account."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from farcall.model.timing import Timing
 
 
 class Access(Protocol):
-    """Buckets, and where they are; AWS's own is `farcall.aws.clients.Aws`.
+    """Buckets and their locations; `farcall.aws.clients.Aws` implements it for AWS.
 
     Attributes:
-        region: The region in force.
+        region: The region in use.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
-        timing: Waits and limits of what is opened by it.
-        overruled: Warns of a ``credentials`` file that other keys come before; else empty.
+        timing: Time limits and retries of the clients.
+        overruled: Warning that other keys take precedence over the ``credentials`` file; else
+            empty.
     """
 
     region: str
@@ -28,22 +29,22 @@ class Access(Protocol):
 
     @property
     def region_and_origin(self) -> str:
-        """The region and where it comes from; see `Aws.region_and_origin`."""
+        """The region and where it was configured; see `Aws.region_and_origin`."""
 
     def store(self, bucket: str, *, sending: bool = False) -> S3Store:
         """Open the store of a bucket; see `Aws.store`."""
 
     def operations(self, bucket: str) -> Operations:
-        """Return what asks of a bucket what obstore does not."""
+        """Return the requests to a bucket that do not use obstore."""
 
     def place(self, bucket: str) -> Place:
         """Return where requests for a bucket go; see `farcall.aws.buckets`."""
 
     async def locate(self, bucket: str) -> bool:
-        """Ask which region a bucket is in; say whether that is not the one in force."""
+        """Request a bucket's region; return whether it differs from the one in use."""
 
     async def account(self) -> str:
         """Return the account's ID, twelve digits."""
 
     async def close(self) -> None:
-        """Let go of what is open."""
+        """Close the clients."""

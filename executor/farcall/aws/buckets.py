@@ -1,8 +1,8 @@
-"""Bucket URLs: where requests for a bucket go, and for which region they are signed.
+"""Bucket URLs: a bucket's endpoint, and the region for which requests are signed.
 
-They are what botocore's own rules give, so that client and container ask the host that AWS's own
-tools ask: in every partition, by FIPS and dual-stack endpoints where the AWS configuration wants
-them, for buckets with dots in their names, and by access points.
+They follow botocore's own rules, so that client and container use the same hosts as AWS's own
+tools: in every partition, with FIPS and dual-stack endpoints if the AWS configuration requests
+them, for buckets with dots in their names, and for access points.
 
 Sources:
     https://docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html
@@ -29,7 +29,8 @@ from farcall_runtime.contract import bucket_url
 
 _PLAIN_BUCKET = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
 _PLAIN_REGION = re.compile(r"(af|ap|ca|eu|il|me|mx|sa|us)-[a-z]+-\d+")
-"""Of the partition aws, in the words of botocore's partitions.json; us-gov-west-1 has one more."""
+"""Regions of the partition aws, as in botocore's partitions.json; us-gov-west-1 has one more part.
+"""
 
 _AUTHENTICATION, _SERVICE = "sigv4", "s3"
 
@@ -38,8 +39,8 @@ class Place(NamedTuple):
     """Where requests for a bucket go.
 
     Attributes:
-        url: The bucket's URL, without a slash at its end: a key comes after one.
-        region: That for which requests are signed.
+        url: The bucket's URL without a trailing slash; a slash and the key follow.
+        region: The region for which requests are signed.
     """
 
     url: str
@@ -47,15 +48,15 @@ class Place(NamedTuple):
 
 
 class Addressing(NamedTuple):
-    """What the AWS configuration and the options say of S3's endpoints.
+    """Settings of S3's endpoints from the AWS configuration and the options.
 
     Attributes:
-        endpoint: URL in place of AWS's own; empty for none. FIPS and dual-stack are then
-            nobody's business, as in botocore.
-        use_fips: Whether endpoints are those validated by FIPS 140.
-        use_dual_stack: Whether they have IPv6 addresses, too.
-        style: ``path``, ``virtual``, or empty for what fits.
-        use_arn_region: Whether an access point may be in another region than the one in force.
+        endpoint: URL instead of AWS's own; empty for none. As in botocore, FIPS and dual-stack
+            have no effect with it.
+        use_fips: Whether to use endpoints validated by FIPS 140.
+        use_dual_stack: Whether to use endpoints with IPv6 addresses.
+        style: ``path``, ``virtual``, or empty for automatic.
+        use_arn_region: Whether an access point may be in another region than the configured one.
     """
 
     endpoint: str = ""
@@ -66,11 +67,11 @@ class Addressing(NamedTuple):
 
 
 def addressing(core: Any, endpoint_url: str) -> Addressing:
-    """Read it.
+    """Read the endpoint settings.
 
     Args:
         core: The botocore session.
-        endpoint_url: The option; it comes before the AWS configuration.
+        endpoint_url: The option, which takes precedence over the AWS configuration.
     """
     endpoint = (
         endpoint_url
@@ -101,14 +102,14 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> Place:  #
 
     Args:
         bucket: Its name, an access point's alias, or an access point's ARN.
-        region: The region that it is in, as far as is known.
-        how: What the AWS configuration says.
+        region: Its region, as far as known.
+        how: Settings of the AWS configuration.
 
     Raises:
-        SettingsError: There is no such endpoint, or its requests are signed in another way than
-            those of buckets.
+        SettingsError: There is no such endpoint, or its requests need another signature than those
+            of buckets.
     """
-    # botocore reads its rules in 60 ms, and here they say this.
+    # A shortcut with the same result: reading botocore's rules takes 60 ms.
     if how == Addressing() and _PLAIN_BUCKET.fullmatch(bucket) and _PLAIN_REGION.fullmatch(region):
         return Place(bucket_url(bucket, region), region)
     is_arn = bucket.startswith("arn:")
@@ -117,7 +118,7 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> Place:  #
         "Region": region,
         "UseFIPS": how.use_fips and not how.endpoint,
         "UseDualStack": how.use_dual_stack and not how.endpoint,
-        # botocore's default for other stores: not all of them have a host for each bucket.
+        # botocore's default for other stores, because not all of them have a host for each bucket.
         "ForcePathStyle": not is_arn
         and how.style != "virtual"
         and (bool(how.endpoint) or how.style == "path"),
@@ -140,7 +141,7 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> Place:  #
 
 
 def copy_source(bucket: str) -> str:
-    """Return what comes before a slash and the key where a copy says of what it is one.
+    """Return the bucket as written in the source of a copy request.
 
     Source:
         https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html

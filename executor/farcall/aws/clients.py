@@ -1,7 +1,7 @@
-"""AWS clients: the only place that opens any. One aioboto3 session, and for a bucket its store.
+"""AWS clients: one aioboto3 session, and an obstore store for each bucket.
 
-All take their credentials from the same session, so they always agree; and every refusal comes
-out of here as one of farcall's own errors.
+Only this module opens clients. All use the same session's credentials, so they always agree, and
+all refusals leave this module as farcall's own errors.
 """
 
 from __future__ import annotations
@@ -55,24 +55,25 @@ _LAST_CONNECTIONS_S = 1.0
 _TURN_S = 0.001
 _SETTLE_S = 0.05
 _MODELS = str(Path(__file__).with_name("models"))
-"""What botocore merges into its models: operations of AWS's that its pinned version does not know.
+"""Folder of additions to botocore's models: operations that its pinned version does not know.
 
-From AWS's API reference, https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html
+From AWS's API reference,
+https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html
 """
 
 _ENVIRONMENT = "env"
 _READ_ONCE = (_ENVIRONMENT, "shared-credentials-file", "config-file")
-"""botocore's words for keys that cost nothing to be read again."""
+"""botocore's names for sources of keys that are cheap to read again."""
 
 _CREDENTIALS_KEPT = timedelta(minutes=10)
-"""How long obstore keeps temporary credentials before it asks the session again."""
+"""How long obstore keeps temporary credentials before it requests them from the session again."""
 
 
 class _TlsContext(ssl.SSLContext):
-    """A TLS context that reads a file of certificates once.
+    """A TLS context that reads a certificate file once.
 
-    Reading them takes some 80 ms. botocore reads them for each client, on the event loop; here
-    they are read in a thread, for all clients.
+    Reading it takes some 80 ms. botocore reads it for each client, on the event loop; here it is
+    read in a thread, for all clients.
     """
 
     def load_verify_locations(
@@ -89,7 +90,7 @@ class _TlsContext(ssl.SSLContext):
 
 @functools.cache
 def _tls_context(certificates: str) -> _TlsContext:
-    """Return the context that trusts the certificates of a file, and no others."""
+    """Return a context that trusts only the certificates in a file."""
     context = _TlsContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(certificates)
     return context
@@ -98,11 +99,12 @@ def _tls_context(certificates: str) -> _TlsContext:
 class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no types
     """aiobotocore's HTTP session, with the TLS context that all clients share.
 
-    What answers behind a proxy is verified, too: aiobotocore's own takes anything there.
+    Servers behind a proxy are verified too: aiobotocore's own session accepts any certificate
+    there.
 
-    Once it is closed it stays so: aiobotocore's own opens again when it is asked for more. And
-    once it is closed nothing of it is open: aiohttp waits for the connections that it holds, and
-    not for those of requests that were given up, which end in a later turn of the event loop.
+    After closing it stays closed: aiobotocore's own session reopens at the next request. Closing
+    waits until all connections are closed: aiohttp waits for the connections in its pool, but not
+    for those of abandoned requests, which end in a later iteration of the event loop.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -134,23 +136,23 @@ class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no typ
             waited_s = time.monotonic() - began
             if waited_s > 2 * _LAST_CONNECTIONS_S:
                 break
-            if waited_s > _LAST_CONNECTIONS_S:  # nobody reads what it still has to send
+            if waited_s > _LAST_CONNECTIONS_S:  # the rest of its data has no reader
                 for each in left:
                     with contextlib.suppress(OSError):
                         each.shutdown(socket.SHUT_RDWR)
             await asyncio.sleep(_TURN_S)
 
     async def send(self, request: Any) -> Any:
-        if self._is_closed:  # it would open connections that nobody closes
+        if self._is_closed:  # it would open connections that are never closed
             raise _closed()
         return await super().send(request)
 
 
 class _SendingSession(_HttpSession):
-    """One whose requests may send for minutes.
+    """A session whose requests may send for minutes.
 
-    What is given to the system is not on its way yet, so an answer may be long in coming after
-    the last of it: only the whole request has its time.
+    Data that was given to the system may still be unsent, so a response may come long after the
+    last of it: only the whole request has a time limit.
     """
 
     def __init__(self, timing: Timing, **options: Any) -> None:
@@ -161,24 +163,24 @@ class _SendingSession(_HttpSession):
 
 
 class _Config(AioConfig):  # type: ignore[misc]  # botocore has no types
-    """What all clients are made with, those too by which botocore fetches credentials."""
+    """Configuration of all clients, including botocore's own for credentials."""
 
     def __init__(self) -> None:
         super().__init__(http_session_cls=_HttpSession)
 
     def merge(self, other_config: Any) -> Any:
         merged = super().merge(other_config)
-        merged.http_session_cls = _HttpSession  # aiobotocore forgets it
+        merged.http_session_cls = _HttpSession  # aiobotocore loses it
         return merged
 
 
 @functools.cache
 def _settle_at_exit() -> int:
-    """Return the process that used obstore first, and give its threads a moment at its end.
+    """Delay the exit of the first process that uses obstore; return its ID.
 
-    A thread of theirs that touches Python while it ends aborts the process, and they still let go
-    of a request's objects some microseconds after its answer: without this, a few in a hundred
-    scripts that end right after their last request die with SIGABRT.
+    A thread of obstore that calls Python during the interpreter's exit aborts the process, and its
+    threads release a request's objects some microseconds after the response. Without the delay, a
+    few in a hundred scripts that exit right after their last request die with SIGABRT.
 
     Source:
         https://github.com/PyO3/pyo3-async-runtimes/issues/40
@@ -190,16 +192,17 @@ def _settle_at_exit() -> int:
 class Aws:
     """Access to one account and region, on one event loop.
 
-    Made by `Aws.open`; closed by `close`.
+    Created with `Aws.open`; closed with `close`.
 
     Attributes:
-        timing: How long it waits and tries, and so all that is opened with it.
-        region: The region in force.
-        region_origin: Where that comes from.
+        timing: Time limits and retries of all its clients.
+        region: The region in use.
+        region_origin: Where the region was configured.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
-        batch: The client of Batch; None where the jobs run elsewhere. It sends each request once;
-            `farcall.aws.paced_client` tries again.
-        overruled: Warns of a ``credentials`` file that other keys come before; else empty.
+        batch: The Batch client; None if jobs run elsewhere. It sends each request once;
+            `farcall.aws.paced_client` retries.
+        overruled: Warning that other keys take precedence over the ``credentials`` file; else
+            empty.
     """
 
     def __init__(self, session: Any, region: tuple[str, str], settings: Settings) -> None:
@@ -225,11 +228,11 @@ class Aws:
 
     @classmethod
     async def configured(cls, settings: Settings) -> Aws:
-        """Read the configuration in a thread, and open nothing: nobody is asked for anything.
+        """Read the configuration in a thread, without opening clients or sending requests.
 
         Raises:
             SettingsError: The profile or the credentials file does not exist.
-            ServiceError: The configuration cannot be used.
+            ServiceError: The configuration is invalid.
         """
         try:
             return cls(*await asyncio.to_thread(_prepare, settings), settings)
@@ -249,10 +252,10 @@ class Aws:
 
     @classmethod
     async def open(cls, settings: Settings) -> Aws:
-        """Open the clients. What takes long, reading AWS's service models, happens in a thread.
+        """Open the clients, reading AWS's service models in a thread.
 
-        On Kubernetes AWS is asked for nothing but the bucket, which a command job does without: a
-        lack of credentials is told of where they are needed first.
+        On Kubernetes, only the bucket needs AWS, and command jobs do not use it: missing
+        credentials are reported when they are first needed.
 
         Raises:
             SettingsError: The profile or the credentials file does not exist.
@@ -306,15 +309,15 @@ class Aws:
     async def close(self) -> None:
         """Close the clients."""
         self._is_closed = True
-        async with self._opening:  # what is being opened is to be closed, too
+        async with self._opening:  # waits for a client that is being opened, to close it too
             await self._stack.aclose()
 
     async def client(self, service: str) -> Any:
-        """Return the client of another service; it is opened once, when it is first asked for.
+        """Return the client of another service, opened on first use.
 
         Raises:
             FarcallError: The clients are closed.
-            ServiceError: The configuration cannot be used, or there are no credentials.
+            ServiceError: The configuration is invalid, or there are no credentials.
         """
         self._need_credentials()
         async with self._opening:
@@ -329,8 +332,8 @@ class Aws:
 
         Args:
             bucket: The bucket's name.
-            sending: Whether requests may send for minutes. Others are given up, and made again,
-                where no answer comes for half a minute.
+            sending: Whether requests may send for minutes. Otherwise a request without a response
+                for half a minute is abandoned and repeated.
 
         Raises:
             ServiceError: There are no credentials.
@@ -365,7 +368,7 @@ class Aws:
         )
 
     def operations(self, bucket: str) -> S3Operations:
-        """Return what asks of a bucket what obstore does not."""
+        """Return the requests to a bucket that do not use obstore."""
         return S3Operations(
             functools.partial(self.place, bucket),
             self._frozen,
@@ -398,23 +401,23 @@ class Aws:
         return await self._http[sending].send(request)
 
     def place(self, bucket: str) -> Place:
-        """Return a bucket's URL and its region, as far as that is known; else the one in force.
+        """Return a bucket's URL, and its region if known; else the region in use.
 
         Args:
             bucket: The bucket's name, an access point's alias, or an access point's ARN.
 
         Raises:
-            SettingsError: There is no way to it.
+            SettingsError: There is no such endpoint.
         """
         return buckets.place(bucket, self._regions.get(bucket, self.region), self._addressing)
 
     async def locate(self, bucket: str) -> bool:
-        """Ask S3 which region a bucket is in; from now on its stores are opened for that one.
+        """Request a bucket's region from S3, and use it for stores opened from now on.
 
-        To be asked where S3 refuses a request because of the region alone.
+        Call it only if S3 refuses a request because of the region.
 
         Returns:
-            Whether it is in another one than the one in force.
+            Whether the region differs from the one in use.
 
         Source:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html
@@ -435,7 +438,7 @@ class Aws:
     async def _ask_region(self, bucket: str) -> str:
         try:
             reply = await (await self.client("s3")).head_bucket(Bucket=bucket)
-        except botocore.exceptions.ClientError as error:  # which names it anyway
+        except botocore.exceptions.ClientError as error:  # it contains the region anyway
             reply = error.response
         except (*refusals.ALL, ServiceError) as error:
             _log.debug("the region of bucket %s was not found: %r", bucket, error)
@@ -455,7 +458,7 @@ class Aws:
         return self._account
 
     async def credentials(self) -> tuple[str, datetime | None]:
-        """Return how the credentials were found, in botocore's words, and when they expire.
+        """Return the source of the credentials in botocore's terms, and their expiry.
 
         Raises:
             ServiceError: There are none.
@@ -481,7 +484,7 @@ class Aws:
         )
         try:
             client = await self._stack.enter_async_context(opening)
-        except (botocore.exceptions.BotoCoreError, ValueError) as error:  # a URL that is none
+        except (botocore.exceptions.BotoCoreError, ValueError) as error:  # an invalid URL
             raise _unusable(error) from error
         client.meta.events.register("response-received", self._note_answered)
         for operation in ("GetLogEvents", "FilterLogEvents"):
@@ -499,10 +502,10 @@ class Aws:
             await self._read_anew()
 
     async def _read_anew(self) -> None:
-        """Take over keys that somebody has written meanwhile where the ones in use came from.
+        """Reload keys that may have changed where the keys in use came from.
 
-        botocore renews credentials whose end it knows. Keys from a file or from the environment
-        it reads once, and would use forever.
+        botocore renews credentials whose expiry it knows. It reads keys from a file or the
+        environment once, and would use them forever.
         """
         held = await self._session.get_credentials()
         if type(held) is not AioCredentials or held.method not in _READ_ONCE:
@@ -515,7 +518,7 @@ class Aws:
                 held.token = found.token
 
     async def _credentials(self) -> S3Credential:
-        """Hand the session's credentials to obstore, renewed by botocore where they expire."""
+        """Return the session's credentials for obstore; botocore renews expired ones."""
         frozen = await self._frozen(renew=True)
         expires = None
         if frozen.token:
@@ -540,10 +543,10 @@ async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]
         name = client.meta.method_to_api_mapping[operation]
         url = client.meta.endpoint_url
         raise refusals.explain(name, error, url) from refusals.showable(error)
-    # botocore takes what is no JSON for an answer that says nothing.
+    # botocore treats a response that is not JSON as an empty one.
     about = reply.get("ResponseMetadata", {})
     is_page = "html" in about.get("HTTPHeaders", {}).get("content-type", "")
-    if is_page and not about.get("RequestId"):  # which moto has, and calls JSON a page
+    if is_page and not about.get("RequestId"):  # moto has an ID, and declares JSON as HTML
         name = client.meta.method_to_api_mapping[operation]
         raise refusals.explain_other(name, client.meta.endpoint_url, "a web page")
     return reply
@@ -552,7 +555,7 @@ async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]
 def keep_events(
     response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any
 ) -> None:
-    """Take the events out of a page of a log before botocore parses them, field by field.
+    """Extract a log page's events before botocore parses them field by field.
 
     That parser took half of the CPU time of ``farcall logs``.
     """
@@ -560,7 +563,7 @@ def keep_events(
         document = json.loads(response_dict["body"])
         events = document.pop("events")
     except (AttributeError, KeyError, TypeError, ValueError):
-        return  # an error, or no response of CloudWatch's
+        return  # an error, or not CloudWatch's response
     customized_response_dict["events"] = events
     response_dict["body"] = json.dumps(document).encode()
 
@@ -586,22 +589,22 @@ def _unusable(error: Exception) -> ServiceError:
 
 
 def _verify(core: Any) -> Any:
-    """Return the file of certificates that the configuration names; True for botocore's own.
+    """Return the configured certificate file; True for botocore's own.
 
-    The variable of requests counts as it does in botocore.
+    As in botocore, the variable of requests counts too.
     """
     return core.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE") or True
 
 
 @functools.cache
 def _models(paths: str | None, *, is_batch: bool) -> botocore.loaders.Loader:
-    """Return what reads the models of AWS's services, once for all sessions of this process.
+    """Return the loader of AWS's service models, shared by this process's sessions.
 
-    It has read those that every session wants.
+    The models that every session needs are already loaded.
 
     Args:
-        paths: Where the configuration has more of them.
-        is_batch: Whether the jobs run on Batch; otherwise few sessions want any.
+        paths: The configured folders with further models.
+        is_batch: Whether the jobs run on Batch; otherwise few sessions need any model.
     """
     loader = botocore.loaders.create_loader(paths)
     loader.search_paths.append(_MODELS)
@@ -614,7 +617,7 @@ def _models(paths: str | None, *, is_batch: bool) -> botocore.loaders.Loader:
 
 
 def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
-    """Make the session, with the models that its clients will want; return its region, too."""
+    """Create the session with the models for its clients; return it and its region."""
     given = settings.model_fields_set
     profile = settings.profile if settings.profile != "default" else None
     core = aiobotocore.session.AioSession(profile=profile)
@@ -623,7 +626,7 @@ def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
         try:
             path = Path(settings.credentials).expanduser()
             there = path.is_file()
-        except (OSError, RuntimeError):  # too long a name, or a home of nobody's
+        except (OSError, RuntimeError):  # the path is too long, or the home folder is unknown
             there = False
         if not there:
             raise SettingsError(
@@ -646,9 +649,9 @@ def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
 
 
 def _region(core: Any, settings: Settings) -> tuple[str, str]:
-    """Return the region in force, and where it comes from.
+    """Return the region in use, and where it was configured.
 
-    botocore does not know AWS_REGION, which comes first in all other tools.
+    botocore does not know AWS_REGION, which takes precedence in all other tools.
 
     Source:
         https://docs.aws.amazon.com/sdkref/latest/guide/feature-region.html
@@ -664,7 +667,7 @@ def _region(core: Any, settings: Settings) -> tuple[str, str]:
 
 
 def _region_place(core: Any) -> str:
-    """Return which profile and which file of the AWS configuration set the region."""
+    """Return the profile and the file of the AWS configuration that set the region."""
     profile = core.get_config_variable("profile") or "default"
     for variable in ("credentials_file", "config_file"):  # botocore's order
         path = core.get_config_variable(variable)
@@ -673,7 +676,7 @@ def _region_place(core: Any) -> str:
             names = (profile, f"profile {profile}")
             if any("region" in sections.get(name, {}) for name in names):
                 return f"profile {profile!r} in {path}"
-    return f"profile {profile!r} in the AWS configuration"  # its name is written in another way
+    return f"profile {profile!r} in the AWS configuration"  # spelled differently
 
 
 _PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")

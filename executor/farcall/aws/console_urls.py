@@ -1,7 +1,7 @@
-"""URLs of pages in the AWS console, where AWS itself is asked. No I/O.
+"""URLs of pages in the AWS console, if jobs run on AWS itself. No I/O.
 
-AWS documents only the console's hosts; the paths are those it shows in a browser. Where the host
-is not known, as of isolated regions, there is no URL: all functions return an empty string then.
+AWS documents only the console's hosts; the paths are those shown in a browser. If the host is
+unknown, as for isolated regions, all functions return an empty string.
 
 Sources:
     https://docs.aws.amazon.com/general/latest/gr/aws-general.html
@@ -17,20 +17,20 @@ from farcall.model.jobs import JobDetail
 
 
 def job_url(region: str, detail: JobDetail) -> str:
-    """Return the page of a job, of a child, or of an array with its children."""
+    """Return the page of a job, an array task, or an array job with its tasks."""
     kind = "array-job" if detail.array_size else "detail"
     return _batch(region, f"jobs/{kind}/{quote(detail.job_id, safe=':')}")
 
 
 def queue_url(region: str, detail: JobDetail) -> str:
-    """Return the page of a job's queue; where its ARN is not known, that of all queues."""
+    """Return the page of a job's queue; that of all queues if its ARN is unknown."""
     if not detail.queue_arn:
         return _batch(region, "queues")
     return _batch(region, f"queues/detail/{quote(detail.queue_arn, safe=':/')}")
 
 
 def log_url(region: str, detail: JobDetail) -> str:
-    """Return the page of a job's log in CloudWatch; empty where there is no log."""
+    """Return the page of a job's log in CloudWatch; empty if there is no log."""
     if not detail.log_stream:
         return ""
     group, stream = (
@@ -42,7 +42,7 @@ def log_url(region: str, detail: JobDetail) -> str:
 
 
 def bucket_url(region: str, bucket: str, prefix: str = "") -> str:
-    """Return the page of a bucket, or of what lies below a prefix in it; none of access points."""
+    """Return the page of a bucket or prefix; empty for access points."""
     if bucket.startswith("arn:"):
         return ""
     below = f"&prefix={quote(prefix, safe='')}" if prefix else ""

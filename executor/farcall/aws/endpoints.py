@@ -1,4 +1,4 @@
-"""Endpoints where no AWS answers: which URL was asked, who names it, and what to do."""
+"""Endpoints that do not respond like AWS: their URL, its origin, and the remedy."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ DOMAINS = (
     *("api.aws", "api.amazonwebservices.com.cn", "api.amazonwebservices.eu", "api.aws.ic.gov"),
     *("api.aws.scloud", "api.cloud-aws.adc-e.uk", "api.aws.hci.ic.gov"),
 )
-"""AWS's own, of all partitions, then their dual-stack ones: botocore's partitions.json."""
+"""AWS's domains in all partitions, then the dual-stack ones: botocore's partitions.json."""
 
 _VARIABLES = re.compile(rf"({ENVIRONMENT_PREFIX}|AWS_)ENDPOINT_URL(_[A-Z0-9_]+)?")
 
 
 def in_text(text: str) -> str:
-    """Return the first URL in a text, without its path and password; empty where there is none."""
+    """Return the first URL in a text without its path and password; empty if none."""
     found = _URL.search(text)
     return re.sub("//[^@]*@", "//", found[0]) if found else ""
 
 
 def named(url: str) -> str:
-    """Return a URL without its path, and who names it."""
+    """Return a URL without its path, and where it was configured."""
     return f"{in_text(url)} ({_origin(url)})" if url else "the service's endpoint"
 
 
 def remedy(url: str) -> str:
-    """Say what to do where no AWS answers at a URL.
+    """Return the remedy if AWS does not respond at a URL.
 
     Args:
-        url: The URL; empty where it is not known.
+        url: The URL; empty if unknown.
     """
     if not url:
         return "check the network, and the options region and endpoint_url"
@@ -53,7 +53,7 @@ def remedy(url: str) -> str:
 
 
 def _origin(url: str) -> str:
-    """Return what names an endpoint's URL."""
+    """Return where an endpoint's URL was configured."""
     if is_aws(url):
         return "AWS's own in its region"
     place = _place(url)
@@ -67,14 +67,14 @@ def _origin(url: str) -> str:
 
 
 def _place(url: str) -> tuple[str, str | None, int | None]:
-    with contextlib.suppress(ValueError):  # a port that is none
+    with contextlib.suppress(ValueError):  # an invalid port
         parts = urlsplit(url)
         return parts.scheme, parts.hostname, parts.port
     return "", None, None
 
 
 def is_aws(url: str) -> bool:
-    """Return whether a URL is one of AWS's own."""
+    """Return whether a URL is AWS's own."""
     return (_place(url)[1] or "").endswith(tuple(f".{each}" for each in DOMAINS))
 
 

@@ -1,4 +1,4 @@
-"""Health checks: what one found, and how those that cannot be made are told."""
+"""Health checks: their findings, and the findings of checks that fail."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _ACTIONS = {
     "HeadBucket": "s3:ListBucket",
     "PutObject": "s3:PutObject",
 }
-"""The permission of an operation, where that is not ``batch:`` and its name."""
+"""Permissions of operations, if they are not ``batch:`` and the operation's name."""
 
 
 _NEEDED = ("DeleteObject", "GetObject", "ListObjectsV2", "PutObject")
-"""Operations without which there is no job."""
+"""Operations that every job needs."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one check.
+    """Result of one check.
 
     Attributes:
-        check: What was looked at, in a word or two.
+        check: Its name, one or two words.
         verdict: ``ok``, ``warning``, ``failed`` or ``not checked``.
-        found: What was found.
-        remedy: What to do; empty where nothing is to be done.
+        found: The observation.
+        remedy: What to do; empty for nothing.
     """
 
     check: str
@@ -57,7 +57,7 @@ class Finding:
 
 
 def told(check: str, error: Exception) -> Finding:
-    """Return the finding of a check that ended with an error."""
+    """Return the finding of a check that raised an error."""
     text, _, remedy = str(error).partition("; ")
     if isinstance(error, SettingsError):
         if error.option:
@@ -76,12 +76,12 @@ def told(check: str, error: Exception) -> Finding:
 
 
 def _is_unknown(error: ServiceError) -> bool:
-    """Return whether a service that is none of AWS's lacks an operation that only looks."""
+    """Return whether a service other than AWS's lacks a read-only operation."""
     return refusals.is_unknown_call(error) and error.operation not in _NEEDED
 
 
 class Waiting:
-    """A check that goes on."""
+    """A running check."""
 
     def __init__(self, check: str) -> None:
         self.heard = ""
@@ -89,7 +89,7 @@ class Waiting:
         self._since = time.monotonic()
 
     def hear(self, text: str) -> None:
-        """Note an answer that was no success."""
+        """Record a failed response."""
         self.heard = text
 
     def __str__(self) -> str:
@@ -98,18 +98,18 @@ class Waiting:
 
 
 waiting: dict[Waiting, None] = {}
-"""The checks that go on."""
+"""The running checks."""
 
 
 async def guarded(
     check: str, findings: Awaitable[Iterable[Finding]], time_limit_s: float
 ) -> list[Finding]:
-    """Return what a check finds; an error of it is a finding, too.
+    """Return the findings of a check; its errors are findings, too.
 
     Args:
-        check: What it is called where it fails as a whole.
+        check: Its name, for errors.
         findings: The check.
-        time_limit_s: How long it may take.
+        time_limit_s: Maximum duration in seconds.
     """
     here = Waiting(check)
     waiting[here] = None
@@ -122,7 +122,7 @@ async def guarded(
             return [Finding(check, FAILED, found, "fix what it names, or try again later")]
         remedy = "check the network, and the options region and endpoint_url"
         return [Finding(check, FAILED, f"no answer within {time_limit_s:g} s", remedy)]
-    except Exception as error:  # the other checks are to be heard anyway
+    except Exception as error:  # the other checks must run anyway
         return [told(check, error)]
     finally:
         del waiting[here]

@@ -1,8 +1,8 @@
-"""Rate-limited client: each one keeps a pace and a retry policy of its own.
+"""Rate-limited client, with its own pace and retry policy.
 
-The client sends once, so that each answer is seen here: a refusal for coming too fast slows the
-client down and is no failure, whatever the operation; where an answer is missing, only the caller
-knows whether the operation may be repeated.
+The client sends each request once, so that this module sees every response. A throttled request
+slows the client down and is no failure, whatever the operation; if a response is missing, only the
+caller knows whether the operation may be repeated.
 """
 
 from __future__ import annotations
@@ -23,29 +23,32 @@ _log = logging.getLogger("farcall")
 
 _THROTTLED = {"TooManyRequestsException", "ThrottlingException", "RequestLimitExceeded"}
 _AT_ONCE = 40
-"""Calls of one client on their way at once; a client has connections for three."""
+"""Maximum concurrent calls of a client; there are connections for three clients."""
 _FIRST_WAIT_S = 0.3
 _SAY_S = 60.0
 _MINUTE_S = 60.0
 _SAY_FAILING_S = 15.0
-"""Longer than most calls are tried again: who makes them has words of their own."""
+"""Interval between log messages in seconds.
+
+Most retries are shorter; their callers report them.
+"""
 
 
 class Limiter:
-    """Spaces calls evenly; slows down at each refusal, and speeds up again as time passes.
+    """Spaces calls evenly; slows down if throttled, and speeds up again over time.
 
-    AWS Batch allows 50 calls a second for an account and answers more with 429. Everybody who
-    uses the account shares these 50 and sees nothing of the others but these answers, so the fair
-    pace cannot be known, only approached: a refusal takes a share of the pace, and time adds the
-    same to everybody's. Who is faster is refused more often and loses more by it, so all clients
-    come to the same pace. The shares taken are small, because the more refusals decide about a
-    client's pace, the less it depends on whom they happen to hit.
+    AWS Batch allows 50 calls per second and account, and responds to more with 429. All users of
+    the account share these calls and see nothing of each other except these responses, so the fair
+    pace cannot be known, only approached: throttling takes a share of the pace, and time adds the
+    same amount to every client's. A faster client is throttled more often and loses more each
+    time, so all clients approach the same pace. The shares are small, because the more responses
+    determine a client's pace, the less it depends on chance.
 
-    Every second adds one call a second; after some seconds without any refusal it adds much more,
-    because then the others have probably stopped.
+    Each second adds one call per second; after some seconds without throttling it adds much more,
+    because the other clients have probably stopped.
 
     Args:
-        most: Calls a second when nothing else uses the account.
+        most: Maximum calls per second, if no other client uses the account.
 
     Source:
         https://repost.aws/knowledge-center/aws-batch-requests-error
@@ -54,9 +57,9 @@ class Limiter:
     _LEAST = 0.5
     _KEPT = 0.85
     _PATIENCE_S = 5.0
-    """After this time each further second adds visibly more than the one before."""
+    """Time in seconds after which each further second adds visibly more than the one before."""
     _LATE_S = 0.01
-    """By so much a busy event loop may wake up late without delaying all turns to come."""
+    """Seconds by which a busy event loop may wake up late without delaying all later turns."""
 
     def __init__(self, most: float) -> None:
         self._most = most
@@ -67,13 +70,13 @@ class Limiter:
 
     @property
     def pace(self) -> float:
-        """Calls a second at this moment."""
+        """Current calls per second."""
         waited = clock.now() - self._refused
         return min(self._most, self._base + waited + (waited / self._PATIENCE_S) ** 4)
 
     async def turn(self) -> float:
         """Wait for a turn; return the pace at which it was given, for `throttled`."""
-        async with self._line:  # one behind the other, so that a 429 slows down those who wait
+        async with self._line:  # in sequence, so that a 429 slows down the waiting calls
             begun = clock.now()
             while (wait := self._next - clock.now()) > 0:  # noqa: ASYNC110  # may grow
                 await asyncio.sleep(wait)
@@ -83,28 +86,28 @@ class Limiter:
             return pace
 
     def throttled(self, pace: float) -> None:
-        """Note that a call was refused for coming too fast.
+        """Record that a call was throttled.
 
-        What counts is the pace at which it was sent. So of several calls on their way at once,
-        all refused, only the first slows the others down.
+        The pace at which it was sent counts: if several concurrent calls are throttled, only the
+        first one slows the others down.
         """
         slower = max(self._LEAST, self._KEPT * pace)
         if slower >= self.pace:
             return
         now = clock.now()
         self._base, self._refused = slower, now
-        # Clients that were refused together are not to come again together.
+        # Jitter, so that clients that were throttled together do not return together.
         pause = random.uniform(0.5, 1) / slower  # noqa: S311  # no secret
         self._next = max(self._next, now + pause)
 
 
 class Meter:
-    """Counts requests, for whoever shows how many there are, and times them.
+    """Counter and timer of requests, for display.
 
     Attributes:
-        quickest_s: What the quickest of them took; infinite before the first answer.
-        throttled_at: When one was last refused for coming too fast, by `clock.now`; None where
-            none was.
+        quickest_s: Duration of the quickest request in seconds; infinite before the first
+            response.
+        throttled_at: Time of the last throttling, by `clock.now`; None before the first.
     """
 
     def __init__(self) -> None:
@@ -124,11 +127,11 @@ class Meter:
         self._forget()
 
     def note_answered(self, took_s: float) -> None:
-        """Note that a request was answered, other than that it was refused."""
+        """Record a response other than throttling."""
         self.quickest_s = min(self.quickest_s, took_s)
 
     def note_throttled(self) -> None:
-        """Note that a request was refused for coming too fast."""
+        """Record that a request was throttled."""
         self.throttled_at = clock.now()
 
     def _forget(self) -> None:
@@ -137,13 +140,13 @@ class Meter:
 
 
 class PacedClient:
-    """Calls that are made one behind the other, at a pace of their own.
+    """Calls in sequence, with their own pace.
 
     Args:
-        client: A client that sends once.
-        most: Calls a second at most; fewer while the service refuses some.
-        timing: How long calls are tried again.
-        meter: Counts them.
+        client: A client that sends each request once.
+        most: Maximum calls per second; fewer while the service throttles.
+        timing: Retry limits.
+        meter: Counter of the requests.
     """
 
     def __init__(
@@ -161,13 +164,13 @@ class PacedClient:
     async def once(
         self, operation: str, *, ticket: Ticket | None = None, **parameters: Any
     ) -> dict[str, Any]:
-        """Make a call that must not be repeated where it may have been carried out.
+        """Make a call that must not be repeated if it may have had an effect.
 
-        A call that was refused for coming too fast was not carried out, and is made again, for
-        an hour if no call of it gets through.
+        A throttled call had no effect, and is repeated, for up to an hour if all attempts are
+        throttled.
 
         Raises:
-            ServiceError: The service refused, or did not answer.
+            ServiceError: The service refused, or did not respond.
         """
         ticket = ticket or Ticket()
         while True:
@@ -195,12 +198,12 @@ class PacedClient:
     async def call(
         self, operation: str, *, patience_s: float | None = None, **parameters: Any
     ) -> dict[str, Any]:
-        """Make a call that may be repeated, and repeat it where the service fails for a while.
+        """Make a call that may be repeated, with retries if the service fails temporarily.
 
         Args:
             operation: The client's method, such as ``"describe_jobs"``.
-            patience_s: Seconds from the first failure, after which it is not tried again; by
-                default those of the timing.
+            patience_s: Maximum time from the first failure to the last retry, in seconds; by
+                default the timing's.
             **parameters: The request.
 
         Raises:
@@ -214,13 +217,13 @@ class PacedClient:
                 await tries.wait_after(error)
 
     def slow_down(self) -> None:
-        """Note that something was refused for coming too fast, within an answer."""
+        """Record throttling that a response reports in its body."""
         self._limiter.throttled(self._limiter.pace)
         self._meter.note_throttled()
 
     def _note_refused(self, error: ServiceError) -> None:
         now = clock.now()
-        # One that was not used for long, because a call was withdrawn, was refused nothing.
+        # After a long pause, because a call was withdrawn, the earlier throttling does not count.
         if self._refused_since is None or now - self._refused_at > _SAY_S:
             self._refused_since = self._said_at = now
         self._refused_at = now
@@ -233,7 +236,7 @@ class PacedClient:
 
 
 class Ticket:
-    """A call that its caller may withdraw until it is sent, and once more when it was refused."""
+    """A call that its caller may withdraw until it is sent, and again after a refusal."""
 
     def __init__(self) -> None:
         self._sent = False
@@ -241,7 +244,7 @@ class Ticket:
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether its caller does not want it any more."""
+        """Whether its caller has withdrawn it."""
         return self._withdrawn
 
     def withdraw(self) -> bool:
@@ -250,11 +253,11 @@ class Ticket:
         return not self._sent
 
     def note_sent(self) -> None:
-        """Note that the call's turn has come."""
+        """Record that the call is being sent."""
         self._sent = True
 
     def note_refused(self) -> None:
-        """Note that the call was not carried out.
+        """Record that the call had no effect.
 
         Raises:
             asyncio.CancelledError: It was withdrawn meanwhile.
@@ -265,11 +268,11 @@ class Ticket:
 
 
 class Tries:
-    """Counts the tries of one call, and decides whether there is another.
+    """Retry policy of one call.
 
     Args:
-        patience_s: Seconds from the first failure, after which no further try begins but the
-            second.
+        patience_s: Maximum time from the first failure to the last retry, in seconds; the first
+            retry is always made.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -280,14 +283,14 @@ class Tries:
         self._renewals = 0
 
     async def wait_after(self, error: ServiceError, *, again: bool = False) -> None:
-        """Wait before the next try; longer each time, and not for the same time as others.
+        """Wait before the next retry, with a growing delay and jitter.
 
         Args:
-            error: What the last one met.
-            again: Whether a further try makes sense for a reason that only the caller knows.
+            error: The last attempt's error.
+            again: Whether a retry is useful for a reason that only the caller knows.
 
         Raises:
-            ServiceError: A further try makes no sense; it names the tries there were.
+            ServiceError: No further retry is useful; it contains the number of attempts.
         """
         now = clock.now()
         if self._failing_since is None:
@@ -308,5 +311,5 @@ class Tries:
 
 
 def is_throttling(code: str) -> bool:
-    """Return whether an error's code means that calls come too fast."""
+    """Return whether an error's code means throttling."""
     return code in _THROTTLED

@@ -1,4 +1,4 @@
-"""Error translation: what goes wrong with calls of AWS, as farcall's own errors."""
+"""Error translation: errors of AWS calls to farcall's own errors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from farcall.aws import endpoints
 from farcall.model.errors import ServiceError, SettingsError
 from farcall_runtime import refusals
 
-#: What botocore's parsers raise of an answer that is none of AWS's.
+#: Raised by botocore's parsers for a response that is not from AWS.
 _UNREADABLE = (botocore.parsers.ResponseParserError, KeyError, ValueError)
 
-#: All that a call may raise.
+#: All exceptions that a call may raise.
 ALL = (
     botocore.exceptions.ClientError,
     botocore.exceptions.BotoCoreError,
@@ -33,8 +33,11 @@ ALL = (
 )
 
 RENEWALS = 3
-"""Further tries with credentials that have expired, in some 2 s: they may have been renewed while
-the request was on its way. If not, whoever waits is to hear of it soon."""
+"""Maximum retries with expired credentials, in some 2 s.
+
+They may have been renewed while the request was sent; if not, the caller should see the error
+soon.
+"""
 
 _VALUE = re.compile(r", value: .*?(?=, type: <class|, valid )", re.DOTALL)
 
@@ -57,7 +60,7 @@ _CLOCK = "set this machine's clock: AWS takes no request that was signed some mi
 
 _CLOCK_CODES = ("RequestTimeTooSkewed", "RequestInTheFuture")
 _CLOCK_WORDS = ("signature expired", "signature not yet current")
-"""What services say of a wrong clock with the very code of a wrong key."""
+"""Texts with which services report a wrong clock under the code of a wrong key."""
 
 _KEY_CODES = (
     "AuthFailure",
@@ -71,7 +74,7 @@ _KEY_CODES = (
     "SignatureDoesNotMatch",
     "UnrecognizedClient",
 )
-"""How codes begin that say that AWS does not take the keys.
+"""Beginnings of codes with which AWS rejects the keys.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 https://docs.aws.amazon.com/awssupport/latest/APIReference/CommonErrors.html
@@ -87,10 +90,10 @@ _UNKNOWN_CALLS = (
     "UnknownOperation",
     "UnsupportedOperation",
 )
-"""What services answer of an operation they do not have, by status or how the code begins."""
+"""Beginnings of codes for operations that a service does not have."""
 
 NOT_AWS = "NotAWS"
-"""Our code for an answer that is none of AWS's."""
+"""farcall's code for a response that is not from AWS."""
 
 _TLS = (
     "AWS_CA_BUNDLE names the certificates that are trusted; what speaks no TLS has a URL with "
@@ -104,7 +107,7 @@ _UNCONNECTED = (
     botocore.exceptions.EndpointConnectionError,
     botocore.exceptions.ProxyConnectionError,
 )
-"""What stands for a server that could not be spoken to."""
+"""Errors of failed connections."""
 
 _LASTING = (botocore.exceptions.NoCredentialsError, botocore.exceptions.ParamValidationError)
 
@@ -117,7 +120,7 @@ _UNOBTAINABLE = (
     botocore.exceptions.TokenRetrievalError,
     UnauthenticatedError,
 )
-"""What stands for credentials that cannot be had; no request was made with any."""
+"""Errors of unavailable credentials; no request was made with any."""
 
 
 _listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
@@ -125,7 +128,7 @@ _listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", d
 
 @contextlib.contextmanager
 def listening(listener: Callable[[str], object]) -> Iterator[None]:
-    """Have the answers told that keep calls of this context from succeeding, as they come."""
+    """Pass the failed responses of this context's calls to a listener as they come."""
     token = _listener.set(listener)
     try:
         yield
@@ -134,14 +137,14 @@ def listening(listener: Callable[[str], object]) -> Iterator[None]:
 
 
 def heard(text: str) -> None:
-    """Tell whoever listens of an answer that is no success; see `listening`."""
+    """Notify the listener of a failed response; see `listening`."""
     listener = _listener.get()
     if listener is not None:
         listener(text)
 
 
 def explain(operation: str, error: BaseException, url: str = "") -> ServiceError:
-    """Turn what a call raised into an error that says what to do."""
+    """Turn a call's exception into an error with a remedy."""
     if isinstance(error, botocore.exceptions.ClientError):
         return _refused(operation, error, url)
     error = showable(error)
@@ -163,13 +166,13 @@ def explain(operation: str, error: BaseException, url: str = "") -> ServiceError
     text += f" ({cause})" if cause and str(cause) not in text else ""
     if isinstance(error, _UNOBTAINABLE):
         text += f"; {NO_CREDENTIALS}"
-    elif sent:  # and no answer came
+    elif sent:  # without a response
         text += f"; {endpoints.remedy(url)}"
     return ServiceError(f"{operation}: {text}", operation=operation, sent=sent)
 
 
 def _said(cause: BaseException) -> str:
-    """Return the system's words on a connection that was not made."""
+    """Return the system's text for a failed connection."""
     inner = getattr(cause, "os_error", cause)
     number = getattr(inner, "errno", None) or 0
     known = os.strerror(number) if number > 0 else getattr(inner, "strerror", None)
@@ -177,10 +180,10 @@ def _said(cause: BaseException) -> str:
 
 
 def remedy(error: ServiceError, text: str = "") -> str:
-    """Say what to do about a refusal of the credentials, of how they are used, or of their rights.
+    """Return the remedy for rejected credentials, their use, or missing permissions.
 
     Returns:
-        The remedy; empty where it was something else.
+        The remedy; empty for other errors.
     """
     code = error.code
     if code in _CLOCK_CODES or (_is_key(code) and any(w in text.lower() for w in _CLOCK_WORDS)):
@@ -197,14 +200,14 @@ def remedy(error: ServiceError, text: str = "") -> str:
 
 def is_denied(error: ServiceError) -> bool:
     """Return whether a permission was missing for the call."""
-    # Where an answer has no body, its status stands for a code.
+    # If a response has no body, the code is its status.
     return "AccessDenied" in error.code or error.code in ("403", "Forbidden", _UNAUTHORIZED)
 
 
 def is_of_credentials(error: BaseException) -> bool:
-    """Return whether it was the credentials that AWS did not take, or that could not be had.
+    """Return whether AWS rejected the credentials, or they could not be obtained.
 
-    Others may be there soon: somebody renews them, or sets the clock.
+    A retry may succeed soon, if the user renews them or corrects the clock.
     """
     if isinstance(error, _UNOBTAINABLE):
         return True
@@ -220,7 +223,7 @@ def _is_key(code: str) -> bool:
 
 
 def showable(error: BaseException) -> BaseException:
-    """Return an error without the values of a request that botocore refuses: some are secret."""
+    """Return an error without the values of an invalid request, which may be secret."""
     if not isinstance(error, botocore.exceptions.ParamValidationError):
         return error
     report = _VALUE.sub("", str(error.kwargs["report"]))
@@ -229,24 +232,24 @@ def showable(error: BaseException) -> BaseException:
 
 
 def may_pass(error: ServiceError) -> bool:
-    """Return whether what went wrong may be gone when the same call is made again."""
+    """Return whether a retry of the same call may succeed."""
     if error.status:
         return refusals.may_pass(error.code, error.status)
     return not isinstance(error.__cause__, _LASTING)
 
 
 def is_unknown_call(error: ServiceError) -> bool:
-    """Return whether the service does not know the operation: it is older, or not AWS's own."""
+    """Return whether the service lacks the operation: it is older, or not AWS's own."""
     if error.code == NOT_AWS:
         return False
     return error.status in _UNKNOWN_CALL_STATUSES or error.code.startswith(_UNKNOWN_CALLS)
 
 
 def concerns_all(error: BaseException) -> bool:
-    """Return whether what kept one object of the bucket from being had keeps every other, too.
+    """Return whether an error for one object of the bucket applies to all objects.
 
-    The bucket is gone, or the credentials may not. Anything else may be the matter of that object
-    alone, whatever S3 calls it; and credentials that are not taken may be renewed.
+    That is so if the bucket is missing, or a permission. Any other error may concern only that
+    object, whatever its code; and rejected credentials may be renewed.
     """
     return isinstance(error, SettingsError) or (
         isinstance(error, ServiceError) and is_denied(error)
@@ -254,12 +257,12 @@ def concerns_all(error: BaseException) -> bool:
 
 
 def is_expired(error: ServiceError) -> bool:
-    """Return whether the credentials had expired, which other ones need not have."""
+    """Return whether the credentials had expired, so that new ones may succeed."""
     return error.code in refusals.EXPIRED
 
 
 def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceError:
-    """Say what was tried for how long before the last failure, and what to do."""
+    """Add the number of attempts, their duration and a remedy to the last failure."""
     text = f"{error}; tried {tries} times in {seconds:.0f} s"
     if error.status:
         text += "; AWS's service fails, so try again later (https://health.aws.amazon.com)"
@@ -270,7 +273,7 @@ def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceErr
 
 
 def explain_throttling(error: ServiceError, seconds: float) -> ServiceError:
-    """Say that for long nothing was answered but that calls come too fast."""
+    """Add that all calls were throttled for long."""
     return like(
         error,
         f"{error}; nothing else was answered for {seconds:.0f} s; find out what else calls this "
@@ -279,13 +282,13 @@ def explain_throttling(error: ServiceError, seconds: float) -> ServiceError:
 
 
 def explain_other(operation: str, url: str, found: str, status: int = 0) -> ServiceError:
-    """Say that whatever answered is not AWS.
+    """Return the error for a server that is not AWS.
 
     Args:
-        operation: What was asked.
-        url: Where.
-        found: What came.
-        status: HTTP status of the answer; 0 where another try may be answered otherwise.
+        operation: The operation.
+        url: The URL.
+        found: Description of the response.
+        status: HTTP status of the response; 0 if a retry may get another response.
     """
     return ServiceError(
         f"{operation}: no AWS answers at {endpoints.named(url)}, but another server, with "
@@ -298,7 +301,7 @@ def explain_other(operation: str, url: str, found: str, status: int = 0) -> Serv
 
 
 def like(error: ServiceError, text: str) -> ServiceError:
-    """Return an error that differs in its text."""
+    """Return the same error with another text."""
     told = ServiceError(text)
     told.__dict__.update(error.__dict__)
     told.__cause__ = error.__cause__
@@ -319,21 +322,21 @@ def _refused(operation: str, error: botocore.exceptions.ClientError, url: str) -
         code=code,
         request_id=str(meta.get("RequestId", "")),
         status=status,
-        sent=status >= 500,  # a refusal with 4xx did nothing
+        sent=status >= 500,  # a refusal with 4xx has no effect
     )
     what_to_do = remedy(refused, message)
     return like(refused, f"{refused}; {what_to_do}") if what_to_do else refused
 
 
 def _was_sent(error: BaseException) -> bool:
-    """Return whether a request may have reached the service before this went wrong."""
+    """Return whether a request may have reached the service before the error."""
     if isinstance(error, botocore.exceptions.EndpointConnectionError):
-        # aiobotocore calls it by the same name when a connection breaks after the request.
+        # aiobotocore raises the same class if a connection breaks after the request.
         return not isinstance(_cause(error), aiohttp.ClientConnectorError)
     own = isinstance(error, botocore.exceptions.BotoCoreError)
     return not own or isinstance(error, botocore.exceptions.HTTPClientError)
 
 
 def _cause(error: BaseException) -> Any:
-    """Return what botocore was told by the library that carries its requests."""
+    """Return the underlying error of the HTTP library."""
     return getattr(error, "kwargs", {}).get("error")

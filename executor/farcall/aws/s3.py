@@ -1,12 +1,12 @@
-"""S3 requests where obstore's would not do: signed listings, and multipart uploads.
+"""S3 requests that do not use obstore: signed listings, and multipart uploads.
 
-obstore takes each key for a path. One key with an empty segment, with ``..`` or with a control
-character makes all of its listing fail, and ``a/0/`` looks like ``a/0`` there. Here keys come
-encoded, and are what they are. A page of 1000 keys takes some 4 ms of CPU either way; an empty one
-0.45 ms, with obstore 0.28 ms.
+obstore treats each key as a path. One key with an empty segment, with ``..`` or with a control
+character makes its whole listing fail, and it returns ``a/0/`` as ``a/0``. Here keys are encoded
+in responses and returned unchanged. A page of 1000 keys takes some 4 ms of CPU either way; an
+empty page takes 0.45 ms, with obstore 0.28 ms.
 
-obstore sends a part of an upload again where the status is 5xx, and gives the whole upload up
-where it is another one. What passes is told by the code; see `farcall_runtime.refusals`.
+obstore repeats the upload of a part if the status is 5xx, and abandons the whole upload after any
+other error. Whether an error is temporary depends on its code; see `farcall_runtime.refusals`.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/mpuoverview.html
@@ -34,24 +34,24 @@ from farcall.aws.buckets import Place
 from farcall_runtime.refusals import EXPIRED
 
 _MOST_TEXT = 4000
-"""Of an answer that is not what was asked for. What it says stands in its beginning."""
+"""Maximum characters of an unexpected response in an error; its beginning says enough."""
 
 _SENT_BYTES = 64 * 1024
-"""What is given to the connection at once: TLS encrypts it while nothing else happens."""
+"""Bytes given to the connection at once: TLS encrypts them without yielding."""
 
 _NO_HEADERS: Mapping[str, str] = {}
 
 NO_UPLOAD = "NoSuchUpload"
-"""S3's code where an upload was never begun, was aborted, or is complete."""
+"""S3's code for an upload that was never begun, was aborted, or is complete."""
 
 
 class Listed(NamedTuple):
-    """An object.
+    """An object in a listing.
 
     Attributes:
         key: Its key.
-        size: Its bytes.
-        at: When it was stored, as S3 tells it; see `moment_of`.
+        size: Its size in bytes.
+        at: When it was stored, in S3's notation; see `moment_of`.
     """
 
     key: str
@@ -60,13 +60,13 @@ class Listed(NamedTuple):
 
 
 class Headed(NamedTuple):
-    """What is told of an object by itself.
+    """Metadata of an object.
 
     Attributes:
-        size: Its bytes.
+        size: Its size in bytes.
         at: When it was stored.
-        sha256: Their SHA-256 as S3 has verified it when they came, hexadecimal; empty where it was
-            stored without one, or in parts.
+        sha256: Its SHA-256 in hexadecimal, as verified by S3 at upload; empty if it was stored
+            without one, or in parts.
     """
 
     size: int
@@ -78,9 +78,9 @@ class Page(NamedTuple):
     """A page of a listing.
 
     Attributes:
-        objects: Up to 1000 objects, in the order of their keys' bytes.
-        folders: Up to 1000 beginnings of keys, up to the delimiter and with it.
-        token: With which the next page is asked for; empty where this is the last one.
+        objects: Up to 1000 objects, sorted by the bytes of their keys.
+        folders: Up to 1000 common prefixes, each up to and including the delimiter.
+        token: Token for the next page; empty on the last page.
     """
 
     objects: list[Listed]
@@ -89,7 +89,7 @@ class Page(NamedTuple):
 
 
 class Operations(Protocol):
-    """What is asked of a bucket without obstore; see `S3Operations`."""
+    """Requests to a bucket that do not use obstore; see `S3Operations`."""
 
     async def page(
         self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
@@ -97,7 +97,7 @@ class Operations(Protocol):
         """Return a page; see `S3Operations.page`."""
 
     async def head(self, key: str) -> Headed:
-        """Return what is told of an object; see `S3Operations.head`."""
+        """Return an object's metadata; see `S3Operations.head`."""
 
     async def begin_upload(self, key: str) -> str:
         """Begin an upload; see `S3Operations.begin_upload`."""
@@ -113,23 +113,23 @@ class Operations(Protocol):
         """Make an object of the parts; see `S3Operations.complete_upload`."""
 
     async def abort_upload(self, key: str, upload: str) -> None:
-        """Have the parts deleted; see `S3Operations.abort_upload`."""
+        """Delete the uploaded parts; see `S3Operations.abort_upload`."""
 
 
 class S3Operations:
-    """Asks S3 by signed requests. Nothing is tried again; see `farcall.storage.bucket`.
+    """Signed requests to S3, without retries; see `farcall.storage.bucket` for these.
 
-    All of them raise obstore's errors where S3 refused, or where the answer is not one of S3's,
-    and botocore's where it could not be reached.
+    All methods raise obstore's errors if S3 refuses or the response is not S3's, and botocore's
+    errors if S3 cannot be reached.
 
     Args:
-        place: Gives the bucket's URL and its region.
-        credentials: Gives botocore's frozen credentials; told True, those that somebody may have
+        place: Returns the bucket's URL and region.
+        credentials: Returns botocore's frozen credentials; with True, those that may have been
             renewed since.
-        send: Sends one of botocore's prepared requests; told True, one that may send for minutes.
-            What it raises are botocore's errors.
-        encryption: With which objects are stored; empty for the bucket's own choice.
-        kms_key_id: The key of AWS KMS for it; empty for the account's own.
+        send: Sends one of botocore's prepared requests; with True, one that may send for minutes.
+            It raises botocore's errors.
+        encryption: Encryption of new objects; empty for the bucket's default.
+        kms_key_id: AWS KMS key for the encryption; empty for the account's default key.
     """
 
     def __init__(
@@ -154,13 +154,13 @@ class S3Operations:
     async def page(
         self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
     ) -> Page:
-        """Return a page of what lies below a prefix.
+        """Return a page of the objects below a prefix.
 
         Args:
-            prefix: What the keys begin with.
-            after: Only keys that come after this text.
-            delimiter: Where the beginnings end that stand for the keys with them.
-            token: That of the page before.
+            prefix: Beginning of the keys.
+            after: Only keys after this text.
+            delimiter: End of the common prefixes, which replace the keys that start with them.
+            token: The previous page's token.
         """
         asked = {"encoding-type": "url", "list-type": "2", "prefix": prefix}
         asked |= {"start-after": after} if after and not token else {}
@@ -173,7 +173,7 @@ class S3Operations:
         """Return an object's size, time and digest.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: The object does not exist.
 
         Source:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadObject.html
@@ -205,14 +205,14 @@ class S3Operations:
     async def upload_part(
         self, key: str, upload: str, number: int, data: bytes, digest: str
     ) -> str:
-        """Send a part; one that was sent already takes its place. Return its entity tag.
+        """Upload a part, replacing an earlier one of its number; return its entity tag.
 
         Args:
             key: The object's key.
             upload: The upload's ID.
-            number: From 1 to 10,000; the object has its parts in the order of their numbers.
-            data: At least 5 MiB except the last one.
-            digest: Its SHA-256, hexadecimal. It is signed: S3 refuses what arrives otherwise.
+            number: From 1 to 10,000; defines the order of the parts in the object.
+            data: At least 5 MiB except for the last part.
+            digest: Its SHA-256, hexadecimal. It is signed, so S3 rejects changed data.
 
         Source:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_UploadPart.html
@@ -227,10 +227,10 @@ class S3Operations:
     async def complete_upload(
         self, key: str, upload: str, parts: Sequence[tuple[str, str]]
     ) -> None:
-        """Make an object of all parts.
+        """Create the object from all parts.
 
-        S3 may say 200 before it begins, and what went wrong after that. AWS's own clients take
-        such an answer for a status of 500, too.
+        S3 may return 200 before it begins, and report a later error in the body. Like AWS's own
+        clients, this method treats such a response as status 500.
 
         Args:
             key: The object's key.
@@ -254,7 +254,7 @@ class S3Operations:
             raise GenericError(f"status 500: {text[:_MOST_TEXT]}")
 
     async def abort_upload(self, key: str, upload: str) -> None:
-        """Have the parts of an upload deleted.
+        """Delete the parts of an upload.
 
         Source:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_AbortMultipartUpload.html
@@ -271,7 +271,7 @@ class S3Operations:
         *,
         more: Mapping[str, str] = _NO_HEADERS,
     ) -> tuple[str, Any]:
-        """Return what S3 says to a request, and the headers of its answer."""
+        """Return the text and the headers of S3's response to a request."""
         query = "&".join(f"{name}={quote(asked[name], safe='')}" for name in sorted(asked))
         url, region = self._place()
         path = f"/{quote(key, safe='/~')}" if key else ""
@@ -299,7 +299,7 @@ _OF_NOTHING = hashlib.sha256().hexdigest()
 
 
 def _whole_digest(told: Mapping[str, str]) -> str:
-    """Return the SHA-256 of a whole object; that of one in parts ends with their number."""
+    """Return the SHA-256 of a whole object; empty for one in parts, by its suffix."""
     try:
         digest = base64.b64decode(told.get("x-amz-checksum-sha256", ""), validate=True)
     except ValueError:
@@ -323,9 +323,9 @@ class _Signature(S3SigV4Auth):  # type: ignore[misc]  # botocore has no types
 
 
 class _Body:
-    """What is sent with a request, little by little; from its beginning each time it is asked for.
+    """A request's body, sent in small pieces; each iteration begins at its start.
 
-    The HTTP client does so once more where it finds a kept connection closed.
+    The HTTP client iterates again if a kept connection turns out to be closed.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -340,7 +340,7 @@ def moment_of(at: str) -> datetime:
     """Return the moment at which an object was stored.
 
     Raises:
-        ValueError: The text is none.
+        ValueError: The text is not a timestamp.
     """
     with contextlib.suppress(ValueError):
         return datetime.fromisoformat(f"{at.removesuffix('Z')}+00:00")
@@ -349,7 +349,7 @@ def moment_of(at: str) -> datetime:
 
 
 def _read(text: str) -> Page:
-    """Take an answer apart. S3 writes no tag into a value, so they need no parser to be found."""
+    """Parse a listing without an XML parser, because S3 escapes tags in values."""
     if "<ListBucketResult" not in text or "</ListBucketResult>" not in text:
         raise GenericError(f"what answered is no listing: {text[:_MOST_TEXT]}")
     head, *blocks = text.split("<Contents>")
@@ -372,7 +372,7 @@ def _read(text: str) -> Page:
 
 
 def _in(text: str, tag: str) -> str:
-    """Return what stands in the first element of a name; an empty string where there is none."""
+    """Return the text of the first element with this tag; empty if there is none."""
     begin = text.find(f"<{tag}>")
     if begin < 0:
         return ""
