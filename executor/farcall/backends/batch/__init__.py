@@ -1,1 +1,1 @@
-"""AWS Batch: its calls, its documents and its texts, which nobody else reads."""
+"""AWS Batch backend: the only user of Batch's calls, documents and texts."""

@@ -1,4 +1,4 @@
-"""AWS Batch backend: `farcall.backends.base.Backend` by Batch's calls, documents and texts."""
+"""AWS Batch backend: implements `farcall.backends.base.Backend` for AWS Batch."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ from farcall.model.settings import Settings
 _log = logging.getLogger("farcall")
 
 _ACCOUNT = "ACCOUNT"
-"""Stands in ARNs for the account's number where nobody is asked for it."""
+"""Placeholder for the account's number in ARNs, if no request may be made for it."""
 
 _NEW_DEFINITION = re.compile("definition.*not found", re.IGNORECASE)
 _OLD_DEFINITION = re.compile("definition.*active", re.IGNORECASE)
-"""Of a deregistered one Batch says that it is inactive, or not active."""
+"""Batch calls a deregistered definition inactive, or not active."""
 
 
 class BatchBackend:
-    """Batch of one account and region; see `farcall.backends.base.Backend` for the methods.
+    """AWS Batch in one account and region.
+
+    `farcall.backends.base.Backend` documents the methods.
 
     Args:
         access: The open clients.
@@ -64,15 +66,16 @@ class BatchBackend:
         self._doubts: set[str] = set()
         self.meter = self._batch.meter
 
-    # --- before a job is paid for -------------------------------------------------------------
+    # --- before submission
+    # ------------------------------------------------------------------------
 
     async def check(self, settings: Settings) -> None:
-        """See that queue, roles and log group are there."""
+        """Check that queue, roles and log group exist."""
         found = await preflight.check(self._aws, self._batch, settings)
         self._resources[_platform(settings)] = found
 
     async def reach(self) -> list[Finding]:
-        """See that Batch answers in the region."""
+        """Check that Batch responds in the region."""
         return await doctor.region(self._aws)
 
     def examine(
@@ -87,7 +90,7 @@ class BatchBackend:
         return found.is_stock
 
     async def _image(self, settings: Settings) -> preflight.Image:
-        """Return the image of tasks, looked up once."""
+        """Return the tasks' image, looked up once."""
         options = ("image", "stock_image_uri", "batch_job_definition_name")
         key = tuple(getattr(settings, option) for option in options)
         if key not in self._images:
@@ -113,7 +116,7 @@ class BatchBackend:
         }
 
     def _unasked_arn(self, role: str) -> str:
-        """Return what stands for a role's ARN where nobody is asked for the account."""
+        """Return a role's ARN with a placeholder for the account."""
         is_name = role and not role.startswith("arn:")
         return preflight.role_arn(self._aws.region, _ACCOUNT, role) if is_name else role
 
@@ -130,7 +133,7 @@ class BatchBackend:
         )
 
     async def _find(self, settings: Settings) -> Resources:
-        """Return what the options name, looked up once."""
+        """Return the resources that the options name, looked up once."""
         if _platform(settings) not in self._resources:
             await self.check(settings)
         return self._resources[_platform(settings)]
@@ -153,28 +156,28 @@ class BatchBackend:
     # --- jobs ---------------------------------------------------------------------------------
 
     async def prepare(self, job: JobSpec) -> None:
-        """Have the definition registered, and see that the request is within Batch's limits."""
+        """Register the job definition, and check the request against Batch's limits."""
         if job.requests is None:
             environments = (await self._find(job.settings)).environments
             for each in groups.each(job):
                 try:
                     placement.check(environments, each, job.nodes)
-                except SettingsError:  # what is fixed now is to be seen by the next job
+                except SettingsError:  # the next job must see what is fixed meanwhile
                     self._resources.pop(_platform(job.settings), None)
                     raise
                 self._doubt(placement.doubt(environments, each))
         _request(job, await self._define(job))
 
     def _doubt(self, text: str) -> None:
-        """Say it once."""
+        """Log a warning once."""
         if text and text not in self._doubts:
             self._doubts.add(text)
             _log.warning("%s", text)
 
     async def _define(self, job: JobSpec) -> str:
-        """Return the ARN of a job's definition, which is looked up once for equal options."""
+        """Return the ARN of a job's definition, looked up once for equal options."""
         if job.definition:
-            return job.definition  # with its revision, which Batch takes as well
+            return job.definition  # with its revision, which Batch accepts as well
         key = job.settings.fingerprint, job.runtime
         arn = None if job.is_command else self._definitions.get(key)
         if arn is None:
@@ -184,7 +187,7 @@ class BatchBackend:
         return arn
 
     async def submit(self, job: JobSpec, ticket: Ticket) -> str:
-        """Send a SubmitJob request, and return the job's ID."""
+        """Send a SubmitJob request; return the job's ID."""
         request = _request(job, await self._define(job))
         tries = Tries(self._aws.timing.defined_retry_s)
         while True:
@@ -201,10 +204,10 @@ class BatchBackend:
                     raise _refused(request, last) from error
 
     async def _redefine(self, job: JobSpec, request: dict[str, Any], error: ServiceError) -> bool:
-        """Return whether a refused request may be taken yet, for it is its definition that lacks.
+        """Return whether a refused request may be repeated with a new definition.
 
-        Batch's own services learn of a new one one after the other, and one that has a command in
-        it another process may have deregistered.
+        Batch's own services learn of a new definition one after another, and another process may
+        have deregistered a definition that contains a command.
         """
         if _NEW_DEFINITION.search(str(error)):
             return True
@@ -217,36 +220,36 @@ class BatchBackend:
         return bool(request["jobDefinition"] != old)
 
     async def find(self, name: str, queue: str) -> list[str]:
-        """Return the IDs of a queue's jobs of one name."""
+        """Return the IDs of a queue's jobs with a name."""
         return [job.job_id for job in await self._batch.find_named(queue, name)]
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
-        """Return what Batch knows of jobs."""
+        """Return the details of jobs."""
         return await self._batch.describe(job_ids)
 
     async def requests_of(self, job_id: str) -> dict[str, Any] | None:
-        """Return the RegisterJobDefinition and the SubmitJob request for a job like another."""
+        """Return the RegisterJobDefinition and SubmitJob requests for a copy of a job."""
         return await self._batch.requests_of(job_id)
 
     async def options_of(self, job_id: str) -> dict[str, Any]:
-        """Return queue, image, roles and the like that a job was submitted with."""
+        """Return the options of a submitted job, such as queue, image and roles."""
         return await self._batch.options_of(job_id)
 
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
-        """End jobs; return those that Batch refused to end, with why."""
+        """Terminate jobs; return the errors of those that Batch refused to terminate."""
         return await self._batch.terminate(job_ids, reason)
 
     async def forget(self, detail: JobDetail) -> None:
-        """Deregister a definition that has a job's command in it; what others share stays."""
+        """Deregister a definition that contains a job's command; shared definitions stay."""
         if detail.definition.startswith(OWN_PREFIX):
             await self._batch.deregister(detail.definition)
 
     def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
-        """Note that jobs were ended by an earlier process, and why."""
+        """Record that an earlier process terminated jobs, and why."""
         self._batch.note_stopped(job_ids, reason)
 
     def unknown(self, job_id: str) -> str:
-        """Say that Batch does not know a job."""
+        """Return the error text for a job that Batch does not know."""
         return (
             f"Batch does not know job {job_id} in {self._aws.region_and_origin}; `farcall list` "
             "shows those it knows: it forgets a job some days after its end, and those of other "
@@ -260,7 +263,7 @@ class BatchBackend:
         return await self._batch.listing.queues()
 
     async def list_named(self, name: str, queue: str) -> list[JobDetail]:
-        """Return a queue's jobs of one name, the newest first."""
+        """Return a queue's jobs with a name, the newest first."""
         return await self._batch.find_named(queue, name)
 
     async def list_jobs(
@@ -282,30 +285,31 @@ class BatchBackend:
                 raise
 
     async def _refuse_queue(self, error: ServiceError, queue: str) -> None:
-        """Raise a better error where a list was refused because there is no such queue."""
+        """Raise a better error if a list was refused because the queue does not exist."""
         if error.code == "ClientException" and "queue" in str(error).lower():
             raise await preflight.unknown_queue(
                 self._batch, queue, self._aws.region_and_origin
             ) from error
 
     def list_children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
-        """Yield the children of an array that have a status, in pages of up to 1000."""
+        """Yield the child jobs of an array that have a status, in pages of up to 1000."""
         return self._batch.listing.children(job_id, status)
 
     async def position(self, detail: JobDetail) -> int | None:
-        """Return the place of a RUNNABLE job among the first 100 of its queue."""
+        """Return the position of a RUNNABLE job among the first 100 of its queue."""
         if detail.status is not JobStatus.RUNNABLE:
             return None
         try:
             front = await self._batch.listing.front(detail.queue_arn or detail.queue)
-        except ServiceError:  # it needs a permission of its own, and is but a help
+        except ServiceError:  # optional, and needs a permission of its own
             return None
         return front.index(detail.job_id) + 1 if detail.job_id in front else None
 
-    # --- beside -------------------------------------------------------------------------------
+    # --- links and logs
+    # ---------------------------------------------------------------------------
 
     def links(self, detail: JobDetail) -> dict[str, str]:
-        """Return pages of the AWS console, where AWS itself is asked."""
+        """Return URLs of the AWS console, if jobs run on AWS itself."""
         if not self._aws.has_console:
             return {}
         region = self._aws.region
@@ -317,7 +321,7 @@ class BatchBackend:
         return {name: url for name, url in links.items() if url}
 
     def log(self, detail: JobDetail, stream: str) -> Log:
-        """Return a CloudWatch log."""
+        """Return a log stream in CloudWatch."""
         return cloudwatch.CloudWatchLog(self._aws, detail.log_group, stream)
 
     def log_events(
@@ -331,7 +335,7 @@ class BatchBackend:
         return cloudwatch.events(self._aws, group, streams, since, until)
 
     async def close(self) -> None:
-        """End the registrations that nobody waits for any more."""
+        """Cancel registrations that no caller waits for."""
         await self._batch.close()
 
 
@@ -349,7 +353,7 @@ def _request(job: JobSpec, arn: str) -> dict[str, Any]:
 
 
 def _refused(request: Mapping[str, Any], error: ServiceError) -> Exception:
-    """Say which option is to blame for a refused SubmitJob, or that it was the job itself."""
+    """Return the error of a refused SubmitJob: of the option, or of the job itself."""
     if "queue" in str(error).lower():
         return SettingsError(
             f"queue is {request['jobQueue']!r}: {error}; set queue to a queue that "

@@ -1,4 +1,4 @@
-"""Client of AWS Batch: definitions, submission, status, the end of a job."""
+"""Client of AWS Batch: definitions, submission, status and termination of jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ TERMINATE_IDS = 50
 _NOT_FOUND = 404
 _REASON_CHARACTERS = 1024
 
-# Calls a second. An account has 50 of each operation, or of all together: the documents differ.
+# Calls per second. An account has 50 of each operation, or of all operations: the documents
+# differ.
 _SUBMITS_PER_S = 45.0
 _POLLS_PER_S = 5.0
 _CONTROLS_PER_S = 20.0
@@ -43,11 +44,11 @@ _LONG_AGO = datetime(1970, 1, 2, tzinfo=timezone.utc)
 
 
 class _Stop(NamedTuple):
-    """A request to end a job.
+    """A request to terminate a job.
 
     Attributes:
-        reason: What Batch was told.
-        at: When it was asked, by the clock here.
+        reason: The reason sent to Batch.
+        at: When it was sent, by the local clock.
     """
 
     reason: str
@@ -55,18 +56,18 @@ class _Stop(NamedTuple):
 
 
 class Batch:
-    """Batch of one account and region.
+    """AWS Batch in one account and region.
 
-    Some that are not AWS's own lose why a job was ended, and that it was. Of the jobs that were
-    ended here that is known, and is part of every `JobDetail` that comes from here.
+    Some implementations other than AWS's own lose why a job was terminated, and that it was. For
+    jobs that were terminated here, this class adds that to every `JobDetail` that it returns.
 
     Args:
         access: The open clients.
         pace: Factor on the maximum request rates.
 
     Attributes:
-        listing: What it lists, for whoever looks at jobs.
-        meter: Counts the requests.
+        listing: Lists of jobs and queues.
+        meter: Counter of the requests.
     """
 
     def __init__(self, access: Aws, *, pace: float = 1) -> None:
@@ -79,7 +80,7 @@ class Batch:
             for rate in (_SUBMITS_PER_S, _POLLS_PER_S, _CONTROLS_PER_S)
         )
         self._stops: dict[str, _Stop] = {}
-        self._takes_many = True  # until it says that it does not know the call
+        self._takes_many = True  # until Batch does not know the call
         self.listing = Listing(self._polling, self.recall)
 
     # --- queues and definitions ---------------------------------------------------------------
@@ -99,10 +100,10 @@ class Batch:
             wanted["nextToken"] = reply["nextToken"]
 
     async def find_environments(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return a queue's compute environments; nothing where they cannot all be had.
+        """Return a queue's compute environments; empty if not all can be described.
 
         Args:
-            names: Their names or ARNs, three at most. It is asked once, whatever comes of it.
+            names: Their names or ARNs, at most three. The request is not retried.
 
         Raises:
             ServiceError: Batch refused the call.
@@ -119,7 +120,7 @@ class Batch:
         return found if len(found) == len(names) else []
 
     async def ensure_definition(self, definition: Definition, *, refresh: bool = False) -> str:
-        """Return the ARN of an active definition with this content, registered if there is none.
+        """Return the ARN of an active definition with this content; else register one.
 
         Args:
             definition: The definition.
@@ -139,7 +140,8 @@ class Batch:
     async def _ensure(self, definition: Definition) -> str:
         tries = Tries(self._timing.register_retry_s)
         while True:
-            # Also before it is registered again: each time makes a revision, answered or not.
+            # Checked again before each retry, because each registration creates a revision, even
+            # one without a response.
             found = await self.find_definition(definition.name)
             if found:
                 return str(found["jobDefinitionArn"])
@@ -150,7 +152,7 @@ class Batch:
                     **definition.document,
                 )
             except ServiceError as error:
-                # Somebody registers the very same one.
+                # Another process registers the same definition.
                 busy = "Too many concurrent attempts" in str(error)
                 if error.code == "ClientException" and not busy:
                     raise _refused_definition(error) from error
@@ -159,11 +161,11 @@ class Batch:
                 return str(reply["jobDefinitionArn"])
 
     async def find_definition(self, name: str) -> dict[str, Any] | None:
-        """Return a definition by name and revision, the newest active one by default, or None."""
+        """Return a definition by name and revision, by default the newest active one."""
         short = name.rpartition("/")[2]
         wanted: dict[str, Any] = {"jobDefinitionName": short, "status": "ACTIVE"}
         if ":" in short:
-            wanted = {"jobDefinitions": [name]}  # goes with no other parameter
+            wanted = {"jobDefinitions": [name]}  # excludes all other parameters
         found: list[dict[str, Any]] = []
         try:
             while True:
@@ -180,7 +182,7 @@ class Batch:
         return max(found, key=lambda item: item.get("revision", 0), default=None)
 
     async def deregister(self, name: str) -> None:
-        """Deregister a revision of a definition. Jobs that were submitted with it go on.
+        """Deregister a revision of a definition. Jobs submitted with it continue.
 
         Raises:
             ServiceError: Batch refused the call.
@@ -193,25 +195,26 @@ class Batch:
     async def submit(self, request: Mapping[str, Any], ticket: Ticket) -> str:
         """Send a SubmitJob request once, and return the job's ID.
 
-        It takes no token, so only `farcall.engine.sender` knows when it may be sent again.
+        SubmitJob has no idempotency token, so only `farcall.engine.sender` knows when to send it
+        again.
 
         Args:
             request: The request.
-            ticket: With which the caller may take it back.
+            ticket: The caller's handle to withdraw it.
 
         Raises:
-            ServiceError: Batch refused, or did not answer.
+            ServiceError: Batch refused, or did not respond.
         """
         reply = await self._submitting.once("submit_job", ticket=ticket, **request)
         return str(reply["jobId"])
 
     async def find_named(self, queue: str, name: str) -> list[JobDetail]:
-        """Return a queue's jobs of one name, in any status, the newest first.
+        """Return a queue's jobs with a name, in any status, the newest first.
 
-        Lists lag behind: a job just submitted is found a little later.
+        Lists lag behind: a new job appears a little later.
 
         Raises:
-            ServiceError: Batch refused the call, or there is no such queue.
+            ServiceError: Batch refused the call, or the queue does not exist.
 
         Source:
             https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
@@ -224,7 +227,7 @@ class Batch:
         while True:
             patience_s = self._timing.listed_within_s
             reply = await self._control.call("list_jobs", patience_s=patience_s, **wanted)
-            # The filter takes no notice of upper and lower case.
+            # The filter is case-insensitive.
             jobs = map(from_summary, reply.get("jobSummaryList", []))
             found += [self.recall(job) for job in jobs if job.name == name]
             if not reply.get("nextToken"):  # an empty page need not be the last one
@@ -232,7 +235,7 @@ class Batch:
             wanted["nextToken"] = reply["nextToken"]
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
-        """Return what Batch knows of jobs; unknown ones, and some just submitted, are missing.
+        """Return the details of jobs; unknown jobs, and some new ones, are missing.
 
         Raises:
             ServiceError: Batch refused the call.
@@ -245,7 +248,7 @@ class Batch:
         return found
 
     async def requests_of(self, job_id: str) -> dict[str, Any] | None:
-        """Return the requests for a job like one that there is; None if Batch does not know it.
+        """Return the requests for a copy of a job; None if Batch does not know it.
 
         Raises:
             ServiceError: Batch refused the call.
@@ -254,7 +257,7 @@ class Batch:
         return requests_of(job) if job else None
 
     async def options_of(self, job_id: str) -> dict[str, Any]:
-        """Return Batch's own options of a job; none if Batch does not know it.
+        """Return a job's Batch-specific options; empty if Batch does not know it.
 
         Raises:
             ServiceError: Batch refused the call.
@@ -267,14 +270,14 @@ class Batch:
         return next(iter(reply.get("jobs", [])), None)
 
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
-        """End jobs, whatever their status; for those that have ended already it does nothing.
+        """Terminate jobs in any status; no effect on jobs that have ended.
 
         Args:
-            job_ids: Jobs, array jobs with all their children, or single children.
-            reason: Batch keeps it as the status reason, up to 1024 characters.
+            job_ids: Jobs, array jobs with all their child jobs, or single child jobs.
+            reason: Stored by Batch as the status reason, up to 1024 characters.
 
         Returns:
-            Those that Batch refused to end, with why.
+            The errors of the jobs that Batch refused to terminate.
         """
         reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
         new = self._note_stops(job_ids, reason)
@@ -289,27 +292,27 @@ class Batch:
                 raise found
             refused |= found
         for job_id, error in refused.items():
-            if job_id in new and not error.sent:  # else Batch may have ended it anyway
+            if job_id in new and not error.sent:  # otherwise Batch may have terminated it anyway
                 self._stops.pop(job_id, None)
         return refused
 
     async def close(self) -> None:
-        """End the registrations that nobody waits for any more."""
+        """Cancel registrations that no caller waits for."""
         for each in self._definitions.values():
             each.cancel()
         await asyncio.gather(*self._definitions.values(), return_exceptions=True)
 
     def note_stopped(self, job_ids: Iterable[str], reason: str) -> None:
-        """Note that jobs were ended by an earlier process that went on here, and why."""
+        """Record that an earlier process, which continued here, terminated jobs, and why."""
         self._note_stops(job_ids, f"{OWN_REASON}{reason}", _LONG_AGO)
 
     def _note_stops(
         self, job_ids: Iterable[str], reason: str, at: datetime | None = None
     ) -> set[str]:
-        """Note what is about to be ended, whose end may be seen before the answer to that.
+        """Record terminations before their requests; jobs may end before the response.
 
         Returns:
-            Those of the jobs that had not been noted.
+            The jobs that were not recorded before.
         """
         stop = _Stop(reason, at or datetime.now(timezone.utc))
         new = {job_id for job_id in job_ids if job_id not in self._stops}
@@ -319,7 +322,7 @@ class Batch:
         return new
 
     def recall(self, detail: JobDetail) -> JobDetail:
-        """Add to what Batch says of a job that it was ended here, where Batch has lost that."""
+        """Add that a job was terminated here, if Batch has lost that."""
         stops = self._stops
         stop = stops.get(detail.job_id) or stops.get(detail.job_id.partition(":")[0])
         if stop is None or not may_be_stopped(detail):
@@ -374,11 +377,11 @@ class Batch:
     async def _without_many(
         self, job_ids: list[str], reason: str, error: ServiceError
     ) -> dict[str, ServiceError]:
-        """End jobs one by one where Batch does not know the call for many; else tell its error.
+        """Terminate jobs one by one if TerminateJobs is unknown; else return its error.
 
-        So too where it is denied: maybe for one of them alone.
+        Also if it is denied, because that may concern only one of the jobs.
         """
-        # Jobs that are not there are no error: it is the call's path that is not.
+        # Missing jobs are no error, so 404 means that the call's path does not exist.
         if refusals.is_unknown_call(error) or error.status == _NOT_FOUND:
             self._takes_many = False
         elif not refusals.is_denied(error):
@@ -390,7 +393,7 @@ class Batch:
 
 
 def _refused_definition(error: ServiceError) -> SettingsError:
-    """Say which options make the definition that was refused."""
+    """Return the error of a refused definition; it names the options that define it."""
     return SettingsError(
         f"the job definition made of the options was refused: {error}; check "
         "image, the roles and job_definition_extra",

@@ -1,4 +1,4 @@
-"""CloudWatch log readers: what jobs write, of one attempt or of many, stdout and stderr in one."""
+"""CloudWatch log readers: merged stdout and stderr of one or more attempts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from farcall.backends.base import LogEvent, LogMissingError
 from farcall.model.errors import ServiceError
 
 LARGEST_EVENT_BYTES = 256 * 1024 - 26
-"""docker's driver cuts a longer line, https://docs.docker.com/engine/logging/drivers/awslogs/"""
+"""Maximum bytes of a line; docker's driver splits longer ones.
+
+https://docs.docker.com/engine/logging/drivers/awslogs/
+"""
 
 READ_TOGETHER = 100
-"""FilterLogEvents takes the names of so many streams."""
+"""Maximum number of log streams in one FilterLogEvents request."""
 
 _MISSING = "ResourceNotFoundException"
 _PAGE = 10_000
@@ -25,10 +28,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class CloudWatchLog:
-    """The log of one attempt. What was read of it is not read again.
+    """The log of one attempt. Each event is read once.
 
     Attributes:
-        exists: Whether there is such a log; None as long as nobody looked.
+        exists: Whether the log exists; None before the first request.
 
     Source:
         https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_GetLogEvents.html
@@ -41,10 +44,10 @@ class CloudWatchLog:
         self.exists: bool | None = None if stream else False
 
     async def read(self) -> AsyncIterator[list[LogEvent]]:
-        """Yield what is new, the oldest first.
+        """Yield new events, the oldest first.
 
         Raises:
-            ServiceError: CloudWatch Logs refused, other than because there is no such log.
+            ServiceError: CloudWatch Logs refused, other than because the log does not exist.
         """
         async for reply in self._pages("nextForwardToken", self._token, startFromHead=True):
             self._token = reply["nextForwardToken"]
@@ -55,7 +58,7 @@ class CloudWatchLog:
         """Return the last lines, the oldest first.
 
         Raises:
-            ServiceError: CloudWatch Logs refused, other than because there is no such log.
+            ServiceError: CloudWatch Logs refused, other than because the log does not exist.
         """
         found: list[list[LogEvent]] = []
         limit = max(1, min(number, _PAGE))
@@ -95,20 +98,21 @@ async def events(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> AsyncGenerator[list[LogEvent], None]:
-    """Yield the events of several streams by time, in pages of up to 10,000 events or 1 MB.
+    """Yield the events of several streams by time, in pages.
 
-    A page may be empty and not the last one: the one without a token is.
+    A page has up to 10,000 events or 1 MB. Only the page without a token is the last one; earlier
+    pages may be empty.
 
     Args:
         access: The open clients.
         group: Name of the log group.
-        streams: Names of log streams, up to `READ_TOGETHER`.
+        streams: Names of up to `READ_TOGETHER` log streams.
         since: The first moment, to the millisecond.
-        until: The last one, likewise; it counts, other than with GetLogEvents.
+        until: The last moment, to the millisecond; inclusive, unlike with GetLogEvents.
 
     Raises:
-        LogMissingError: The group or one of the streams is not there.
-        ServiceError: CloudWatch Logs refused otherwise.
+        LogMissingError: The group or one of the streams does not exist.
+        ServiceError: CloudWatch Logs refused for another reason.
 
     Source:
         https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_FilterLogEvents.html
@@ -152,5 +156,5 @@ def _moment(milliseconds: float) -> datetime:
 
 
 def _milliseconds(moment: datetime) -> int:
-    """Return the millisecond that a moment is in; the service takes none before 1970."""
+    """Return a moment in milliseconds; the service accepts none before 1970."""
     return max(0, (moment - _EPOCH) // _MILLISECOND)

@@ -1,6 +1,6 @@
-"""DescribeJobs and ListJobs: Batch's documents on jobs, read as values of ours. No I/O.
+"""Parsers of DescribeJobs and ListJobs responses. No I/O.
 
-What the texts in them mean is for `farcall.backends.batch.endings` to say.
+`farcall.backends.batch.endings` interprets the texts in the documents.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from farcall.model.commands import ENV_RUN
 from farcall.model.endings import Verdict
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 
-# --- Pending reasons: what a job that has not ended waits for. No I/O ---------------------------
+# --- Pending reasons: what an unfinished job waits for. No I/O ---------------------------------
 
 
 _STATES = {
@@ -44,10 +44,10 @@ _STATES = {
 
 
 def tell(detail: JobDetail) -> tuple[str, str]:
-    """Say of a job that has not ended what it does or waits for, and what to do.
+    """Return what an unfinished job does or waits for, and what to do.
 
     Args:
-        detail: A plain job, a child of an array, or a node.
+        detail: A plain job, an array task, or a node.
 
     Returns:
         The sentence, and the remedy.
@@ -66,43 +66,43 @@ def tell(detail: JobDetail) -> tuple[str, str]:
 
 
 _UNDER_WAY = (JobStatus.STARTING, JobStatus.RUNNING)
-"""In these an attempt goes on, which Batch may list beside those that have ended, or not."""
+"""Statuses with a current attempt, which Batch may or may not list with the ended ones."""
 
 
 class BatchJob(JobDetail):
-    """A job, or one child of an array, as Batch tells of it."""
+    """A job, or an array task, as Batch describes it."""
 
     @property
     def told(self) -> str:
-        """What of Batch's words on the end says more than that the job has ended."""
+        """Batch's reason for the end, without its uninformative part."""
         return endings.telling(self.reason)
 
     @property
     def remedy(self) -> str:
-        """What to do where Batch says that it cannot place the job; else empty."""
+        """The remedy if Batch reports that it cannot place the job; else empty."""
         return endings.blocked(self.status_reason) if self.is_blocked else ""
 
     @property
     def is_blocked(self) -> bool:
-        """Whether Batch says that it cannot place the job as things are."""
+        """Whether Batch reports that it cannot place the job at present."""
         return endings.is_blocked(self)
 
     @property
     def is_explained(self) -> bool:
-        """Whether the status reason is Batch's or farcall's own, and no person's."""
+        """Whether the status reason was written by Batch or farcall, not by a person."""
         return endings.is_explained(self)
 
     def verdict(self) -> Verdict:
-        """Say why the job ended, by the tables of `farcall.backends.batch.endings`."""
+        """Return why the job ended, from the tables of `farcall.backends.batch.endings`."""
         return endings.verdict(self)
 
     def waiting(self) -> tuple[str, str]:
-        """Say what the job does or waits for, by `farcall.backends.batch.describe`."""
+        """Return what the job does or waits for; see `farcall.backends.batch.describe`."""
         return tell(self)
 
 
 def from_describe(job: Mapping[str, Any]) -> BatchJob:
-    """Read a member of DescribeJobs's ``jobs``, with containerProperties or ecsProperties.
+    """Parse a member of DescribeJobs's ``jobs``, with either kind of properties.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
@@ -161,13 +161,13 @@ def from_describe(job: Mapping[str, Any]) -> BatchJob:
 
 
 def _command(container: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a container's command; none where that fetches the task runner, as images hold it."""
+    """Return a container's command; empty if it fetches the task runner, as in images."""
     command = tuple(container.get("command") or ())
     return () if bootstrap.fetched(command) else command
 
 
 def _groups(properties: Mapping[str, Any]) -> tuple[NodeGroup, ...]:
-    """Read nodeProperties; where ranges lie within others, which farcall's do not, in their order.
+    """Parse nodeProperties; nested ranges, which farcall does not use, in their order.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeRangeProperty.html
@@ -208,7 +208,7 @@ def _resources(container: Mapping[str, Any]) -> dict[str, str]:
 
 
 def from_summary(job: Mapping[str, Any]) -> BatchJob:
-    """Read a member of ListJobs's ``jobSummaryList``, which tells less.
+    """Parse a member of ListJobs's ``jobSummaryList``, which contains fewer facts.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_JobSummary.html
@@ -250,7 +250,7 @@ def _attempt(attempt: Mapping[str, Any]) -> Attempt:
 def _completed(
     listed: list[Attempt], job: Mapping[str, Any], container: Mapping[str, Any]
 ) -> list[Attempt]:
-    """Add what only the job itself says of the last attempt of one that has ended.
+    """Add the facts about a finished job's last attempt that only the job contains.
 
     The list may be empty although a container ran, and its last member may lack the log.
     """
@@ -259,14 +259,14 @@ def _completed(
         last = listed[-1]
         return [*listed[:-1], last._replace(log_stream=last.log_stream or log_stream)]
     if not log_stream and container.get("exitCode") is None:
-        return []  # none ever ran
+        return []  # no attempt ever ran
     times = {name: job.get(name) for name in ("startedAt", "stoppedAt")}
     reason = job.get("statusReason")
     return [_attempt({"container": container, "statusReason": reason, **times})]
 
 
 def _first_container(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The container of a job or an attempt, wherever this kind of definition puts it."""
+    """Return the container of a job or attempt, in either kind of definition."""
     tasks = job.get("taskProperties") or (job.get("ecsProperties") or {}).get("taskProperties")
     containers = tasks[0].get("containers") if tasks else None
     found = containers[0] if containers else job.get("container")

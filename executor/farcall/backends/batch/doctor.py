@@ -1,4 +1,4 @@
-"""Health checks of what jobs run on and as: queue, compute environments, roles, logs, image."""
+"""Health checks of queue, compute environments, roles, log group and image."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _DOCKER_S = 10
 def checks(
     access: Aws, batch: Batch, settings: Settings, *, answers: bool
 ) -> dict[str, Awaitable[Iterable[Finding]]]:
-    """Return all checks but `region`, by name.
+    """Return all checks except `region`, by name.
 
     Args:
         access: The open clients.
         batch: Batch.
         settings: The options.
-        answers: Whether Batch does; if not, it is not asked for queue and image.
+        answers: Whether Batch responds; if not, queue and image are not checked.
     """
     found: dict[str, Awaitable[Iterable[Finding]]] = {
         "resources": resources(settings),
@@ -63,7 +63,7 @@ def checks(
 
 
 async def region(access: Aws) -> list[Finding]:
-    """See that Batch answers in the region."""
+    """Check that Batch responds in the region."""
     reply = await clients.call(access.batch, "describe_job_queues", maxResults=1)
     url = access.batch.meta.endpoint_url
     found = f"{access.region_and_origin}, by {url}"
@@ -75,7 +75,7 @@ async def region(access: Aws) -> list[Finding]:
 
 
 async def queue(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
-    """Look at the queue and at what stands behind it."""
+    """Check the queue and its compute environments."""
     found = await find_queue(batch, settings, access.region_and_origin)
     text = f"{found['jobQueueName']}, {found['state']} and {found['status']}"
     first = Finding("queue", OK, text)
@@ -92,7 +92,7 @@ async def queue(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
             wanted["nextToken"] = reply["nextToken"]
     except ServiceError as error:
         return [first, told(name, error)]
-    if any(finding.verdict == OK for finding in all_of):  # jobs find a place
+    if any(finding.verdict == OK for finding in all_of):  # jobs can be placed
         all_of = [
             Finding(f.check, WARNING, f.found, f.remedy) if f.verdict == FAILED else f
             for f in all_of
@@ -139,7 +139,7 @@ def _wants_fargate(settings: Settings) -> bool:
 
 
 async def resources(settings: Settings) -> list[Finding]:
-    """See whether what a task asks for is what the platform has."""
+    """Check that a task's resources are valid on the platform."""
     asked = {each["type"]: each["value"] for each in resource_requirements(settings)}
     text = f"{asked['VCPU']} vCPU and {asked['MEMORY']} MiB"
     text += f", {asked['GPU']} GPU" if "GPU" in asked else ""
@@ -154,7 +154,7 @@ async def resources(settings: Settings) -> list[Finding]:
 
 
 async def role(access: Aws, settings: Settings, option: str) -> list[Finding]:
-    """Look at a role, and at who may take it."""
+    """Check a role and its trust policy."""
     check = option.removeprefix("batch_").removesuffix("_name").replace("_", " ")
     name: str = getattr(settings, option)
     if not name:
@@ -191,7 +191,7 @@ def _many(value: Any) -> list[Any]:
 
 
 async def log_group(access: Aws, settings: Settings) -> list[Finding]:
-    """Look at the log group."""
+    """Check the log group."""
     if not settings.batch_job_log_group_name:
         return [Finding("log group", OK, "AWS's own, /aws/batch/job")]
     found = await find_log_group(access, settings)
@@ -201,7 +201,7 @@ async def log_group(access: Aws, settings: Settings) -> list[Finding]:
 
 
 async def image(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
-    """Look at the image, and at its Python where that is known here."""
+    """Check the image, and its Python version if it is known here."""
     uri, is_stock = await find_image(batch, settings)
     place = _ECR.fullmatch(uri)
     if place and place["region"] == access.region:
@@ -254,7 +254,7 @@ async def _see_in_ecr(access: Aws, uri: str, place: re.Match[str]) -> None:
 
 
 async def _in_docker(uri: str) -> dict[str, Any]:
-    """Return the configuration of an image that a docker engine here has; else nothing."""
+    """Return the configuration of an image in the local docker engine; else empty."""
     program = shutil.which("docker")
     if program is None:
         return {}

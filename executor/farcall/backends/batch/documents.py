@@ -1,8 +1,8 @@
-"""Request documents: the job definition and the SubmitJob request that settings make. No I/O.
+"""Request documents: job definition and SubmitJob request for settings. No I/O.
 
-Everything that SubmitJob cannot override is in the definition, and the definition's name is a
-hash of its content: equal settings share one definition forever, and none is made per task.
-Everything that SubmitJob can override is overridden.
+The definition contains everything that SubmitJob cannot override, and its name is a hash of its
+content: equal settings share one definition forever, and no task creates one. Everything that
+SubmitJob can override is overridden.
 """
 
 from __future__ import annotations
@@ -26,30 +26,38 @@ from farcall_runtime.contract import (
 )
 
 LARGEST_ARRAY = 10_000
-"""Children of one array job, https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html"""
+"""Maximum tasks of an array job,
+https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
+"""
 
 OVERRIDE_CHARACTERS = 8192
-"""Of the container overrides with their JSON; ECS refuses more when the job starts.
+"""Maximum characters of the container overrides as JSON; ECS refuses more at the job's start.
 
 https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_RunTask.html
 """
 
 REQUEST_BYTES = 30 * 1024
-"""Of a SubmitJob request, https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html"""
+"""Maximum size of a SubmitJob request.
+
+https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
+"""
 
 DEFINITION_BYTES = 24 * 1024
-"""Of a definition, https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html"""
+"""Maximum size of a definition.
+
+https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
+"""
 
 OWN_PREFIX = "farcall-command-"
-"""Names of definitions that have a command in them, which hardly any other job shares."""
+"""Prefix of definitions that contain a command, which hardly any other job shares."""
 
 
 _LABELS = ("name", "type", "containerPath")
-"""What tells the members of lists in a definition apart."""
+"""Fields that identify members of lists in a definition."""
 
 OWN_REMEDY = "shorten commands and env: what is long belongs into the image or into S3"
 
-# What a task may have on Fargate: MiB of memory by vCPU.
+# Valid resources on Fargate: MiB of memory by vCPU.
 # https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html
 _FARGATE: dict[float, Sequence[int]] = {
     0.25: (512, 1024, 2048),
@@ -71,15 +79,15 @@ _INFRASTRUCTURE_RULES = [
     *_LOST_HOST_RULES,
     {"onReason": "CannotPull*", "action": "RETRY"},
     {"onReason": "DockerTimeoutError*", "action": "RETRY"},
-    # Where no rule matches Batch retries, so the list ends with one that always does.
+    # Batch retries if no rule matches, so the list ends with one that always matches.
     {"onReason": "*", "action": "EXIT"},
 ]
 
 _MEMORY_RULES = [
-    # A container that is lost with its host is killed, too, so these come first.
+    # A container on a lost host is killed, too, so these rules come first.
     *_LOST_HOST_RULES,
-    # docker may say so of a container whose own process is still there, and ends with any code;
-    # 137 is SIGKILL, which comes most often from the kernel.
+    # docker may report it for a container whose own process still runs, and that ends with any
+    # code; 137 is SIGKILL, which comes most often from the kernel.
     {"onReason": "OutOfMemoryError*", "action": "EXIT"},
     {"onExitCode": "137", "action": "EXIT"},
 ]
@@ -90,8 +98,8 @@ class Definition:
     """A job definition.
 
     Attributes:
-        name: ``farcall-`` and a hash of the document; ``farcall-command-`` and one where commands
-            and environment are in it, which then are of few jobs, or of one.
+        name: ``farcall-`` and a hash of the document; ``farcall-command-`` and a hash if it
+            contains commands and environment, so that few jobs share it.
         document: The RegisterJobDefinition request without the name.
     """
 
@@ -102,23 +110,23 @@ class Definition:
 def definition(
     job: JobSpec, *, image: str, region: str, job_role: str, execution_role: str
 ) -> Definition:
-    """Write the definition of a job.
+    """Return the definition of a job.
 
     Args:
         job: The job.
-        image: URI of the task runner's image; where the job has groups theirs count.
+        image: URI of the task runner's image; ignored if the job has groups with their own.
         region: Region of the log group.
         job_role: ARN of the job role; empty for none.
         execution_role: ARN of the execution role; empty for none.
 
     Raises:
-        SettingsError: The options do not make a job that the platform takes.
+        SettingsError: The options do not result in a valid job.
         TaskTooLargeError: Commands and environment exceed a limit of Batch.
     """
     is_fargate = _is_fargate(job.settings)
     nodes.check(job, is_fargate=is_fargate)
     common: dict[str, Any] = {
-        # Placeholders, valid on EC2 and on Fargate: every submission overrides them.
+        # Placeholders, valid on EC2 and on Fargate, because every submission overrides them.
         "resourceRequirements": [
             {"type": "VCPU", "value": "1"},
             {"type": "MEMORY", "value": "2048"},
@@ -177,7 +185,7 @@ def _document(job: JobSpec, containers: Sequence[dict[str, Any]]) -> dict[str, A
     base: dict[str, Any] = {"type": "container", "platformCapabilities": ["EC2"]}
     if not job.is_multi_node:
         return _merged(base | {"containerProperties": containers[0]}, extra)
-    # What the option says of the container is said of each node's.
+    # The option's container fields apply to each node's container.
     each = extra.get("containerProperties", {})
     base |= {
         "type": "multinode",
@@ -192,10 +200,10 @@ def _merged(base: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
-    """Write a SubmitJob request.
+    """Return a SubmitJob request.
 
     Raises:
-        SettingsError: vCPU, memory or GPUs are not what the platform allows.
+        SettingsError: vCPU, memory or GPUs are invalid on the platform.
         TaskTooLargeError: The request exceeds a limit of Batch or ECS.
     """
     settings = job.settings
@@ -223,7 +231,7 @@ def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
 
 
 def _is_own(job: JobSpec) -> bool:
-    """Return whether the command and variables of a group do not fit into the overrides."""
+    """Return whether a group's command and variables are too large for the overrides."""
     overrides = _overrides(job, is_own=False) if job.groups else []
     return any(len(json.dumps(each)) > OVERRIDE_CHARACTERS for each in overrides)
 
@@ -256,7 +264,7 @@ def _remedy(job: JobSpec) -> str:
 
 
 def _told(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a container is told: its variables, and its command where it has one."""
+    """Return a container's variables, and its command if it has one."""
     variables = [{"name": key, "value": environment[key]} for key in sorted(environment)]
     return {"environment": variables, **({"command": list(command)} if command else {})}
 
@@ -266,10 +274,10 @@ def _is_fargate(settings: Settings) -> bool:
 
 
 def resource_requirements(settings: Settings) -> list[dict[str, str]]:
-    """Write a task's resources; on Fargate memory is rounded up to what goes with the vCPUs.
+    """Return a task's resources; on Fargate memory is rounded up to a valid value.
 
     Raises:
-        SettingsError: vCPU, memory or GPUs are not what the platform allows.
+        SettingsError: vCPU, memory or GPUs are invalid on the platform.
     """
     mib = math.ceil(settings.memory * 1024)
     if _is_fargate(settings):
@@ -290,11 +298,11 @@ def resource_requirements(settings: Settings) -> list[dict[str, str]]:
 
 
 def retry_strategy(settings: Settings, *, is_command: bool = False) -> dict[str, Any]:
-    """Write how many attempts a job has, and which failures end it at once.
+    """Return a job's number of attempts, and the failures that are not retried.
 
     Args:
         settings: The options.
-        is_command: Whether exit codes are a command's own; the task runner's say more.
+        is_command: Whether exit codes are a command's own; the task runner's are more specific.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
@@ -328,10 +336,10 @@ def _fargate_memory(settings: Settings, mib: int) -> int:
 
 
 def check_size(what: str, document: object, limit: int, remedy: str) -> None:
-    """Refuse a document that is too long.
+    """Reject a document that is too long.
 
     Raises:
-        TaskTooLargeError: It is.
+        TaskTooLargeError: The document is too long.
     """
     size = len(json.dumps(document))
     if size > limit:

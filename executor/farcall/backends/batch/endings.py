@@ -1,9 +1,9 @@
-"""Verdicts on jobs: why one ended, or cannot begin.
+"""Failure reasons: why a job ended, or cannot begin.
 
-The only place, with its tables in `farcall.backends.batch.start_failures` and
-`farcall.model.exit_codes`, that reads Batch's texts (``statusReason``, a container's ``reason``)
-and exit codes. No I/O. It is asked only about jobs that left no outcome in the bucket: where there
-is one, the outcome wins.
+Together with its tables in `farcall.backends.batch.start_failures` and `farcall.model.exit_codes`,
+this is the only module that interprets Batch's texts (``statusReason``, a container's ``reason``)
+and exit codes. No I/O. It is called only for jobs without an outcome in the bucket, because an
+outcome takes precedence.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
@@ -42,13 +42,13 @@ from farcall.model.jobs import JobDetail, JobStatus
 from farcall_runtime.contract import ExitCode
 
 _STOPPED = (None, ExitCode.TERMINATED, 137)
-"""Exit codes of what was stopped: before it had a container, by SIGTERM, by SIGKILL after that."""
+"""Exit codes of stopped jobs: without a container, after SIGTERM, and after SIGKILL."""
 
 EXITED = "Essential container in task exited"
-"""Batch's words on any container that has ended by itself: they say nothing else."""
+"""Batch's uninformative status reason for any container that has ended by itself."""
 
 _HOLLOW = (EXITED, "Job submitted", "Job started", "Job succeeded", "Job failed")
-"""Status reasons that say no more than the status; all but the first are other Batches'."""
+"""Status reasons that only repeat the status; all but the first come from emulators."""
 
 _MACHINE_LOST_IT = Verdict(
     errors.HostLostError,
@@ -58,16 +58,16 @@ _MACHINE_LOST_IT = Verdict(
 
 
 def verdict(detail: JobDetail) -> Verdict:
-    """Say why a job that left no outcome ended.
+    """Return why a job without an outcome ended.
 
     Args:
-        detail: A job whose status is final, or what is known of a failed attempt.
+        detail: A job with a final status, or the known facts about a failed attempt.
 
     Returns:
-        The first row of the table that fits. Where Batch says why a job was never placed, the
+        The first matching row of the table. If Batch reports why a job was never placed, the
         remedy is that of `blocked`.
     """
-    if detail.map_failure:  # which cancelled its children that had not ended, and not itself
+    if detail.map_failure:  # Batch cancelled its remaining child jobs, but not the array itself
         return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
     found = next(row.verdict for row in rows if row.fits(detail))
@@ -82,7 +82,7 @@ def verdict(detail: JobDetail) -> Verdict:
 
 
 def _words_for(detail: JobDetail) -> dict[str, str]:
-    """Return what stands in remedies, and says where its user has set it."""
+    """Return the texts for placeholders in remedies; they name what the user has set."""
     if detail.is_command:
         return {
             IMAGE: f"the image {detail.image}",
@@ -106,23 +106,23 @@ def _words_for(detail: JobDetail) -> dict[str, str]:
 
 
 def is_explained(detail: JobDetail) -> bool:
-    """Return whether the status reason is Batch's or farcall's own.
+    """Return whether the status reason was written by Batch or farcall.
 
-    Others there may be, and they are taken for the words of a person who ended the job.
+    Any other reason is assumed to be written by a person who terminated the job.
     """
     return detail.status_reason.startswith((*_HOLLOW, *_BATCH_WORDS, OWN_REASON))
 
 
 def telling(reason: str) -> str:
-    """Return of Batch's words on an end those that say something; see `JobDetail.reason`."""
+    """Return Batch's reason without its uninformative part; see `JobDetail.reason`."""
     first, _, rest = reason.partition("; ")
     return rest if first.rstrip(".") in _HOLLOW else reason
 
 
 def may_be_stopped(detail: JobDetail) -> bool:
-    """Return whether a job may have been ended from outside, for all that Batch says of it.
+    """Return whether a job may have been terminated from outside.
 
-    Nothing says that, and nothing says otherwise: it has failed, and its container, if there was
+    Batch neither confirms nor excludes it: the job has failed, and its container, if there was
     one, was stopped by a signal.
     """
     otherwise = tuple(word for word in _BATCH_WORDS if word != EXITED)
@@ -136,18 +136,18 @@ def may_be_stopped(detail: JobDetail) -> bool:
 
 
 def is_blocked(detail: JobDetail) -> bool:
-    """Return whether Batch says that it cannot place a job as things are."""
+    """Return whether Batch reports that it cannot place a job at present."""
     return detail.status is JobStatus.RUNNABLE and detail.status_reason.startswith(_BLOCKED_WORDS)
 
 
 def blocked(reason: str) -> str:
-    """Return what to do about a job that Batch cannot place.
+    """Return the remedy for a job that Batch cannot place.
 
     Args:
-        reason: Batch's words on that, wherever they stand in the text.
+        reason: A text that contains Batch's reason.
 
     Returns:
-        A remedy; empty where the text holds none of Batch's words on blocked jobs.
+        The remedy; empty if the text contains no known reason.
     """
     return next((remedy for word, remedy in BLOCKED if word in reason), "")
 
@@ -157,22 +157,22 @@ def _succeeded(detail: JobDetail) -> bool:
 
 
 def _was_not_started(detail: JobDetail) -> bool:
-    """Nothing of the container was ever there: no exit code, and no log either."""
+    """Return whether the container never existed: no exit code, and no log either."""
     return detail.exit_code is None and not (detail.log_stream or detail.array_size)
 
 
 def _fetches_workspace(detail: JobDetail) -> bool:
-    """Its command begins with farcall's start script, whose exit codes are known."""
+    """Return whether the command begins with farcall's start script."""
     return start_script.unwrap(detail.command)[0] is not None
 
 
 def _fetches_runtime(detail: JobDetail) -> bool:
-    """Return whether its image lacks farcall's runtime."""
+    """Return whether the image lacks farcall's runtime."""
     return bool(detail.runtime)
 
 
 def _withdrawn(detail: JobDetail) -> bool:
-    """Somebody ended the job; the race in which it had just succeeded is decided by its status."""
+    """Return whether a user ended the job; its status decides a race with its success."""
     return detail.is_cancelled or detail.is_terminated
 
 
@@ -180,10 +180,10 @@ def _withdrawn(detail: JobDetail) -> bool:
 
 
 class Blocked(NamedTuple):
-    """What to do about a job that Batch cannot place.
+    """The remedy for a job that Batch cannot place.
 
     Attributes:
-        word: What Batch's reason for it holds.
+        word: Text in Batch's reason.
         remedy: What to do.
     """
 
@@ -239,7 +239,7 @@ BLOCKED: tuple[Blocked, ...] = (
         "instances reach ECS, and that vcpu, memory and num_gpus fit into one of them",
     ),
 )
-"""By a word of Batch's on a blocked job, what to do; the special before the general."""
+"""Remedies by a text in Batch's reason; special texts before general ones."""
 
 
 # --- endings ----------------------------------------------------------------------------------
@@ -265,9 +265,9 @@ _BATCH_WORDS = (
     "ResourceInitializationError",
 )
 
-# The order matters: what somebody did comes before what followed from it.
+# The order matters: a user's action comes before its consequences.
 _BY_TEXT: tuple[Row, ...] = (
-    # Known by their texts even where Batch flags them as terminated.
+    # Recognized by their texts, even if Batch flags the jobs as terminated.
     Row(
         status("Canceled by JobStateTimeLimit action"),
         Verdict(
@@ -311,7 +311,7 @@ _BY_TEXT: tuple[Row, ...] = (
         status("Your Spot Task was interrupted"),
         Verdict(errors.HostLostError, "Fargate Spot took its capacity back", LOST),
     ),
-    # Whatever the exit code: 137, or 1 where only a child process was killed.
+    # Regardless of the exit code: 137, or 1 if only a child process was killed.
     Row(
         container("OutOfMemoryError"),
         Verdict(errors.OutOfMemoryError, "the container ran out of memory", MEMORY),
@@ -352,7 +352,7 @@ _BY_TEXT: tuple[Row, ...] = (
         ),
     ),
 )
-"""Endings of any job, known by Batch's texts."""
+"""Endings of any job, recognized by Batch's texts."""
 
 _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
     Row(all_of(_fetches_runtime, exit_code(*codes)), verdict)
@@ -438,7 +438,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
         ),
     )
 )
-"""How tasks end that fetch farcall's runtime first, and leave no outcome."""
+"""Endings of tasks that fetch farcall's runtime first, and leave no outcome."""
 
 ENDINGS: tuple[Row, ...] = (
     Row(
@@ -475,7 +475,7 @@ ENDINGS: tuple[Row, ...] = (
         ),
     ),
 )
-"""How jobs of functions end; the first row that fits counts, and the last one always fits."""
+"""Endings of function jobs; the first matching row counts, and the last always matches."""
 
 _NOT_RUNNABLE = Verdict(
     errors.CommandError,
@@ -532,10 +532,10 @@ _WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
         ),
     )
 )
-"""How command jobs end before their command, for want of a workspace."""
+"""Endings of command jobs before their command, because of their workspace."""
 
 COMMAND_ENDINGS: tuple[Row, ...] = (
-    # As docker tells it before the container's own shell could,
+    # docker's errors before the container's own shell could report them,
     # https://docs.docker.com/engine/containers/run/#exit-status
     Row(
         container(
@@ -570,4 +570,4 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
         Verdict(errors.CommandError, "the command failed", "its log says more"),
     ),
 )
-"""How command jobs end whose command did not return 0."""
+"""Endings of command jobs whose command did not return 0."""

@@ -1,8 +1,8 @@
-"""Placement limits: whether any compute environment of a queue could ever run a job. No I/O.
+"""Placement limits: whether a queue could ever run a job. No I/O.
 
-Batch takes a job that fits nowhere, and lets it wait forever. Here it is refused where that is
-certain: what an unmanaged environment, or an instance type that is not known here, could run is
-not known.
+Batch accepts a job that fits nowhere, and lets it wait forever. This module rejects such jobs if
+that is certain: the capacity of unmanaged environments, and of unknown instance types, is not
+known.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/job_stuck_in_runnable.html
@@ -24,8 +24,8 @@ class Misfit(NamedTuple):
     """Why a compute environment never runs a job.
 
     Attributes:
-        option: The option that asks for what is not there.
-        reason: What the environment has.
+        option: The option whose value is too large.
+        reason: The environment's limit.
         remedy: What to do.
     """
 
@@ -35,7 +35,7 @@ class Misfit(NamedTuple):
 
 
 class _Most(NamedTuple):
-    """What an instance has at most; None is not known."""
+    """An instance's maximum resources; None if unknown."""
 
     vcpus: int | None
     memory_gb: int | None
@@ -49,7 +49,8 @@ _LARGEST = {4: 16, 5: 24, 6: 48, 7: 48, 8: 96}
 """The largest ``<n>xlarge`` of families c, m and r, by generation."""
 
 _XLARGE_VCPUS, _MORE_VCPUS = 4, 4
-"""Of ``xlarge``, with which the others grow; ``c4.8xlarge`` and its like have four more."""
+"""vCPUs of ``xlarge``, multiplied in larger sizes; some, such as ``c4.8xlarge``, have four more.
+"""
 
 _XLARGE_GB = {"c": 8, "m": 16, "r": 32}
 _MORE_MEMORY = "c5n"
@@ -64,15 +65,15 @@ _LIKELY_MIB = 512
 
 
 def check(environments: Sequence[Mapping[str, Any]], settings: Settings, nodes: int = 1) -> None:
-    """Refuse what no compute environment of a queue could ever run.
+    """Reject a job that no compute environment of a queue could ever run.
 
     Args:
-        environments: All of the queue, as Batch describes them; none where that is not known.
+        environments: Batch's descriptions of all environments of the queue; empty if unknown.
         settings: The options; resources are those of a node.
-        nodes: Nodes of the job.
+        nodes: Number of the job's nodes.
 
     Raises:
-        SettingsError: None could.
+        SettingsError: No environment could run the job.
     """
     told = []
     for environment in environments:
@@ -93,10 +94,10 @@ def check(environments: Sequence[Mapping[str, Any]], settings: Settings, nodes: 
 
 
 def doubt(environments: Sequence[Mapping[str, Any]], settings: Settings) -> str:
-    """Say it where memory looks like MiB, and nobody knows whether there is as much; else nothing.
+    """Return a warning if memory looks like MiB and may be too large; else empty.
 
     Args:
-        environments: All of the queue; none where that is not known.
+        environments: All environments of the queue; empty if unknown.
         settings: The options.
     """
     endless = settings.model_copy(update={"memory": math.inf})
@@ -106,12 +107,12 @@ def doubt(environments: Sequence[Mapping[str, Any]], settings: Settings) -> str:
 
 
 def misfit(environment: Mapping[str, Any], settings: Settings, nodes: int = 1) -> Misfit | None:
-    """Say why a compute environment never runs a job; None where it may.
+    """Return why a compute environment never runs a job; None if it may.
 
     Args:
-        environment: As Batch describes it.
+        environment: Batch's description.
         settings: The options; resources are those of a node.
-        nodes: Nodes of the job.
+        nodes: Number of the job's nodes.
     """
     resources = environment.get("computeResources") or {}
     if environment.get("type") == "UNMANAGED" or not resources:
@@ -121,7 +122,7 @@ def misfit(environment: Mapping[str, Any], settings: Settings, nodes: int = 1) -
         whole = f" on {nodes} nodes" if nodes > 1 else ""
         remedy = f"raise maxvCpus, or set vcpu to less{' or nodes to fewer' if whole else ''}"
         return Misfit("vcpu", f"has at most {most} vCPUs{whole}", remedy)
-    if str(resources.get("type", "")).startswith("FARGATE"):  # whose pairs are another matter
+    if str(resources.get("type", "")).startswith("FARGATE"):  # checked elsewhere
         return None
     types = [settings.instance_type] if settings.instance_type else resources.get("instanceTypes")
     return _misfit_of(list(map(_most, types or ["unknown"])), settings)
@@ -141,14 +142,14 @@ def _misfit_of(types: list[_Most], settings: Settings) -> Misfit | None:
         if option == "vcpu" and amount > largest:
             reason = f"has instances with at most {largest} vCPUs"
             return Misfit(option, reason, "set vcpu to less")
-        if option == "memory" and amount >= largest:  # the system takes some of it
+        if option == "memory" and amount >= largest:  # the system uses some of it
             reason = f"has instances with less than {largest} GiB for jobs"
             return Misfit(option, reason, f"set memory to less{hint(settings)}")
     return None
 
 
 def hint(settings: Settings) -> str:
-    """Say what to write where memory looks like MiB; else nothing."""
+    """Return the corrected value if memory looks like MiB; else empty."""
     if settings.memory < _LIKELY_MIB:
         return ""
     wanted = settings.memory / 1024
@@ -156,7 +157,7 @@ def hint(settings: Settings) -> str:
 
 
 def _most(kind: str) -> _Most:
-    """Return what an instance of a type, a family or a group of families has at most."""
+    """Return the maximum resources of an instance type, family or group of families."""
     if kind in _GENERAL:
         most = max(_LARGEST.values())
         return _Most(most * _XLARGE_VCPUS, most * max(_XLARGE_GB.values()), 0)
@@ -174,7 +175,7 @@ def _most(kind: str) -> _Most:
 
 
 def _xlarges(size: str, generation: int) -> int | None:
-    """Return how many ``xlarge`` an instance is at most; None where that is not known."""
+    """Return an instance's maximum number of ``xlarge`` units; None if unknown."""
     if not size or size.startswith("metal"):
         return _LARGEST.get(generation)
     found = re.fullmatch(r"(\d*)x?large|medium|small|micro|nano", size)

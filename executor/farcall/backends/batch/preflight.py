@@ -1,4 +1,4 @@
-"""Preflight checks: what is missing before a job is paid for: queue, roles, log group, image."""
+"""Preflight checks before submission: queue, roles, log group and image."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ class Image(NamedTuple):
 
 @dataclass(frozen=True)
 class Resources:
-    """What the options name, found in the account.
+    """The resources that the options name.
 
     Attributes:
         job_role: ARN of the job role; empty for none.
         execution_role: ARN of the execution role; empty for none.
-        environments: The queue's compute environments, as Batch describes them; none where that
-            is not known.
+        environments: Batch's descriptions of the queue's compute environments; empty if unknown.
     """
 
     job_role: str
@@ -50,12 +49,13 @@ class Resources:
 
 
 async def check(access: Aws, batch: Batch, settings: Settings) -> Resources:
-    """Look up what the options name.
+    """Look up the resources that the options name.
 
-    Whoever may not look (IAM, logs) is not stopped: what is missing then shows when a job starts.
+    Missing permissions for IAM and logs are ignored: missing resources then show when a job
+    starts.
 
     Raises:
-        SettingsError: Something the options name does not exist, or cannot be used.
+        SettingsError: A resource that the options name does not exist, or cannot be used.
         ServiceError: Batch refused.
     """
     environments, _, job_role, execution_role = await asyncio.gather(
@@ -68,10 +68,10 @@ async def check(access: Aws, batch: Batch, settings: Settings) -> Resources:
 
 
 async def find_queue(batch: Batch, settings: Settings, region: str) -> dict[str, Any]:
-    """Return the job queue, as Batch describes it.
+    """Return Batch's description of the job queue.
 
     Raises:
-        SettingsError: There is none, or it takes no jobs.
+        SettingsError: The queue does not exist, or accepts no jobs.
         ServiceError: Batch refused.
     """
     name = settings.queue
@@ -89,7 +89,7 @@ async def find_queue(batch: Batch, settings: Settings, region: str) -> dict[str,
 
 
 async def unknown_queue(batch: Batch, name: str, region: str) -> SettingsError:
-    """Return the error of a queue that is not there; it names those that are."""
+    """Return the error of a missing queue; it names the existing queues."""
     found = "`aws batch describe-job-queues` lists what there is"
     with contextlib.suppress(ServiceError):
         names = await batch.listing.queues()
@@ -106,10 +106,10 @@ async def unknown_queue(batch: Batch, name: str, region: str) -> SettingsError:
 
 
 async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
-    """Return the log group that ``batch_job_log_group_name`` names, as CloudWatch describes it.
+    """Return CloudWatch's description of the group ``batch_job_log_group_name``.
 
     Raises:
-        SettingsError: There is none.
+        SettingsError: The group does not exist.
         ServiceError: CloudWatch refused.
     """
     name = settings.batch_job_log_group_name
@@ -133,10 +133,10 @@ async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
 
 
 async def find_role(access: Aws, option: str, name: str) -> dict[str, Any]:
-    """Return a role, as IAM describes it.
+    """Return IAM's description of a role.
 
     Raises:
-        SettingsError: There is none.
+        SettingsError: The role does not exist.
         ServiceError: IAM refused.
     """
     try:
@@ -156,7 +156,7 @@ async def find_role(access: Aws, option: str, name: str) -> dict[str, Any]:
 
 
 async def find_image(batch: Batch, settings: Settings) -> Image:
-    """Return the image of the jobs: the option's, that of the definition it names, or the stock's.
+    """Return the jobs' image: the option's, the definition's, or the stock image.
 
     Raises:
         ServiceError: Batch refused.
@@ -166,10 +166,10 @@ async def find_image(batch: Batch, settings: Settings) -> Image:
     name = settings.batch_job_definition_name
     found = await batch.find_definition(name) if name else None
     image = str((found or {}).get("containerProperties", {}).get("image", ""))
-    if image and not image.startswith(FOREIGN_IMAGES):  # with which Covalent's own plugin left it
+    if image and not image.startswith(FOREIGN_IMAGES):  # set by Covalent's own plugin
         return Image(image)
     stock = stock_image(settings)
-    # Covalent's own plugin registers a definition of this name, so that it need not be there.
+    # The default name may be missing: Covalent's own plugin registers a definition of that name.
     if name not in ("", DEFAULT_DEFINITION):
         _log.warning(
             "batch_job_definition_name is %r, and there is no such job definition with an image "
@@ -180,9 +180,9 @@ async def find_image(batch: Batch, settings: Settings) -> Image:
 
 
 def unasked_image(settings: Settings) -> Image:
-    """Return the image of the jobs as far as the options tell, or what stands for it.
+    """Return the jobs' image, or a placeholder, without requests.
 
-    A definition of the default's name is taken for missing.
+    A definition with the default name is assumed to be missing.
     """
     if settings.image:
         return Image(settings.image)
@@ -193,12 +193,12 @@ def unasked_image(settings: Settings) -> Image:
 
 
 def stock_image(settings: Settings) -> Image:
-    """Return the image that holds Python alone, of the client's minor version."""
+    """Return the image that contains only Python, of the client's minor version."""
     return Image(settings.stock_image, is_stock=True)
 
 
 async def _check_queue(batch: Batch, settings: Settings, region: str) -> list[dict[str, Any]]:
-    """See that the queue is there; return its compute environments, as far as they are known."""
+    """Check that the queue exists; return its compute environments, if known."""
     try:
         queue = await find_queue(batch, settings, region)
     except ServiceError as error:
@@ -209,7 +209,7 @@ async def _check_queue(batch: Batch, settings: Settings, region: str) -> list[di
     names = [each["computeEnvironment"] for each in queue.get("computeEnvironmentOrder", [])]
     try:
         return await batch.find_environments(names)
-    except ServiceError as error:  # no job needs it
+    except ServiceError as error:  # optional
         _log.debug("compute environments were not looked at: %s", error)
         return []
 
@@ -235,7 +235,7 @@ async def _find_role(access: Aws, settings: Settings, option: str) -> str:
             account = await access.account()
         except ServiceError as failure:
             answers = failure.status and failure.code != refusals.NOT_AWS
-            if not (answers or access.has_console):  # AWS's own may be out of reach alone
+            if not (answers or access.has_console):  # only AWS's STS may be out of reach
                 raise
             text = f"{failure}; {option} can be set to the role's ARN, then nobody is asked for it"
             raise refusals.like(failure, text) from error
@@ -243,12 +243,12 @@ async def _find_role(access: Aws, settings: Settings, option: str) -> str:
 
 
 def role_arn(region: str, account: str, name: str) -> str:
-    """Return the ARN that a role without a path has."""
+    """Return the ARN of a role without a path."""
     return f"arn:{_partition(region)}:iam::{account}:role/{name}"
 
 
 def _partition(region: str) -> str:
-    """Return the partition in ARNs of a region."""
+    """Return a region's partition in ARNs."""
     if region.startswith("cn-"):
         return "aws-cn"
     return "aws-us-gov" if region.startswith("us-gov-") else "aws"

@@ -1,4 +1,4 @@
-"""Requests read back: what would submit a job again, made of its description. No I/O.
+"""Requests that would submit an existing job again, from its description. No I/O.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
@@ -23,7 +23,7 @@ _OF_RUN = (
     "reason",
     "taskArn",
 )
-"""What a description tells of a container that nobody asked for."""
+"""Fields of a container's description that are not part of the request."""
 
 _OF_DEFINITION = (
     "nodeProperties",
@@ -38,9 +38,9 @@ _OF_JOB = ("jobName", "jobQueue", "shareIdentifier", "dependsOn", "propagateTags
 
 
 def requests_of(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the requests for a job like one that DescribeJobs tells of.
+    """Return the requests for a copy of a job that DescribeJobs describes.
 
-    What the job's overrides changed is in the definition. What is empty is left out.
+    The definition contains the changes by the job's overrides. Empty fields are left out.
     """
     definition = {name: copy.deepcopy(job[name]) for name in _OF_DEFINITION if job.get(name)}
     definition["type"] = "multinode" if "nodeProperties" in definition else "container"
@@ -55,11 +55,11 @@ def requests_of(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options_of(detail: JobDetail, requests: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of Batch alone that a job was submitted with.
+    """Return the Batch-specific options that a job was submitted with.
 
     Args:
         detail: The job.
-        requests: Those for a job like it, as `requests_of` reads them.
+        requests: The requests for a copy of it, from `requests_of`.
     """
     asked, definition = requests["SubmitJob"], requests["RegisterJobDefinition"]
     groups = definition.get("nodeProperties", {}).get("nodeRangeProperties") or [{}]
@@ -79,7 +79,7 @@ def options_of(detail: JobDetail, requests: Mapping[str, Any]) -> dict[str, Any]
 
 
 def image_of(detail: JobDetail) -> dict[str, str]:
-    """Return the options by which a job has its image."""
+    """Return the options that select a job's image."""
     if not detail.runtime:
         return {"image": detail.image}
     return {
