@@ -1,4 +1,4 @@
-"""Kubernetes backend: `farcall.backends.base.Backend` by the API of one cluster's namespace."""
+"""Kubernetes backend: `farcall.backends.base.Backend` for one namespace."""
 
 from __future__ import annotations
 
@@ -47,40 +47,39 @@ from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import KUBERNETES
 from farcall.model.settings import Settings
 
-# --- Creation of Kubernetes objects, exactly once: a name that is taken by the very same is ours
+# --- Creation of Kubernetes objects, exactly once ----------------------------------------------
 #
-# A create whose answer was lost is made again, and then refused, for the name is taken. What is
-# there has the digest of the document that was sent, which an object of another client lacks.
+# A create request whose response was lost is repeated, and then refused, because the name exists.
+# The existing object has the digest of the sent document, which an object of another client lacks.
 
 
 _log = logging.getLogger("farcall")
 
-"""A cluster that does not know a field is to say so: without it the job would be another one."""
-
 _WRONG = ("BadRequest", "Invalid")
 _ALREADY_EXISTS = "AlreadyExists"
 _STRICT = {"fieldValidation": "Strict"}
+"""Query that makes the server reject unknown fields; otherwise it would drop them."""
 
 
 def marked(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with its digest, and the moment of its making."""
+    """Return a document with its digest and its time of creation."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     metadata = document["metadata"]
     annotations = {
         **(metadata.get("annotations") or {}),
         DIGEST_ANNOTATION: hashlib.sha256(text.encode()).hexdigest(),
-        # Kubernetes's own moment is a second long, and lists are to be the newest first.
+        # Kubernetes's own timestamps have a resolution of a second, too coarse to sort lists.
         SUBMITTED_ANNOTATION: datetime.now(timezone.utc).isoformat(),
     }
     return {**document, "metadata": {**metadata, "annotations": annotations}}
 
 
 async def check_submission(kube: Kube, documents: Sequence[Mapping[str, Any]]) -> None:
-    """Have the server look at documents, and make nothing.
+    """Validate documents on the server without creating them.
 
     Raises:
-        SubmissionError: It would refuse one.
-        KubeError: It refused otherwise, or did not answer.
+        SubmissionError: The server would reject a document.
+        KubeError: The server refused for another reason, or did not respond.
     """
     for document in documents:
         try:
@@ -94,17 +93,17 @@ async def check_submission(kube: Kube, documents: Sequence[Mapping[str, Any]]) -
 async def create(
     kube: Kube, documents: Sequence[Mapping[str, Any]], ticket: Ticket
 ) -> list[dict[str, Any]]:
-    """Make the objects of a job once, one after the other; return them as they are there.
+    """Create a job's objects exactly once, in sequence; return the server's objects.
 
     Args:
         kube: The server.
-        documents: What is to be made; the last one is the job.
-        ticket: With which the caller may take it back.
+        documents: The objects; the last one is the job.
+        ticket: The caller's handle to withdraw the submission.
 
     Raises:
         SubmissionError: The server rejects the job, or another client uses its name.
-        SettingsError: There is no such namespace.
-        KubeError: It refused otherwise, or did not answer.
+        SettingsError: The namespace does not exist.
+        KubeError: The server refused for another reason, or did not respond.
     """
     made: list[dict[str, Any]] = []
     try:
@@ -139,7 +138,7 @@ async def _create(kube: Kube, document: Mapping[str, Any], ticket: Ticket) -> di
 
 
 def _is_same(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether what has a name was made of a document; a Service is all jobs'."""
+    """Return whether an object was created from a document, or is the shared Service."""
     found, own = there.get("metadata") or {}, wanted["metadata"]
     if wanted["kind"] == "Service":
         return bool((found.get("labels") or {}).get(MANAGED_LABEL) == MANAGER)
@@ -148,7 +147,7 @@ def _is_same(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 async def _undo(kube: Kube, made: Sequence[Mapping[str, Any]]) -> None:
-    """Delete what was made for a job of which the rest was refused."""
+    """Delete the objects of a job whose other objects were refused."""
     jobs = [each for each in made if each["kind"] == "Job"]
     for refused in await asyncio.gather(*(delete(kube, j) for j in jobs), return_exceptions=True):
         if isinstance(refused, FarcallError):
@@ -156,14 +155,14 @@ async def _undo(kube: Kube, made: Sequence[Mapping[str, Any]]) -> None:
 
 
 async def delete(kube: Kube, document: Mapping[str, Any]) -> None:
-    """Delete an object with its pods; what is gone already is no error.
+    """Delete an object with its pods; a missing object is no error.
 
     Raises:
         KubeError: The server refused.
     """
     path = f"{path_of(kube, document)}/{document['metadata']['name']}"
     try:
-        # The default for Jobs leaves their pods running.
+        # By default, deleting a Job leaves its pods running.
         await kube.request("DELETE", path, params={"propagationPolicy": "Background"})
     except KubeError as error:
         if not error.is_missing:
@@ -174,7 +173,7 @@ def _explained(document: Mapping[str, Any], error: KubeError) -> FarcallError:
     kind, name = document["kind"], document["metadata"]["name"]
     if error.is_missing and error.details.get("kind") == "namespaces":
         return SettingsError(str(error), option="namespace")
-    if error.is_missing:  # the very path: a cluster without Volcano
+    if error.is_missing:  # the path itself is missing, as on a cluster without Volcano
         api = document["apiVersion"]
         return SettingsError(
             f"the cluster knows no {kind} of {api}: {error}; install what serves it, or set "
@@ -186,14 +185,14 @@ def _explained(document: Mapping[str, Any], error: KubeError) -> FarcallError:
     return error
 
 
-# --- Kubernetes documents from users, and documents of existing jobs that are submitted again
+# --- Kubernetes documents from users, and documents of existing jobs for resubmission
 #
 # Sources:
 #     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/
 
 
 OBJECTS = "objects"
-"""The name under which a plan has its documents, in the order of their creation."""
+"""Key of a plan's documents, in the order of their creation."""
 
 _SERVERS_METADATA = (
     *("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink"),
@@ -208,10 +207,10 @@ _GIVEN_KINDS = {("batch/v1", "Job"), ("v1", "Service"), ("batch.volcano.sh/v1alp
 
 
 def objects(job: JobSpec) -> list[dict[str, Any]]:
-    """Return the documents of a job whose requests were given, with this process's run.
+    """Return the documents of user-provided requests, with this process's run.
 
     Raises:
-        SettingsError: They are no documents of jobs.
+        SettingsError: They are not documents of jobs.
     """
     given = (job.requests or {}).get(OBJECTS)
     if not isinstance(given, list) or not given:
@@ -254,10 +253,10 @@ def _set_run(document: dict[str, Any], run: str) -> None:
 
 
 def requests(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return documents as they were sent, without what the server has added.
+    """Return documents as they were sent, without the server's additions.
 
     Args:
-        documents: As the server has them, the job's main one last.
+        documents: The server's documents, the job's main one last.
     """
     return {OBJECTS: [_plain(document) for document in documents]}
 
@@ -280,7 +279,7 @@ def _plain(document: Mapping[str, Any]) -> dict[str, Any]:
 
 _NAMESPACE = "default"
 _MOST_FAILED = 50
-"""Of an array's pods that failed so many are looked at for what is said of the whole."""
+"""Maximum number of an array's failed pods that are inspected for the array's description."""
 
 
 class KubernetesBackend:
@@ -288,7 +287,7 @@ class KubernetesBackend:
 
     Args:
         access: The open clients, for the timing.
-        settings: The options that say where the cluster is.
+        settings: The options that select the cluster.
     """
 
     name: str = KUBERNETES
@@ -308,7 +307,7 @@ class KubernetesBackend:
         self._without: SettingsError | None = None
         try:
             connection = kubeconfig.read(settings.kubeconfig, settings.context)
-        except SettingsError as error:  # what needs no cluster, a plan for one, goes on
+        except SettingsError as error:  # a plan needs no cluster
             self._without = error
             return
         self._kube = Kube(connection, settings.namespace, access.timing, self.meter)
@@ -318,7 +317,7 @@ class KubernetesBackend:
         """The API server.
 
         Raises:
-            SettingsError: None is known.
+            SettingsError: No server is configured.
         """
         if self._kube is None:
             assert self._without is not None  # noqa: S101  # says so to the type checker
@@ -327,7 +326,7 @@ class KubernetesBackend:
 
     @property
     def namespace(self) -> str:
-        """Where jobs are, or would be."""
+        """The namespace of the jobs, even without a cluster."""
         found = self._kube.namespace if self._kube is not None else self._settings.namespace
         return found or _NAMESPACE
 
@@ -347,14 +346,15 @@ class KubernetesBackend:
     def _logs(self) -> logs.PodLogs:
         return logs.PodLogs(self.kube)
 
-    # --- before a job is paid for -------------------------------------------------------------
+    # --- before submission
+    # ------------------------------------------------------------------------
 
     async def check(self, settings: Settings) -> None:
-        """See that the namespace, and what the options name in it, are there."""
+        """Check that the namespace exists, and the objects in it that the options name."""
         await check(self.kube, settings)
 
     async def reach(self) -> list[Finding]:
-        """See that the API server answers."""
+        """Check that the API server responds."""
         version = await self.kube.request("GET", "/version")
         found = f"Kubernetes {version.get('gitVersion', 'of some version')} at {self.kube.place}"
         return [Finding("cluster", OK, f"{found}, namespace {self.kube.namespace}")]
@@ -363,7 +363,7 @@ class KubernetesBackend:
         self, settings: Settings, *, answers: bool
     ) -> Mapping[str, Awaitable[Iterable[Finding]]]:
         """Return the checks of rights, namespace, quota, queue and image."""
-        from farcall.backends.kubernetes import doctor  # for the command of its name alone
+        from farcall.backends.kubernetes import doctor  # only needed by `farcall doctor`
 
         return doctor.checks(self.kube, settings, answers=answers)
 
@@ -372,7 +372,7 @@ class KubernetesBackend:
         return not settings.image
 
     async def plan(self, job: JobSpec, *, offline: bool = False) -> dict[str, Any]:
-        """Return the objects that would be made, of which the server has looked at each."""
+        """Return the objects of a submission, validated by the server."""
         wanted = self._documents(job)
         if not offline:
             await check_submission(self.kube, wanted)
@@ -394,11 +394,11 @@ class KubernetesBackend:
     # --- jobs ---------------------------------------------------------------------------------
 
     async def prepare(self, job: JobSpec) -> None:
-        """See that the options make a job that Kubernetes takes."""
+        """Check that the options result in a valid Kubernetes job."""
         self._documents(job)
 
     async def submit(self, job: JobSpec, ticket: Ticket) -> str:
-        """Create a job's objects, and return its ID."""
+        """Create a job's objects; return its ID."""
         made = await create(self.kube, self._documents(job), ticket)
         for each in made:
             run = (each["metadata"].get("labels") or {}).get(RUN_LABEL)
@@ -407,11 +407,11 @@ class KubernetesBackend:
         return str(made[-1]["metadata"]["name"])
 
     async def find(self, name: str, queue: str) -> list[str]:
-        """Return the ID of the job of a name."""
+        """Return the ID of the job with a name."""
         return [job.name for job in await self._listing.named(name, queue)]
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
-        """Return what is known of jobs, of arrays' tasks, and of nodes."""
+        """Return the details of jobs, array tasks and nodes."""
         ids = list(dict.fromkeys(job_ids))
         jobs = await self._lookup.jobs(map(_whole_of, ids))
         known = {job_id: jobs[name] for job_id in ids if (name := _whole_of(job_id)) in jobs}
@@ -448,7 +448,7 @@ class KubernetesBackend:
         return describe.node(job.job, rank, pods, events, parts=job.parts)
 
     async def _children(self, jobs: Mapping[str, Found]) -> dict[str, JobDetail | None]:
-        """Describe the tasks of arrays that are among the jobs named."""
+        """Describe the array tasks among the given jobs."""
         wanted: dict[str, list[int]] = {}
         for job_id, job in jobs.items():
             index = _number(job_id, ":")
@@ -465,7 +465,7 @@ class KubernetesBackend:
         return found
 
     async def requests_of(self, job_id: str) -> dict[str, Any] | None:
-        """Return the documents of a job that there is, without what the server adds."""
+        """Return an existing job's documents, without the server's additions."""
         job = (await self._lookup.jobs([job_id])).get(job_id)
         if job is None:
             return None
@@ -473,12 +473,12 @@ class KubernetesBackend:
         return requests(last)
 
     async def options_of(self, job_id: str) -> dict[str, Any]:
-        """Return the options that a job is submitted again with."""
+        """Return the options for resubmitting a job."""
         job = (await self._lookup.jobs([job_id])).get(job_id)
         return describe.options(job.job) if job is not None else {}
 
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
-        """End jobs; return those that could not be ended, with why."""
+        """Terminate jobs; return the errors of those that could not be terminated."""
         return await self._ending.end(job_ids, reason)
 
     async def forget(self, detail: JobDetail) -> None:
@@ -489,10 +489,10 @@ class KubernetesBackend:
             await delete(self.kube, each)
 
     def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
-        """Do nothing: jobs tell by themselves why they were ended."""
+        """Do nothing: jobs on Kubernetes store why they were terminated."""
 
     def unknown(self, job_id: str) -> str:
-        """Say that there is no such job."""
+        """Return the error text for a job that does not exist."""
         return (
             f"no job {job_id} is in namespace {self.namespace} of {self.kube.place}; "
             "`farcall list` shows those there are: jobs are deleted some time after their end "
@@ -502,11 +502,11 @@ class KubernetesBackend:
     # --- lists --------------------------------------------------------------------------------
 
     async def queues(self) -> list[str]:
-        """Return the names of the scheduler's queues; an empty one where it has none."""
+        """Return the names of the scheduler's queues; an empty name if it has none."""
         return await self._listing.queues(self._settings.scheduler)
 
     async def list_named(self, name: str, queue: str) -> list[JobDetail]:
-        """Return the job of one name."""
+        """Return the job with a name."""
         found = await self._listing.named(name, queue)
         return list((await self.describe(job.name for job in found)).values())
 
@@ -529,13 +529,14 @@ class KubernetesBackend:
         return self._listing.children(job_id, status)
 
     async def position(self, detail: JobDetail) -> int | None:
-        """Return None: the cluster's scheduler has no order that it tells."""
+        """Return None: the cluster's scheduler does not report an order."""
         return None
 
-    # --- beside -------------------------------------------------------------------------------
+    # --- links and logs
+    # ---------------------------------------------------------------------------
 
     def links(self, detail: JobDetail) -> dict[str, str]:
-        """Return none: a cluster has no pages of its own that all have."""
+        """Return no links: clusters have no common web console."""
         return {}
 
     def log(self, detail: JobDetail, stream: str) -> Log:
@@ -553,7 +554,7 @@ class KubernetesBackend:
         return self._logs.events(streams, since, until)
 
     async def close(self) -> None:
-        """Follow no run any more, and close the connections."""
+        """Stop all watches and close the connections."""
         if self._kube is not None:
             await self._logs.close()
             await self._lookup.close()
@@ -561,7 +562,7 @@ class KubernetesBackend:
 
 
 def _whole_of(job_id: str) -> str:
-    """Return the job that a task of an array, or a node, belongs to."""
+    """Return the ID of the job that contains an array task or a node."""
     return job_id.partition(":")[0].partition("#")[0]
 
 
@@ -570,20 +571,20 @@ def _number(job_id: str, mark: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
-# --- First look at a cluster: that it answers, and that what the options name is there ----------
+# --- Preflight checks of a cluster: it responds, and the objects that the options name exist ----
 #
-# Who may not look is not stopped: what is missing then shows when a job starts.
+# Missing permissions are ignored: missing objects then show when a job starts.
 
 
 _FORBIDDEN = 403
 
 
 async def check(kube: Kube, settings: Settings) -> None:
-    """See that the namespace, and all that options name in it, are there.
+    """Check that the namespace exists, and the objects in it that the options name.
 
     Raises:
-        SettingsError: Something is not.
-        KubeError: Jobs cannot be listed, or the server does not answer.
+        SettingsError: An object does not exist.
+        KubeError: Jobs cannot be listed, or the server does not respond.
     """
     # The right to list jobs is needed anyway, so a refusal is reported as it is.
     path = kube.path("jobs", group="batch")
@@ -592,7 +593,7 @@ async def check(kube: Kube, settings: Settings) -> None:
 
 
 def _named(kube: Kube, settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    """Yield what is looked for: option, value, path, and what kubectl calls such things."""
+    """Yield option, value, path, and kubectl's resource name of each object to check."""
     yield "namespace", kube.namespace, f"/api/v1/namespaces/{kube.namespace}", "namespaces"
     if name := settings.service_account:
         yield "service_account", name, kube.path("serviceaccounts", name), "serviceaccounts"

@@ -1,7 +1,7 @@
-"""HTTP client of Kubernetes's API: requests that are paced and tried again, and streams.
+"""HTTP client of the Kubernetes API: paced requests with retries, and streams.
 
-It is aiohttp, which is there already: the packages of clients bring hundreds of modules for
-models that nothing here needs.
+It uses aiohttp, which is a dependency anyway: the client packages add hundreds of modules for
+models that farcall does not need.
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
 _PER_S = 50.0
-"""As kubectl does, https://github.com/kubernetes/kubernetes/pull/105520."""
+"""Maximum requests per second, as in kubectl,
+https://github.com/kubernetes/kubernetes/pull/105520.
+"""
 
 _AT_ONCE = 40
 _FIRST_WAIT_S = 0.2
 _LONGEST_PAUSE_S = 60.0
 _SAY_S = 15.0
 _SILENT_S = 120.0
-"""A watch has a bookmark a minute: one that is silent for longer has lost its connection."""
+"""Time in seconds after which a silent watch counts as disconnected; bookmarks come each minute.
+"""
 
 _LAST_CONNECTIONS_S = 2.0
 _TURN_S = 0.001
@@ -57,8 +60,9 @@ _UNAUTHORIZED = 401
 
 LAPSE_S = 60.0
 _OPENING_S = 3.0
-"""For this long a refusal (401, 403) of what was allowed before, or of the very first request, is
-not believed: an API server that starts refuses until it has read the roles."""
+"""Time in seconds for which a refusal (401, 403) of a formerly allowed request (`LAPSE_S`), or of
+the very first request, is retried: a starting API server refuses until it has read the roles.
+"""
 
 _AGENT = "farcall"
 
@@ -74,15 +78,15 @@ class Kube:
     """Requests to one API server, as one user.
 
     Args:
-        connection: Where it is, and who asks.
-        namespace: Where jobs are; empty for that of the connection.
-        timing: How long requests are tried again.
-        meter: Counts them.
+        connection: The server and the credentials.
+        namespace: The jobs' namespace; empty for the connection's.
+        timing: Retry limits.
+        meter: Counter of the requests.
 
     Attributes:
-        connection: What it was opened with.
-        namespace: Where jobs are.
-        meter: Counts requests.
+        connection: The server and the credentials.
+        namespace: The jobs' namespace.
+        meter: Counter of the requests.
     """
 
     def __init__(
@@ -113,38 +117,39 @@ class Kube:
     async def open(
         cls, *, path: str = "", context: str = "", namespace: str = "", timing: Timing
     ) -> Kube:
-        """Read the kubeconfig files, in a thread; nobody is asked yet.
+        """Read the kubeconfig files in a thread, without a request.
 
         Args:
-            path: A file; empty for where kubectl looks.
+            path: A file; empty for kubectl's locations.
             context: A context; empty for the current one.
             namespace: A namespace; empty for the context's.
-            timing: How long requests are tried again.
+            timing: Retry limits.
 
         Raises:
-            SettingsError: No cluster is known, or what is written cannot be used.
+            SettingsError: No cluster is configured, or the configuration is invalid.
         """
         return cls(await asyncio.to_thread(kubeconfig.read, path, context), namespace, timing)
 
     @property
     def place(self) -> str:
-        """Which cluster is asked, for a sentence."""
+        """The server and context, for messages."""
         return place(self.connection)
 
     def path(self, resource: str, name: str = "", *, group: str = "", version: str = "v1") -> str:
-        """Return the path of what belongs to the namespace.
+        """Return the path of a resource in the namespace.
 
         Args:
             resource: Such as ``pods``.
-            name: Of one object, and of a part of it behind a slash.
-            group: Such as ``batch``; empty for the core's.
-            version: Of the group.
+            name: Name of one object, optionally with a subresource after a slash.
+            group: Such as ``batch``; empty for the core group.
+            version: Version of the group.
         """
         root = f"/apis/{group}/{version}" if group else f"/api/{version}"
         end = f"/{name}" if name else ""
         return f"{root}/namespaces/{self.namespace}/{resource}{end}"
 
-    # --- one answer ---------------------------------------------------------------------------
+    # --- single responses
+    # -------------------------------------------------------------------------
 
     async def request(
         self,
@@ -157,21 +162,21 @@ class Kube:
         ticket: Ticket | None = None,
         patience_s: float | None = None,
     ) -> dict[str, Any]:
-        """Make a request that may be repeated, and repeat it where the server fails for a while.
+        """Make a request, with retries if the server fails temporarily.
 
-        So may each: a create that was carried out is refused the next time, for its name is taken.
-        A lack of rights is retried, too: for a minute where the same was allowed before, and for
-        three seconds where nothing has been allowed yet.
+        Every request may be repeated: a repeated create is refused because its name exists. A
+        denial is retried, too: for a minute if the same request was allowed before, and for three
+        seconds if none has been allowed yet.
 
         Args:
-            method: Of HTTP.
-            path: From the server's root.
+            method: HTTP method.
+            path: Path from the server's root.
             params: The query.
-            body: What is sent.
-            content_type: What that is.
-            ticket: With which the caller may take it back.
-            patience_s: Seconds from the first failure, after which it is not tried again; by
-                default those of the timing.
+            body: JSON document to send.
+            content_type: Media type of the body.
+            ticket: The caller's handle to withdraw the request.
+            patience_s: Maximum time from the first failure to the last retry, in seconds; by
+                default the timing's.
 
         Raises:
             KubeError: The server refused, or failed each time.
@@ -225,7 +230,7 @@ class Kube:
         return _parsed(call, self.connection, text)
 
     def _lapse_s(self, call: Call, error: KubeError) -> float:
-        """Return for how long a refusal may be that of a server that starts."""
+        """Return for how many seconds a refusal may come from a starting server."""
         if not error.is_denial:
             return 0
         if (call.verb, call.resource) in self._allowed:
@@ -237,7 +242,7 @@ class Kube:
             await asyncio.sleep(wait_s)
 
     async def _pause(self, error: KubeError) -> None:
-        """Send nothing for as long as the server says; not all clients come again together."""
+        """Pause all requests for the server's delay, with jitter to spread the clients."""
         wait_s = min(error.retry_after_s or 1.0, _LONGEST_PAUSE_S)
         wait_s *= random.uniform(1, 1.5)  # noqa: S311  # no secret
         self._paused_until = max(self._paused_until, clock.now() + wait_s)
@@ -250,12 +255,12 @@ class Kube:
         """Yield the events of a watch until the server ends it.
 
         Args:
-            path: Of the list.
+            path: Path of the list.
             params: Its query.
-            opened: Is called when the server has taken it.
+            opened: Called when the server has accepted the request.
 
         Raises:
-            KubeError: The server refused, or the connection broke; it is not tried again.
+            KubeError: The server refused, or the connection broke; there are no retries.
         """
         wanted = {**params, "watch": "true", "allowWatchBookmarks": "true"}
         call = Call.of("GET", path, wanted)
@@ -277,16 +282,16 @@ class Kube:
         silent_s: float = _SILENT_S,
         opened: Callable[[], object] = _nothing,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of an answer, as they come, without their ends.
+        """Yield the lines of a response as they arrive, without line ends.
 
         Args:
-            path: From the server's root.
+            path: Path from the server's root.
             params: The query.
-            silent_s: After so many seconds without anything the connection is given up.
-            opened: Is called when the server has taken it.
+            silent_s: Time without data after which the connection is abandoned, in seconds.
+            opened: Called when the server has accepted the request.
 
         Raises:
-            KubeError: The server refused, or the connection broke; it is not tried again.
+            KubeError: The server refused, or the connection broke; there are no retries.
         """
         call = Call.of("GET", path, params)
         await self._turn()
@@ -303,7 +308,8 @@ class Kube:
         except _UNANSWERED as error:
             raise broken(call, self.connection, error) from error
 
-    # --- below --------------------------------------------------------------------------------
+    # --- connections
+    # ------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _answer(
@@ -316,7 +322,7 @@ class Kube:
         content_type: str,
         silent_s: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request, with other credentials where the server does not take these."""
+        """Send a request; renew the credentials if the server rejects them."""
         for is_last in (False, True):
             proof = await self._credentials.current()
             http = await self._session(proof)
@@ -368,7 +374,7 @@ class Kube:
         )
 
     async def _session(self, proof: Proof) -> aiohttp.ClientSession:
-        """Return the connections that have a certificate; a renewed one has others."""
+        """Return the session for a certificate; a renewed one gets a new session."""
         async with self._opening:
             if self._is_closed:
                 raise FarcallError("the connection to Kubernetes is closed")
@@ -407,19 +413,19 @@ class Kube:
         return any(each.fileno() >= 0 for each in self._sockets)
 
     async def _last_connections(self) -> None:
-        """Wait for those whose request was given up: aiohttp does so for idle ones alone."""
+        """Wait for connections of abandoned requests; aiohttp waits only for idle ones."""
         until = clock.now() + _LAST_CONNECTIONS_S
-        while self._has_open and clock.now() < until:  # noqa: ASYNC110  # nothing tells
+        while self._has_open and clock.now() < until:  # noqa: ASYNC110  # aiohttp reports none
             await asyncio.sleep(_TURN_S)
 
 
 class _Tries:
-    """Counts the tries of one request, and decides whether there is another.
+    """Retry policy of one request.
 
     Args:
-        call: What is asked.
-        patience_s: Seconds from the first failure, after which no further try begins but the
-            second.
+        call: The request.
+        patience_s: Maximum time from the first failure to the last retry, in seconds; the first
+            retry is always made.
     """
 
     def __init__(self, call: Call, patience_s: float) -> None:
@@ -432,15 +438,15 @@ class _Tries:
         self._count = 0
 
     async def wait_after(self, error: KubeError, lapse_s: float = 0) -> None:
-        """Wait before the next try; longer each time, and not for the same time as others.
+        """Wait before the next retry, with a growing delay and jitter.
 
         Args:
-            error: Why the last try failed.
-            lapse_s: Seconds from the first failure for which a refusal may pass after all.
+            error: Why the last attempt failed.
+            lapse_s: Time from the first failure for which a refusal may be temporary, in seconds.
 
         Raises:
-            KubeError: A further try makes no sense; it tells whether one may have been carried
-                out.
+            KubeError: No further retry is useful; it says whether an attempt may have had an
+                effect.
         """
         self._throttled_since = None
         self.was_sent = self.was_sent or error.sent
@@ -457,10 +463,10 @@ class _Tries:
         await clock.back_off(self._count, error.retry_after_s or _FIRST_WAIT_S)
 
     def note_throttled(self, error: KubeError, limit_s: float) -> None:
-        """Note that a try was not carried out, because requests come too fast.
+        """Record that an attempt was throttled, so that it had no effect.
 
         Raises:
-            KubeError: Nothing else was answered for long.
+            KubeError: All attempts were throttled for the maximum time.
         """
         now = clock.now()
         self._throttled_since = self._throttled_since or now
@@ -469,7 +475,7 @@ class _Tries:
 
     def _last(self, error: KubeError, spent_s: float) -> KubeError:
         is_refusal = not error.may_pass
-        # A refusal says what is so: nothing of an earlier try is there.
+        # A refusal describes the current state: no earlier attempt had an effect.
         error.sent = error.sent or (self.was_sent and not is_refusal)
         if self._count > 1 and not is_refusal:
             error.args = (f"{error.args[0]}; tried {self._count} times in {spent_s:.0f} s",)
@@ -477,7 +483,7 @@ class _Tries:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield lines as they come; the reader's own has a limit, which a large pod exceeds."""
+    """Yield lines as they arrive; large pods exceed the length limit of aiohttp's own."""
     begun: list[bytes] = []
     size = 0
     async for chunk in content.iter_any():
@@ -511,7 +517,7 @@ def _proxy(connection: Connection) -> str | None:
     if connection.proxy:
         return connection.proxy
     parts = urlsplit(connection.server)
-    if _is_here(parts.hostname or ""):  # what kubectl does not ask a proxy for either
+    if _is_here(parts.hostname or ""):  # as in kubectl
         return None
     if urllib.request.proxy_bypass(parts.netloc):
         return None
@@ -526,7 +532,7 @@ def _is_here(host: str) -> bool:
 
 
 def _tls(connection: Connection, certificate: tuple[str, str]) -> ssl.SSLContext:
-    """Return the context of a connection.
+    """Return the TLS context of a connection.
 
     Raises:
         SettingsError: A certificate cannot be used.
@@ -536,8 +542,9 @@ def _tls(connection: Connection, certificate: tuple[str, str]) -> ssl.SSLContext
         if not connection.is_verified:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        # Python 3.13 asks for extensions that the authorities of many clusters do not have, EKS's
-        # for one, and that Go does not ask for: https://github.com/kubernetes-client/python/issues/2394
+        # Python 3.13 requires extensions that the authorities of many clusters lack, for example
+        # EKS's,
+        # and that Go does not require: https://github.com/kubernetes-client/python/issues/2394
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if certificate[0]:
             _load(context, *certificate)
@@ -551,8 +558,8 @@ def _tls(connection: Connection, certificate: tuple[str, str]) -> ssl.SSLContext
 
 
 def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """Have a context use a certificate and its key, which ssl takes from a file alone."""
-    handle, path = tempfile.mkstemp(prefix="farcall-", suffix=".pem")  # nobody else may read it
+    """Load a certificate and its key into a context; ssl reads them only from a file."""
+    handle, path = tempfile.mkstemp(prefix="farcall-", suffix=".pem")  # private by default
     try:
         with os.fdopen(handle, "w") as file:
             file.write(f"{certificate}\n{key}")
@@ -565,7 +572,7 @@ _KINDS = {"Job": "jobs", "Service": "services"}
 
 
 def path_of(kube: Kube, document: Mapping[str, Any]) -> str:
-    """Return the path of the list that an object belongs to."""
+    """Return the path of the list that contains an object."""
     group, _, version = str(document["apiVersion"]).rpartition("/")
     kind = str(document["kind"])
     return kube.path(_KINDS.get(kind, f"{kind.lower()}s"), group=group, version=version)

@@ -1,4 +1,4 @@
-"""Health checks of a cluster: rights, namespace, quota, and what the options name in it.
+"""Health checks of a cluster: permissions, namespace, quota and named objects.
 
 Sources:
     https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/self-subject-access-review-v1/
@@ -22,19 +22,19 @@ from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
 
 LEAST_VERSION = (1, 33)
-"""From which on each index of a Job has its own attempts, in every cluster."""
+"""First version in which every cluster supports attempts per index of a Job."""
 
 _FORBIDDEN = 403
 
 
 class Right(NamedTuple):
-    """A right of whoever submits.
+    """A permission that the submitting user needs.
 
     Attributes:
-        group: API group; empty for the core's.
-        resource: Such as ``pods``; with a slash for a part of it.
-        verbs: What is done with it.
-        lost: What is lost without; empty where there is no job without it.
+        group: API group; empty for the core group.
+        resource: Such as ``pods``; with a slash for a subresource.
+        verbs: The needed verbs.
+        lost: The consequence if it is missing; empty if jobs are impossible without it.
     """
 
     group: str
@@ -44,7 +44,7 @@ class Right(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As Kubernetes's roles and refusals have it."""
+        """Name of the resource in Kubernetes's roles and refusals."""
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
 
@@ -56,7 +56,7 @@ def checks(
     Args:
         kube: The API server.
         settings: The options.
-        answers: Whether it does; if not, nothing is asked of it.
+        answers: Whether the server responds; if not, no request is made.
     """
     found: dict[str, Awaitable[Iterable[Finding]]] = {"resources": asked(settings)}
     if answers:
@@ -72,7 +72,7 @@ def checks(
 
 
 def wanted(settings: Settings) -> list[Right]:
-    """Return the rights that the options need, in the namespace of the jobs."""
+    """Return the permissions that the options need in the jobs' namespace."""
     found = [
         Right("batch", "jobs", ("create", "get", "list", "patch")),
         Right("batch", "jobs", ("watch",), "the status of jobs is polled"),
@@ -99,9 +99,9 @@ def wanted(settings: Settings) -> list[Right]:
 
 
 async def asked(settings: Settings) -> list[Finding]:
-    """See whether the options make a pod that a cluster takes."""
+    """Check that the options result in a valid pod."""
     job = JobSpec("farcall-doctor", 1, {}, settings)
-    documents.template(job, settings, {"image": "image"})  # raises where they do not
+    documents.template(job, settings, {"image": "image"})  # raises if they are invalid
     limits = documents.pod_resources(settings)
     text = f"{limits['cpu']} CPU and {limits['memory']} of memory"
     text += f", {settings.num_gpus} GPU" if settings.num_gpus else ""
@@ -109,7 +109,7 @@ async def asked(settings: Settings) -> list[Finding]:
 
 
 async def version(kube: Kube) -> list[Finding]:
-    """Look at the server's version, and at what is lost with an older one."""
+    """Check the server's version, and report missing features of older ones."""
     found = await kube.request("GET", "/version")
     text = str(found.get("gitVersion") or f"{found.get('major')}.{found.get('minor')}")
     numbers = re.match(r"v?(\d+)\.(\d+)", text)
@@ -130,7 +130,7 @@ async def version(kube: Kube) -> list[Finding]:
 
 
 async def namespace(kube: Kube) -> list[Finding]:
-    """Look for the namespace."""
+    """Check that the namespace exists and is active."""
     try:
         found = await kube.request("GET", f"/api/v1/namespaces/{kube.namespace}")
     except KubeError as error:
@@ -152,7 +152,7 @@ async def namespace(kube: Kube) -> list[Finding]:
 
 
 async def rights(kube: Kube, settings: Settings) -> list[Finding]:
-    """Ask for each right; everybody may ask for his own."""
+    """Request each permission; every user may request their own."""
     each = [(right, verb) for right in wanted(settings) for verb in right.verbs]
     allowed = await asyncio.gather(*(_may(kube, right, verb) for right, verb in each))
     lacking = [one for one, is_allowed in zip(each, allowed, strict=True) if not is_allowed]
@@ -193,7 +193,7 @@ async def _may(kube: Kube, right: Right, verb: str) -> bool:
 
 
 async def quota(kube: Kube, settings: Settings) -> list[Finding]:
-    """See whether a pod of these options fits into what its namespace has left."""
+    """Check whether a pod with these options fits into the namespace's quotas."""
     try:
         found = await kube.request("GET", kube.path("resourcequotas"))
     except KubeError as error:
@@ -229,7 +229,7 @@ def _quota(item: Mapping[str, Any], settings: Settings) -> Finding:
 
 
 def _amounts(settings: Settings) -> dict[str, float]:
-    """Return what one pod takes of a quota, by the names that quotas have for it."""
+    """Return one pod's share of a quota, by the quota's resource names."""
     found: dict[str, float] = {"pods": 1, "count/jobs.batch": 1}
     for name, value in documents.pod_resources(settings).items():
         for key in (name, f"requests.{name}", f"limits.{name}"):
@@ -238,7 +238,7 @@ def _amounts(settings: Settings) -> dict[str, float]:
 
 
 def _named(kube: Kube, settings: Settings) -> dict[str, tuple[str, str, str]]:
-    """Return what options name: by the check's name the option, its path, and kubectl's word."""
+    """Return the objects that options name, by check: option, path and kubectl's name."""
     found: dict[str, tuple[str, str, str]] = {}
     if name := settings.service_account:
         path = kube.path("serviceaccounts", name)
@@ -261,11 +261,11 @@ def _named(kube: Kube, settings: Settings) -> dict[str, tuple[str, str, str]]:
 
 
 async def thing(kube: Kube, check: str, option: str, path: str, lists: str) -> list[Finding]:
-    """Look for what an option names.
+    """Check that the object that an option names exists.
 
     Raises:
-        SettingsError: It is not there.
-        KubeError: The server refused otherwise.
+        SettingsError: It does not exist.
+        KubeError: The server refused for another reason.
     """
     name = path.rpartition("/")[2]
     try:
@@ -285,7 +285,7 @@ async def thing(kube: Kube, check: str, option: str, path: str, lists: str) -> l
 
 
 def _secret(check: str, name: str, found: Mapping[str, Any]) -> Finding:
-    """See that the Secret has the two keys; its values are looked at by nobody."""
+    """Check that the Secret has the two keys; its values are not read."""
     there = {*(found.get("data") or ()), *(found.get("stringData") or ())}
     lacking = [key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if key not in there]
     if not lacking:

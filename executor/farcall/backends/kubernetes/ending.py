@@ -1,8 +1,9 @@
-"""End of Kubernetes's jobs by farcall, so that their records stay, with the reason.
+"""Termination of Kubernetes jobs; their records remain, with the reason.
 
-A Job has no status for it. Its deadline is set to now, which ends it whatever its state, and an
-annotation says why. One task of an array ends because a mark in the bucket, stored before, has its
-container end for good; its pod is deleted, so that the next one finds the mark.
+A Job has no status for it. Its deadline is set to now, which ends it in any state, and an
+annotation contains the reason. To end one task of an array, a marker object is stored in the
+bucket first, which makes the task's container exit for good; then its pod is deleted, so that the
+next one finds the marker.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _log = logging.getLogger("farcall")
 
 _REASON_CHARACTERS = 1024
 _NOTED_BYTES = 192 * 1024
-"""Of the annotation that says why children were ended: an object's all have 256 KiB."""
+"""Maximum size of the annotation with reasons for tasks; all of an object's have 256 KiB."""
 
 _SHORT_CHARACTERS = 60
 _CONFLICTS = 20
 
 
 class Ending:
-    """Ends jobs of one namespace."""
+    """Terminates jobs of one namespace."""
 
     def __init__(self, kube: Kube, lookup: Lookup) -> None:
         self._kube = kube
@@ -42,7 +43,7 @@ class Ending:
         self._left: set[str] = set()
 
     async def end(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
-        """End jobs, arrays or children; return those that could not be ended, with why."""
+        """Terminate jobs, arrays or array tasks; return the errors of those that remain."""
         text = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
         names: dict[str, list[str]] = {}
         for job_id in dict.fromkeys(job_ids):
@@ -70,7 +71,8 @@ class Ending:
             return {}
         try:
             if any(":" not in job_id for job_id in ids) or not job.is_array:
-                # The main node's first: its end, with the reason, is that of the whole.
+                # The main node's Job first, because its end and reason are those of the combined
+                # job.
                 objects = sorted(job.objects, key=_rank)
                 await self._end_object(objects[0], reason)
                 await asyncio.gather(*(self._end_object(each, reason) for each in objects[1:]))
@@ -83,11 +85,11 @@ class Ending:
     async def end_left(self, job: Found) -> None:
         """End the nodes of later groups that still run although the job has ended.
 
-        Nothing in the cluster does it, so whichever client looks at the job does. Refusals are
-        logged: the answer on the job itself does not depend on it.
+        The cluster does not do it, so the next client that looks at the job does. Refusals are
+        logged, because the job's status does not depend on them.
         """
         left = nodes.Gang(job.objects).left
-        if job.is_deleted:  # with the main node's Job
+        if job.is_deleted:  # including the main node's Job
             left = [each for each in job.objects if _rank(each)]
         left = [each for each in left if _uid(each) not in self._left]
         self._left.update(map(_uid, left))
@@ -102,7 +104,7 @@ class Ending:
         body: dict[str, Any] = {"metadata": {"annotations": {REASON_ANNOTATION: reason}}}
         is_volcano = nodes.is_one(document)
         if not is_volcano:
-            # One that has not begun begins with that, and is past its deadline at once.
+            # A Job that has not begun is resumed by this, and exceeds its deadline at once.
             body["spec"] = {"activeDeadlineSeconds": 0, "suspend": False}
         path = f"{path_of(self._kube, document)}/{document['metadata']['name']}"
         await self._kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
@@ -110,7 +112,7 @@ class Ending:
             command = nodes.command(document)
             await self._kube.request("POST", path_of(self._kube, command), body=command)
 
-    # --- children -----------------------------------------------------------------------------
+    # --- array tasks --------------------------------------------------------------------------
 
     async def _end_children(self, job: Found, indexes: set[int], reason: str) -> None:
         over = job.indexes("completedIndexes") | job.indexes("failedIndexes")
@@ -123,7 +125,7 @@ class Ending:
         await asyncio.gather(*map(self._delete_pod, names))
 
     async def _note(self, job: Found, indexes: Iterable[int], reason: str) -> None:
-        """Write why children are ended into an annotation, which others may write, too."""
+        """Add the reason for tasks to an annotation, which others may change concurrently."""
         document = job.job
         path = f"{path_of(self._kube, document)}/{job.name}"
         for count in range(_CONFLICTS):
@@ -153,7 +155,7 @@ class Ending:
 
 
 def _rank(document: Mapping[str, Any]) -> int:
-    """Return the number of a later group's node, and 0 for the main node's Job."""
+    """Return the index of a later group's node; 0 for the main node's Job."""
     return names.rank(document, 0)
 
 
@@ -162,9 +164,9 @@ def _uid(document: Mapping[str, Any]) -> str:
 
 
 def _with_noted(before: object, indexes: Iterable[int], reason: str) -> str:
-    """Return the annotation with some children more; of too many in fewer words."""
+    """Return the annotation with further tasks; shorten reasons if it is too long."""
     found: dict[str, str] = {}
-    with contextlib.suppress(ValueError, AttributeError):  # what somebody else wrote
+    with contextlib.suppress(ValueError, AttributeError):  # another writer's value
         found = {str(key): str(value) for key, value in json.loads(str(before or "{}")).items()}
     found |= dict.fromkeys(map(str, indexes), reason)
     text = json.dumps(found)

@@ -1,8 +1,8 @@
-"""Kubeconfig files: which API server is asked, by whose credentials, and in which namespace.
+"""Kubeconfig files: the API server, its credentials, and the namespace.
 
-They are read as kubectl reads them: of several files of ``KUBECONFIG`` the first that has a name
-or a value counts, and a path in one of them begins where that file is. Without any file a process
-in a pod has its service account.
+They are read as kubectl reads them: if ``KUBECONFIG`` names several files, the first file that
+defines a name or a value takes precedence, and relative paths start at the file's folder. Without
+any file, a process in a pod uses its service account.
 
 Sources:
     https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
@@ -30,7 +30,10 @@ from farcall.model.errors import SettingsError
 
 _DEFAULT = Path("~/.kube/config")
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod has its service account, https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""
+"""Folder of a pod's service account.
+
+https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
+"""
 
 _VARIABLE = "KUBECONFIG"
 _LISTS = {"clusters": "cluster", "contexts": "context", "users": "user"}
@@ -39,7 +42,7 @@ _PATHS = {
     "context": (),
     "user": ("client-certificate", "client-key", "tokenFile"),
 }
-"""What of an entry is a path, which begins where the file is."""
+"""Fields of an entry that are paths, relative to the file's folder."""
 
 _INSTALL = 'there is no PyYAML, which reads kubeconfig files; pip install "farcall[kubernetes]"'
 
@@ -51,11 +54,11 @@ class ExecPlugin:
     Attributes:
         command: The command.
         arguments: Its arguments.
-        environment: What its environment has besides this process's.
-        version: The ``apiVersion`` it is asked in.
-        tells_cluster: Whether it is told of the cluster.
-        mode: ``Never``, ``IfAvailable`` or ``Always``: whether it may ask a person.
-        hint: What to do where it is not installed.
+        environment: Environment variables in addition to this process's.
+        version: The requested ``apiVersion``.
+        tells_cluster: Whether it receives the cluster's description.
+        mode: ``Never``, ``IfAvailable`` or ``Always``: whether it may prompt the user.
+        hint: What to do if it is not installed.
     """
 
     command: str
@@ -69,24 +72,24 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An API server, and as whom it is asked.
+    """An API server, and the user's credentials.
 
     Attributes:
-        origin: Where that is written, for a sentence.
+        origin: Where they are configured, for messages.
         context: The context's name; empty in a pod.
         server: URL of the server.
-        namespace: The context's; ``default`` where it says none.
-        authority: PEM of the certificates that the server is verified by; empty for the system's.
-        is_verified: Whether it is verified at all.
-        server_name: The name that its certificate is to have; empty for that of the URL.
-        proxy: URL of a proxy; empty for what the environment says.
+        namespace: The context's namespace; by default ``default``.
+        authority: PEM of the certificates that verify the server; empty for the system's.
+        is_verified: Whether the server is verified.
+        server_name: Expected name in the server's certificate; empty for the URL's.
+        proxy: URL of a proxy; empty for the environment's.
         certificate: PEM of the client's certificate, and of its key; both empty for none.
         token: Bearer token; empty for none.
-        token_file: A file that holds it, and is renewed; None for none.
-        login: User and password, for servers that still take them; None for none.
+        token_file: File with a bearer token, which is renewed; None for none.
+        login: User and password, for servers that still accept them; None for none.
         plugin: A command that prints credentials; None for none.
-        acts_as: Headers of whoever is impersonated.
-        told: The cluster as the file has it, for a plugin that is told of it.
+        acts_as: Impersonation headers.
+        told: The cluster's description in the file, for a plugin that requests it.
     """
 
     origin: str
@@ -112,11 +115,11 @@ def read(path: str = "", context: str = "", account: Path = _ACCOUNT) -> Connect
     Args:
         path: A kubeconfig file; empty for those of ``KUBECONFIG``, then ``~/.kube/config``, then
             the service account of this pod.
-        context: A context of it; empty for its current one.
-        account: Where a pod has its service account.
+        context: A context of the file; empty for its current one.
+        account: Folder of a pod's service account.
 
     Raises:
-        SettingsError: There is none, or what is written cannot be used.
+        SettingsError: No server is configured, or the configuration is invalid.
     """
     files = _files(path)
     if files:
@@ -165,7 +168,7 @@ def _of_pod(account: Path) -> Connection:
 
 
 class _Entries:
-    """What several files say, the first of them first."""
+    """Entries of several files; the first file takes precedence."""
 
     def __init__(self, files: list[Path]) -> None:
         self.origin = os.pathsep.join(map(str, files))
@@ -191,7 +194,7 @@ class _Entries:
         """Return an entry.
 
         Raises:
-            SettingsError: There is none.
+            SettingsError: The entry does not exist.
         """
         found = self._by_name[kind].get(name)
         if found is None:
@@ -206,7 +209,7 @@ class _Entries:
 
 def _parsed(path: Path) -> Mapping[str, Any]:
     try:
-        import yaml  # others than Kubernetes's users do not need it
+        import yaml  # only Kubernetes users need it
     except ImportError as error:
         raise SettingsError(_INSTALL, option="backend") from error
     try:
@@ -293,7 +296,7 @@ def _of_cluster(origin: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config(cluster: Mapping[str, Any]) -> Any:
-    """Return what a cluster has for plugins alone."""
+    """Return a cluster's settings for plugins."""
     for each in cluster.get("extensions") or []:
         if isinstance(each, dict) and each.get("name") == "client.authentication.k8s.io/exec":
             return each.get("extension")
@@ -301,7 +304,7 @@ def _config(cluster: Mapping[str, Any]) -> Any:
 
 
 def _pem(origin: str, entry: Mapping[str, Any], name: str) -> str:
-    """Return what an entry holds as data, or in a file."""
+    """Return an entry's inline data, or the contents of its file."""
     data, path = entry.get(f"{name}-data"), entry.get(name)
     try:
         if data:
@@ -317,7 +320,10 @@ def _login(user: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _impersonation(user: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the headers, https://kubernetes.io/docs/reference/access-authn-authz/authentication/."""
+    """Return the impersonation headers.
+
+    https://kubernetes.io/docs/reference/access-authn-authz/authentication/
+    """
     found = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
     found += [("Impersonate-Group", group) for group in user.get("as-groups") or []]
     for name, values in (user.get("as-user-extra") or {}).items():
@@ -332,7 +338,7 @@ def _plugin(origin: str, user: Mapping[str, Any]) -> ExecPlugin | None:
     if not isinstance(wanted, dict) or not wanted.get("command"):
         raise _bad(origin, "an exec plugin has no command")
     command = str(wanted["command"])
-    if os.sep in command:  # without one it is looked for in PATH
+    if os.sep in command:  # otherwise PATH is searched
         command = str(user["@folder"] / command)
     try:
         environment = {str(v["name"]): str(v["value"]) for v in wanted.get("env") or []}
@@ -351,8 +357,8 @@ def _plugin(origin: str, user: Mapping[str, Any]) -> ExecPlugin | None:
 
 # --- Bearer tokens and client certificates of Kubernetes: from a file, or from an exec plugin
 #
-# A plugin is asked again when what it gave has expired, and when the server takes it no longer. A
-# file is read again, because kubelets renew the tokens of service accounts in place.
+# A plugin runs again when its credentials have expired, and when the server rejects them. A file
+# is read again, because kubelets renew the tokens of service accounts in place.
 #
 # Sources:
 #     https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
@@ -362,7 +368,7 @@ def _plugin(origin: str, user: Mapping[str, Any]) -> ExecPlugin | None:
 _KIND = "ExecCredential"
 _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _PLUGIN_S = 300.0
-"""A person may have to log in."""
+"""Time limit of a plugin in seconds; a person may have to log in."""
 
 _EARLY_S = 10.0
 _REREAD_S = 60.0
@@ -370,7 +376,7 @@ _SAID_CHARACTERS = 2000
 
 
 class Proof(NamedTuple):
-    """Who asks.
+    """Credentials for a request.
 
     Attributes:
         authorization: The header's value; empty for none.
@@ -382,7 +388,7 @@ class Proof(NamedTuple):
 
 
 class Credentials:
-    """What a connection's requests are made with."""
+    """Renewable credentials of a connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -392,11 +398,11 @@ class Credentials:
 
     @property
     def may_renew(self) -> bool:
-        """Whether others may be had where the server does not take these."""
+        """Whether the credentials can be renewed if the server rejects them."""
         return bool(self._connection.plugin or self._connection.token_file)
 
     async def current(self) -> Proof:
-        """Return what to ask with now.
+        """Return the current credentials.
 
         Raises:
             SettingsError: The plugin failed, or the file cannot be read.
@@ -407,12 +413,12 @@ class Credentials:
             return self._proof
 
     def expire(self, proof: Proof) -> None:
-        """Note that the server did not take some; others are had the next time."""
+        """Discard credentials that the server rejected, so that the next ones are new."""
         if proof == self._proof:
             self._proof = None
 
     async def _obtain(self) -> tuple[Proof, float]:
-        """Return credentials, and until when they are good, in seconds since 1970."""
+        """Return credentials and their expiry in seconds since 1970."""
         here = self._connection
         if here.token_file is not None:
             return Proof(f"Bearer {_token(here.token_file)}", here.certificate), _soon()
@@ -440,7 +446,7 @@ def _token(path: Path) -> str:
 
 
 async def _asked(connection: Connection, plugin: ExecPlugin) -> tuple[Proof, float]:
-    """Have a plugin print credentials."""
+    """Run a plugin and return its credentials."""
     said = await _output(connection, plugin)
     try:
         document = json.loads(said)
@@ -486,7 +492,7 @@ async def _output(connection: Connection, plugin: ExecPlugin) -> bytes:
             env=environment,
             stdin=None if is_interactive else asyncio.subprocess.DEVNULL,
             stdout=pipe,
-            stderr=None if is_interactive else pipe,  # what it asks is to be seen
+            stderr=None if is_interactive else pipe,  # the user must see its prompts
         )
     except OSError as error:
         raise _failed(plugin, f"cannot be started: {error.strerror}") from error

@@ -1,10 +1,10 @@
-"""Pod logs: what containers write, as the kubelet of their node serves it, of one or of many.
+"""Pod logs: output of one or more containers, as served by their nodes' kubelets.
 
-Both streams are one text, told apart by nothing. The node keeps some of it, the newest, for as
-long as the pod is there.
+Both streams are merged, without a distinction. The node keeps the newest part as long as the pod
+exists.
 
-Who follows asks again and again. The second time a log is asked for within a minute, a stream of
-it is opened that tells what comes by itself: from then on a look is no request. See `PodLogs`.
+Followers poll repeatedly. At the second request for a log within a minute, a stream is opened that
+receives new lines by itself: from then on a poll makes no request. See `PodLogs`.
 
 Sources:
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log-of-the-specified-pod
@@ -29,10 +29,10 @@ from farcall.backends.kubernetes.refusals import Call, KubeError
 from farcall.model import clock
 
 LONGEST_LINE_BYTES = 32 * 1024 * 1024
-"""The kubelet cuts no line; the client reads none that is longer."""
+"""The kubelet splits no line; the client reads no longer ones."""
 
 READ_TOGETHER = 50
-"""Each log is a connection of its own while they are merged."""
+"""Maximum number of logs that are merged, because each is a connection of its own."""
 
 _PAGE = 1000
 _SECOND = timedelta(seconds=1)
@@ -42,16 +42,16 @@ _TIME = re.compile(
 )
 
 _WAITS, _GONE = "BadRequest", "NotFound"
-"""Reasons of a refusal: the container has not started, or there is no such pod."""
+"""Reasons of a refusal: the container has not started, or the pod does not exist."""
 
 _LOST = b"unable to retrieve container logs for "
-"""With this the kubelet answers, with status 200, for a container whose log is deleted:
+"""The kubelet's response, with status 200, for a container whose log is deleted:
 https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/kubelet/kuberuntime/kuberuntime_container.go"""
 
 _LOST_CHARACTERS = 200
 
 _AGAIN_S = 60.0
-"""Who asks for a log twice within this time follows it."""
+"""Two requests for a log within this time, in seconds, open a stream."""
 
 _UNUSED_S = 60.0
 _SILENT_S = 4 * 3600.0
@@ -66,7 +66,7 @@ class Stamped(NamedTuple):
 
     Attributes:
         at: When it was written.
-        key: What no other line of the log has.
+        key: A text that is unique in the log.
         text: The line without its end.
     """
 
@@ -76,14 +76,14 @@ class Stamped(NamedTuple):
 
 
 class PodLog:
-    """The log of one pod. What was read of it is not read again.
+    """The log of one pod. Each line is read once.
 
     Args:
         kube: The open client.
         pod: The pod's name; empty for none.
 
     Attributes:
-        exists: Whether there is such a log; None as long as nobody looked.
+        exists: Whether the log exists; None before the first request.
     """
 
     def __init__(self, kube: Kube, pod: str) -> None:
@@ -94,10 +94,10 @@ class PodLog:
         self.exists: bool | None = None if pod else False
 
     async def read(self) -> AsyncIterator[list[LogEvent]]:
-        """Yield what is new, the oldest first.
+        """Yield new lines, the oldest first.
 
         Raises:
-            ServiceError: Kubernetes refused, other than because there is no such log.
+            ServiceError: Kubernetes refused, other than because the log does not exist.
         """
         page: list[LogEvent] = []
         last: list[Stamped] = []
@@ -116,10 +116,10 @@ class PodLog:
             yield page
 
     async def last(self, number: int) -> list[LogEvent]:
-        """Return the last lines, up to so many, the oldest first.
+        """Return up to ``number`` last lines, the oldest first.
 
         Raises:
-            ServiceError: Kubernetes refused, other than because there is no such log.
+            ServiceError: Kubernetes refused, other than because the log does not exist.
         """
         if not number:
             return []
@@ -140,7 +140,7 @@ class PodLog:
             self.exists = self.exists if error.code == _WAITS else False
 
     def _remember(self, lines: Sequence[Stamped]) -> None:
-        """Note where the next reading begins, and what of it was given."""
+        """Record where the next read begins, and which of its lines were returned."""
         newest = _newest(lines)
         if newest:
             self._since = newest[0].at
@@ -148,7 +148,7 @@ class PodLog:
 
 
 def _newest(lines: Sequence[Stamped]) -> list[Stamped]:
-    """Return the lines of the last seconds: two streams may be a little out of order."""
+    """Return the lines of the last seconds; both streams may be slightly out of order."""
     if not lines:
         return []
     floor = lines[-1].at - 2 * _SECOND
@@ -163,14 +163,15 @@ async def _read(
     tail: int = 0,
     opened: Callable[[], object] | None = None,
 ) -> AsyncGenerator[Stamped, None]:
-    """Yield the lines of a log; before the first one a failure that may pass is tried again.
+    """Yield the lines of a log; temporary failures before the first line are retried.
 
     Args:
         kube: The open client.
         pod: The pod's name.
         since: The first second.
-        tail: How many lines at most, the last ones; 0 for all.
-        opened: It is followed until the container ends; this is called when that has begun.
+        tail: Maximum number of lines, the last ones; 0 for all.
+        opened: If given, the log is followed until the container ends; called when the stream
+            opens.
     """
     params = _params(since, tail)
     path, tries, began = kube.path("pods", f"{pod}/log"), 0, clock.now()
@@ -212,7 +213,7 @@ def _params(since: datetime | None, tail: int) -> dict[str, Any]:
 
 
 class _Lines:
-    """Reads lines as the kubelet writes them: their time, a blank, and the text."""
+    """Parser of the kubelet's lines: time, space and text."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -221,7 +222,7 @@ class _Lines:
         self._alike = 0
 
     def line(self, line: bytes) -> Stamped:
-        """Return a line; one without a time has that of the line before."""
+        """Parse a line; one without a time gets the time of the line before."""
         self.count += 1
         match = _TIME.match(line)
         stamp = match[0].strip() if match else self._stamp
@@ -247,7 +248,7 @@ def _moment(match: re.Match[bytes]) -> datetime:
 
 
 class PodLogs:
-    """The logs of many pods, for those who follow them."""
+    """The logs of many pods, for followers."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -260,16 +261,16 @@ class PodLogs:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> AsyncGenerator[list[LogEvent], None]:
-        """Yield the lines of several logs in one, by time.
+        """Yield the lines of several logs merged by time.
 
         Args:
-            pods: The pods' names, up to `READ_TOGETHER`.
-            since: Only what was written at this moment or later.
-            until: Only what was written at this moment or before.
+            pods: Names of up to `READ_TOGETHER` pods.
+            since: Only lines written at this moment or later.
+            until: Only lines written at this moment or before.
 
         Raises:
-            LogMissingError: One of them is not there; it is raised before the first page.
-            ServiceError: Kubernetes refused otherwise.
+            LogMissingError: A log does not exist; raised before the first page.
+            ServiceError: Kubernetes refused for another reason.
         """
         floor = since or _EPOCH
         sources = [self._source(pod, floor) for pod in pods]
@@ -289,7 +290,7 @@ class PodLogs:
                 yield page
 
     def _source(self, pod: str, since: datetime) -> AsyncGenerator[Stamped, None]:
-        """Return a log's lines from a moment on: those a stream has brought, or else asked for."""
+        """Return a log's lines from a moment on: from its stream, or else from a request."""
         followed = self._followed.get(pod)
         if followed is not None and not followed.is_over and followed.covers(since):
             return followed.lines(since)
@@ -309,7 +310,7 @@ class PodLogs:
             self._asked = {name: at for name, at in self._asked.items() if now - at <= _AGAIN_S}
 
     async def close(self) -> None:
-        """End the streams."""
+        """Close the streams."""
         followed, self._followed = self._followed, {}
         for each in followed.values():
             each.close()
@@ -317,11 +318,11 @@ class PodLogs:
 
 
 class Followed:
-    """A log that a stream tells of: its last lines are here.
+    """A log that a stream follows, with its last lines.
 
     Attributes:
-        is_over: Whether the stream has come to its end.
-        ended_at: When it did, by this process's clock.
+        is_over: Whether the stream has ended.
+        ended_at: When it ended, by this process's clock.
     """
 
     def __init__(self, kube: Kube, pod: str, since: datetime) -> None:
@@ -335,17 +336,17 @@ class Followed:
         self._task = asyncio.ensure_future(self._run(kube, pod))
 
     def covers(self, since: datetime) -> bool:
-        """Return whether all lines from a moment on are here."""
+        """Return whether all lines from a moment on are stored."""
         return self._is_open and since >= self._floor
 
     async def lines(self, since: datetime) -> AsyncGenerator[Stamped, None]:
-        """Yield the lines from a moment on that are here."""
+        """Yield the stored lines from a moment on."""
         self._used_at = clock.now()
         for line in [line for line in self._lines if line.at >= since]:
             yield line
 
     def close(self) -> None:
-        """End the stream."""
+        """Close the stream."""
         self._task.cancel()
 
     async def ended(self) -> None:
@@ -359,13 +360,13 @@ class Followed:
                 async for line in lines:
                     self._take(line)
         except KubeError:
-            pass  # who asks next asks for it himself, and is told what is the matter
+            pass  # the next caller makes a request of its own, and gets the error
         finally:
             self.is_over, self.ended_at = True, clock.now()
             self._timer.cancel()
 
     def _open(self) -> None:
-        # What is there already comes at once; who looks before it did looks again.
+        # Existing lines arrive at once; a follower that polls before that polls again.
         self._is_open = True
 
     def _take(self, line: Stamped) -> None:
@@ -387,7 +388,7 @@ async def _merged(
     """Yield the lines of several logs by time.
 
     Raises:
-        LogMissingError: One of them is not there, or not yet.
+        LogMissingError: A log does not exist, or not yet.
     """
     firsts = await asyncio.gather(*map(_next, sources), return_exceptions=True)
     missing = [each for each in firsts if _is_missing(each)]
@@ -405,7 +406,7 @@ async def _merged(
         if following is None:
             heapq.heappop(heads)
         else:
-            # A line that is a little out of order comes where it is.
+            # A line that is slightly out of order keeps its position.
             heapq.heapreplace(heads, (max(at, following.at), number, following))
 
 

@@ -1,8 +1,8 @@
-"""Lookup of Kubernetes's jobs and pods, with few requests.
+"""Lookup of Kubernetes jobs and pods, with few requests.
 
-What a watch follows costs none. Other jobs are asked for together, by the label that all objects
-of a job have. Pods are looked at again only when their Job has changed, and while they wait: then
-more and more seldom, because a Job does not change when its pod's image cannot be pulled.
+Watched jobs cost no requests. Other jobs are requested together, by the label on all of a job's
+objects. Pods are requested again only when their Job has changed, and while they wait: then at
+growing intervals, because a Job does not change if its pod's image cannot be pulled.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from farcall.model import clock
 from farcall.model.jobs import JobDetail, JobStatus
 
 _TOGETHER = 50
-"""Names in one selector, which is part of a URL: some proxies take 8 KB of it."""
+"""Maximum names in one selector, which is part of a URL: some proxies accept 8 KB of it."""
 
 _FIRST_LOOK_S = 0.5
 _LONGEST_LOOK_S = 15.0
 _MOST_LOOKS = 5000
 _MOST_EVENTS = 100
 _MOST_PENDING = 20
-"""Pods that stand for all that wait: each is some kilobytes of JSON."""
+"""Maximum number of waiting pods in a response: each is some kilobytes of JSON."""
 
 _BEHIND_S = 1.0
 _BEHIND_STEP_S = 0.02
@@ -63,14 +63,14 @@ _NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A job that there is, or was a moment ago.
+    """An existing job, or a recently deleted one.
 
     Attributes:
         name: Its ID.
-        job: Its document; of one that is several objects that of the main one, ended as the whole
-            is.
+        job: Its document. If it consists of several objects, the main object's document, ended if
+            the combined job has ended.
         objects: All of its documents.
-        is_deleted: Whether it is no more.
+        is_deleted: Whether it was deleted.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Found:
 
     @property
     def version(self) -> str:
-        """Changes with each change of it."""
+        """A text that changes with each change of the job."""
         return " ".join(version_of(each) for each in self.objects)
 
     @property
@@ -90,12 +90,12 @@ class Found:
 
     @property
     def parts(self) -> tuple[dict[str, Any], ...]:
-        """All of its documents where they are more than its Job."""
+        """All of its documents if there are more than its Job."""
         return self.objects if len(self.objects) > 1 or nodes.is_one(self.job) else ()
 
     @property
     def is_array(self) -> bool:
-        """Whether its indexes are tasks of their own, and no nodes that work together."""
+        """Whether its indexes are independent tasks, not nodes of one job."""
         return self.size > 1 and not (_is_gang(self.job) or nodes.is_one(self.job))
 
     @property
@@ -113,12 +113,12 @@ class Found:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has failed, although some of it may still be stopping."""
+        """Whether it has failed, even if parts of it are still stopping."""
         return nodes.has_failed(self.job)
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """What the controller says of it."""
+        """The controller's status."""
         found: Mapping[str, Any] = self.job.get("status") or {}
         return found
 
@@ -129,7 +129,7 @@ class Found:
 
 @dataclass(slots=True)
 class _Look:
-    """What was seen at one look, and when there is to be another."""
+    """A cached response, and the time of the next request."""
 
     found: list[Any]
     version: str
@@ -142,7 +142,7 @@ class Lookup:
 
     Args:
         kube: The API server.
-        has_volcano: Whether a job may be one of Volcano's.
+        has_volcano: Whether jobs may be Volcano jobs.
     """
 
     def __init__(self, kube: Kube, *, has_volcano: bool) -> None:
@@ -154,7 +154,7 @@ class Lookup:
     # --- jobs ---------------------------------------------------------------------------------
 
     async def jobs(self, names: Iterable[str]) -> dict[str, Found]:
-        """Return the jobs that there are of some.
+        """Return the existing jobs among the names.
 
         Raises:
             KubeError: The server refused.
@@ -198,13 +198,13 @@ class Lookup:
                     raise
                 continue
             found = _whole(name, [document])
-            # What has nodes of several groups is more than this object.
+            # A job with nodes of several groups has more objects than this one.
             return await self._labelled([name]) if _is_gang(document) else found
         return {}
 
     @property
     def paths(self) -> list[str]:
-        """Paths of the lists that jobs are in."""
+        """Paths of the lists that contain jobs."""
         own = [self._kube.path("jobs", group="batch")]
         volcanos = self._kube.path("jobs", group="batch.volcano.sh", version="v1alpha1")
         return [*own, volcanos] if self._has_volcano else own
@@ -212,7 +212,7 @@ class Lookup:
     # --- pods ---------------------------------------------------------------------------------
 
     async def pods(self, jobs: Iterable[Found]) -> dict[str, list[Pod]]:
-        """Return all pods of jobs that have few, by job.
+        """Return all pods of small jobs, by job.
 
         Raises:
             KubeError: The server refused.
@@ -244,7 +244,7 @@ class Lookup:
         return {name: self._with_deleted(name, listed) for name, listed in found.items()}
 
     def _seen_before(self, name: str, pods: Sequence[Pod]) -> list[Pod]:
-        """Return failed pods of the list before that are gone, as after a drain."""
+        """Return failed pods of the previous list that were deleted, as after a drain."""
         look = self._looks.get(name)
         there = {pod.uid for pod in pods}
         return [
@@ -256,7 +256,7 @@ class Lookup:
     async def _pods_told(self, name: str) -> None:
         """Wait a moment for the watch of a failed job's pods.
 
-        Deleted pods are in no list, and their watch may be a little behind that of the jobs.
+        Deleted pods are in no list, and their watch may lag slightly behind that of the jobs.
         """
         until = clock.now() + _BEHIND_S
         while clock.now() < until:
@@ -292,12 +292,12 @@ class Lookup:
         return found
 
     def failed(self, job: Found) -> dict[int, list[Pod]] | None:
-        """Return an array's failed pods, by index; None where somebody has to be asked."""
+        """Return an array's failed pods, by index; None if they must be requested."""
         seen = self.watch.get(job.name) if self.watch.knows_failed(job.name) else None
         return None if seen is None else by_index(seen.failed.values())
 
     async def waiting(self, job: Found) -> list[Pod]:
-        """Return some of the pods of an array that wait for something.
+        """Return some of an array's waiting pods.
 
         Raises:
             KubeError: The server refused.
@@ -312,12 +312,12 @@ class Lookup:
             path = self._kube.path("pods")
             page = await self._kube.request("GET", path, params={**params, "limit": _MOST_PENDING})
             found = [describe.pod(document) for document in items_of(page)]
-            # They count the tasks that start; while some run nothing is blocked.
+            # Tasks that are starting count too; while some run, nothing is blocked.
             self._keep(job, key, found, least_s=_LONGEST_LOOK_S if job.status.get("ready") else 0)
         return found
 
     async def failed_of(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[Pod]]:
-        """Return failed pods of those of some Jobs that have failed, by job; of large ones some.
+        """Return failed pods of the failed Jobs, by job; for large Jobs only some.
 
         Raises:
             KubeError: The server refused.
@@ -336,7 +336,7 @@ class Lookup:
         return {name: self._with_deleted(name, found.get(name, [])) for name in names}
 
     async def in_phases(self, job: Found, phases: str) -> dict[int, list[Pod]]:
-        """Return the pods of an array in some phases, by index.
+        """Return an array's pods in some phases, by index.
 
         Raises:
             KubeError: The server refused.
@@ -353,12 +353,12 @@ class Lookup:
     # --- events -------------------------------------------------------------------------------
 
     async def events(self, job: Found, pods: Sequence[Pod]) -> list[dict[str, Any]]:
-        """Return what is said, beside its pods, of why a job does not begin.
+        """Return documents, other than pods, that say why a job does not begin.
 
-        Who may not read it does without.
+        Without the permission to read them, the list is empty.
 
         Raises:
-            KubeError: The server refused otherwise.
+            KubeError: The server refused for another reason.
         """
         asked = self._told_by(job, pods)
         if asked is None:
@@ -380,7 +380,7 @@ class Lookup:
         return found
 
     def _told_by(self, job: Found, pods: Sequence[Pod]) -> tuple[str, dict[str, str]] | None:
-        """Return the list that tells why a job does not begin; None where it need not."""
+        """Return the list that says why a job does not begin; None if it is not needed."""
         metadata, spec = job.job["metadata"], job.job.get("spec") or {}
         if job.is_final or job.status.get("ready"):
             return None
@@ -392,7 +392,7 @@ class Lookup:
         kind, name = "Job", job.name
         waiting = next((pod for pod in pods if pod.is_pending), None)
         if waiting is not None:
-            # One without a place says itself why; what keeps a node from starting it events tell.
+            # A pod without a node says why itself; events say why a node cannot start it.
             if not waiting.has_place or waiting.container_reason:
                 return None
             kind, name = "Pod", waiting.name
@@ -401,7 +401,8 @@ class Lookup:
         selector = f"involvedObject.kind={kind},involvedObject.name={name}"
         return self._kube.path("events"), {"fieldSelector": selector}
 
-    # --- how often is looked ------------------------------------------------------------------
+    # --- request intervals
+    # ------------------------------------------------------------------------
 
     def _kept(self, job: Found, key: str, *, whatever_changed: bool = False) -> list[Any] | None:
         look = self._looks.get(key)
@@ -422,19 +423,19 @@ class Lookup:
             del self._looks[next(iter(self._looks))]
 
     def _with_deleted(self, name: str, pods: list[Pod]) -> list[Pod]:
-        """Add the pods that failed and are no more."""
+        """Add the failed pods that were deleted."""
         seen = self.watch.get(name)
         there = {pod.uid for pod in pods}
         gone = [p for p in (seen.failed.values() if seen else ()) if p.gone and p.uid not in there]
         return [*gone, *pods]
 
     async def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop all watches."""
         await self.watch.close()
 
 
 def by_index(pods: Iterable[Pod]) -> dict[int, list[Pod]]:
-    """Return pods by their index."""
+    """Group pods by their index."""
     found: dict[int, list[Pod]] = {}
     for pod in pods:
         if pod.index is not None:
@@ -443,7 +444,7 @@ def by_index(pods: Iterable[Pod]) -> dict[int, list[Pod]]:
 
 
 def _may_change(job: Found, found: Sequence[Any]) -> bool:
-    """Return whether more may be seen although the Job does not change."""
+    """Return whether a new request may return more although the Job does not change."""
     if not found:
         return not job.is_final
     return any(pod.is_pending or not pod.is_settled for pod in found)
@@ -452,7 +453,7 @@ def _may_change(job: Found, found: Sequence[Any]) -> bool:
 def _whole(
     name: str, documents: Iterable[dict[str, Any]], *, is_deleted: bool = False
 ) -> dict[str, Found]:
-    """Return a job of several objects as one; none where the main one is not there."""
+    """Return a job of several objects as one; empty if the main object is missing."""
     objects = tuple(documents)
     volcanos = [each for each in objects if nodes.is_one(each)]
     job = nodes.as_job(volcanos[0]) if volcanos else nodes.Gang(objects).job
@@ -460,7 +461,7 @@ def _whole(
 
 
 def _is_gang(job: Mapping[str, Any]) -> bool:
-    """Return whether a Job's pods are nodes that work together."""
+    """Return whether a Job's pods are nodes of one job."""
     template = (job.get("spec") or {}).get("template") or {}
     return nodes.GANG_LABEL in ((template.get("metadata") or {}).get("labels") or {})
 
@@ -495,11 +496,11 @@ class Listing:
         self._lookup = lookup
 
     async def named(self, name: str, queue: str) -> list[Found]:
-        """Return the jobs of one name; there is one at most, for it is what the Job is called by.
+        """Return the jobs with a name; at most one, because it is the Job's name.
 
         Args:
-            name: As it was wanted, or the Job's own.
-            queue: Of which it has to be; empty for any.
+            name: The requested name, or the Job's own.
+            queue: The job's queue; empty for any.
 
         Raises:
             KubeError: The server refused.
@@ -520,13 +521,13 @@ class Listing:
     ) -> AsyncGenerator[list[JobDetail], None]:
         """Yield jobs, the newest first.
 
-        Kubernetes lists by name, so all are had before the first page.
+        Kubernetes sorts lists by name, so all jobs are fetched before the first page.
 
         Args:
-            queue: Of which they have to be; empty for any.
-            since: Only what was submitted at that moment or later.
-            named: Only those whose names begin so.
-            foreign: Whether those that farcall did not submit are among them.
+            queue: The jobs' queue; empty for any.
+            since: Only jobs submitted at that moment or later.
+            named: Only jobs whose names start with this text.
+            foreign: Whether to include jobs that farcall did not submit.
 
         Raises:
             KubeError: The server refused.
@@ -572,14 +573,14 @@ class Listing:
     async def _of_status(
         self, job: Found, status: JobStatus
     ) -> tuple[list[int], Mapping[int, Sequence[Pod]]]:
-        """Return the tasks of an array that may have a status, and pods of theirs."""
+        """Return the tasks of an array that may have a status, and their pods."""
         completed, failed = job.indexes("completedIndexes"), job.indexes("failedIndexes")
         is_over = describe.detail(job.job, [], is_deleted=job.is_deleted).status.is_final
         if status is JobStatus.SUCCEEDED:
             pods = await self._lookup.in_phases(job, "status.phase=Succeeded") if completed else {}
             return sorted(completed), pods
         if status is JobStatus.FAILED:
-            # What had not ended when all was ended is in no list.
+            # Tasks that had not ended when the job was terminated are in no list.
             ended = set(range(job.size)) - completed if is_over else failed
             known = self._lookup.failed(job)
             if known is None and ended:
@@ -591,7 +592,7 @@ class Listing:
         return left, await self._lookup.in_phases(job, _OPEN)
 
     async def queues(self, scheduler: str) -> list[str]:
-        """Return the names of the queues of a scheduler; an empty one stands for all jobs.
+        """Return the names of a scheduler's queues; an empty name stands for all jobs.
 
         Raises:
             KubeError: The server refused.
@@ -614,14 +615,14 @@ class Listing:
 
 
 def wanted_name(job: Mapping[str, Any]) -> str:
-    """Return a job's name as it was wanted."""
+    """Return the requested name of a job."""
     metadata = job["metadata"]
     annotations = metadata.get("annotations") or {}
     return str(annotations.get(NAME_ANNOTATION) or metadata["name"])
 
 
 def submitted_at(job: Mapping[str, Any]) -> tuple[datetime, str]:
-    """Return when a job was submitted: by the server, in seconds, then by whoever did."""
+    """Return the submission time: the server's, in seconds, then the client's."""
     metadata = job["metadata"]
     text = str(metadata.get("creationTimestamp") or "")
     try:

@@ -1,4 +1,4 @@
-"""Names, labels and annotations of what farcall makes in Kubernetes. No I/O.
+"""Names, labels and annotations of farcall's Kubernetes objects. No I/O.
 
 Source:
     https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
@@ -19,39 +19,39 @@ from farcall.model.jobs import JobDetail
 
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
 RUN_LABEL = "farcall/run"
-"""The session that submitted a job: one watch follows all of a run."""
+"""Label with the session that submitted a job: one watch follows all jobs of a run."""
 KIND_LABEL = "farcall/kind"
 JOB_LABEL = "farcall/job"
-"""The job's ID, on each of its objects and pods."""
+"""Label with the job's ID, on each of its objects and pods."""
 QUEUE_LABEL = "farcall/queue"
 NODE_LABEL = "farcall/node"
-"""A pod's number in its job, where it is not its completion index."""
+"""Label with a pod's node index, if it is not its completion index."""
 
 NAME_ANNOTATION = "farcall/name"
-"""The job's name as it was wanted, which may be no name of Kubernetes's."""
+"""The job's requested name, which may be invalid in Kubernetes."""
 REASON_ANNOTATION = "farcall/reason"
-"""Why it was ended by farcall."""
+"""Why farcall terminated the job."""
 ENDED_ANNOTATION = "farcall/ended"
-"""By index, why children were ended one by one, as JSON."""
+"""By index, why single array tasks were terminated, as JSON."""
 OPTIONS_ANNOTATION = "farcall/options"
-"""The options that a job is submitted again with, as JSON."""
+"""The options for resubmitting a job, as JSON."""
 DIGEST_ANNOTATION = "farcall/digest"
-"""Of the document that was sent: what has the same name and digest is the same job."""
+"""Digest of the sent document: an object with the same name and digest is the same job."""
 TAGS_ANNOTATION = "farcall/tags"
-"""The option ``tags``, as JSON: their keys may be none of an annotation."""
+"""The option ``tags``, as JSON, because its keys may be invalid for annotations."""
 
 SUBMITTED_ANNOTATION = "farcall/submitted"
-"""When it was submitted, by the clock of whoever did, more finely than Kubernetes says."""
+"""Submission time by the client's clock, with a finer resolution than Kubernetes's."""
 
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
-"""Kubernetes's own, of a pod of an Indexed Job; also an annotation."""
+"""Kubernetes's own label, and annotation, of a pod of an Indexed Job."""
 
 MANAGER = "farcall"
 CONTAINER = "task"
 
 _LABEL_CHARACTERS = 63
 _NAME_CHARACTERS = 52
-"""With `-<index>` it is a pod's host name, of 63 characters at most."""
+"""With `-<index>` it is a pod's host name, of at most 63 characters."""
 
 _DIGEST_DIGITS = 8
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -60,7 +60,7 @@ _NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def object_name(name: str) -> str:
-    """Return the name that the Job of a name has: the same for the same, and for no other."""
+    """Return the Job's name for a name; equal for equal names, and unique."""
     if len(name) <= _NAME_CHARACTERS and _NAME.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_DIGITS]
@@ -73,14 +73,14 @@ def run_label(run: str) -> str:
     return _NO_LABEL.sub("-", run)[:_LABEL_CHARACTERS].strip("-._")
 
 
-# --- Words in remedies that stand for what differs from job to job. No I/O ----------------------
+# --- Placeholders in remedies for facts that differ by job. No I/O ------------------------------
 
 
 __all__ = ["CREATED_BY", "IMAGE", "STARTED_BY", "filled"]
 
 
 def filled(remedy: str, detail: JobDetail) -> str:
-    """Return a remedy with what it says of a job in it."""
+    """Fill a remedy's placeholders with a job's facts."""
     if detail.is_command:
         words = {
             IMAGE: f"the image {detail.image}",
@@ -105,7 +105,7 @@ def filled(remedy: str, detail: JobDetail) -> str:
     return remedy
 
 
-# --- Resources and numbers in a cluster's documents, read as numbers. No I/O --------------------
+# --- Resources and numbers in a cluster's documents. No I/O --------------------
 #
 # Source:
 #     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
@@ -122,7 +122,7 @@ _GPU = re.compile(r"(nvidia\.com|amd\.com)/gpu")
 
 
 def quantity(value: object) -> float:
-    """Read a quantity such as ``500m`` or ``4Gi``; 0 for what is none."""
+    """Parse a quantity such as ``500m`` or ``4Gi``; 0 if invalid."""
     found = _QUANTITY.fullmatch(str(value))
     if found is None or found[2] not in _UNITS:
         return 0.0
@@ -137,7 +137,7 @@ def asked(limits: Mapping[str, Any]) -> tuple[float, int, int]:
 
 
 def rank(document: Mapping[str, Any], otherwise: int) -> int:
-    """Return the number of the node that an object is for."""
+    """Return the index of the node that an object is for."""
     label = ((document.get("metadata") or {}).get("labels") or {}).get(NODE_LABEL)
     return int(label) if isinstance(label, str) and label.isdecimal() else otherwise
 
@@ -150,7 +150,7 @@ def rank(document: Mapping[str, Any], otherwise: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _ranges(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the first and the last of each range, in their order."""
+    """Return the first and the last index of each range, in order."""
     pairs = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -172,12 +172,12 @@ def holds(text: str | None, index: int) -> bool:
 
 
 def count(text: str | None) -> int:
-    """Return how many are listed."""
+    """Return the number of listed indexes."""
     firsts, lasts = _ranges(text or "")
     return sum(last - first + 1 for first, last in zip(firsts, lasts, strict=True))
 
 
 def listed(text: str | None) -> Iterator[int]:
-    """Yield those that are listed, the least first."""
+    """Yield the listed indexes in ascending order."""
     for first, last in zip(*_ranges(text or ""), strict=True):
         yield from range(first, last + 1)

@@ -1,15 +1,15 @@
-"""Jobs on several nodes, and of several groups: their Jobs, Service and host names. No I/O.
+"""Jobs, Service and host names of jobs with several nodes or groups. No I/O.
 
-The nodes of one group are the indexes of one Indexed Job. A node that fails ends all of these, and
-the main node's success ends the others. There is one attempt: a Job replaces a lone pod, and a
-rank that starts alone would wait for the others forever. Only a Volcano job runs all of them
-again; see `farcall.backends.kubernetes.nodes`.
+The nodes of one group are the indexes of one Indexed Job. A failed node ends all of them, and the
+main node's success ends the others. There is one attempt, because a Job replaces single pods, and
+a rank that starts alone would wait for the others forever. Only a Volcano job restarts all nodes;
+see below.
 
-The nodes of a later group have other pods, so each is a Job of its own. No Job of Kubernetes ends
-another: `Gang` names those to end, and the client that follows the job ends them.
+The nodes of a later group have other pods, so each node is a Job of its own. In Kubernetes, no Job
+ends another: `Gang` lists the Jobs to end, and the client that follows the job ends them.
 
-A host name is of use only where a headless Service has it, and one Service, made once, stands for
-all jobs of a namespace: a client that dies leaves no gang without names.
+A pod's host name resolves only if a headless Service covers it. One Service, created once, covers
+all jobs of a namespace, so that a client that dies leaves no job without host names.
 
 Sources:
     https://kubernetes.io/docs/concepts/workloads/controllers/job/
@@ -45,12 +45,11 @@ from farcall_runtime.contract import (
     ExitCode,
 )
 
-# --- Volcano jobs: how several nodes are one job of Volcano, and how that is read and ended. No
-# I/O
+# --- Volcano jobs: documents for several nodes, their parsing and termination. No I/O -----------
 #
-# Volcano runs all nodes again, or none: a policy restarts the job, which is where its attempts
-# come from. They are counted by ``maxRetry``, for which Volcano's admission takes 3 where it is
-# 0, and which allows so many attempts, not so many more.
+# Volcano restarts all nodes or none: a policy restarts the job, which creates its attempts. They
+# are limited by ``maxRetry``, the number of all attempts, not only of the retries. Volcano's
+# admission replaces 0 with 3.
 #
 # Sources:
 #     https://volcano.sh/en/docs/vcjob/
@@ -61,7 +60,7 @@ from farcall_runtime.contract import (
 API_VERSION, KIND = "batch.volcano.sh/v1alpha1", "Job"
 COMMAND_API_VERSION = "bus.volcano.sh/v1alpha1"
 RETRIES_ANNOTATION = "volcano.sh/job-retry-count"
-"""Of a pod: how many attempts of the job there were before its own."""
+"""Annotation of a pod: number of the job's earlier attempts."""
 
 _KILLED = 137
 _FINAL = (*range(59, 70), _KILLED)
@@ -75,7 +74,7 @@ _PHASES_UNDER_WAY = {"Completing": "SuccessCriteriaMet", "Terminating": "Failure
 def document(
     job: JobSpec, metadata: dict[str, Any], nodes: Iterable[tuple[int, dict[str, Any]]]
 ) -> dict[str, Any]:
-    """Write the Volcano job."""
+    """Return the Volcano job."""
     settings = job.settings
     tasks = [_task(number, template) for number, template in nodes]
     tasks[0]["policies"] = [{"event": "TaskCompleted", "action": "CompleteJob"}]
@@ -105,19 +104,19 @@ def _task(number: int, template: dict[str, Any]) -> dict[str, Any]:
 
 
 def task_name(number: int) -> str:
-    """Return the name of the task that a node is."""
+    """Return the name of a node's Volcano task."""
     return f"n{number}"
 
 
 def pod_name(name: str, number: int) -> str:
-    """Return the name of a node's pod, which is its host name, too."""
+    """Return the name of a node's pod, which is also its host name."""
     return f"{name}-{task_name(number)}-0"
 
 
 def _policies(settings: Settings, *, is_command: bool) -> list[dict[str, Any]]:
-    """Write what becomes of the job where a pod fails, or is deleted by somebody."""
+    """Return the policies for pods that fail, or are deleted by other users."""
     if settings.retry_attempts == 1:
-        # A restart would take the pods away, and their logs.
+        # A restart would delete the pods, and their logs.
         return [_on("PodEvicted", _TERMINATE), _on("PodFailed", _TERMINATE)]
     evicted = _on("PodEvicted", _RESTART)
     if settings.retry_on != RETRY_ON_FAILURE:
@@ -125,7 +124,7 @@ def _policies(settings: Settings, *, is_command: bool) -> list[dict[str, Any]]:
         return [evicted, stopped, _on("PodFailed", _TERMINATE)]
     final = (_KILLED,) if is_command else _FINAL
     ends = [{"exitCode": code, "action": _TERMINATE} for code in final]
-    # The first that fits counts.
+    # The first matching policy counts.
     return [evicted, *ends, _on("PodFailed", _RESTART)]
 
 
@@ -134,7 +133,7 @@ def _on(event: str, action: str) -> dict[str, Any]:
 
 
 def command(job: Mapping[str, Any], action: str = "AbortJob") -> dict[str, Any]:
-    """Write the Command that ends a Volcano job, whose object and ended pods stay.
+    """Return the Command that ends a Volcano job; its object and ended pods remain.
 
     Source:
         https://github.com/volcano-sh/volcano/blob/master/pkg/cli/util/util.go
@@ -159,12 +158,12 @@ def command(job: Mapping[str, Any], action: str = "AbortJob") -> dict[str, Any]:
 
 
 def is_one(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is a Volcano job, and no Job of Kubernetes's own."""
+    """Return whether a document is a Volcano job, not a Kubernetes Job."""
     return document.get("apiVersion") == API_VERSION
 
 
 def as_job(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Volcano job as if it were a Job, for those who read Jobs."""
+    """Return a Volcano job in the form of a Kubernetes Job."""
     spec, status = document.get("spec") or {}, document.get("status") or {}
     tasks = spec.get("tasks") or [{}]
     state = status.get("state") or {}
@@ -215,17 +214,17 @@ def _conditions(state: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 SERVICE = "farcall-nodes"
-"""The headless Service of the nodes of all jobs in a namespace."""
+"""Name of the headless Service for the nodes of all jobs in a namespace."""
 
 GANG_LABEL = "farcall/gang"
-"""Of the pods that have names in it."""
+"""Label of the pods that have host names in the Service."""
 
 _GANG = {GANG_LABEL: "yes"}
 _MOST_NODES = 1000
 _FAILURES = ("Failed", "FailureTarget")
 _ENDS = ("Complete", "SuccessCriteriaMet", *_FAILURES)
 _OWN_EXIT = " failed with exit code "
-"""Of the Job controller's message on a rule about exit codes:
+"""Text in the Job controller's message for a rule about exit codes:
 https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/pod_failure_policy.go"""
 
 
@@ -233,10 +232,10 @@ class Group(NamedTuple):
     """Nodes of a job that have the same pods.
 
     Attributes:
-        first: Index of the first of them.
-        size: How many.
+        first: Index of the first node.
+        size: Number of nodes.
         settings: The options with the group's resources.
-        asked: What the group asks of its containers.
+        asked: The container that the group requests.
     """
 
     first: int
@@ -246,10 +245,10 @@ class Group(NamedTuple):
 
 
 def check(job: JobSpec) -> None:
-    """See that a job's groups are what Kubernetes takes.
+    """Check a job's groups against Kubernetes's limits.
 
     Raises:
-        SettingsError: They are not.
+        SettingsError: A group is invalid.
     """
     for place, group in enumerate(job.groups):
         with groups.naming(job, place):
@@ -268,26 +267,26 @@ def check(job: JobSpec) -> None:
 
 
 def is_several(job: JobSpec) -> bool:
-    """Return whether a job is one of these, and no plain Job of tasks."""
+    """Return whether a job needs this module, unlike a plain Job of tasks."""
     return bool(job.groups) or job.nodes > 1
 
 
 def is_volcano(job: JobSpec) -> bool:
-    """Return whether a job is Volcano's own: it has several groups, or all nodes may run again."""
+    """Return whether a job, with several groups or restarts, is a Volcano job."""
     settings = job.settings
     wants = len(job.groups) > 1 or settings.retry_attempts > 1
     return settings.scheduler == "volcano" and job.nodes > 1 and wants
 
 
 def objects(job: JobSpec, image: str = "") -> list[dict[str, Any]]:
-    """Write what is to be made for a job, in this order; the last one bears the job's name.
+    """Return a job's objects in creation order; the last one has the job's name.
 
     Args:
-        job: The job, for which `is_several` is true.
-        image: Image of its tasks, where it has no groups.
+        job: A job for which `is_several` is true.
+        image: Image of its tasks, if it has no groups.
 
     Raises:
-        SettingsError: The groups are not what Kubernetes takes.
+        SettingsError: A group is invalid.
         TaskTooLargeError: An object exceeds a limit of Kubernetes.
     """
     check(job)
@@ -321,7 +320,7 @@ def _groups(job: JobSpec, image: str) -> Iterator[Group]:
 
 
 def _alone(job: JobSpec, group: Group) -> dict[str, Any]:
-    """Write the Job of a command on one node, which is tried again like a task."""
+    """Return the Job of a command on one node, which is retried like a task."""
     spec = {
         **documents.job_spec(job),
         "completionMode": "Indexed",
@@ -334,7 +333,7 @@ def _alone(job: JobSpec, group: Group) -> dict[str, Any]:
 
 
 def _indexed(job: JobSpec, name: str, group: Group, image: str) -> dict[str, Any]:
-    """Write the Job of the group that has the main node."""
+    """Return the Job of the main node's group."""
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_LABEL}']"}}
     spec = {
         **documents.job_spec(job),
@@ -352,10 +351,10 @@ def _indexed(job: JobSpec, name: str, group: Group, image: str) -> dict[str, Any
 
 
 def _singles(job: JobSpec, name: str, group: Group) -> Iterator[dict[str, Any]]:
-    """Write the Jobs of the nodes of a later group.
+    """Yield the Jobs of a later group's nodes.
 
-    An index counts from 0 in each Job, and nothing in a pod adds numbers: of each of these nodes
-    the number stands in its own document.
+    An index counts from 0 in each Job, and a pod cannot add numbers, so each node's document
+    contains its number.
     """
     for node in range(group.first, group.first + group.size):
         template = _placed(job, name, group, {"value": str(node)})
@@ -367,7 +366,7 @@ def _singles(job: JobSpec, name: str, group: Group) -> Iterator[dict[str, Any]]:
 
 
 def _once() -> dict[str, Any]:
-    """Say that the first pod to fail, for whatever reason, ends its Job, which names it then."""
+    """Return the rules by which the first failed pod ends its Job and is named in it."""
     failed = {"containerName": CONTAINER, "operator": "NotIn", "values": [0]}
     rules = [
         {
@@ -380,7 +379,7 @@ def _once() -> dict[str, Any]:
 
 
 def _volcano_job(job: JobSpec, found: Sequence[Group], image: str) -> dict[str, Any]:
-    """Write a Volcano job, a task of which is one node: no task knows the others' numbers."""
+    """Return a Volcano job with one task per node; a task knows only its own indexes."""
     name = object_name(job.name)
     main = f"{pod_name(name, 0)}.{name}"
     tasks = []
@@ -396,7 +395,7 @@ def _volcano_job(job: JobSpec, found: Sequence[Group], image: str) -> dict[str, 
 
 
 def _placed(job: JobSpec, name: str, group: Group, index: dict[str, Any]) -> dict[str, Any]:
-    """Write a template whose pods have host names."""
+    """Return a template whose pods have host names."""
     told = _told(job.nodes, index, f"{_host(name, 0)}.{SERVICE}")
     template = _template(job, group, told, _GANG)
     template["spec"]["subdomain"] = SERVICE
@@ -418,7 +417,7 @@ def _template(
 
 
 def _told(count: int, index: dict[str, Any], main: str) -> list[dict[str, Any]]:
-    """Write what a node is told of itself and the main one."""
+    """Return a node's variables about itself and the main node."""
     return [
         {"name": ENV_OWN_NODES, "value": str(count)},
         {"name": ENV_OWN_MAIN_ADDRESS, "value": main},
@@ -427,7 +426,7 @@ def _told(count: int, index: dict[str, Any], main: str) -> list[dict[str, Any]]:
 
 
 def _host(name: str, node: int) -> str:
-    """Return a node's host name, which the Job controller gives to those of an Indexed Job."""
+    """Return a node's host name, as the Job controller sets it in Indexed Jobs."""
     return f"{name}-{node}"
 
 
@@ -452,7 +451,7 @@ def _service() -> dict[str, Any]:
         "metadata": {"name": SERVICE, "labels": {MANAGED_LABEL: MANAGER}},
         "spec": {
             "clusterIP": "None",
-            # A node looks for the others as it starts, before anything calls it ready.
+            # A node looks up the others at its start, before its readiness is known.
             "publishNotReadyAddresses": True,
             "selector": _GANG,
         },
@@ -460,10 +459,10 @@ def _service() -> dict[str, Any]:
 
 
 class Gang:
-    """The Jobs of one job of several groups, as one.
+    """The Jobs of one job of several groups, combined.
 
     Args:
-        jobs: Their documents, as the cluster has them; the main one may be missing.
+        jobs: The cluster's documents; the main Job may be missing.
     """
 
     def __init__(self, jobs: Sequence[dict[str, Any]]) -> None:
@@ -472,10 +471,10 @@ class Gang:
 
     @property
     def job(self) -> dict[str, Any] | None:
-        """The main node's Job, ended as the whole is; None if there is none.
+        """The main node's Job, ended if the combined job has ended; None if missing.
 
-        The main node decides. A node of a later group that exits by itself leaves the decision to
-        it; one that was lost, or never started, ends the whole.
+        The main node decides. If a node of a later group exits by itself, the main node still
+        decides; if it was lost, or never started, the combined job ends.
         """
         main = self._main
         if main is None or _end(main):
@@ -489,7 +488,7 @@ class Gang:
 
     @property
     def left(self) -> list[dict[str, Any]]:
-        """The Jobs that still run although the whole has ended."""
+        """The Jobs that still run although the combined job has ended."""
         whole = self.job
         if whole is None or _end(whole) is None:
             return []
@@ -497,13 +496,13 @@ class Gang:
 
 
 def has_failed(job: Mapping[str, Any]) -> bool:
-    """Return whether a Job has failed, although some of its pods may still be stopping."""
+    """Return whether a Job has failed, even if some of its pods are still stopping."""
     condition = _end(job)
     return condition is not None and condition["type"] in _FAILURES
 
 
 def _end(job: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the condition with which a Job ended, or is about to."""
+    """Return the condition with which a Job ended, or is about to end."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition.get("type") in _ENDS and condition.get("status") == "True":
             found: dict[str, Any] = condition

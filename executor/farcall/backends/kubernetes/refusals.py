@@ -1,4 +1,4 @@
-"""Status answers of Kubernetes's API, and connections that fail, as errors that say what to do."""
+"""Errors for the Kubernetes API's status responses and for failed connections."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _TEXT_CHARACTERS = 2000
 
 
 class Call(NamedTuple):
-    """What is asked, in the words of Kubernetes's roles.
+    """An API request, in the terms of Kubernetes's roles.
 
     Attributes:
         verb: Such as ``create``.
         resource: Such as ``jobs.batch`` or ``pods/log``.
-        namespace: Empty for what belongs to none.
-        name: Of one object; empty for a list.
+        namespace: Empty for cluster-wide resources.
+        name: Name of one object; empty for a list.
     """
 
     verb: str
@@ -42,7 +42,7 @@ class Call(NamedTuple):
 
     @classmethod
     def of(cls, method: str, path: str, params: Mapping[str, Any]) -> Call:
-        """Read it from a request."""
+        """Parse a request."""
         found = _PATH.match(path)
         if found is None:
             return cls(method.lower(), path)
@@ -66,7 +66,7 @@ class Call(NamedTuple):
 
     @property
     def grant(self) -> str:
-        """The commands that allow it to somebody."""
+        """The commands that grant this request to a user."""
         role = f"farcall-{self.resource.partition('.')[0].replace('/', '-')}"
         kind, where = ("role", f" -n {self.namespace}") if self.namespace else ("clusterrole", "")
         binding = f"{kind}binding"
@@ -77,15 +77,15 @@ class Call(NamedTuple):
 
 
 class KubeError(ServiceError):
-    """Kubernetes's API refused a request or could not be reached.
+    """The Kubernetes API refused a request or could not be reached.
 
     ``code`` is the reason of its Status, such as ``"NotFound"``; ``request_id`` stays empty.
 
     Attributes:
-        call: What was asked.
-        details: What the Status says of the object, or of wrong fields.
-        retry_after_s: When it may be asked again, as it says; None where it does not.
-        is_lasting: Whether another try meets the same, although nothing was answered.
+        call: The request.
+        details: The Status's details about the object, or about wrong fields.
+        retry_after_s: Delay in seconds before a retry, if the server returns one.
+        is_lasting: Whether a retry would fail again, although there was no response.
     """
 
     def __init__(
@@ -111,37 +111,37 @@ class KubeError(ServiceError):
 
     @property
     def permission(self) -> str:
-        """The verb and the resource, as roles have them."""
+        """The verb and the resource, as written in roles."""
         return f"{self.call.verb} {self.call.resource}"
 
     @property
     def is_throttling(self) -> bool:
-        """Whether it was refused for coming too fast, and nothing was done."""
+        """Whether the request was throttled, so that it had no effect."""
         return self.status == 429
 
     @property
     def is_denial(self) -> bool:
-        """Whether the server does not know the user, or does not give the right."""
+        """Whether the server does not know the user, or denies the request."""
         return self.status in (401, 403)
 
     @property
     def is_missing(self) -> bool:
-        """Whether there is no such object."""
+        """Whether the object does not exist."""
         return self.code == "NotFound"
 
     @property
     def is_outdated(self) -> bool:
-        """Whether a version is too old to be gone on from, or a page's token."""
+        """Whether a resource version or a page token is too old to continue from."""
         return self.status == _GONE or self.code in ("Gone", "Expired")
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same request need not meet it again."""
+        """Whether a retry of the same request may succeed."""
         if not self.status:
             return not self.is_lasting
         if self.status in _PASSING or self.retry_after_s is not None:
             return True
-        # Somebody else was at work on the same: who patches one version reads it again.
+        # Another client modified the same object: a patch of one version must read it again.
         is_conflict = self.status == _CONFLICT and self.code != "AlreadyExists"
         return (is_conflict and self.call.verb != "patch") or (
             self.status >= 500 and self.status != 501
@@ -156,7 +156,7 @@ def _again(kind: type[KubeError], args: tuple[Any, ...], fields: dict[str, Any])
 
 
 def place(connection: Connection) -> str:
-    """Say which cluster is asked."""
+    """Return the cluster's server and context for errors."""
     if not connection.context:
         return f"{connection.server} ({connection.origin})"
     return f"{connection.server} (context {connection.context} of {connection.origin})"
@@ -165,13 +165,13 @@ def place(connection: Connection) -> str:
 def refused(
     call: Call, connection: Connection, status: int, document: Any, retry_after: str | None
 ) -> KubeError:
-    """Return the error of an answer that is no success.
+    """Return the error of an unsuccessful response.
 
     Args:
-        call: What was asked.
-        connection: Of whom.
+        call: The request.
+        connection: The cluster.
         status: HTTP status.
-        document: The answer: a Status, or whatever came in its place.
+        document: The response: a Status, or any other document.
         retry_after: The header's value.
     """
     is_status = isinstance(document, dict) and document.get("kind") == "Status"
@@ -189,7 +189,7 @@ def refused(
         call=call,
         code=code,
         status=status,
-        sent=status >= 500,  # a refusal did nothing
+        sent=status >= 500,  # a refusal has no effect
         details=details if isinstance(details, dict) else None,
         retry_after_s=_seconds(retry_after),
     )
@@ -219,7 +219,7 @@ def _remedy(call: Call, connection: Connection, status: int, said: Mapping[str, 
 
 
 def broken(call: Call, connection: Connection, error: BaseException) -> KubeError:
-    """Return the error of a request that was not answered."""
+    """Return the error of a request without a response."""
     server = place(connection)
     cause = getattr(error, "os_error", None) or error
     said = str(cause) or type(cause).__name__

@@ -1,12 +1,12 @@
-"""Watch of a cluster: the jobs of a run, and those of its pods that failed, as they change.
+"""Watch of a run's jobs, and of its failed pods, in a cluster.
 
-Two connections follow all jobs of a run, however many tasks it has, and nobody asks for their
-status any more. Of its pods they carry those that failed: each change of a pod is kilobytes of
-JSON, and 10,000 pods change 50,000 times, which takes seconds to read; what else is to be known of
-a job's tasks, the job says.
+Two connections follow all jobs of a run, however many tasks it has, so that no other requests for
+their status are needed. For pods, the watch carries only failed ones: each change of a pod is
+kilobytes of JSON, and 10,000 pods change 50,000 times, which takes seconds to read; the job's
+status contains everything else about its tasks.
 
-A watch goes on from the last version that it saw, after each cut. Where the server knows that
-version no longer (410) all is listed again.
+After each interruption, a watch continues from the last version that it saw. If the server no
+longer knows that version (410), everything is listed again.
 
 Source:
     https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
@@ -32,10 +32,12 @@ _log = logging.getLogger("farcall")
 
 PAGE = 500
 _LASTS_S = (240.0, 300.0)
-"""How long a watch is asked for: not all clients are to come again together."""
+"""Minimum and maximum duration of a watch in seconds; random, so that clients do not reconnect
+together.
+"""
 
 _STALE_S = 3.0
-"""What was cut off so lately need not be asked for in another way."""
+"""Time in seconds for which an interrupted watch still counts as current."""
 
 _DENIED_S = 60.0
 _FIRST_WAIT_S = 0.1
@@ -45,15 +47,15 @@ _REFUSED = (401, 403, 404)
 
 
 class SeenPod(Protocol):
-    """What a watch has to know of a pod: it and its job."""
+    """The facts about a pod that a watch needs."""
 
     @property
     def uid(self) -> str:
-        """Its own."""
+        """The pod's UID."""
 
     @property
     def job(self) -> str:
-        """Its job's ID."""
+        """ID of the pod's job."""
 
 
 P = TypeVar("P", bound=SeenPod)
@@ -61,13 +63,13 @@ P = TypeVar("P", bound=SeenPod)
 
 @dataclass(slots=True)
 class Seen(Generic[P]):
-    """What is known of a job.
+    """Known state of a job.
 
     Attributes:
-        objects: Its documents, by name; of one that was deleted the last one.
-        is_deleted: Whether there is no such job any more.
-        failed: By UID, those of its pods that failed, the deleted ones, too.
-        versions: Counts what came.
+        objects: Its documents, by name; for a deleted one its last state.
+        is_deleted: Whether the job was deleted.
+        failed: Its failed pods by UID, including deleted ones.
+        versions: Number of received changes.
     """
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -77,12 +79,12 @@ class Seen(Generic[P]):
 
 
 class ClusterWatch(Generic[P]):
-    """Follows runs of one namespace.
+    """Watch of the runs in one namespace.
 
     Args:
         kube: The API server.
-        read: Makes of a pod's document what is kept of it.
-        bury: Makes of that what is kept of a pod that was deleted.
+        read: Converts a pod's document to the retained facts.
+        bury: Converts the retained facts when the pod is deleted.
     """
 
     def __init__(
@@ -96,9 +98,9 @@ class ClusterWatch(Generic[P]):
         self._deleted: dict[str, None] = {}
 
     def note(self, run: str, job: dict[str, Any]) -> None:
-        """Take an object of a job that was made a moment ago, and follow its run from now on.
+        """Record an object of a new job, and watch its run from now on.
 
-        A pod that is deleted before its run is followed would leave no trace.
+        A pod that is deleted before its run is watched would leave no trace.
         """
         name = name_of(job)
         self._run_of[name] = run
@@ -107,7 +109,7 @@ class ClusterWatch(Generic[P]):
         self._runs[run].of(name).objects.setdefault(_own_name(job), _slim(job))
 
     def get(self, name: str) -> Seen[P] | None:
-        """Return what is known of a job as it is now; None where somebody has to be asked."""
+        """Return a job's current state; None if it must be requested."""
         run = self._run_of.get(name)
         if run is None:
             return None
@@ -121,14 +123,14 @@ class ClusterWatch(Generic[P]):
         return following is not None and following.pods.is_current
 
     async def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop all watches."""
         tasks = [feed.task for run in self._runs.values() for feed in (run.jobs, run.pods)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _note_deleted(self, name: str) -> None:
-        """Keep what is known of the last jobs that were deleted."""
+        """Retain the state of the most recently deleted jobs."""
         self._deleted[name] = None
         while len(self._deleted) > _MOST_DELETED:
             oldest = next(iter(self._deleted))
@@ -139,7 +141,7 @@ class ClusterWatch(Generic[P]):
 
 
 class _Run(Generic[P]):
-    """A run that is followed, and what is known of its jobs."""
+    """A watched run, and the known state of its jobs."""
 
     def __init__(
         self,
@@ -163,7 +165,7 @@ class _Run(Generic[P]):
         self._job_of: dict[str, str] = {}
 
     def of(self, name: str) -> Seen[P]:
-        """Return what is known of a job."""
+        """Return the known state of a job."""
         return self.seen.setdefault(name, Seen())
 
     def _take_job(self, job: dict[str, Any]) -> None:
@@ -178,7 +180,7 @@ class _Run(Generic[P]):
         name, own_name = self._jobs_by_uid.pop(uid)
         seen = self.of(name)
         seen.versions += 1
-        if own_name == name:  # others belong to that one, and go with it
+        if own_name == name:  # other objects belong to it, and are deleted with it
             seen.is_deleted = True
             self._on_deleted(name)
 
@@ -196,17 +198,17 @@ class _Run(Generic[P]):
 
 
 class _Feed:
-    """One list that is followed.
+    """Watch of one list.
 
     Args:
         kube: The API server.
         path: The list.
         params: Its query.
-        take: Is told of objects that there are, as they are now.
-        drop: Is told the UID of those that are no more.
+        take: Called with each new or changed object.
+        drop: Called with the UID of each deleted object.
 
     Attributes:
-        task: The work.
+        task: The asyncio task of the watch.
     """
 
     def __init__(
@@ -233,7 +235,7 @@ class _Feed:
 
     @property
     def is_current(self) -> bool:
-        """Whether what was told is so now."""
+        """Whether the received state is current."""
         if not self._version:
             return False
         return self._is_open or clock.now() - self._cut_at < _STALE_S
@@ -245,14 +247,14 @@ class _Feed:
             try:
                 await self._follow()
                 self._cut()
-                if clock.now() - began < _AT_ONCE_S:  # one that ends each watch at once
+                if clock.now() - began < _AT_ONCE_S:  # the server ends each watch at once
                     wait_s = _AT_ONCE_S
             except KubeError as error:
                 wait_s = self._note_failed(error)
             except FarcallError as error:
                 _log.warning("%s", error)
                 wait_s = _DENIED_S
-            except Exception:  # whoever waits asks in another way
+            except Exception:  # callers send requests instead
                 _log.exception("the watch of %s failed", self._path)
                 self._version = ""
                 wait_s = _DENIED_S
@@ -311,7 +313,7 @@ class _Feed:
         self._is_open = False
 
     def _note_failed(self, error: KubeError) -> float:
-        """Return how long to wait before it is tried again."""
+        """Return the delay before the next attempt in seconds."""
         self._failures += 1
         if error.is_outdated:
             self._version = ""
@@ -334,7 +336,7 @@ class _Feed:
 async def pages(
     kube: Kube, path: str, params: Mapping[str, Any], limit: int = PAGE
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield the pages of a list, a request each.
+    """Yield the pages of a list, with one request each.
 
     Raises:
         KubeError: The server refused.
@@ -350,7 +352,7 @@ async def pages(
 
 
 def items_of(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a page, which says of all of them together what they are."""
+    """Yield the objects of a page; the API version and kind are those of the page."""
     kind = str(page.get("kind") or "").removesuffix("List")
     for item in page.get("items") or ():
         yield {"apiVersion": page.get("apiVersion"), "kind": kind, **_slim(item)}
@@ -376,7 +378,7 @@ def _uid(document: Mapping[str, Any]) -> str:
 
 
 def _slim(document: dict[str, Any]) -> dict[str, Any]:
-    """Return it without what nobody reads, which is as large as all else together."""
+    """Return an object without unused fields, which are half of its size."""
     metadata = document.get("metadata")
     if isinstance(metadata, dict):
         metadata.pop("managedFields", None)
