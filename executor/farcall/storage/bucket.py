@@ -1,9 +1,10 @@
-"""Retry policy of requests to one bucket, whose refusals say what to do.
+"""Retry policy of requests to one bucket, and errors with a remedy.
 
-obstore repeats most requests by itself: for some seconds, and for up to a minute where much is
-sent. Here they are repeated for a minute, in all that it does not repeat too: an answer that broke
-off, a request that it takes for one that must not be sent twice (all of ours may be), and
-credentials that have expired since it asked for them. `farcall.aws.s3` repeats none of its own.
+obstore repeats most requests by itself: for some seconds, and for up to a minute for large
+uploads. Here requests are repeated for a minute, including those that obstore does not repeat: an
+interrupted response, a request that obstore considers unsafe to repeat (all of farcall's are
+safe), and credentials that have expired since obstore requested them. `farcall.aws.s3` never
+retries.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ _FIRST_WAIT_S = 0.2
 
 _WHOLE = "Received non-partial response when range requested"
 RANGE_IGNORED = "RangeIgnored"
-"""Our code for the answer of a store that gives a whole object where a part was asked for."""
+"""farcall's code for a store that returns a whole object instead of a range."""
 
 _DENIED = "AccessDenied"
-"""Of a bulk deletion S3 says it for each key, with status 200."""
+"""S3 returns it for each key of a bulk deletion, with status 200."""
 _SAID = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
 _ELSEWHERE = ("PermanentRedirect", "AuthorizationHeaderMalformed")
-"""Codes of a request that was made of, or signed for, another region than the bucket's."""
+"""Codes of a request sent to, or signed for, another region than the bucket's."""
 
 _REDIRECT = "Received redirect without LOCATION"
-"""obstore's words on the first of these."""
+"""obstore's text for the first of these."""
 
 _SAY_AFTER_S, _SAY_S = 10.0, 30.0
 
@@ -58,11 +59,11 @@ class Bucket:
     Args:
         name: Its name.
         store: Its obstore store.
-        timing: How long requests are tried again.
-        reopen: Opens it again, with fresh credentials; with ``sending=True`` for objects that may
-            take long to be sent. Without it ``store`` does everything.
-        locate: Asks which region it is in, and tells whether that is another one than was
-            thought, for which it is then opened.
+        timing: Retry limits.
+        reopen: Opens the store again, with fresh credentials; with ``sending=True`` for long
+            uploads. Without it, ``store`` serves all requests.
+        locate: Requests the bucket's region, and returns whether it differs from the assumed one,
+            so that the store must be opened again.
 
     Attributes:
         given_up_at: Loop time at which a caller last cancelled a request; before all times if none
@@ -93,17 +94,17 @@ class Bucket:
         *,
         sending: bool = False,
     ) -> T:
-        """Make a request, and make it again where it fails in a way that may pass.
+        """Make a request, and repeat it after temporary errors.
 
         Args:
             operation: S3's name of the operation, such as ``"GetObject"``.
-            key: What it is made of.
-            request: Makes it.
+            key: Key of the object, for errors.
+            request: Makes the request.
             sending: Whether it sends so much that it may take long.
 
         Raises:
-            FileNotFoundError: There is no such object.
-            SettingsError: There is no such bucket.
+            FileNotFoundError: The object does not exist.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused, or failed each time.
         """
         begun, tries = clock.now(), 0
@@ -127,12 +128,12 @@ class Bucket:
             await clock.back_off(tries, _FIRST_WAIT_S)
 
     async def _is_over(self, told: Exception, spent_s: float, met: Counter[str]) -> bool:
-        """Return whether there is no further try, or see to what it needs.
+        """Return whether there is no further attempt; otherwise prepare it.
 
         Args:
-            told: What the last one met.
-            spent_s: For how long there were tries.
-            met: By code, how often it was met before.
+            told: Error of the last attempt.
+            spent_s: Time since the first attempt in seconds.
+            met: Number of earlier errors by code.
         """
         if not isinstance(told, ServiceError):
             return True
@@ -140,21 +141,21 @@ class Bucket:
         if told.code in _ELSEWHERE:
             return met[told.code] > 1 or not await self._move()
         if refusals.is_of_credentials(told):
-            self._stores.clear()  # the next request is to have what there is by then
+            self._stores.clear()  # the next request must use the current credentials
         if refusals.is_expired(told):
-            # They may have been renewed since, while this machine slept for example.
+            # They may have been renewed since, for example while this machine slept.
             return met[told.code] > refusals.RENEWALS
         return not _may_pass(told) or spent_s > self._timing.store_retry_s
 
     async def _move(self) -> bool:
-        """Open the bucket for the region that it is in; say whether that is another one."""
+        """Reopen the bucket for its actual region; return whether that differs."""
         if self._locate is None or not await self._locate():
             return False
         self._stores.clear()
         return True
 
     def _say(self, told: Exception, spent_s: float) -> None:
-        """Say now and then that something is asked again and again."""
+        """Log a repeated error now and then."""
         if spent_s >= _SAY_AFTER_S and clock.now() - self._said_at >= _SAY_S:
             self._said_at = clock.now()
             _log.warning("%s; trying again since %.0f s", told, spent_s)
@@ -165,7 +166,7 @@ class Bucket:
         return self._stores[sending]
 
     def _explain(self, operation: str, key: str, error: BaseException) -> Exception | None:
-        """Say what went wrong; None if it is only that there is no such object."""
+        """Translate an error; None if the object does not exist."""
         text = str(error)
         if "NoSuchBucket" in text:
             return SettingsError(
@@ -199,7 +200,7 @@ class Bucket:
 
 
 def reason(error: BaseException) -> str:
-    """Return S3's own sentence where there is one; obstore shows the whole answer."""
+    """Return S3's own message if there is one; obstore shows the whole response."""
     said = _SAID.search(str(error))
     if said is None:
         return str(error).partition("\n")[0] or type(error).__name__
@@ -207,10 +208,10 @@ def reason(error: BaseException) -> str:
 
 
 def demanded(told: ServiceError) -> str:
-    """Say what to do where the bucket's policy or its key denies what the caller's own allow.
+    """Return the remedy if the bucket's policy or its KMS key denies a request.
 
     Returns:
-        The remedy; empty where it was something else.
+        The remedy; empty for other errors.
 
     Source:
         https://docs.aws.amazon.com/AmazonS3/latest/userguide/troubleshoot-403-errors.html
@@ -232,7 +233,7 @@ def demanded(told: ServiceError) -> str:
 
 
 def _plain(error: BaseException) -> BaseException:
-    """Return an error without the rest of S3's answer, which may repeat the session token."""
+    """Return an error without S3's full response, which may contain the session token."""
     if _SAID.search(str(error)) is None:
         return error
     return type(error)(f"{str(error).partition('<')[0]}{reason(error)}")
@@ -250,7 +251,7 @@ def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: flo
     what_to_do = demanded(told) or refusals.remedy(told)
     if told.code in _ELSEWHERE:
         what_to_do = "the bucket of s3_bucket_name is in another region: set region to that one"
-    if isinstance(error, UnauthenticatedError):  # raised where they could not be fetched
+    if isinstance(error, UnauthenticatedError):  # raised if they could not be fetched
         what_to_do = f"tried {tries} times in {spent_s:.0f} s; {refusals.NO_CREDENTIALS}"
     if what_to_do:
         return refusals.like(told, f"{told}; {what_to_do}")

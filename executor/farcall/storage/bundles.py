@@ -1,7 +1,7 @@
-"""Bundle reader: what was submitted, read back: a bundle's facts, and its tasks' arguments.
+"""Bundle reader: a submitted bundle's facts, and its tasks' arguments.
 
-A bundle is believed by the digest of its index that Batch holds. Before that is known it gives
-nothing but a hint, and nothing of it is unpickled.
+A bundle is trusted if the digest of its index matches the one in Batch. Before the digest is
+known, its facts are only hints, and nothing of it is unpickled.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ from farcall_runtime.contract import Location
 from farcall_runtime.envelope import PAGE_ROWS, Buffer, Index, Part, Reference
 
 _FIRST_READ_BYTES = 64 * 1024
-"""One request brings all of a small bundle, and the index of a large one."""
+"""Size of the first request: all of a small bundle, and the index of a large one."""
 
 _SMALL_BYTES = 256 * 1024
-"""The arguments of tasks whose rows are in one page are fetched together up to this size, and are
-dealt with on the spot: a thread would take longer."""
+"""Maximum total size of arguments that are fetched together, if their rows are in one page, and
+that are handled without a thread, which would take longer.
+"""
 
 _PARALLEL = 8
 
 
 async def queue_of(store: Store, where: Location) -> str:
-    """Return the queue that a bundle says its job was for; a hint, for nobody has verified it.
+    """Return the queue in a bundle's facts; only a hint, because it is not verified.
 
     Returns:
-        Name or ARN; empty where the bundle does not say, or is not there.
+        Name or ARN; empty if the bundle has none, or does not exist.
 
     Raises:
         ServiceError: S3 refused.
@@ -63,13 +64,13 @@ async def queue_of(store: Store, where: Location) -> str:
 
 
 async def facts_of(store: Store, submission: Submission) -> dict[str, Any] | None:
-    """Return what a bundle says of all its tasks, as it was submitted.
+    """Return a bundle's facts, as submitted.
 
     Returns:
-        The facts; None if the bundle is no longer there.
+        The facts; None if the bundle no longer exists.
 
     Raises:
-        EnvelopeError: It is not what was submitted, or was written by another farcall.
+        EnvelopeError: It is not the submitted bundle, or was written by another farcall.
         ServiceError: S3 refused.
     """
     tail = await _tail(store, submission.where)
@@ -77,13 +78,13 @@ async def facts_of(store: Store, submission: Submission) -> dict[str, Any] | Non
 
 
 async def texts_of(store: Store, submission: Submission) -> list[str] | None:
-    """Return what lists show of each task's arguments, as it was submitted.
+    """Return the summaries of each task's arguments for lists, as submitted.
 
     Returns:
-        A line for each task; None if the bundle is no longer there, or has none.
+        A line for each task; None if the bundle no longer exists, or has no summaries.
 
     Raises:
-        EnvelopeError: It is not what was submitted, or was written by another farcall.
+        EnvelopeError: It is not the submitted bundle, or was written by another farcall.
         ServiceError: S3 refused.
     """
     tail = await _tail(store, submission.where)
@@ -106,7 +107,7 @@ async def texts_of(store: Store, submission: Submission) -> list[str] | None:
 
 
 class BundleReader:
-    """Reads the arguments of tasks, on one event loop; bundles that are asked for stay open."""
+    """Reader of tasks' arguments on one event loop; it keeps bundles in use open."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -114,11 +115,11 @@ class BundleReader:
         self._bundles = weakref.WeakKeyDictionary()
 
     async def read(self, submission: Submission, index: int) -> list[Call]:
-        """Return the calls that a task makes, as they were submitted.
+        """Return a task's calls, as submitted.
 
         Args:
-            submission: The task's job, as it was submitted or as Batch describes it.
-            index: The task's number there.
+            submission: The task's job, as submitted or as described by Batch.
+            index: Index of the task in the job.
 
         Raises:
             FarcallError: The bundle is no longer in the bucket.
@@ -144,7 +145,8 @@ class BundleReader:
             sentence = f"{where.url} is not what was submitted ({error})"
             remedy = "find out who writes to the bucket"
             raise IntegrityError(about.tell(sentence, remedy), **about.fields()) from error
-        # In a thread, whose `KeyboardInterrupt` is the arguments' own and nobody's Ctrl-C.
+        # In a thread, so that a `KeyboardInterrupt` comes from the arguments' code and not from
+        # Ctrl-C.
         return await asyncio.to_thread(_unpickled, (data, function), shared, bundle.fixed, about)
 
 
@@ -154,10 +156,10 @@ def _unpickled(
     fixed: Sequence[str],
     about: About,
 ) -> list[Call]:
-    """Unpickle the calls of a task; keywords that are the same in all are with the function."""
+    """Unpickle a task's calls, with the fixed keywords of its function."""
 
     def find(wanted: Reference) -> Buffer:
-        return bytearray(shared[wanted])  # what is changed in one place is not in another
+        return bytearray(shared[wanted])  # a copy: changes stay separate
 
     try:
         data, function = frames
@@ -175,7 +177,7 @@ def _unpickled(
 
 
 def _check_python(index: Index) -> None:
-    """Refuse what another Python has pickled."""
+    """Reject a bundle pickled by another Python."""
     if index.python != sys.version_info[:2]:
         theirs, ours = (".".join(map(str, v)) for v in (index.python, sys.version_info[:2]))
         raise envelope.VersionMismatchError(
@@ -184,7 +186,7 @@ def _check_python(index: Index) -> None:
 
 
 class _Page(NamedTuple):
-    """The rows of some tasks, and their arguments where those are few bytes together."""
+    """The rows of some tasks, and their arguments if these are small together."""
 
     rows: Buffer
     start: int
@@ -192,13 +194,13 @@ class _Page(NamedTuple):
 
 
 class Bundle:
-    """A bundle as it was submitted, whose end is here; it is read once for all its tasks.
+    """A submitted bundle, whose end has been fetched, read once for all its tasks.
 
-    Nothing of it is unpickled here, so it may be another Python's.
+    Nothing of it is unpickled here, so another Python may have created it.
 
     Args:
         store: The bucket.
-        where: Its place.
+        where: Its location.
         digest: SHA-256 of the root of its index, from Batch.
     """
 
@@ -215,15 +217,15 @@ class Bundle:
 
     @property
     def fixed(self) -> Sequence[str]:
-        """Names of the keywords that its functions have for all calls, once it was read."""
+        """Names of the functions' keywords that are fixed for all calls, after reading."""
         return self._index.meta.get(FIXED, ()) if self._index is not None else ()
 
     async def index(self) -> Index:
         """Return the verified root of its index.
 
         Raises:
-            FarcallError: It is no longer there.
-            EnvelopeError: It differs from what was submitted.
+            FarcallError: The bundle no longer exists.
+            EnvelopeError: It differs from the submitted one.
             ServiceError: S3 refused.
         """
         async with self._looking:
@@ -235,10 +237,10 @@ class Bundle:
         return self._index
 
     async def entry(self, number: int) -> tuple[Part, Buffer]:
-        """Return where the arguments of a task lie, and their bytes; see `index`.
+        """Return the location of a task's arguments, and their bytes; see `index`.
 
         Returns:
-            The part, which is to be checked; its bytes, or none where they are to be fetched.
+            The part, which the caller must verify; its bytes, or none if they must be fetched.
         """
         async with self._looking:
             index, page = await self._page(number)
@@ -247,20 +249,20 @@ class Bundle:
         return entry, page.data[start : start + entry.length]
 
     async def function(self, number: int) -> tuple[Part, Buffer]:
-        """Return where a function lies, which is to be checked, and its bytes; see `index`."""
+        """Return a function's part, for the caller to verify, and its bytes; see `index`."""
         index = await self.index()
         part = index.function(number)
         return part, await self._read(index, part)
 
     async def part(self, part: Part) -> Buffer:
-        """Return bytes that the caller is to check; see `index`."""
+        """Return the bytes of a part, which the caller must verify; see `index`."""
         return await self._read(await self.index(), part)
 
     async def payload(self, number: int) -> tuple[Buffer, Buffer]:
-        """Return the verified arguments of a task; and its function, where that has some, too.
+        """Return a task's verified arguments, and its function if that has fixed keywords.
 
         Raises:
-            EnvelopeError: The bundle differs from what was submitted.
+            EnvelopeError: The bundle differs from the submitted one.
         """
         async with self._looking:
             index, page = await self._page(number)
@@ -274,11 +276,11 @@ class Bundle:
         return await self._verified(index, entry, data), function
 
     async def shared(self, frames: Iterable[Buffer]) -> dict[Reference, Buffer]:
-        """Return the verified values that some frames of the bundle refer to.
+        """Return the verified values that frames of the bundle refer to.
 
         Raises:
-            EnvelopeError: One is not what it is called, or the index does not name it.
-            FarcallError: It is no longer there.
+            EnvelopeError: A value does not match its digest, or the index does not name it.
+            FarcallError: A value no longer exists.
         """
         index = self._index
         wanted = {each for frame in frames if frame for each in envelope.references(frame)}

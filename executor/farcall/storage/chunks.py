@@ -1,7 +1,7 @@
-"""Chunks of output, as they lie in the bucket: while a task runs; the rest is in its outcome.
+"""Output chunks, which a running task stores; its outcome holds the rest.
 
-Much of it nobody ever asks for, so it is fetched where somebody does, some chunks at once, and
-verified and put together in threads.
+Most output is never read, so chunks are fetched on demand, several at once, and verified and
+joined in threads.
 """
 
 from __future__ import annotations
@@ -28,34 +28,37 @@ from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 8
 _AHEAD = 4
-"""Chunks of a stream that are on their way at once."""
+"""Chunks of a stream that are fetched in parallel."""
 
 CHUNK_BYTES = 8 * 1024 * 1024
-"""How much of a stream a chunk has at most."""
+"""Maximum bytes of a stream in a chunk."""
 
 _LARGEST_CHUNK_BYTES = envelope.CHUNK_HEAD_BYTES + CHUNK_BYTES
-"""Others may have put anything in its place, which must not fill the memory."""
+"""Maximum size of a fetched object.
+
+Other writers can store anything, which must not fill the memory.
+"""
 
 END_BYTES = 64 * 1024
-"""How much of a stream's end is told with an error, where there is more."""
+"""Maximum bytes of a stream's end in an error."""
 
 FETCHED_END_BYTES = END_BYTES + CHUNK_BYTES
-"""How much of a stream is fetched for that at most: chunks are fetched as a whole."""
+"""Maximum bytes of a stream that are fetched for its end: chunks are fetched as a whole."""
 
 _MOST_END_CHUNKS = 8
 
 SMALL_BYTES = 256 * 1024
-"""Output that is fetched with a value for whom there is a handle: it costs little."""
+"""Maximum bytes of output that is fetched together with a result, because it costs little."""
 
 _SMALL_CHUNKS = 8
 
 
 class Piece(NamedTuple):
-    """The end of a stream, or all of it.
+    """A whole stream, or its end.
 
     Attributes:
-        data: Its bytes, with a note where some could not be stored.
-        left_out: How many come before these.
+        data: Its bytes, with a note at each gap.
+        left_out: Number of bytes before them.
     """
 
     data: Bytes = b""
@@ -64,14 +67,14 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Written:
-    """What one attempt wrote, as far as its outcome says.
+    """Output of one attempt, as described by its outcome.
 
     Attributes:
         submission: The task's job.
-        index: Its number there.
+        index: Index of the task in the job.
         attempt: The attempt, from 1.
-        said: What is said of each stream: how many chunks there are, bytes in them, and gaps.
-        tails: By stream, what no chunk has.
+        said: Description of each stream: number of chunks, their bytes, and gaps.
+        tails: By stream, the bytes that are in no chunk.
         at: Time at which the outcome was stored; None if unknown.
     """
 
@@ -86,19 +89,19 @@ class Written:
     def of(
         cls, submission: Submission, index: int, outcome: Outcome, at: datetime | None = None
     ) -> Written:
-        """Return what a verified outcome says."""
+        """Return the output that a verified outcome describes."""
         said = {stream: outcome.meta[stream] for stream in STREAMS}
         tails = {STDOUT: bytes(outcome.stdout), STDERR: bytes(outcome.stderr)}
         return cls(submission, index, int(outcome.meta["attempt"]), said, tails, at)
 
     @property
     def stored_bytes(self) -> int:
-        """How many bytes lie in chunks."""
+        """Number of bytes in chunks."""
         return sum(int(said.get("stored", 0)) for said in self.said.values())
 
     @property
     def is_small(self) -> bool:
-        """Whether to fetch all of it costs little."""
+        """Whether fetching all of it is cheap."""
         chunks = sum(int(said["chunks"]) for said in self.said.values())
         return chunks <= _SMALL_CHUNKS and self.stored_bytes <= SMALL_BYTES
 
@@ -112,12 +115,12 @@ class Written:
         ]
 
     def here(self) -> tuple[Piece, Piece]:
-        """Return what the outcome has of both streams, without asking anybody."""
+        """Return the bytes of both streams in the outcome, without a request."""
         out, err = [self._piece(stream, [self.tails[stream]], 0) for stream in STREAMS]
         return out, err
 
     def _piece(self, stream: str, found: Iterable[bytes], size: int) -> Piece:
-        """Put the last pieces of a stream together, the outcome's and chunks of a size in all."""
+        """Join the last pieces of a stream: the outcome's, and chunks of a total size."""
         said = self.said[stream]
         before, gaps = said["stored"] - size, said.get("gaps", ())
         notes = output.Notes(gaps, before)
@@ -125,7 +128,7 @@ class Written:
         return Piece(data, before + output.noted_before(before, gaps) if before else 0)
 
     async def whole(self, store: Store) -> tuple[Piece, Piece]:
-        """Return all of both streams, with a note where some is lost.
+        """Return both whole streams, with a note at each gap.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
@@ -145,7 +148,7 @@ class Written:
         return whole
 
     async def end(self, store: Store) -> tuple[Piece, Piece]:
-        """Return the end of both streams: of each some 64 KiB, or what its outcome has.
+        """Return the end of both streams: of each up to 64 KiB, or the outcome's bytes.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
@@ -167,14 +170,14 @@ class Written:
             found.appendleft(chunk)
         piece = self._piece(stream, found, size)
         more = len(piece.data) - END_BYTES
-        if more <= 0 or not size:  # what the outcome has is here anyway
+        if more <= 0 or not size:  # the outcome's bytes are here anyway
             return piece
         return Piece(piece.data[more:], piece.left_out + more)
 
     async def text(self, store: Store, stream: str) -> str:
-        """Return all of a stream as UTF-8, with a note where some is lost.
+        """Return a whole stream as UTF-8, with a note at each gap.
 
-        There is one copy of it in memory, and some chunks on their way.
+        It is in memory once, with a few chunks that are being fetched.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
@@ -185,11 +188,11 @@ class Written:
         async with contextlib.aclosing(self._pieces(store, stream)) as pieces:
             async for piece in pieces:
                 more = decoder.decode(piece)
-                text += more  # CPython lets a text grow where it lies
+                text += more  # CPython extends a str in place
         return text + decoder.decode(b"", final=True)
 
     async def _pieces(self, store: Store, stream: str) -> AsyncGenerator[bytes, None]:
-        """Yield all of a stream in its order."""
+        """Yield a whole stream in order."""
         said, tail = self.said[stream], self.tails[stream]
         notes = output.Notes(said.get("gaps", ()))
         kept, number = 0, 0
@@ -198,7 +201,7 @@ class Written:
             async for chunk in chunks:
                 number += 1
                 if chunk is None:
-                    if is_whole:  # one note tells of all that is gone
+                    if is_whole:  # one note covers all missing chunks
                         is_whole = False
                         missing = said.get("stored", 0) - kept
                         missing -= await self._stored_from(store, stream, number)
@@ -211,7 +214,7 @@ class Written:
             yield piece
 
     async def _stored_from(self, store: Store, stream: str, first: int) -> int:
-        """Return how many bytes of a stream lie in the chunks from a number on."""
+        """Return the number of bytes in a stream's chunks from a given number on."""
         where, index, attempt = self.submission.where, self.index, self.attempt
         listed = dict(await store.list_keys(f"{where.streams_prefix(index)}{attempt}/{stream}/"))
         keys = [
@@ -223,7 +226,7 @@ class Written:
         )
 
     async def _chunks(self, store: Store, stream: str) -> AsyncGenerator[bytes | None, None]:
-        """Yield a stream's chunks in their order, None for one that is gone."""
+        """Yield a stream's chunks in order, None for a missing one."""
         coming: deque[asyncio.Task[bytes | None]] = deque()
         try:
             for sequence in range(self.said[stream]["chunks"]):
@@ -244,7 +247,7 @@ class Written:
 
 
 class ChunkPlace(NamedTuple):
-    """Where a chunk lies.
+    """Location of a chunk.
 
     Attributes:
         attempt: Number of the attempt, from 1.
@@ -260,7 +263,7 @@ class ChunkPlace(NamedTuple):
 
 
 def chunk_in(name: str) -> tuple[int, str, int] | None:
-    """Return attempt, stream and number of a chunk, such as ``1/stdout/0``; None if it is none."""
+    """Parse a chunk's name, such as ``1/stdout/0``; None if it is another object's."""
     number, _, rest = name.partition("/")
     stream, _, sequence = rest.partition("/")
     attempt = number_in(number)
@@ -278,10 +281,10 @@ class Chunks:
         self._index = index
 
     async def places(self, attempt: int | None = None) -> list[ChunkPlace]:
-        """List the chunks there are in the order in which they were stored.
+        """List the existing chunks in the order in which they were stored.
 
         Args:
-            attempt: Only those of this attempt; by default all, the first attempt's first.
+            attempt: Only chunks of this attempt; by default of all, the first attempt's first.
 
         Raises:
             ServiceError: S3 refused.
@@ -293,12 +296,13 @@ class Chunks:
             found = chunk_in(f"{below}{name}")
             if found is not None:
                 streams.setdefault(found[:2], []).append(ChunkPlace(*found, at))
-        # S3 tells the second; a stream's own order must not depend on it.
+        # S3's times have a resolution of a second, so a stream's own order must not depend on
+        # them.
         order = heapq.merge(*streams.values(), key=lambda place: (place.attempt, place.at))
         return list(order)
 
     async def read(self, places: Iterable[ChunkPlace]) -> AsyncIterator[tuple[ChunkPlace, bytes]]:
-        """Yield the bytes of chunks in the order given; those that are gone are left out.
+        """Yield the bytes of chunks in the given order; missing ones are skipped.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
@@ -313,17 +317,17 @@ class Chunks:
                     yield place, read[0]
 
     async def get(self, attempt: int, stream: str, sequence: int) -> tuple[bytes, datetime] | None:
-        """Return the bytes of a chunk and when it was stored; None if it is not there.
+        """Return the bytes and the storage time of a chunk; None if it does not exist.
 
         Raises:
-            IntegrityError: It is not the one the container wrote.
+            IntegrityError: The chunk is not the one the container wrote.
             ServiceError: S3 refused.
         """
         key = self._submission.where.chunk_key(self._index, attempt, stream, sequence)
         return await _read_chunk(self._store, self._submission, key)
 
     async def text(self, stream: str) -> str:
-        """Return a stream of all attempts, one after the other, as far as there are chunks.
+        """Return a stream of all attempts in sequence, as far as chunks exist.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
@@ -334,11 +338,11 @@ class Chunks:
         text = ""
         async for _, data in self.read(places):
             more = decoder.decode(data)
-            text += more  # CPython lets a text grow where it lies
+            text += more  # CPython extends a str in place
         return text + decoder.decode(b"", final=True)
 
     async def written(self, attempt: int) -> Written:
-        """Return what there is of an attempt that left no outcome.
+        """Return the output of an attempt without an outcome, from its chunks.
 
         Raises:
             ServiceError: S3 refused.
@@ -347,7 +351,7 @@ class Chunks:
         where = self._submission.where
         listed = await self._store.list_keys(f"{where.streams_prefix(self._index)}{attempt}/")
         for stream, counts in said.items():
-            for key, size in listed:  # in the order of their numbers
+            for key, size in listed:  # sorted by their numbers
                 if key == where.chunk_key(self._index, attempt, stream, counts["chunks"]):
                     counts["chunks"] += 1
                     counts["stored"] += max(0, size - envelope.CHUNK_HEAD_BYTES)
@@ -357,7 +361,7 @@ class Chunks:
 async def _read_chunk(
     store: Store, submission: Submission, key: str
 ) -> tuple[bytes, datetime] | None:
-    """Return what is in a chunk and when it was stored; None if it is not there."""
+    """Return the bytes and the storage time of a chunk; None if it does not exist."""
     try:
         found = await store.get_dated(key, most=_LARGEST_CHUNK_BYTES)
         if found is None:

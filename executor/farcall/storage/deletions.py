@@ -1,10 +1,10 @@
-"""Deletion batcher: objects are deleted in bulk, a little after nobody needs them any more.
+"""Deletion batcher: deletes objects in bulk, a little after they are last needed.
 
-A container whose request was not answered stores its outcome again, and one whose attempt Batch
-repeats would run the function again, where the outcome is gone. So before outcomes are deleted
-it is said that they were delivered: by a *receipt* for those of a bundle that others still need,
-and otherwise by the deletion of the bundle, which a container needs to run. A container that has
-reason to asks for both; S3 is consistent, so what it does not find was not there before.
+A container whose request had no response stores its outcome again, and a container whose attempt
+Batch repeats would run the function again, if the outcome is gone. So delivery is recorded before
+outcomes are deleted: with a *receipt* for those of a bundle that is still needed, and otherwise
+with the deletion of the bundle, which a container needs to run. A container in doubt checks for
+both; S3 is consistent, so an object that it does not find did not exist before.
 
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/Welcome.html#ConsistencyModel
 """
@@ -34,24 +34,25 @@ from farcall_runtime.contract import Location
 _log = logging.getLogger("farcall")
 
 _MOST = 1000
-"""Keys in one request, https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html"""
+"""Maximum keys per request, https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
+"""
 
 _PARALLEL = 32
 
 
 @dataclass(eq=False)
 class _Bundle:
-    """What was delivered of a bundle, and is to be deleted.
+    """The delivered tasks of a bundle, and the objects to delete.
 
     Attributes:
-        submission: Its job, with the key that receipts are signed with.
-        delivered: A bit for each task of it.
-        peaks: The peak memory of each in KiB, which its receipt tells whoever looks.
-        keys: What is to be deleted.
-        number: That of the receipt, which nobody else writes once it is there.
-        is_begun: Whether there may be a receipt.
-        is_written: Whether there is.
-        is_done: Whether it is to be deleted, too, because nobody needs it any more.
+        submission: Its job, with the key that signs receipts.
+        delivered: One bit for each of its tasks.
+        peaks: The peak memory of each task in KiB, which its receipt contains.
+        keys: The keys to delete.
+        number: The number of the receipt; once written, no other client writes it.
+        is_begun: Whether a receipt may exist.
+        is_written: Whether a receipt exists.
+        is_done: Whether the bundle is to be deleted, too, because it is no longer needed.
     """
 
     submission: Submission
@@ -65,7 +66,7 @@ class _Bundle:
 
     @property
     def receipts(self) -> list[str]:
-        """Keys of the receipts that there may be."""
+        """Keys of the receipts that may exist."""
         where = self.submission.where
         return [where.receipt_key(n) for n in range(self.number + 1)] if self.is_begun else []
 
@@ -78,18 +79,18 @@ class _Bundle:
 
 
 class Deletions:
-    """The objects of one bucket that are to be deleted. Failing to is not an error.
+    """The objects of one bucket to delete. A failure to delete is not an error.
 
     Args:
         bucket: The bucket.
-        timing: How long what is deleted waits for more.
+        timing: How long deletions wait for further ones.
     """
 
     def __init__(self, bucket: Bucket, timing: Timing) -> None:
         self._bucket = bucket
         self._timing = timing
         self._doomed: list[str] = []
-        self._first: list[str] = []  # bundles of which nothing was delivered here
+        self._first: list[str] = []  # bundles without deliveries here
         self._bundles: dict[Location, _Bundle] = {}
         self._waiting: dict[_Bundle, None] = {}
         self._marks: dict[Location, list[str]] = {}
@@ -99,7 +100,7 @@ class Deletions:
         self._may_delete = True
 
     def add(self, keys: Iterable[str]) -> None:
-        """Delete objects together with others that come within a moment."""
+        """Delete objects, together with others added within a moment."""
         if self._may_delete:
             self._doomed.extend(keys)
             self._start()
@@ -107,7 +108,7 @@ class Deletions:
     def add_delivered(
         self, submission: Submission, index: int, keys: Iterable[str], peak_bytes: int = 0
     ) -> None:
-        """Delete the objects of a task, its outcome too, after a note that they were."""
+        """Delete a task's objects, its outcome included, after writing a receipt."""
         if not self._may_delete:
             return
         where = submission.where
@@ -120,11 +121,11 @@ class Deletions:
         self._start()
 
     def note_mark(self, where: Location, key: str) -> None:
-        """Note a mark that is of no more use once its bundle is deleted."""
+        """Record a marker object, to be deleted with its bundle."""
         self._marks.setdefault(where, []).append(key)
 
     def end_bundle(self, where: Location, *, delete: bool) -> None:
-        """Note that nothing else of a bundle is delivered here."""
+        """Record that no further tasks of a bundle are delivered here."""
         bundle, marks = self._bundles.pop(where, None), self._marks.pop(where, ())
         if not delete or not self._may_delete:
             return
@@ -137,25 +138,25 @@ class Deletions:
         self._start()
 
     async def flush(self) -> None:
-        """Delete now what was to be deleted later."""
+        """Delete all pending objects now."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        # At once, so that none is started while that one ends.
+        # At once, so that no sweep starts while the cancelled one ends.
         self._sweeping = asyncio.ensure_future(self._sweep(0))
         await asyncio.gather(self._sweeping, return_exceptions=True)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects now; those that are not there are no error.
+        """Delete objects now; missing objects are no error.
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         for start in range(0, len(keys), _MOST):
             some = keys[start : start + _MOST]
             try:
                 await self._delete(some)
-            except FileNotFoundError:  # S3 has no such answer; a folder goes no further then
+            except FileNotFoundError:  # from a folder, which stops there; S3 returns no such error
                 for key in some:
                     with contextlib.suppress(FileNotFoundError):
                         await self._delete([key])
@@ -169,7 +170,7 @@ class Deletions:
             self._sweeping = asyncio.ensure_future(self._sweep(self._timing.delete_after_s))
 
     async def _sweep(self, wait_s: float) -> None:
-        async with self._alone:  # two at a time would take each other's keys off the list
+        async with self._alone:  # two sweeps would remove each other's keys from the lists
             await self._sweep_alone(wait_s)
 
     async def _sweep_alone(self, wait_s: float) -> None:
@@ -197,7 +198,7 @@ class Deletions:
                     self._bucket.name,
                     reason(error),
                 )
-            # Only now: a sweep may be cancelled in its request.
+            # Only now, because a sweep may be cancelled during its request.
             del self._doomed[:others], self._first[:first]
             for bundle, count in bundles.items():
                 del bundle.keys[:count]
@@ -207,10 +208,10 @@ class Deletions:
     async def _write_receipt(self, bundle: _Bundle) -> None:
         async with self._places:
             while not await self._put_receipt(bundle):
-                bundle.number += 1  # another client's, or of a request whose answer was lost
+                bundle.number += 1  # another client's, or from an unanswered request
 
     async def _put_receipt(self, bundle: _Bundle) -> bool:
-        """Write a receipt; say whether it is there."""
+        """Write a receipt; return whether it was stored."""
         key = bundle.submission.where.receipt_key(bundle.number)
         submission, said = bundle.submission, bytes(bundle.delivered)
         pieces = envelope.seal_receipt(submission.key, key, said, bundle.peaks)

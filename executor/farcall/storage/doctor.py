@@ -1,4 +1,4 @@
-"""Health checks of the bucket: where it is, who sees it, what becomes of objects, a round trip."""
+"""Health checks of the bucket: region, access, object lifetime, and a round trip."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _ACCESS_POINT = (
     "look at the bucket itself: FARCALL_S3_BUCKET_NAME=BUCKET farcall doctor",
 )
 _USE_DAYS = 7
-"""How long Batch tells of a job that has ended, and how long its objects are of use."""
+"""Days for which Batch lists an ended job, and for which its objects are needed."""
 
 _KEPT_DAYS = _USE_DAYS + FRESH.days
-"""Shared values are used again that were stored some time ago."""
+"""Shared values may be reused for some days after they were stored."""
 
 _ADVISED_DAYS = 30
 
 
 async def examine(access: Aws, settings: Settings, time_limit_s: float) -> list[Finding]:
-    """Look at everything that concerns the bucket."""
+    """Run all checks of the bucket."""
     name = settings.s3_bucket_name
     if not name:
         return [Finding("bucket", OK, "none is named: functions need one, command jobs do not")]
@@ -90,7 +90,7 @@ async def _locate(client: Any, access: Aws, name: str) -> list[Finding]:
 
 
 async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
-    """Write, read and delete an object as client and container do it."""
+    """Write, read and delete an object as client and container do."""
     name = settings.s3_bucket_name
     root = run_root(settings.prefix, f"doctor-{secrets.token_hex(6)}")
     key = Location(name, root, "doctor").bundle_key
@@ -114,7 +114,7 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
     except ServiceError as error:
         if not refusals.is_denied(error):
             raise
-        # Whoever cannot do this cannot submit, other than with what is looked at elsewhere.
+        # Without this permission the caller cannot submit. Other checks cover other permissions.
         remedy = (
             demanded(error)
             or f"allow s3:{error.operation} under {settings.prefix}/, see docs/iam/client.json"
@@ -125,7 +125,7 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
 
 
 async def _overwrites(bucket: Bucket, key: str) -> list[Finding]:
-    """See that an object that is there is not stored over where that is forbidden."""
+    """Check that a conditional request does not replace an existing object."""
 
     async def create(store: Any) -> str:
         try:
@@ -144,7 +144,7 @@ async def _overwrites(bucket: Bucket, key: str) -> list[Finding]:
 
 
 async def _ranges(bucket: Bucket, key: str, data: bytes) -> list[Finding]:
-    """See that parts of an object can be had, from its middle and from its end."""
+    """Check that ranges of an object can be read, at its middle and at its end."""
     half = len(data) // 2
     for where, part in (((1, half), data[1:half]), ({"suffix": half}, data[half:])):
 
@@ -234,7 +234,7 @@ async def _versions(client: Any, settings: Settings) -> list[Finding]:
 
 
 async def _retention(client: Any, name: str) -> str:
-    """Return for how long Object Lock keeps every version; empty where it does not."""
+    """Return for how long Object Lock keeps every version; empty if it does not."""
     try:
         reply = await _configured(
             client,
@@ -252,7 +252,7 @@ async def _retention(client: Any, name: str) -> str:
 
 
 async def _rules(client: Any, settings: Settings) -> list[dict[str, Any]]:
-    """Return the rules in force that cover everything of farcall's."""
+    """Return the enabled rules that cover all of farcall's objects."""
     reply = await _configured(
         client,
         "get_bucket_lifecycle_configuration",
@@ -264,7 +264,7 @@ async def _rules(client: Any, settings: Settings) -> list[dict[str, Any]]:
 
 
 def _covers(rule: dict[str, Any], root: str) -> bool:
-    """Return whether a rule is for every object below a prefix."""
+    """Return whether a rule applies to every object below a prefix."""
     conditions = {**rule.get("Filter", {}), **rule.get("Filter", {}).get("And", {})}
     conditions.pop("And", None)
     prefix = conditions.pop("Prefix", rule.get("Prefix", ""))
@@ -272,7 +272,7 @@ def _covers(rule: dict[str, Any], root: str) -> bool:
 
 
 async def _configured(client: Any, operation: str, name: str, absent: str) -> dict[str, Any]:
-    """Ask for a part of the bucket's configuration; nothing where it has none."""
+    """Return a part of the bucket's configuration; empty if it is not configured."""
     try:
         return await clients.call(client, operation, Bucket=name)
     except ServiceError as error:

@@ -1,6 +1,6 @@
-"""Outcome reader: fetches what a task's container stored of its end, and verifies it.
+"""Outcome reader: fetches and verifies the outcomes that containers stored.
 
-Nothing is unpickled here, and nothing deleted.
+It unpickles nothing, and deletes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
 from farcall_runtime.envelope import Outcome
 
 _INLINE_BYTES = 64 * 1024
-"""Smaller objects are verified on the spot: a thread would take longer."""
+"""Maximum size of objects that are verified without a thread, which would take longer."""
 
 T = TypeVar("T")
 
@@ -30,9 +30,9 @@ class Stored(NamedTuple):
     """An outcome that the job wrote.
 
     Attributes:
-        outcome: What is in it.
+        outcome: Its content.
         at: When it was stored.
-        size: Bytes of the object.
+        size: Size of the object in bytes.
     """
 
     outcome: Outcome
@@ -48,18 +48,18 @@ async def fetch(
     size: int | None = None,
     threads: Executor | None = None,
 ) -> Stored | None:
-    """Return an outcome, or what an attempt stored of its end; None if it is not there.
+    """Return an outcome, final or of an attempt; None if it does not exist.
 
     Args:
         store: The bucket.
         submission: The task's job.
         key: The object's key.
-        size: Its size in bytes where it is known.
-        threads: Where a large one is verified; by default in those of the event loop.
+        size: Its size in bytes, if known.
+        threads: Verifies large outcomes; by default the event loop's threads.
 
     Raises:
         EnvelopeError: The job did not write it, or another version of farcall did.
-        SettingsError: There is no such bucket.
+        SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
     found = await store.get_dated(key, size=size)
@@ -78,10 +78,10 @@ async def verified(
     data: bytearray,
     threads: Executor | None = None,
 ) -> T:
-    """Open what a job has signed: what is small on the spot, otherwise in a thread.
+    """Open an object that a job has signed; a large one in a thread.
 
     Args:
-        function: Opens it: `envelope.open_outcome` or another of its kind.
+        function: Opens it: `envelope.open_outcome` or a similar function.
         submission: The job.
         key: The object's key.
         data: The object.
@@ -99,16 +99,16 @@ async def verified(
 async def spent_keys(
     store: Store, submission: Submission, index: int, meta: dict[str, Any]
 ) -> list[str]:
-    """Return the keys of a task's objects but its output; some may name nothing that is there.
+    """Return the keys of a task's objects except its output; some may not exist.
 
-    Of attempts before the last one output and value are looked for: nobody told of them where the
-    host went away.
+    Output and results of attempts before the last one are listed, because no outcome describes
+    them if the host was lost.
 
     Args:
         store: The bucket.
         submission: The task's job.
-        index: Number of the task, or of the node.
-        meta: What its outcome says.
+        index: Index of the task, or of the node.
+        meta: The outcome's description.
     """
     where, attempt = submission.where, int(meta["attempt"])
     is_other_node = submission.is_other_node(index)
@@ -121,7 +121,7 @@ async def spent_keys(
         folders = [where.value_prefix(index, earlier)]
         folders += [where.stream_prefix(index, earlier, stream) for stream in STREAMS]
         for prefix in folders:
-            with contextlib.suppress(FarcallError):  # what stays there harms nobody
+            with contextlib.suppress(FarcallError):  # remaining objects do no harm
                 listed = [key for key, _ in await store.list_keys(prefix)]
                 keys += [key for key in listed if is_chunk(key.removeprefix(prefix))]
     return keys

@@ -1,8 +1,8 @@
-"""Packages in the bucket: archives of distributions, and manifests, each under its SHA-256.
+"""Packages in the bucket: archives and manifests, each under its SHA-256.
 
-Nobody owns one: whoever needs the same distribution shares it, and farcall deletes none. A
-lifecycle rule does, 30 days after it was stored; so what is still in use is stored again before.
-What is there is known by a list; what a job fetches it compares with the digest that it was told.
+They have no owner: all users of a distribution share it, and farcall deletes none. A lifecycle
+rule deletes them 30 days after they were stored, so packages in use are stored again before. A
+list shows which ones exist; a job compares what it fetches with the digest that it received.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _AT_ONCE = 4
 
 
 class Stored(NamedTuple):
-    """What the bucket has of an object.
+    """An object in the bucket.
 
     Attributes:
-        size: Its bytes.
+        size: Its size in bytes.
         at: When it was stored.
     """
 
@@ -36,19 +36,19 @@ class Stored(NamedTuple):
 
 
 def new(size: int) -> Stored:
-    """Return what the bucket has of an object that was stored a moment ago."""
+    """Return the state of an object that has just been stored."""
     return Stored(size, datetime.now(timezone.utc))
 
 
 async def list_all(store: Store, root: str) -> dict[str, Stored]:
-    """Return what is in the bucket, by its digest.
+    """Return the stored packages by digest.
 
     Args:
         store: The bucket.
         root: Key prefix of any run below the same prefix.
 
     Raises:
-        SettingsError: There is no such bucket.
+        SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
     found = await store.list_stored(packages_prefix(root))
@@ -56,29 +56,29 @@ async def list_all(store: Store, root: str) -> dict[str, Stored]:
 
 
 def is_there(stored: Mapping[str, Stored], sha256: str, size: int) -> bool:
-    """Return whether an object is there, and stays for as long as a job may wait."""
+    """Return whether an object exists, and will exist for as long as a job may wait."""
     found = stored.get(sha256)
     is_whole = found is not None and found.size == size
     return is_whole and found is not None and datetime.now(timezone.utc) - found.at < FRESH
 
 
 async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool | None:
-    """Ask whether an object is there, stays, and is what its name says.
+    """Return whether an object exists, will not expire soon, and matches its digest.
 
-    S3 has verified the SHA-256 that each of farcall's comes with. What somebody else has stored in
-    its place has another one, or none.
+    S3 has verified the SHA-256 of each of farcall's uploads. An object that another user has
+    stored in its place has another SHA-256, or none.
 
     Args:
         store: The bucket.
-        prefix: What comes before the digest in the key.
+        prefix: Key prefix before the digest.
         sha256: The digest.
-        size: Bytes of the object.
+        size: Size of the object in bytes.
 
     Returns:
-        None where it is so large that it came in parts: S3 has no SHA-256 of the whole.
+        None if the object was uploaded in parts, because S3 has no SHA-256 of the whole then.
 
     Raises:
-        SettingsError: There is no such bucket.
+        SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
     found = await store.head(f"{prefix}{sha256}")
@@ -90,16 +90,16 @@ async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool | No
 
 
 async def confirm(store: Store, root: str, fact: Sequence[Any]) -> None:
-    """See that all is there that a bundle names whose calls run again; keep it from expiring.
+    """Check that the packages of a bundle that runs again exist; renew expiring ones.
 
     Args:
         store: The bucket.
-        root: Key prefix of the run that submits it.
+        root: Key prefix of the run that submits the bundle.
         fact: Digest and size of the manifest.
 
     Raises:
-        FarcallError: Something is gone.
-        SettingsError: There is no such bucket.
+        FarcallError: A package was deleted.
+        SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
     prefix = packages_prefix(root)

@@ -1,25 +1,25 @@
-"""Shared values in the bucket: each stored once, and deleted once no run refers to it.
+"""Shared values in the bucket: stored once, deleted once no run refers to them.
 
-Nobody owns one, and no server counts who refers to it. So it is by *markers* that this is known,
-and by an order of requests that keeps a value from being deleted which somebody is about to use.
-Under ``shared/<sha256>/`` lie
+A value has no owner, and no server counts its references. *Markers* record them, and an order of
+requests keeps a value from being deleted while a run is about to use it. Under
+``shared/<sha256>/`` there are
 
-* ``data/<generation>``: the bytes. Each upload has a name of its own, which no other ever has;
+* ``data/<generation>``: the bytes. Each upload has a unique name;
 * ``held/<run>``: the marker of a run that refers to the value;
-* ``condemned/<generation>``: says that somebody may be deleting these bytes.
+* ``condemned/<generation>``: says that a client may be deleting these bytes.
 
-Who wants to use a value (`hold`) stores a marker, lists what is condemned, then lists the data. A
-generation that is not condemned is taken; otherwise there is a new one. Only then a job is
+To use a value, `hold` stores a marker, lists the condemned generations, then lists the data. It
+uses a generation that is not condemned; otherwise it stores a new one. Only then is a job
 submitted that names it.
 
-Who wants to delete (`collect`) finds no marker, condemns each generation, and looks for markers
-again. Where there is one by now, the generations stay, condemned, and nobody new takes them.
-Otherwise the data goes, and after it what condemned it.
+To delete a value, `collect` checks that there is no marker, condemns each generation, and checks
+for markers again. If there is one by now, the generations remain condemned, and no new run uses
+them. Otherwise it deletes the data, and then the condemnations.
 
-S3's lists, reads and writes are consistent, so one of two sees the other: either the marker was
-there at the second look, or its owner lists later, and finds the generation condemned or gone.
-Every other order that was tried lost a value: data listed before what is condemned, nothing
-condemned, a marker that is stored last, one key for each value.
+S3's lists, reads and writes are consistent, so one of the two sees the other: either the marker
+existed at the second check, or its owner lists later, and finds the generation condemned or
+deleted. Every other order that was tested lost a value: data listed before the condemned
+generations, no condemnations, a marker stored last, one key for each value.
 
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/Welcome.html#ConsistencyModel
 """
@@ -42,43 +42,45 @@ from farcall_runtime.envelope import Buffer
 _log = logging.getLogger("farcall")
 
 ABANDONED = timedelta(days=1)
-"""A marker that is older was not renewed for as long: its run is over, or sleeps."""
+"""Age of a marker from which its run is assumed to have ended, or to sleep."""
 
 FRESH = timedelta(days=10)
-"""Data that is older is copied before it is used again: a lifecycle rule deletes it after 30 days,
-counted from when it was stored."""
+"""Age of data from which it is copied before it is used again.
+
+A lifecycle rule deletes it 30 days after it was stored.
+"""
 
 MARK = b"farcall"
-"""What a marker holds: whoever looks into the bucket sees whose it is."""
+"""Content of a marker, which shows its origin to a reader of the bucket."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _STEP_BYTES = 8 * 1024 * 1024
 
 
 def new_generation() -> str:
-    """Return a name for an upload that no other has."""
+    """Return a unique name for an upload."""
     return secrets.token_hex(16)
 
 
 async def hold(
     store: Store, place: SharedPlace, run: str, piece: Piece, *, thread: RunInThread
 ) -> str:
-    """See to it that a value is in the bucket and stays there, as long as this run's marker does.
+    """Store a value in the bucket if needed; it stays as long as this run's marker.
 
     Args:
         store: The bucket.
-        place: Where the value lies.
+        place: Location of the value.
         run: Name of this run.
         piece: The value.
-        thread: Where it is hashed once more, while it is sent.
+        thread: Runs a function in a thread, which hashes the value again while it is sent.
 
     Returns:
         Its generation, for the bundles that refer to it.
 
     Raises:
-        FarcallError: It is not there, and its bytes are not here; or they were changed since they
-            were hashed.
-        SettingsError: There is no such bucket.
+        FarcallError: It is not in the bucket, and its bytes are not here; or they were changed
+            after they were hashed.
+        SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
     await store.put(place.held_key(run), [MARK], quick=True)
@@ -106,18 +108,18 @@ async def hold(
 
 
 async def confirm(store: Store, place: SharedPlace, run: str, generation: str, size: int) -> None:
-    """Hold a generation that a bundle names already, which runs again.
+    """Hold a generation that a bundle names, before the bundle runs again.
 
     Args:
         store: The bucket.
-        place: Where the value lies.
+        place: Location of the value.
         run: Name of this run.
-        generation: What the bundle says.
-        size: Likewise, its bytes.
+        generation: The generation in the bundle.
+        size: The size in the bundle, in bytes.
 
     Raises:
-        FarcallError: It is gone, or may be deleted at any moment.
-        SettingsError: There is no such bucket.
+        FarcallError: The generation was deleted, or may be at any moment.
+        SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
     await store.put(place.held_key(run), [MARK], quick=True)
@@ -128,10 +130,10 @@ async def confirm(store: Store, place: SharedPlace, run: str, generation: str, s
 
 
 async def release(store: Store, place: SharedPlace, run: str) -> None:
-    """Take this run's marker away: no job of it may still ask for the value.
+    """Delete this run's marker; none of its jobs may need the value any more.
 
     Raises:
-        SettingsError: There is no such bucket.
+        SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
     await store.delete([place.held_key(run)])
@@ -144,12 +146,13 @@ async def collect(store: Store, place: SharedPlace) -> bool:
         Whether it was deleted.
 
     Raises:
-        SettingsError: There is no such bucket.
+        SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
     if await _is_held(store, place):
         return False
-    # In this order: what was condemned before, and has no data now, never has any again.
+    # In this order: a generation that was condemned before, and has no data now, never has any
+    # again.
     condemned = await store.list_stored(place.condemned_prefix)
     there = await store.list_stored(place.data_prefix)
     for generation in there:
@@ -162,10 +165,10 @@ async def collect(store: Store, place: SharedPlace) -> bool:
 
 
 async def values_in(store: Store, prefix: str) -> list[SharedPlace]:
-    """Return where the values of a bucket lie.
+    """Return the locations of a bucket's values.
 
     Raises:
-        SettingsError: There is no such bucket.
+        SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
     names = await store.list_folders(prefix)
@@ -173,7 +176,7 @@ async def values_in(store: Store, prefix: str) -> list[SharedPlace]:
 
 
 def missing(store: Store, place: SharedPlace) -> FarcallError:
-    """Return the error that says that a value is not there, and what to do."""
+    """Return the error for a missing value."""
     return FarcallError(
         f"a shared value is no longer at s3://{store.bucket}/{place.data_prefix}, and its bytes "
         "are not here; put it again, and find out who deletes there: a lifecycle rule must leave "
@@ -182,12 +185,12 @@ def missing(store: Store, place: SharedPlace) -> FarcallError:
 
 
 async def _is_held(store: Store, place: SharedPlace) -> bool:
-    """Return whether a run refers to a value; take markers away of those that are over."""
+    """Return whether a run refers to a value; delete the markers of ended runs."""
     markers = await store.list_times(place.held_prefix)
     now = datetime.now(timezone.utc)
     if any(now - at < ABANDONED for at in markers.values()):
         return True
-    # What a run has submitted is in its bundles, also what failed and may be run again.
+    # A run's submissions are in its bundles, including failed calls that may run again.
     runs = place.root.rpartition(f"/{SHARED}/")[0]
     for run in markers:
         if await store.is_there(bundles_prefix(f"{runs}/{run}")):
@@ -198,7 +201,7 @@ async def _is_held(store: Store, place: SharedPlace) -> bool:
 
 
 async def _copy(store: Store, place: SharedPlace, generation: str, to: str) -> bool:
-    """Copy data, so that it is as if stored today; say whether it was there."""
+    """Copy data, which renews its age; return whether it existed."""
     try:
         await store.copy(place.data_key(generation), place.data_key(to))
     except ServiceError as error:
@@ -209,10 +212,11 @@ async def _copy(store: Store, place: SharedPlace, generation: str, to: str) -> b
 
 
 def _checked(piece: Piece, data: Buffer) -> Iterator[bytes]:
-    """Yield copies of a value's bytes, which are what was hashed before.
+    """Yield copies of a value's bytes, which must match their digest.
 
     Raises:
-        FarcallError: They are not; nothing is stored then, for it comes before the end.
+        FarcallError: They do not match; nothing is stored then, because the error comes before the
+            end.
     """
     digest = hashlib.sha256()
     for start in range(0, len(data), _STEP_BYTES):

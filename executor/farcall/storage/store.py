@@ -80,7 +80,7 @@ class Arrived:
 
 
 def number_in(text: str) -> int | None:
-    """Return the number in a part of a key, in farcall's notation; None if it is another text.
+    """Return the number in a part of a key; None if not in farcall's notation.
 
     Other writers can store anything, such as ``007``, ``+1`` and digits of other alphabets.
     """
@@ -90,7 +90,7 @@ def number_in(text: str) -> int | None:
 
 
 def is_chunk(name: str) -> bool:
-    """Return whether the last part of a key names an output chunk or a part of a value."""
+    """Return whether the last part of a key names an output chunk or a result's part."""
     return _CHUNK.fullmatch(name) is not None
 
 
@@ -123,7 +123,7 @@ class Store:
 
     @property
     def given_up_at(self) -> float:
-        """Loop time at which a caller last cancelled a request; before all times if none has."""
+        """Loop time at which a caller last cancelled a request; minus infinity if none."""
         return self._requests.given_up_at
 
     async def check(self, root: str) -> None:
@@ -224,8 +224,8 @@ class Store:
         try:
             await self._ask("CompleteMultipartUpload", key, complete)
         except ServiceError as error:
-            # As the second answer it says that there was a first one, which was lost: nobody else
-            # knows the upload.
+            # On a second attempt this means that the first one succeeded and its response was
+            # lost, because no other client knows the upload.
             if error.code != NO_UPLOAD or await self._size_of(key) != size:
                 raise
 
@@ -263,7 +263,7 @@ class Store:
         return None if found is None else found[0]
 
     async def receipted(self, submission: Submission, keys: Iterable[str]) -> set[int]:
-        """Return the tasks whose results a client has collected, according to its receipts.
+        """Return the tasks whose results a client has collected, from its receipts.
 
         Args:
             submission: The job.
@@ -283,7 +283,7 @@ class Store:
             except ServiceError as error:
                 if concerns_all(error) or is_of_credentials(error) or may_pass(error):
                     raise
-                # Such as an object of another storage class, or encrypted with a key of its own.
+                # Such as an object of another storage class, or encrypted with another key.
                 _log.warning("%s; skipped, for no receipt of ours is like that", error)
         return found
 
@@ -314,7 +314,7 @@ class Store:
     async def get_large(
         self, key: Callable[[int], str], size: int, folder: str | None = None
     ) -> tuple[Buffer, str] | None:
-        """Return a value that is stored in parts, and its digest; parts are fetched in parallel.
+        """Return a value that is stored in parts, fetched in parallel, and its digest.
 
         Args:
             key: Returns the key of a part. Parts are numbered from 0 and have `VALUE_PART_BYTES`.
@@ -341,7 +341,7 @@ class Store:
                 file.flush()
                 if digest is None:
                     return None
-                # Arrays on top of it may be changed; what is changed is then in memory.
+                # Arrays may modify the mapping; modified pages are private and in memory.
                 return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)), digest
         except OSError as error:
             raise NoRoomError.of(
@@ -352,7 +352,7 @@ class Store:
         self, key: Callable[[int], str], size: int, write: Callable[[Buffer], object]
     ) -> str | None:
         """Write the parts of a value in order; return its SHA-256 in hexadecimal."""
-        step = contract.VALUE_PART_BYTES  # several of those that are fetched in one go
+        step = contract.VALUE_PART_BYTES  # several parts of an upload
 
         async def part(start: int, end: int) -> Buffer | None:
             number, offset = divmod(start, step)
@@ -362,7 +362,7 @@ class Store:
         return await fetch_in_parts(part, size, write)
 
     async def get_part(self, key: str, offset: int, length: int, size: int) -> Buffer | None:
-        """Return a range of an object, or None if it does not exist; large ranges in parallel.
+        """Return a range of an object, large ones in parallel; None if it does not exist.
 
         Args:
             key: Key of the object.
@@ -398,7 +398,7 @@ class Store:
         return await self._ranged(key, {"suffix": length})
 
     async def _part(self, key: str, start: int, end: int, size: int) -> Buffer | None:
-        """Return a part of an object that is to have a size; None if it is not there."""
+        """Return a range of an object of an expected size; None if it does not exist."""
         return await self._ranged(key, (start, end), size)
 
     async def _ranged(self, key: str, where: Any, size: int | None = None) -> Buffer | None:
@@ -413,22 +413,22 @@ class Store:
         except FileNotFoundError:
             return None
         except ServiceError as error:
-            # Of an empty object some stores give all that there is, where S3 says 416.
+            # For an empty object, some stores return the whole object where S3 returns 416.
             is_empty = error.code == RANGE_IGNORED and await self._size_of(key) == 0
             if is_empty or error.code == _BEHIND_END:
                 raise envelope.IntegrityError("it ends early") from error
             raise
 
     async def _size_of(self, key: str) -> int | None:
-        """Return an object's size in bytes; None if there is none."""
+        """Return an object's size in bytes; None if it does not exist."""
         found = await self.stored(key)
         return None if found is None else found[0]
 
     async def stored(self, key: str) -> tuple[int, datetime] | None:
-        """Return an object's size in bytes, and when it was stored; None if there is none.
+        """Return an object's size in bytes and storage time; None if it does not exist.
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         try:
@@ -440,10 +440,10 @@ class Store:
         return meta["size"], meta["last_modified"]
 
     async def head(self, key: str) -> Headed | None:
-        """Return an object's size, time and digest; None if there is none.
+        """Return an object's size, time and digest; None if it does not exist.
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
 
@@ -458,19 +458,19 @@ class Store:
     async def list_outcomes(
         self, root: str, bundle: str = "", after: str = ""
     ) -> tuple[list[Arrived], str]:
-        """Return what lies in a run's inbox, one page of at most 1000 in the order of their text.
+        """Return one page of at most 1000 outcomes of a run, sorted by their keys.
 
         Args:
             root: Key prefix of the run.
-            bundle: Only this bundle's; by default all.
-            after: ``<bundle>/<index>``, or any text: only what comes after it.
+            bundle: Only outcomes of this bundle; by default of all.
+            after: ``<bundle>/<index>``, or any text: only outcomes after it.
 
         Returns:
-            The outcomes, and where there may be more the last one's ``<bundle>/<index>``, to go
-            on after; otherwise an empty string.
+            The outcomes. If there may be more, the last one's ``<bundle>/<index>`` as the next
+            ``after``; otherwise "".
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         inbox = contract.outcomes_prefix(root)
@@ -480,51 +480,51 @@ class Store:
         for key, size, _ in page.objects:
             owner, _, index = key[len(inbox) :].partition("/")
             number = number_in(index)
-            if number is not None:  # anybody may have put anything
+            if number is not None:  # other writers can store anything
                 found.append(Arrived(owner, number, size))
         goes_on = bool(page.token and page.objects)
         return found, page.objects[-1].key[len(inbox) :] if goes_on else ""
 
     async def list_keys(self, prefix: str) -> list[tuple[str, int]]:
-        """Return keys and sizes of the objects below a prefix that ends with a slash, sorted.
+        """Return the sorted keys, with sizes, below a prefix that ends with a slash.
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         return [(each.key, each.size) for each in await self._list(prefix)]
 
     async def list_times(self, prefix: str) -> dict[str, datetime]:
-        """Return when the objects below a prefix that ends with a slash were stored.
+        """Return the storage times of the objects below a prefix that ends with a slash.
 
         Returns:
-            The moments, by what comes after the prefix in the key.
+            The times, by the rest of the key after the prefix.
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         found = await self._list(prefix)
         return {each.key[len(prefix) :]: moment_of(each.at) for each in found}
 
     async def list_stored(self, prefix: str) -> dict[str, tuple[int, datetime]]:
-        """Return sizes of the objects below a prefix with a slash, and when they were stored.
+        """Return sizes and storage times of the objects below a prefix with a slash.
 
         Returns:
-            Both, by what comes after the prefix in the key.
+            Both, by the rest of the key after the prefix.
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         found = await self._list(prefix)
         return {each.key[len(prefix) :]: (each.size, moment_of(each.at)) for each in found}
 
     async def list_folders(self, prefix: str) -> list[str]:
-        """Return what follows a prefix in keys, up to the next slash, sorted.
+        """Return the sorted next segments of the keys below a prefix.
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         found: list[str] = []
@@ -557,10 +557,10 @@ class Store:
         return await self._ask("ListObjectsV2", prefix, look)
 
     async def is_there(self, prefix: str) -> bool:
-        """Return whether there is any object below a prefix that ends with a slash.
+        """Return whether any object exists below a prefix that ends with a slash.
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         token = ""
@@ -573,11 +573,11 @@ class Store:
     async def copy(self, key: str, to: str) -> None:
         """Copy an object to another key.
 
-        S3 copies up to 5 GB by one request; what is larger comes here and goes back.
+        S3 copies up to 5 GB with one request; a larger object is downloaded and uploaded again.
 
         Raises:
-            SettingsError: There is no such bucket.
-            ServiceError: There is no such object, S3 refused or could not be reached.
+            SettingsError: The bucket does not exist.
+            ServiceError: The object does not exist, or S3 refused or could not be reached.
 
         Source:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html
@@ -601,10 +601,10 @@ class Store:
             ) from error
 
     async def _copy_through(self, key: str, to: str) -> None:
-        """Fetch an object, and store it under another key meanwhile.
+        """Download an object, and upload it under another key meanwhile.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: The object does not exist.
         """
         size = await self._size_of(key)
         if size is None:
@@ -623,23 +623,23 @@ class Store:
         await self._upload(to, make)
 
     async def renew(self, key: str) -> None:
-        """Store an object again, as it is, so that it is as if stored today.
+        """Store an object again, unchanged, to renew its age.
 
         Raises:
-            FileNotFoundError: There is none.
-            SettingsError: There is no such bucket.
+            FileNotFoundError: The object does not exist.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         await self._copy_through(key, key)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects now; those that are not there are no error.
+        """Delete objects now; missing objects are no error.
 
-        Who may not delete, but may write, has them emptied: nobody takes an empty one for what it
-        was.
+        Without the permission to delete, the objects are emptied instead: an empty object is never
+        mistaken for its former content.
 
         Raises:
-            SettingsError: There is no such bucket.
+            SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
         try:
@@ -650,35 +650,35 @@ class Store:
             await asyncio.gather(*(self.put(key, [b""], quick=True) for key in keys))
 
     def delete_later(self, keys: Iterable[str]) -> None:
-        """Delete objects in bulk, a little later; failing to is not an error."""
+        """Delete objects in bulk, a little later; a failure to delete is not an error."""
         self._deletions.add(keys)
 
     def delete_delivered(
         self, submission: Submission, index: int, keys: Iterable[str], peak_bytes: int = 0
     ) -> None:
-        """Delete a task's objects likewise, and say before that its value was delivered.
+        """Delete a task's objects later, after recording that its result was delivered.
 
         Args:
             submission: Its job.
-            index: Its number there.
+            index: Its index in the job.
             keys: The objects.
-            peak_bytes: Its peak memory, where that is known, for whoever looks.
+            peak_bytes: Its peak memory for the receipt, if known.
         """
         self._deletions.add_delivered(submission, index, keys, peak_bytes)
 
     def note_mark(self, where: Location, key: str) -> None:
-        """Have a mark deleted with its bundle."""
+        """Delete a marker object together with its bundle."""
         self._deletions.note_mark(where, key)
 
     def end_bundle(self, where: Location, *, delete: bool) -> None:
-        """Note that nothing else of a bundle is delivered here.
+        """Record that no further tasks of a bundle are delivered here.
 
         Args:
-            where: Its place.
-            delete: Whether it is to be deleted, too, a little later.
+            where: Its location.
+            delete: Whether to delete the bundle, too, a little later.
         """
         self._deletions.end_bundle(where, delete=delete)
 
     async def flush(self) -> None:
-        """Delete now what was to be deleted later."""
+        """Delete all pending objects now."""
         await self._deletions.flush()

@@ -1,4 +1,4 @@
-"""Registry of the buckets in use: one store for each, opened when it is first asked for."""
+"""Registry of the buckets in use: one store for each, opened on first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Stores:
         """Return the store of a bucket.
 
         Raises:
-            SettingsError: The options name none.
+            SettingsError: The options do not name a bucket.
         """
         if not bucket:
             raise SettingsError(
@@ -43,5 +43,5 @@ class Stores:
 
     @property
     def given_up_at(self) -> float:
-        """When a request was last given up, by `clock.now`; minus infinity where none was."""
+        """Time of the last cancelled request, by `clock.now`; minus infinity if none."""
         return max((store.given_up_at for store in self), default=-math.inf)
