@@ -1,13 +1,13 @@
-"""Archive of a distribution: a zip file that is the same for the same files.
+"""Archive of a distribution: a reproducible zip file.
 
-Names are sorted, all times are 1 January 1980, modes are 0644 or 0755, folders have no entry of
-their own. Beside each source lies what Python compiles of it: a container would else compile it
-again, each time one starts. The compiled files are valid without a look at the source
-(``unchecked-hash``), for an archive is verified as a whole.
+Names are sorted, all times are 1 January 1980, modes are 0644 or 0755, and folders have no
+entries. Next to each source is its compiled file, because otherwise every container would compile
+it again. The compiled files are valid without checking the source (``unchecked-hash``), because an
+archive is verified as a whole.
 
-This file is also the program that makes one, in a process of its own: compiling takes long, and
-what it yields depends on which texts a process has in memory, and on its hashes. It imports
-nothing of farcall's.
+This file is also the program that creates an archive, in a process of its own: compiling takes
+long, and its result depends on the strings that a process has interned, and on its hash seed. It
+imports nothing of farcall's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LEVEL = 1
-"""Of zlib's compression: higher ones take twice as long and save a tenth."""
+"""zlib's compression level: higher levels take twice as long and save a tenth."""
 
 _TESTS = {"test", "tests"}
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -44,9 +44,9 @@ class File(NamedTuple):
     """A file of an archive.
 
     Attributes:
-        name: Its path in the archive: relative, with slashes, and nothing of ``.`` or ``..``.
-        source: Where it lies here, or its bytes.
-        is_executable: Whether it may be run.
+        name: Its path in the archive: relative, with slashes, without ``.`` or ``..``.
+        source: Its local path, or its bytes.
+        is_executable: Whether it is executable.
     """
 
     name: str
@@ -55,13 +55,13 @@ class File(NamedTuple):
 
 
 class Archive(NamedTuple):
-    """An archive that was made.
+    """A created archive.
 
     Attributes:
         path: The file.
-        sha256: Of its bytes, hexadecimal.
-        size: Its bytes.
-        unpacked_bytes: The bytes of what is in it.
+        sha256: Its digest, hexadecimal.
+        size: Its size in bytes.
+        unpacked_bytes: Total size of its contents in bytes.
     """
 
     path: Path
@@ -70,30 +70,31 @@ class Archive(NamedTuple):
     unpacked_bytes: int
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield its bytes, from the beginning."""
+        """Yield the archive's bytes from the beginning."""
         with self.path.open("rb") as file:
             while piece := file.read(_STEP_BYTES):
                 yield piece
 
 
 class BuildError(OSError):
-    """An archive could not be made: a file cannot be read, or there is no room."""
+    """An archive could not be created: a file is unreadable, or the disk is full."""
 
 
 def build(files: Iterable[File], folder: Path, level: int = LEVEL) -> Archive:
-    """Make an archive, in a process of its own. It takes as long as compiling its sources does.
+    """Create an archive in a process of its own; most of the time is spent compiling.
 
-    Sources in folders named ``test`` or ``tests`` are not compiled, nor is what Python cannot
-    compile. The compiled files are for this interpreter's minor version, on any architecture.
+    Sources in folders named ``test`` or ``tests`` are not compiled, nor are sources that Python
+    cannot compile. The compiled files are for this interpreter's minor version, on any
+    architecture.
 
     Args:
-        files: What goes into it.
-        folder: Folder for the file, which is named by its digest.
-        level: Of zlib's compression, 0 to 9.
+        files: The files of the archive.
+        folder: Folder for the archive, whose name is its digest.
+        level: zlib's compression level, 0 to 9.
 
     Raises:
-        BuildError: A file cannot be read, or there is no room.
-        ValueError: A name is not allowed, or there twice.
+        BuildError: A file is unreadable, or the disk is full.
+        ValueError: A name is invalid or occurs twice.
     """
     listed = sorted(files, key=lambda file: file.name)
     for before, file in zip([None, *listed], listed, strict=False):
@@ -117,7 +118,7 @@ def build(files: Iterable[File], folder: Path, level: int = LEVEL) -> Archive:
 
 
 def is_name(name: str) -> bool:
-    """Return whether a file of an archive may have a name."""
+    """Return whether a name is valid in an archive."""
     return (
         bool(name)
         and name == posixpath.normpath(name)
@@ -129,18 +130,18 @@ def is_name(name: str) -> bool:
 
 
 def _sent(source: Path | bytes) -> tuple[str, str]:
-    """Return what stands for a file's content in an order: a path, or bytes."""
+    """Return a file's content for an order: a path, or encoded bytes."""
     if isinstance(source, Path):
         return str(source), ""
     return "", base64.b64encode(source).decode()
 
 
 def _run(order: dict[str, Any]) -> dict[str, Any]:
-    """Have an order carried out by this file, as a program."""
+    """Run this file as a program to execute an order."""
     own = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in own if name in os.environ}
     done = subprocess.run(  # noqa: S603  # this interpreter
-        # Without a site folder: what stands in its .pth files is not for this.
+        # Without site folders, whose .pth files must not run here.
         [sys.executable, "-B", "-s", "-S", "-X", "utf8", __file__],
         input=json.dumps(order).encode(),
         capture_output=True,
@@ -161,7 +162,7 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read an order from stdin, make the archive, and write what came of it to stdout."""
+    """Read an order from stdin, create the archive, and write the result to stdout."""
     order = json.load(sys.stdin)
     try:
         answer = _make(order["path"], order["level"], order["files"])
@@ -201,7 +202,7 @@ def _add(
     """Copy a file into an archive; return its size."""
     with Path(source).open("rb") as file:
         info = _info(name, level, is_executable=is_executable)
-        info.file_size = size = os.fstat(file.fileno()).st_size  # which may need a longer header
+        info.file_size = size = os.fstat(file.fileno()).st_size  # for the header
         with archive.open(info, "w") as entry:
             shutil.copyfileobj(file, entry, _STEP_BYTES)
     return size
@@ -221,13 +222,14 @@ def _info(name: str, level: int, *, is_executable: bool) -> zipfile.ZipInfo:
     info.create_system = _UNIX
     info.external_attr = (_REGULAR | (0o755 if is_executable else 0o644)) << 16
     info.compress_type = zipfile.ZIP_DEFLATED
-    # An entry that is written in pieces has no other way to a level, and takes 6.
+    # For an entry that is written in pieces, there is no public way to set the level; the default
+    # is 6.
     info._compresslevel = level  # type: ignore[attr-defined]
     return info
 
 
 def _compile(source: bytes, name: str) -> bytes:
-    """Return the compiled file of a source; nothing where Python cannot compile it.
+    """Return the compiled file of a source; empty if Python cannot compile it.
 
     https://docs.python.org/3/reference/import.html#cached-bytecode-invalidation
     """
@@ -236,7 +238,7 @@ def _compile(source: bytes, name: str) -> bytes:
             warnings.simplefilter("ignore")
             code = compile(source, name, "exec", dont_inherit=True, optimize=0)
         body = marshal.dumps(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a template, or of Python 2
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a template, or Python 2
         return b""
     return b"".join(
         (

@@ -1,7 +1,7 @@
-"""Cache of what is known of distributions: in the user's cache folder, for nobody else.
+"""Cache of facts about distributions, private to the user.
 
-What it says decides what a job runs. So the folder has to be the user's own, and others must not
-be able to write to it; otherwise nothing is read from it, and nothing written.
+Its contents decide which code a job runs. So the folder must belong to the user, and must not be
+writable by others; otherwise the cache is neither read nor written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def folder() -> Path:
-    """Return the folder, which may not be there."""
+    """Return the cache folder, which may not exist."""
     if sys.platform == "darwin":
         base = Path("~/Library/Caches")
     else:
@@ -34,12 +34,12 @@ def folder() -> Path:
 
 
 def key_of(*parts: str) -> str:
-    """Return a key for what depends on some texts."""
+    """Return a key for a value that depends on some texts."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def read(key: str) -> dict[str, Any] | None:
-    """Return what is noted of a key; None where nothing is, or nobody can trust it."""
+    """Return the value of a key; None if there is none, or it cannot be trusted."""
     if not _is_own():
         return None
     try:
@@ -50,7 +50,7 @@ def read(key: str) -> dict[str, Any] | None:
 
 
 def write(key: str, document: Mapping[str, Any]) -> None:
-    """Note something; where that cannot be, it is found out again the next time."""
+    """Store a value; failures are ignored, because the value can be computed again."""
     if not _is_own():
         return
     try:
@@ -61,18 +61,18 @@ def write(key: str, document: Mapping[str, Any]) -> None:
 
 
 def forget(key: str) -> None:
-    """Delete a note."""
+    """Delete the value of a key."""
     if _is_own():
         (folder() / f"{key}.json").unlink(missing_ok=True)
 
 
 def _is_own() -> bool:
-    """Make the folder, and say whether it is this user's alone."""
+    """Create the folder; return whether it is private to this user."""
     try:
         place = folder()
         place.mkdir(mode=_MODE, parents=True, exist_ok=True)
         found = place.lstat()
-    except (OSError, RuntimeError):  # nobody knows where home is
+    except (OSError, RuntimeError):  # the home folder is unknown
         return False
     is_own = (
         stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & _OTHERS

@@ -1,4 +1,4 @@
-"""Environment of a task: the distributions that are sent to its job, and why others are not.
+"""Environment of a task: distributions sent to its job, and why others are not.
 
 Installed distributions are packed from disk if the jobs' platform is this one, or if they are the
 same on every platform. uv fetches the wheels of all others, in exactly the installed version.
@@ -119,7 +119,7 @@ def find(settings: Settings) -> Environment:
             limits = [f"{item.name}=={item.version}" for item in items if item.name not in named]
             more = _fetched(wanted.resolve(extra, limits, target), target)
             kept = {item.name: item for item in items}
-            # What is installed here in the very version needs no other.
+            # Distributions that are installed here in the same version are kept.
             new = [each for each in more if _differs(each, kept.get(each.name))]
             items = [*{**kept, **{each.name: each for each in new}}.values()]
     elif isinstance(packages, str):
@@ -136,15 +136,15 @@ def find(settings: Settings) -> Environment:
 def lacking(
     settings: Settings, found: Environment | None, requirements: Iterable[str]
 ) -> list[str]:
-    """Return what is to be added to an environment to meet requirements; what fits is kept.
+    """Return the requirements that an environment does not meet yet.
 
     Args:
         settings: The options.
-        found: What is there already, beside the runtime; None where nothing is.
+        found: The environment, in addition to the runtime; None for none.
         requirements: Such as ``numpy>=2``.
 
     Raises:
-        SettingsError: The options leave one out.
+        SettingsError: The options exclude a requirement.
     """
     target = Target(settings.architecture)
     here = runtime_archive.versions()
@@ -161,7 +161,7 @@ def lacking(
             raise SettingsError(f"{name} is in exclude_packages", option="exclude_packages")
         if not version or not requirement.specifier.contains(version, prereleases=True):
             more.append(text)
-        elif requirement.extras:  # what these need may not be there
+        elif requirement.extras:  # the requirements of the extras may be missing
             more.append(f"{name}[{','.join(sorted(requirement.extras))}]=={version}")
     return more
 
@@ -238,7 +238,7 @@ def _local(
 def _used(
     every: Mapping[str, Item], named: AbstractSet[str], loaded: AbstractSet[str]
 ) -> dict[str, Item]:
-    """Return the distributions that code imports or has loaded, with their requirements."""
+    """Return the distributions that code imports or has loaded, with requirements."""
     owners = imported.owners()
     programs = _required(every, imported.PROGRAMS)
     found = imported.distributions(loaded, owners) - programs
@@ -354,7 +354,7 @@ def _is_needed_here(requirement: Requirement, extras: Sequence[str]) -> bool:
 
 
 def fetch(items: Sequence[Item], target: Target, folder: Path) -> list[Item]:
-    """Fetch the distributions that are not installed here; return all of them with their files.
+    """Fetch the distributions that are not installed; return all with their files.
 
     Raises:
         SettingsError: Some have no wheel for the platform; the message lists all of them.
@@ -429,7 +429,7 @@ def pack(item: Item, folder: Path) -> tuple[Packed, Archive]:
 
 
 def forget_changed(environment: Environment) -> list[Stays]:
-    """Have what was changed by hand packed again; return what there is to say of it."""
+    """Discard the archives of locally changed distributions; return a note about each."""
     said = []
     for item in environment.items:
         if (
@@ -443,7 +443,7 @@ def forget_changed(environment: Environment) -> list[Stays]:
 
 
 def left_files(environment: Environment) -> Iterator[Stays]:
-    """Yield files that stay here though they lie among those that travel."""
+    """Yield files in site folders that are not sent."""
     if any(item.pin is None for item in environment.items):
         for path in installed.strays():
             yield Stays(path, "in no distribution's RECORD")

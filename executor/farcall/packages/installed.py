@@ -1,8 +1,8 @@
-"""Installed distributions: what lies on this interpreter's path, by its metadata and RECORD.
+"""Installed distributions on the import path, from their metadata and RECORD.
 
-A distribution is the files that its RECORD lists. Those below its site folder travel, and those in
-``bin``, ``share`` and ``etc`` of the environment; headers in ``include`` stay. What a RECORD does
-not list is nobody's, and stays, too.
+A distribution consists of the files in its RECORD. Files below its site folder are synced, as are
+those in ``bin``, ``share`` and ``etc`` of the environment; headers in ``include`` are not. Files
+in no RECORD belong to no distribution, and are not synced.
 
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/
 """
@@ -31,7 +31,7 @@ from farcall.model.errors import SettingsError
 from farcall.packages.archives import File, is_name
 
 SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-"""Where a job has them, below the folder of its environment."""
+"""Site folder in a job, relative to its environment's folder."""
 
 _DATA = ("bin", "share", "etc")
 _HEADERS = "include"
@@ -40,7 +40,7 @@ _CLIENTS = {
     *("INSTALLER", "REQUESTED", "RECORD", "RECORD.jws", "RECORD.p7s"),
     *("direct_url.json", "uv_cache.json", "uv_build.json"),
 }
-"""Files of a dist-info folder that tell of this machine; a RECORD is written again."""
+"""Files of a dist-info folder that describe this machine; a new RECORD is written."""
 
 _CACHE = "__pycache__"
 _SHEBANG = re.compile(rb"\A#!(?:/bin/sh\n'''exec' [^\n]*\n' '''\n|[^\n]*python[^\n]*\n)")
@@ -51,10 +51,10 @@ _SAME_S = 2.0
 
 
 class Found(NamedTuple):
-    """Metadata that lies on the path.
+    """Metadata on the import path.
 
     Attributes:
-        key: The distribution's normalised name.
+        key: The distribution's normalized name.
         info: Its dist-info or egg-info folder, or egg-link.
     """
 
@@ -63,7 +63,7 @@ class Found(NamedTuple):
 
     @property
     def record_bytes(self) -> int:
-        """How long its RECORD is, which grows with its files; 0 where there is none."""
+        """Size of its RECORD in bytes, which grows with its files; 0 if there is none."""
         try:
             return (self.info / "RECORD").stat().st_size
         except OSError:
@@ -71,7 +71,7 @@ class Found(NamedTuple):
 
     @property
     def stamp(self) -> str:
-        """What tells whether it was installed again; costs one look at the disk."""
+        """A text that changes if the distribution is installed again; costs one stat call."""
         path = self.info / "RECORD"
         try:
             stat = path.stat()
@@ -82,17 +82,17 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class About:
-    """What is known of an installed distribution.
+    """Metadata of an installed distribution.
 
     Attributes:
-        name: Its name, as it calls itself.
+        name: Its name, as spelled in its metadata.
         version: Its version.
-        requires: What it needs, as its metadata says.
+        requires: The requirements in its metadata.
         is_pure: Whether it is the same on all platforms.
         is_editable: Whether its files are the user's sources.
-        is_conda: Whether conda has installed it, which leaves libraries where no RECORD tells.
-        source: Where it came from, if not from an index; without what may be secret.
-        problem: Why it cannot travel, and what to do; else empty.
+        is_conda: Whether conda installed it, which also installs libraries that no RECORD lists.
+        source: Its source, if not an index; without secrets.
+        problem: Why it cannot be synced, and what to do; else empty.
     """
 
     name: str
@@ -106,7 +106,7 @@ class About:
 
 
 def scan(path: Sequence[str] | None = None) -> list[Found]:
-    """Return the distributions on a path; of several of a name the first, as Python imports it."""
+    """Return the first distribution of each name on a path, as in Python's imports."""
     found: dict[str, Found] = {}
     for entry in sys.path if path is None else path:
         for each in _in_folder(entry or os.curdir):
@@ -118,8 +118,8 @@ def _in_folder(folder: str) -> Iterator[Found]:
     if folder.rstrip("/\\").endswith(".egg"):
         yield Found(_key(Path(folder).name), Path(folder).absolute())
     try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208  # only names are wanted
-    except OSError:  # not there, or a zip file, which has the standard library at most
+        names = sorted(os.listdir(folder))  # noqa: PTH208  # only names are needed
+    except OSError:  # missing, or a zip file, which contains at most the standard library
         return
     for name in names:
         if name.endswith((".dist-info", ".egg-info", ".egg-link")):
@@ -131,7 +131,7 @@ def _key(name: str) -> str:
 
 
 def describe(found: Found) -> About:
-    """Read what a distribution says of itself. Nothing of it is run."""
+    """Read a distribution's metadata, without running any of its code."""
     info = found.info
     if info.suffix != ".dist-info":
         return _describe_egg(found)
@@ -202,11 +202,11 @@ def _read(path: Path) -> str:
 
 
 class Content(NamedTuple):
-    """The files of a distribution, by its RECORD.
+    """The files of a distribution, from its RECORD.
 
     Attributes:
-        files: Those that travel.
-        left: Those that stay here.
+        files: Files that are synced.
+        left: Files that are not synced.
     """
 
     files: list[File]
@@ -214,10 +214,10 @@ class Content(NamedTuple):
 
 
 def content(found: Found, about: About) -> Content:
-    """Return the files of a distribution, and where in a job's environment they are to lie.
+    """Return a distribution's files, and their places in a job's environment.
 
     Raises:
-        SettingsError: Some are not there, or belong where a job has no such place.
+        SettingsError: A file is missing, or has no place in a job's environment.
     """
     info = found.info
     scripts = _entry_points(info)
@@ -250,23 +250,23 @@ def content(found: Found, about: About) -> Content:
 
 
 def _rows(info: Path) -> Iterator[list[str]]:
-    """Yield path, hash and size of each file that a RECORD lists."""
+    """Yield path, hash and size of each file in a RECORD."""
     for row in csv.reader(io.StringIO(_read(info / "RECORD"))):
         if row and row[0]:
             yield [row[0].replace("\\", "/"), *row[1:_COLUMNS], "", ""][:_COLUMNS]
 
 
 def _stays(info: Path, path: Path, name: str, scripts: set[str]) -> bool:
-    """Return whether a file is made again in the job, or tells of this machine alone."""
+    """Return whether a file is recreated in the job, or only describes this machine."""
     is_of_client = path.parent == info and path.name in _CLIENTS
     is_script = name.startswith("bin/") and _stem(name) in scripts
     return _CACHE in path.parts or is_of_client or is_script
 
 
 def _name_in_job(site: Path, recorded: str) -> str:
-    """Return where in an environment a file lies, by what RECORD calls it; empty for elsewhere.
+    """Return a recorded file's place in an environment; empty if it is outside.
 
-    The site folder is the third below the environment's, and on Windows the second.
+    The site folder is three levels below the environment's folder, and on Windows two.
     """
     name = posixpath.normpath(recorded)
     if name.startswith("/") or name[1:2] == ":":
@@ -280,7 +280,7 @@ def _name_in_job(site: Path, recorded: str) -> str:
 
 
 def _entry_points(info: Path) -> set[str]:
-    """Return the names of the scripts that are made again, from entry_points.txt."""
+    """Return the names of the scripts in entry_points.txt, which the job recreates."""
     parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment]  # names keep their case
     try:
@@ -299,7 +299,7 @@ def _stem(name: str) -> str:
 
 
 def _file(name: str, path: Path) -> File:
-    """Return a file that travels; a script's first line is to find the job's Python."""
+    """Return a synced file; a script's first line is changed to find the job's Python."""
     if name.startswith("bin/"):
         with path.open("rb") as file:
             if file.read(2) == b"#!":
@@ -313,7 +313,7 @@ def _record(rows: Sequence[list[str]], own: str) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in sorted(rows):
-        # What was rewritten has no hash.
+        # Rewritten files have no hash.
         writer.writerow([row[0], "", ""] if row[0].startswith("../") else row)
     writer.writerow([own, "", ""])
     return text.getvalue().encode()
@@ -331,7 +331,7 @@ def _refused(about: About, names: Sequence[str], what: str, remedy: str) -> Sett
 
 
 def strays(path: Sequence[str] | None = None) -> list[str]:
-    """Return files and folders of site folders that no RECORD lists: they do not travel."""
+    """Return files of site folders that are in no RECORD and are not synced."""
     listed: set[str] = set()
     tops: set[str] = set()
     for found in scan(path):
@@ -357,9 +357,9 @@ def _strays_in(entry: str, listed: set[str], tops: set[str]) -> Iterator[str]:
 
 
 def changed(found: Found) -> list[str]:
-    """Return files of a distribution that are not as they were installed.
+    """Return a distribution's files that were changed after its installation.
 
-    Those that are no younger than their RECORD are compared by their size alone.
+    Of files that are not newer than their RECORD, only the size is compared.
     """
     record = found.info / "RECORD"
     try:

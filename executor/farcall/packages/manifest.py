@@ -1,4 +1,4 @@
-"""Manifest of an environment: which archives a job unpacks, by their digests."""
+"""Manifest of an environment: the archives that a job unpacks, by digest."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FORMAT = "zip"
 
 
 class Packed(NamedTuple):
-    """A distribution as it travels.
+    """A synced distribution.
 
     Attributes:
         name: Its name.
         version: Its version.
-        sha256: Of its archive, hexadecimal.
-        size: Bytes of the archive.
-        unpacked_bytes: Bytes of what is in it.
+        sha256: Digest of its archive, hexadecimal.
+        size: Size of its archive in bytes.
+        unpacked_bytes: Total size of its files in bytes.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Manifest(NamedTuple):
 
     Attributes:
         data: Its bytes, JSON.
-        sha256: Of these, hexadecimal.
+        sha256: Their digest, hexadecimal.
     """
 
     data: bytes
@@ -43,12 +43,12 @@ class Manifest(NamedTuple):
 
     @property
     def fact(self) -> list[str | int]:
-        """What a bundle says of it."""
+        """The bundle's fact about it: digest and size."""
         return [self.sha256, len(self.data)]
 
 
 def seal(target: Target, packed: Iterable[Packed]) -> Manifest:
-    """Write down an environment; the same one is written in the same way."""
+    """Return the manifest of an environment; equal environments have equal manifests."""
     document = {
         "format": FORMAT,
         "python": target.python,

@@ -1,9 +1,9 @@
-"""Archive of the runtime: what a container needs of farcall's whose image holds Python alone.
+"""Archive of the runtime for containers whose image contains only Python.
 
-That is farcall_runtime and what it imports: cloudpickle, obstore, and before Python 3.13
-typing_extensions. It is unpacked as one folder of modules. For jobs on this platform the installed
-distributions are taken as they are; obstore for another one, or one that was compiled here, uv
-fetches in the same version.
+It contains farcall_runtime and its dependencies: cloudpickle, obstore, and before Python 3.13
+typing_extensions. It is unpacked as one folder of modules. For jobs on this platform, the
+installed distributions are used; if the platform differs, or obstore was compiled here, uv fetches
+the same version of obstore.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from farcall.packages.target import Target
 _PURE = ("cloudpickle", *(["typing-extensions"] if sys.version_info < (3, 13) else []))
 _COMPILED = "obstore"
 _LEVEL = 6
-"""Of zlib's compression: every container fetches it, and it is made once."""
+"""zlib's compression level: higher, because every container fetches the archive."""
 
 _PORTABLE = "manylinux"
 
 
 class Sealed(NamedTuple):
-    """An archive of the runtime, by what it holds.
+    """Digest and size of a runtime archive.
 
     Attributes:
-        sha256: Of its bytes, hexadecimal.
-        size: Its bytes.
+        sha256: Its digest, hexadecimal.
+        size: Its size in bytes.
     """
 
     sha256: str
@@ -45,12 +45,12 @@ class Sealed(NamedTuple):
 
 
 def seal(target: Target, folder: Path) -> tuple[Sealed, Callable[[], Archive]]:
-    """Return which archive serves a platform, and what makes it where nobody has stored it yet.
+    """Return a platform's archive, and a function that creates it if needed.
 
-    What it was the last time is noted, so that it is mostly not made to find that out.
+    Digest and size are cached, so that the archive is usually not created to find them.
 
     Raises:
-        FarcallError: It cannot be made here.
+        FarcallError: The archive cannot be created here.
     """
     key = _key(target)
     made: list[Archive] = []
@@ -69,7 +69,7 @@ def seal(target: Target, folder: Path) -> tuple[Sealed, Callable[[], Archive]]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the distributions in it, by their names."""
+    """Return the versions of the distributions in the archive, by name."""
     found = {}
     for name in (*_PURE, _COMPILED):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -95,10 +95,10 @@ def _make(target: Target, folder: Path) -> Archive:
 
 
 def _key(target: Target) -> str:
-    """Return what tells whether the archive is another one."""
+    """Return a cache key that changes if the archive's contents change."""
     digest = hashlib.sha256()
     for file in _own():
-        assert isinstance(file.source, Path)  # noqa: S101  # says so to the type checker
+        assert isinstance(file.source, Path)  # noqa: S101  # for the type checker
         digest.update(f"{file.name}:".encode() + file.source.read_bytes())
     here = {each.key: each for each in installed.scan()}
     stamps = (_find(name, here).stamp for name in (*_PURE, _COMPILED))
@@ -124,7 +124,7 @@ def _find(name: str, here: Mapping[str, installed.Found]) -> installed.Found:
 
 
 def _files(found: installed.Found) -> Iterator[File]:
-    """Yield the modules of a distribution and its metadata, without its scripts."""
+    """Yield a distribution's modules and metadata, without its scripts."""
     about = installed.describe(found)
     if about.problem:
         raise FarcallError(f"{about.name} {about.problem}; or set image")
@@ -135,9 +135,9 @@ def _files(found: installed.Found) -> Iterator[File]:
 
 
 def _is_fit(found: installed.Found, target: Target) -> bool:
-    """Return whether a distribution that is installed here serves the jobs.
+    """Return whether a locally installed distribution works in the jobs.
 
-    One of conda's, or one that was compiled here, may want a newer libc than the image has.
+    One installed by conda, or compiled here, may need a newer libc than the image's.
     """
     try:
         wheel = (found.info / "WHEEL").read_text(encoding="utf-8")

@@ -1,9 +1,9 @@
 """uv: resolves requirements for the jobs' platform, and fetches wheels for it.
 
-Nothing is built: what an sdist runs would run here. uv reads the settings of its own that the user
-has (``UV_INDEX``, ``uv.toml`` in the home folder, netrc, keyring); of a working directory only
-those beside a file that the user names. What it says may hold a password, and is never shown with
-it.
+Nothing is built, because an sdist's code would run on this machine. uv reads the user's own
+settings (``UV_INDEX``, ``uv.toml`` in the home folder, netrc, keyring); of a working directory, it
+reads only the settings next to a file that the user names. Its output may contain a password,
+which is removed before it is shown.
 
 https://docs.astral.sh/uv/reference/cli/
 """
@@ -37,11 +37,11 @@ _NO_WHEEL = re.compile(r"no usable wheels|no wheels with a matching|building fro
 
 
 class UvError(FarcallError):
-    """uv failed; the message is what it said.
+    """uv failed; the message is uv's.
 
     Attributes:
         is_unreached: Whether an index was not reached.
-        is_wheel_missing: Whether something has no wheel for the platform.
+        is_wheel_missing: Whether a distribution has no wheel for the platform.
     """
 
     def __init__(self, said: str) -> None:
@@ -51,12 +51,12 @@ class UvError(FarcallError):
 
 
 class Pin(NamedTuple):
-    """One distribution to fetch.
+    """A distribution to fetch.
 
     Attributes:
         name: Its name.
-        version: Its version; empty where a URL decides.
-        line: What uv is told: name and version, and hashes where they are known.
+        version: Its version; empty if a URL decides.
+        line: The requirement for uv: name and version, and hashes if known.
     """
 
     name: str
@@ -68,11 +68,11 @@ class Pin(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where uv runs, and what it reads beside its own settings.
+    """Where uv runs, and what it reads in addition to its own settings.
 
     Attributes:
-        folder: The folder of the user's file; None where there is none.
-        options: Lines of a requirements file that say which index is asked.
+        folder: The folder of the user's file; None for none.
+        options: Lines of a requirements file that select the index.
     """
 
     folder: Path | None = None
@@ -83,7 +83,7 @@ def find() -> str:
     """Return uv's path.
 
     Raises:
-        SettingsError: It is not there.
+        SettingsError: uv is not installed.
     """
     if importlib.util.find_spec("uv") is not None:
         with contextlib.suppress(FileNotFoundError):
@@ -104,14 +104,14 @@ def compile_pins(
     """Resolve requirements for a platform; return the pins with their hashes.
 
     Args:
-        inputs: Requirements, or paths of files with some that begin with a slash.
-        constraints: Versions that are wanted of what is needed.
+        inputs: Requirements, or absolute paths of requirements files.
+        constraints: Preferred versions of dependencies.
         target: The platform.
         source: Where uv runs.
 
     Raises:
-        UvError: They cannot be resolved, or nobody was reached.
-        SettingsError: There is no uv.
+        UvError: They cannot be resolved, or no index was reached.
+        SettingsError: uv is not installed.
     """
     with _folder() as folder:
         lines = [each for each in inputs if not Path(each).is_absolute()]
@@ -127,11 +127,11 @@ def compile_pins(
 
 
 def export_lock(folder: Path) -> str:
-    """Return the pins of a project's lock, with hashes and markers; what it develops is not in it.
+    """Return a lock's pins with hashes and markers, without the project itself.
 
     Raises:
-        UvError: The lock does not fit the project.
-        SettingsError: There is no uv.
+        UvError: The lock does not match the project.
+        SettingsError: uv is not installed.
     """
     return _run(
         *("export", "--quiet", "--locked", "--no-dev", "--no-header"),
@@ -142,19 +142,19 @@ def export_lock(folder: Path) -> str:
 
 
 def fetch(pins: Sequence[Pin], target: Target, source: Source, to: Path) -> None:
-    """Unpack the wheels of distributions into a folder that is shaped like an environment.
+    """Unpack the wheels of distributions into a folder with an environment's layout.
 
-    What they need is not looked at: these, and no others, in these versions.
+    Dependencies are ignored: only these distributions are fetched, in these versions.
 
     Raises:
-        UvError: One has no wheel, a hash is another one, or nobody was reached.
-        SettingsError: There is no uv.
+        UvError: A distribution has no wheel, a hash differs, or no index was reached.
+        SettingsError: uv is not installed.
     """
     _install(pins, target, source, "--prefix", str(to))
 
 
 def missing(pins: Sequence[Pin], target: Target, source: Source) -> dict[Pin, UvError]:
-    """Return which distributions cannot be fetched, and why; uv itself names the first alone."""
+    """Return all distributions that cannot be fetched, not only uv's first, and why."""
 
     def ask(pin: Pin) -> UvError | None:
         with _folder() as folder:
@@ -189,7 +189,7 @@ def _platform(target: Target) -> list[str]:
 
 
 def hide(text: str) -> str:
-    """Return a text without names and passwords in URLs."""
+    """Remove user names and passwords from the URLs in a text."""
     return _SECRET.sub("", text)
 
 

@@ -1,7 +1,7 @@
-"""Requirements of the tasks: what the option ``packages`` names, as pins for the jobs' platform.
+"""Requirements of the tasks: option ``packages`` as pins for the jobs' platform.
 
-A list or a file is resolved once, and what came of it is kept in the user's cache until the list,
-one of the files, or the user's settings of uv change. So the same versions travel each time.
+A list or a file is resolved once, and the result is kept in the user's cache until the list, one
+of the files, or the user's uv settings change. So all jobs get the same versions.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from farcall.packages.target import Target
 from farcall.packages.uv import Pin, Source, UvError
 
 LOCAL = "local"
-"""Value of ``packages``: what is installed here."""
+"""Value of ``packages``: the locally installed packages."""
 
 AUTO = "auto"
-"""Value of ``packages``: what of that the code imports."""
+"""Value of ``packages``: the locally installed packages that the code imports."""
 
 LOCK, PROJECT = "uv.lock", "pyproject.toml"
 _INCLUDE = re.compile(r"\s*(?:-r|--requirement|-c|--constraint)[\s=]+(\S+)")
@@ -39,12 +39,12 @@ _MOST_FILES = 100
 
 
 class Pins(NamedTuple):
-    """What was resolved.
+    """Resolved requirements.
 
     Attributes:
         pins: The distributions.
-        sources: The user's own ones, in folders: their modules travel by value.
-        source: Where uv is to fetch them.
+        sources: Folders of the user's own distributions, whose modules are pickled by value.
+        source: Where uv fetches the distributions.
     """
 
     pins: Sequence[Pin]
@@ -57,26 +57,26 @@ def resolve(requirements: Sequence[str], constraints: Sequence[str], target: Tar
 
     Args:
         requirements: Such as ``numpy>=2``.
-        constraints: Versions that are wanted of what is needed.
+        constraints: Preferred versions of dependencies.
         target: The platform.
 
     Raises:
-        SettingsError: They cannot be resolved, or there is no uv.
+        SettingsError: They cannot be resolved, or uv is not installed.
         FarcallError: No index was reached.
     """
     return _resolve(requirements, constraints, target, Source(), {})
 
 
 def resolve_file(path: Path, extra: Sequence[str], target: Target) -> Pins:
-    """Resolve what a file wants: a requirements file, pyproject.toml or uv.lock.
+    """Resolve a requirements file, pyproject.toml or uv.lock.
 
     Args:
         path: The file.
-        extra: Requirements on top. Those of a lock keep to its versions, except what they name.
+        extra: Further requirements. With a lock, other distributions keep the lock's versions.
         target: The platform.
 
     Raises:
-        SettingsError: It is not there, or cannot be resolved; or there is no uv.
+        SettingsError: The file does not exist, or cannot be resolved; or uv is not installed.
         FarcallError: No index was reached.
     """
     path = path.expanduser().absolute()
@@ -87,7 +87,7 @@ def resolve_file(path: Path, extra: Sequence[str], target: Target) -> Pins:
     read = _included(path)
     source = Source(path.parent, tuple(read.options))
     found = _resolve([str(path), *extra], [], target, source, read.files)
-    # uv writes down the hashes that the index has.
+    # uv writes the hashes of the index.
     pins = [
         pin._replace(line=f"{pin.line.partition(' --hash')[0]} {read.hashes[pin.name]}")
         if pin.name in read.hashes
@@ -126,7 +126,7 @@ def _resolve(
     source: Source,
     files: Mapping[str, str],
 ) -> Pins:
-    """Have uv resolve, unless that is noted, and no file that it depended on has changed."""
+    """Resolve with uv, unless the result is cached and its files are unchanged."""
     parts = [*inputs, "", *sorted(constraints), "", *target, *_surroundings()]
     key = cache.key_of("pins", str(source.folder), *parts, *map(str, sorted(files.items())))
     noted = cache.read(key)
@@ -143,7 +143,7 @@ def _resolve(
 def _compile(
     inputs: Sequence[str], constraints: Sequence[str], target: Target, source: Source
 ) -> str:
-    """Have uv resolve; what lacks a wheel is told of each requirement, where uv tells of one."""
+    """Resolve with uv; report all requirements without a wheel, not only the first."""
     try:
         return uv.compile_pins(inputs, constraints, target, source)
     except UvError as error:
@@ -159,7 +159,7 @@ def _compile(
 
 
 def _told(target: Target, ask: Callable[[], str]) -> str:
-    """Return what uv answers; what it refuses is said as of the option."""
+    """Return uv's output; its errors become errors of the option."""
     try:
         return ask()
     except UvError as error:
@@ -167,7 +167,7 @@ def _told(target: Target, ask: Callable[[], str]) -> str:
 
 
 def explain(error: UvError, target: Target) -> FarcallError:
-    """Return what is wrong with the option, as uv says it."""
+    """Return the option's error for an error of uv."""
     if error.is_unreached:
         return FarcallError(f"the package index was not reached, says uv: {error}; try again")
     if error.is_wheel_missing:
@@ -183,7 +183,7 @@ def explain(error: UvError, target: Target) -> FarcallError:
 
 
 def _surroundings() -> list[str]:
-    """Return what else decides what uv answers; it goes into a hash, and is not kept."""
+    """Return uv's variables, which affect its output; they are hashed and not stored."""
     return [f"{name}={text}" for name, text in sorted(os.environ.items()) if name[:3] == "UV_"]
 
 
@@ -198,12 +198,12 @@ def _digests(paths: Iterable[Path]) -> dict[str, str]:
 
 
 class _Included(NamedTuple):
-    """What a requirements file and those that it includes say.
+    """Contents of a requirements file and the files that it includes.
 
     Attributes:
-        files: Their digests.
-        options: Their lines on indexes.
-        hashes: Of distributions, by name, as they stand there.
+        files: Digests of the files.
+        options: Their lines about indexes.
+        hashes: The hashes of distributions, by name.
     """
 
     files: dict[str, str]
@@ -233,12 +233,12 @@ def _included(path: Path) -> _Included:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a requirements file, those that go on as one."""
+    """Return the lines of a requirements file, with continuation lines joined."""
     return [" ".join(line.split()) for line in re.sub(r"\\\r?\n", " ", text).splitlines()]
 
 
 def _read(text: str, target: Target) -> tuple[list[Pin], list[str]]:
-    """Return the pins of what uv wrote, and the user's own folders in it."""
+    """Return the pins in uv's output, and the user's own folders in it."""
     pins: list[Pin] = []
     sources: list[str] = []
     for line in _lines(text):
