@@ -1,4 +1,4 @@
-"""Clock of an event loop: its time, waiting with a bound, and back-off between tries."""
+"""Clock of an event loop: its time, limited waits, and back-off between attempts."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ def now() -> float:
 
 
 async def back_off(tries: int, first_s: float) -> None:
-    """Wait before the next try: twice as long each time, and not for the same time as others.
+    """Wait before the next attempt, with exponential back-off and jitter.
 
     Args:
-        tries: How many there were.
-        first_s: How many seconds at most after the first; never more than 5.
+        tries: Number of attempts so far.
+        first_s: Maximum wait after the first attempt in seconds; the overall maximum is 5.
     """
     wait_s = min(_LONGEST_WAIT_S, first_s * 2 ** (tries - 1))
     await asyncio.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311  # no secret
 
 
 async def within(limit_s: float, awaitable: Awaitable[T]) -> T:
-    """Wait for something, for some seconds at most; what is not done by then is cancelled.
+    """Wait for an awaitable up to a time limit, then cancel it.
 
-    Before Python 3.12 `asyncio.wait_for` swallows a cancel that comes in the moment in which
-    what is waited for is done: a loop that is to end by a cancel goes on, and who waits for its
-    end waits forever.
+    Before Python 3.12, `asyncio.wait_for` swallows a cancellation that arrives at the moment when
+    the awaitable is done: a loop that should end continues, and callers that wait for its end wait
+    forever.
 
     Args:
-        limit_s: How many seconds.
-        awaitable: What is waited for.
+        limit_s: Time limit in seconds.
+        awaitable: The awaitable.
 
     Raises:
-        asyncio.TimeoutError: It is not done.
-        asyncio.CancelledError: The wait was cancelled, whatever it waited for.
+        asyncio.TimeoutError: The awaitable was not done in time.
+        asyncio.CancelledError: The wait was cancelled, whatever the awaitable did.
 
     Source:
         https://github.com/python/cpython/issues/86296
@@ -57,4 +57,4 @@ async def within(limit_s: float, awaitable: Awaitable[T]) -> T:
             waiting.cancel()
             await asyncio.wait([waiting])
         if not waiting.cancelled():
-            waiting.exception()  # where nobody is told of it any more, it is no warning either
+            waiting.exception()  # avoids a warning about an exception that was never retrieved

@@ -1,7 +1,7 @@
 """Command values: what each node of a command job runs, and with what. No I/O.
 
-A command job is an image and a command, on one node or several: no function, no payload, no
-outcome. What a platform allows of it its backend says.
+A command job is an image and a command, on one or more nodes: no function, no payload, no outcome.
+The backends define what a platform allows.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 ENV_RUN = "FARCALL_RUN"
-"""The client process that submitted a command job: what a job has it in is one of those. Nothing
-in the job reads it; `farcall_runtime` need not be there."""
+"""Variable with the client process that submitted a command job; jobs that have it are command
+jobs.
+
+The job does not read it, and `farcall_runtime` may be missing there.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,14 @@ class BindMount:
 
 @dataclass(frozen=True)
 class EfsMount:
-    """A file system of EFS, in the container; what travels is encrypted.
+    """An EFS file system in the container, with encryption in transit.
 
     Attributes:
         file_system: Its ID, ``fs-...``.
         path: Its path in the container.
         read_only: Whether the container may not write to it.
-        root: The folder of it that is mounted; not beside an access point, which has its own.
-        access_point: ID of an access point, ``fsap-...``; the job role is then asked for.
+        root: Its mounted folder; not together with an access point, which has its own.
+        access_point: ID of an access point, ``fsap-...``; the job role is then authorized.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_EFSVolumeConfiguration.html
@@ -105,7 +108,7 @@ class Ulimit:
 
 @dataclass(frozen=True)
 class Nodes:
-    """A group of nodes that run the same; the first group's first node is the main node.
+    """A group of equal nodes; the first node of the first group is the main node.
 
     Attributes:
         count: How many.

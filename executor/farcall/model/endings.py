@@ -1,4 +1,4 @@
-"""Endings: what errors say of a job that gave no value. No I/O."""
+"""Errors of jobs without a result: their texts and facts. No I/O."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from farcall_runtime.contract import OutcomeStatus
 _TAIL_LINES = 20
 _TAIL_BYTES = 64 * 1024
 _TAIL_CHARACTERS = 1000
-"""Of one line of it."""
+"""Maximum characters of a line in the end of stderr."""
 
 _LINE_CHARACTERS = 300
 _MOST_NODES = 10
-_SIGNAL_EXIT = 128  # a shell's way to tell a signal by an exit code
+_SIGNAL_EXIT = 128  # added by shells to the number of a signal
 
 LOST = "raise retry_attempts, or run it on capacity that is not reclaimed (on-demand)"
 MEMORY = "raise memory"
 SUBNET = "the subnets of the queue's compute environment need a way to"
-"""What is to be done about more than one kind of ending."""
+"""Remedies for more than one kind of failure."""
 
 OWN_REASON = "farcall: "
-"""How the reasons begin that farcall gives when it ends a job."""
+"""Prefix of farcall's own reasons for terminating a job."""
 
 STUCK = "stuck for "
-"""How such a reason goes on where the job was ended because it could not be placed."""
+"""Continuation of such a reason if the job could not be placed."""
 
 WITHDRAWN = "withdrawn: its request was not answered, and the job was not listed"
-"""How such a reason goes on where a job turned up after its place had been given to another."""
+"""Continuation of such a reason if a job appeared after it had been replaced."""
 
 
 MAP_FAILED = "map failed: "
-"""How such a reason goes on where a call of a map raised, and its other calls were ended."""
+"""Continuation of such a reason if a call of a map raised and its other calls were stopped."""
 
 
 _FORGETS = {
@@ -47,17 +47,17 @@ _FORGETS = {
     PLATFORMS[KUBERNETES]: "context and namespace are those it was submitted in; ended jobs are "
     "deleted after ttl",
 }
-"""Where a platform knows a job, and for how long."""
+"""Where and for how long a platform knows a job."""
 
 
 class About(NamedTuple):
-    """What every error says of its job; see `farcall.model.errors.JobError` for the attributes."""
+    """Facts about a job in its errors; see `farcall.model.errors.JobError`."""
 
     job_id: str
     name: str
     reason: str = ""
     told: str = ""
-    """What of the reason says more than that the job has ended."""
+    """The informative part of the reason."""
     attempts: int = 0
     stdout: Bytes = b""
     stderr: Bytes = b""
@@ -65,20 +65,20 @@ class About(NamedTuple):
     earlier: tuple[str, ...] = ()
     """How each attempt before the last one ended."""
     left_out: tuple[int, int] = (0, 0)
-    """How many bytes of each stream come before what is here of it."""
+    """Number of bytes of each stream before the ones here."""
     platform: str = PLATFORMS[BATCH]
-    """What texts call the platform."""
+    """The platform's name in texts."""
 
     def of(self, stdout: Bytes, stderr: Bytes, left_out: tuple[int, int] = (0, 0)) -> About:
-        """Return the same of a call that has written this much of the job's output."""
+        """Return the same facts for a call with this part of the job's output."""
         return self._replace(stdout=stdout, stderr=stderr, left_out=left_out)
 
     def part(self, begin: Sequence[int], end: Sequence[int | None] = (None, None)) -> About:
-        """Return the same of a call that has written what lies between these places.
+        """Return the same facts for a call whose output is between these positions.
 
         Args:
-            begin: Where it begins in each stream, from the start of the job's whole output.
-            end: Where it ends; None for the end of the output.
+            begin: First byte in each stream, from the start of the job's output.
+            end: End in each stream; None for the end of the output.
         """
         shares, left = [], []
         for data, out, first, last in zip(
@@ -102,11 +102,11 @@ class About(NamedTuple):
         }
 
     def earlier_lines(self) -> list[str]:
-        """Return a line for each attempt before the last one; none where there was but one."""
+        """Return a line for each attempt before the last one."""
         return [f"Attempt {n} had ended with {how}" for n, how in enumerate(self.earlier, 1)]
 
     def tell(self, sentence: str, remedy: str) -> str:
-        """Write a message: what happened, to which job, what to do, and the end of its stderr."""
+        """Return a message: what happened, the job, the remedy, and the end of its stderr."""
         text = f"{sentence}: job {self.job_id} ({self.name})"
         if self.told:
             text += f", {self.platform} says {self.told!r}"
@@ -126,8 +126,8 @@ class Dwell(NamedTuple):
     """How long a job may be blocked.
 
     Attributes:
-        told_s: Seconds after which whoever waits for it is told.
-        ended_s: Seconds after which it is ended; None for those of ``stuck_timeout_s`` alone.
+        told_s: Time in seconds after which the caller is notified.
+        ended_s: Time in seconds after which the job is terminated; None for ``stuck_timeout_s``.
     """
 
     told_s: float = 0.0
@@ -136,13 +136,13 @@ class Dwell(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a task's process did not come back, or why it never ran.
+    """Why a task's process did not finish, or never started.
 
     Attributes:
         kind: Class of the error.
         sentence: What happened.
         remedy: What to do.
-        exit_code: That of the process or of the container; None where there is none.
+        exit_code: Exit code of the process or the container; None if there is none.
     """
 
     kind: type[errors.JobError | errors.OutcomeError]
@@ -151,19 +151,19 @@ class Verdict:
     exit_code: int | None = None
 
     def error(self, job: About) -> errors.FarcallError:
-        """Return it as the error of a call."""
+        """Return the error of a call."""
         return self.kind(job.tell(self.sentence, self.remedy), **job.fields(self.exit_code))
 
     def not_begun(
         self, job: About, number: int, calls: int, running: int | None
     ) -> errors.FarcallError:
-        """Return it as the error of a call whose turn did not come.
+        """Return the error of a call that was not begun.
 
         Args:
-            job: What the error says of the job.
-            number: Which call of the task it is, from 1.
-            calls: How many the task has.
-            running: The same number of the call it happened in; None where it was between two.
+            job: The facts about the job.
+            number: Number of the call in the task, from 1.
+            calls: Number of calls in the task.
+            running: Number of the call that failed, from 1; None if it happened between two calls.
         """
         sentence = f"call {number} of {calls} in the task was not begun: {self.sentence}"
         if running is not None:
@@ -177,7 +177,7 @@ def _shortened(line: str) -> str:
 
 
 def lost(job: About) -> errors.JobLostError:
-    """Say that the platform does not list a job: any longer, or, of an array's child, ever."""
+    """Return the error of a job or array task that the platform does not list."""
     parent, is_child, _ = job.job_id.partition(":")
     whole = f"`farcall describe {parent}` tells of the array as a whole; " if is_child else ""
     return errors.JobLostError(
@@ -190,7 +190,7 @@ def lost(job: About) -> errors.JobLostError:
 
 
 def taken(job: About) -> errors.OutcomeMissingError:
-    """Say that an outcome was there and is no longer."""
+    """Return the error of an outcome that existed and was deleted."""
     return errors.OutcomeMissingError(
         job.tell(
             "the outcome was there and was deleted before it was fetched",
@@ -202,7 +202,7 @@ def taken(job: About) -> errors.OutcomeMissingError:
 
 
 def unusable(error: envelope.EnvelopeError) -> Verdict:
-    """Say that an outcome was refused unopened."""
+    """Return why an outcome was rejected before it was opened."""
     if isinstance(error, envelope.VersionMismatchError):
         return Verdict(
             errors.VersionMismatchError, str(error), "use the same farcall on both sides"
@@ -216,11 +216,11 @@ def unusable(error: envelope.EnvelopeError) -> Verdict:
 
 
 def of_process(meta: dict[str, Any]) -> Verdict:
-    """Return how the task's process ended where it did not come back, as its outcome says."""
+    """Return how the task's process ended without a result, from its outcome."""
     status, code = meta["status"], meta["child_status"]
     usage = meta["usage"]
     if status == OutcomeStatus.OUT_OF_MEMORY:
-        # The container's peak where the kernel tells it: the process's own is but a part.
+        # The container's peak if the kernel reports it, because the process's own is only a part.
         peak = meta.get("memory_peak_bytes") or usage.get("peak_memory_bytes") or 0
         limit = usage.get("memory_limit_bytes")
         within = f" of {limit / 2**20:.0f} MiB" if limit else ""
@@ -252,7 +252,7 @@ def of_process(meta: dict[str, Any]) -> Verdict:
 
 
 def in_a_line(kind: str, text: str) -> str:
-    """Return an error as the last line of a traceback."""
+    """Return an error in the format of a traceback's last line."""
     first = next(iter(text.splitlines()), "")
     line = terminal.in_a_line(f"{kind}: {first}" if first else kind)
     return line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]}..."

@@ -1,4 +1,4 @@
-"""Exit codes: endings known by the container's code alone, ours and a shell's. No I/O."""
+"""Exit codes: failures known only by the container's exit code. No I/O."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from farcall_runtime.contract import ExitCode
 
 
 class _Words(NamedTuple):
-    """What a platform calls the things that are to be seen to.
+    """A platform's names in remedies.
 
     Attributes:
         extra: Option that is merged into the platform's own document.
-        rights: What has to be allowed to ask the bucket.
-        network: What needs a way to the bucket.
-        disk: What gives a job more disk.
-        limits: Where limits of processes are set.
+        rights: What must have permissions for the bucket.
+        network: What needs a route to the bucket.
+        disk: How to give a job more disk.
+        limits: Where process limits are set.
     """
 
     extra: str
@@ -49,7 +49,7 @@ _WORDS = {
 
 
 def _exits(words: _Words) -> dict[int, Verdict]:
-    """Return what each exit code says, in a platform's words."""
+    """Return the meaning of each exit code, with a platform's names."""
     found: dict[int, Verdict] = {
         ExitCode.CANCELLED: Verdict(
             errors.JobCancelledError, "the task was cancelled, and ran nothing", "submit it again"
@@ -173,7 +173,7 @@ EXITS = _EXITS[PLATFORMS[BATCH]]
 
 
 def exits_of(platform: str) -> dict[int, Verdict]:
-    """Return what each exit code says, in the words of a platform, as `JobDetail.platform`."""
+    """Return the meaning of each exit code on a platform, given `JobDetail.platform`."""
     return _EXITS[platform]
 
 

@@ -1,4 +1,4 @@
-"""Atomic writes: a file is replaced as a whole, or not at all."""
+"""Atomic writes: a file is replaced completely, or not at all."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Open a file that takes a path's place once the block ends, and is on the disk by then.
+    """Open a file that atomically replaces a path when the block ends, synced to disk.
 
-    It lies beside it until then. Where the block raises, it is removed, and the path is as before.
-    A symbolic link stays, and what it leads to is replaced.
+    Until then it is in the same folder. If the block raises, it is removed, and the path is
+    unchanged. A symbolic link is kept, and its target is replaced.
 
-    What is there and is no regular file, such as a terminal, a FIFO or ``/dev/null``, is written
-    to as it is.
+    An existing special file, such as a terminal, a FIFO or ``/dev/null``, is written to directly.
 
     Args:
-        path: Of the file; folders that lack are made.
+        path: The path; missing folders are created.
         mode: Permissions, less the process's umask.
 
     Yields:
         The file, for bytes.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     if _is_special(path):
         with path.open("wb") as file:
@@ -53,7 +52,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def _is_special(path: Path) -> bool:
-    """Return whether there is something that is no regular file."""
+    """Return whether the path exists and is not a regular file."""
     try:
         return not stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -61,7 +60,7 @@ def _is_special(path: Path) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    """Have a folder's entries on the disk."""
+    """Sync a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

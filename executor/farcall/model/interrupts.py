@@ -1,7 +1,7 @@
-"""SIGINT handler while jobs are being ended: whoever presses Ctrl-C again wants to leave.
+"""SIGINT handler during terminations: another Ctrl-C means that the user leaves.
 
-SIGINT has one handler in a process, and several sessions may end jobs at overlapping times. So
-all of them share one handler, which is there as long as any of them wants to know.
+SIGINT has one handler per process, and several sessions may terminate jobs at overlapping times.
+So they share one handler, which is installed while at least one of them listens.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any, ClassVar, TypeAlias
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 _wanted: Counter[Interrupts] = Counter()
-"""Who wants to know, and how often. All are of the main thread, which alone sets handlers."""
+"""Active listeners and their counts; all on the main thread, because only it can set handlers."""
 
 
 def is_ctrl_c(error: BaseException) -> bool:
-    """Return whether an error may be somebody's Ctrl-C, which Python raises in the main thread."""
+    """Return whether an error may be a Ctrl-C, which Python raises in the main thread."""
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and isinstance(error, KeyboardInterrupt)
 
 
 def left_by(error: BaseException) -> str:
-    """Say by what somebody has left: asyncio passes Ctrl-C on as a cancellation."""
+    """Return how the user left; asyncio turns Ctrl-C into a cancellation."""
     if isinstance(error, KeyboardInterrupt):
         return "left by Ctrl-C"
     if isinstance(error, asyncio.CancelledError):
@@ -36,12 +36,12 @@ def left_by(error: BaseException) -> str:
 
 
 class Interrupts:
-    """Tells of Ctrl-C before it does what it would do anyway; only while somebody wants to know.
+    """Context manager that reports Ctrl-C before its usual effect.
 
-    On another thread than the main one it tells nothing.
+    Outside the main thread, it does nothing.
 
     Args:
-        on_interrupt: Is told, in a signal handler: it has to be brief.
+        on_interrupt: Called in a signal handler, so it must be brief.
     """
 
     def __init__(self, on_interrupt: Callable[[], None]) -> None:
@@ -52,11 +52,11 @@ class Interrupts:
             return
         _wanted[self] += 1
         if _wanted.total() > 1:
-            return  # the handler is there, or the program has set another since
+            return  # the handler is installed, or the program has set another since
         now = signal.getsignal(signal.SIGINT)
-        if isinstance(now, _Relay):  # of an earlier time, which the program has put back
+        if isinstance(now, _Relay):  # an earlier handler that the program has restored
             _Relay.active = now
-        elif callable(now):  # else it is ignored, or not Python's affair
+        elif callable(now):  # otherwise SIGINT is ignored, or handled outside of Python
             _Relay.active = _Relay(now)
             signal.signal(signal.SIGINT, _Relay.active)
 
@@ -75,11 +75,11 @@ class Interrupts:
 
 
 class _Relay:
-    """The handler. A program that has kept it may call it forever: it always passes on.
+    """The handler. A program may keep it forever, so it always calls its predecessor.
 
     Attributes:
-        active: The one that tells, or None.
-        before: What does what Ctrl-C would do anyway.
+        active: The handler that notifies listeners, or None.
+        before: The previous handler, with Ctrl-C's usual effect.
     """
 
     active: ClassVar[_Relay | None] = None

@@ -195,10 +195,10 @@ class JobDetail:
             container_reason=listed.container_reason,
             started_at=listed.started_at,
             stopped_at=listed.stopped_at,
-            # A listing does not tell, and nobody takes it back.
+            # A listing does not contain it, and it cannot be undone.
             is_cancelled=self.is_cancelled or listed.is_cancelled,
             is_terminated=self.is_terminated or listed.is_terminated,
-            # Of an array some regions list no counts.
+            # Some regions list no counts for an array.
             status_summary=listed.status_summary or self.status_summary,
         )
 
@@ -259,7 +259,7 @@ class JobDetail:
 
     @property
     def map_failure(self) -> str:
-        """Of an array that its map has ended because a call raised, what was told; else empty."""
+        """Why farcall ended an array after a call of its map raised; otherwise empty."""
         start = f"{OWN_REASON}{MAP_FAILED}"
         if not self.array_size or not self.status_reason.startswith(start):
             return ""
@@ -267,44 +267,45 @@ class JobDetail:
 
     @property
     def ended_with_map(self) -> int:
-        """Number of children that were ended because a call of their map raised."""
+        """Number of array tasks that were terminated because a call of their map raised."""
         found = _ENDED.search(self.map_failure)
         failed = self.status_summary.get(JobStatus.FAILED.value, 0)
         return min(int(found[2] or found[1]), failed) if found else 0
 
-    # --- what the texts mean, which a backend's own class knows better ------------------------
+    # --- meaning of the texts, overridden by the backends' classes
+    # --------------------------------
 
     @property
     def told(self) -> str:
-        """What of the reason says more than that the job has ended."""
+        """The informative part of the reason."""
         return self.reason
 
     @property
     def places(self) -> Mapping[str, str]:
-        """Where the platform has it and its log, by what each is called."""
+        """Locations of the job and its log on the platform, by label."""
         return {"Log": f"{self.log_group} {self.log_stream}"} if self.log_stream else {}
 
     @property
     def remedy(self) -> str:
-        """What to do where the platform says that it cannot place the job; else empty."""
+        """The remedy if the platform reports that it cannot place the job; else empty."""
         return ""
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the platform says that it cannot place the job as things are."""
+        """Whether the platform reports that it cannot place the job at present."""
         return False
 
-    def dwell(self, timing: Timing) -> Dwell:  # another platform's need it
-        """Say how long the job may be blocked before it is told, and before it is ended."""
+    def dwell(self, timing: Timing) -> Dwell:  # other platforms need it
+        """Return the grace periods before a blocked job is reported and terminated."""
         return Dwell()
 
     @property
     def is_explained(self) -> bool:
-        """Whether the status reason is the platform's or farcall's own, and no person's."""
+        """Whether the status reason is from the platform or farcall, not from a person."""
         return True
 
     def verdict(self) -> Verdict:
-        """Say why the job ended: one that left no outcome, whose status is final."""
+        """Return why the job ended, for a finished job without an outcome."""
         known = exits_of(self.platform).get(self.exit_code) if self.exit_code is not None else None
         if known is None and self.status is JobStatus.SUCCEEDED:
             return Verdict(
@@ -316,11 +317,11 @@ class JobDetail:
         return replace(found, exit_code=self.exit_code)
 
     def waiting(self) -> tuple[str, str]:
-        """Say of a job that has not ended what it does or waits for, and what to do."""
+        """Return what an unfinished job does or waits for, and what to do."""
         return f"the job is {self.status}", "wait"
 
     def of_attempt(self, said: Attempt) -> JobDetail:
-        """Return the job as if it had been this attempt alone, and had failed."""
+        """Return the job as if it had consisted only of this failed attempt."""
         return replace(
             self,
             status=JobStatus.FAILED,

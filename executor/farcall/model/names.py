@@ -1,4 +1,4 @@
-"""Job names: what Batch accepts, and no other job has. No I/O."""
+"""Job names that Batch accepts and that are unique. No I/O."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ _MOST_NAME = 90  # of Batch's 128 characters for a job's name; the rest makes it
 
 
 def unique(name: str, otherwise: str = "task") -> str:
-    """Make a name that Batch accepts and no other job has.
+    """Return a unique name that Batch accepts.
 
     Args:
-        name: A name to recognise the job by; letters, digits, hyphens and underscores of it stay.
-        otherwise: What stands for one of which nothing stays.
+        name: A name to recognize the job by; its letters, digits, hyphens and underscores are
+            kept.
+        otherwise: Replacement if no character is kept.
     """
     plain = re.sub("[^A-Za-z0-9_-]+", "-", name).strip("-_")[:_MOST_NAME] or otherwise
     return f"{plain}-{secrets.token_hex(8)}"
 
 
-# --- Platform names: the values of the option ``backend``, and what texts call each. No I/O -----
+# --- Platform names: the values of the option ``backend``, and their names in texts. No I/O -----
 #
-# Apart from the options, because texts are needed where nobody has options yet, such as by
-# ``farcall --help``, and these bring pydantic with them.
+# Apart from the options, because they are needed without options, such as by ``farcall --help``,
+# and the options import pydantic.
 
 
 BackendName: TypeAlias = Literal["batch", "kubernetes"]
@@ -32,22 +33,22 @@ BATCH: BackendName = "batch"
 KUBERNETES: BackendName = "kubernetes"
 
 PLATFORMS = {BATCH: "Batch", KUBERNETES: "Kubernetes"}
-"""What texts call them."""
+"""Their names in texts."""
 
 
-# --- Wording: numbers and names, as a sentence has them -----------------------------------------
+# --- Wording: numbers and names in sentences ----------------------------------------------------
 
 
 _MOST_NAMED = 5
 
 
 def counted(number: int, noun: str, plural: str = "s") -> str:
-    """Return a number with what it counts, in the plural where it is not one."""
+    """Return a number with its noun, in the plural unless it is one."""
     return f"{number} {noun}{plural * (number != 1)}"
 
 
 def named(names: Sequence[str], noun: str = "job") -> str:
-    """Say how many there are, and name the first of them."""
+    """Return the number of names, and the first of them."""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f"{counted(len(names), noun)} ({', '.join(names[:_MOST_NAMED])}{more})"
 

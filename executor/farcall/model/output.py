@@ -1,7 +1,7 @@
-"""Output of a task, put together or cut into lines, and which part of it is whose. No I/O.
+"""Output of a task: joined, split into lines, and assigned to calls. No I/O.
 
-Progress bars write their line again and again, each *state* after a carriage return, and no end of
-the line before the last one. Of such a line its last state counts; the others were replaced by it.
+Progress bars rewrite their line repeatedly, each *state* after a carriage return, and end the line
+only after the last one. Of such a line, only the last state is kept.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 Bytes: TypeAlias = "bytes | bytearray"
-"""What was put together piece by piece stays where it lies: copying much of it takes long."""
+"""Joined output keeps its type, because copying much of it takes long."""
 
 _Gap = tuple[int, int]
-"""How many bytes were kept before it, and how many were not kept."""
+"""Number of kept bytes before the gap, and number of lost bytes."""
 
 LOG = "log"
 """Stream of a line of the platform's own log, which merges stdout and stderr."""
@@ -49,19 +49,19 @@ def join(kept: bytes, gaps: Iterable[_Gap]) -> bytes:
     """Return a stream with a note at each gap.
 
     Args:
-        kept: The bytes that were stored.
-        gaps: Where the container had to give some up, as the outcome says.
+        kept: The stored bytes.
+        gaps: Where the container dropped bytes, from the outcome.
     """
     notes = Notes(gaps)
     return b"".join([*notes.add(kept), *notes.end()])
 
 
 class Notes:
-    """Puts a note at each gap of a stream that comes in pieces.
+    """Inserts a note at each gap of a stream that arrives in pieces.
 
     Args:
-        gaps: Where the container had to give some bytes up, as the outcome says.
-        first: How many bytes were stored before the first piece.
+        gaps: Where the container dropped bytes, from the outcome.
+        first: Number of stored bytes before the first piece.
     """
 
     def __init__(self, gaps: Iterable[_Gap], first: int = 0) -> None:
@@ -69,7 +69,7 @@ class Notes:
         self._at = first
 
     def add(self, piece: bytes) -> list[bytes]:
-        """Return the next piece, in as many as there are notes in it and one more."""
+        """Return the next piece, split at the notes in it."""
         end = self._at + len(piece)
         found, begin = [], 0
         while self._left and self._left[0][0] < end:
@@ -80,14 +80,14 @@ class Notes:
         return [*found, piece[begin:]]
 
     def end(self) -> list[bytes]:
-        """Return the notes behind the last piece."""
+        """Return the notes after the last piece."""
         return [_note(length) for _, length in self._left]
 
 
 def last_state(line: str) -> str:
-    """Return what a line shows at last, without its end: what comes after a return replaces it.
+    """Return the last state of a line; a carriage return starts a state.
 
-    A state that is empty replaces nothing, and one of blanks wipes the line.
+    An empty state replaces nothing, and a state of spaces clears the line.
     """
     if "\r" not in line:
         return line
@@ -96,9 +96,9 @@ def last_state(line: str) -> str:
 
 
 class Lines:
-    """Cuts the chunks of an attempt's streams into lines, and knows how much it has seen.
+    """Splits the chunks of an attempt's streams into lines, and counts their bytes.
 
-    Of a line that has states, the last one alone is returned, and kept.
+    Of a line with several states, only the last one is returned and kept.
     """
 
     def __init__(self) -> None:
@@ -114,29 +114,29 @@ class Lines:
         self._seen[stream] = self._seen.get(stream, 0) + len(data)
         text = self._begun.get(stream, "") + decoder.decode(data)
         *lines, rest = text.split("\n")
-        # A return stays: it says that there are states, and at the end it may be a line end's.
+        # The carriage return is kept: it marks a line with states, or may belong to the line end.
         self._begun[stream] = rest[max(0, rest.rstrip("\r").rfind("\r")) :]
         return [last_state(line) for line in lines] if "\r" in text else lines
 
     def state(self, stream: str) -> str | None:
-        """Return what the line that goes on shows by now; None where it has no states."""
+        """Return the current state of an unfinished line; None if it has no states."""
         begun = self._begun.get(stream, "")
         return last_state(begun) if "\r" in begun else None
 
     def add_rest_of(self, stream: str, whole: Bytes) -> list[str]:
-        """Return the lines that end in what was not seen yet, given the whole stream."""
+        """Return the lines that end in the unseen part of a whole stream."""
         return self.add(stream, whole[self._seen.get(stream, 0) :])
 
     def seen(self, stream: str) -> int:
-        """Return how many bytes were seen."""
+        """Return the number of bytes seen."""
         return self._seen.get(stream, 0)
 
     def skip(self, stream: str, size_bytes: int) -> None:
-        """Leave out so many bytes; the line before them has ended."""
+        """Skip bytes of a stream; the line before them has ended."""
         self._seen[stream] = self._seen.get(stream, 0) + size_bytes
 
     def end(self, stream: str) -> list[str]:
-        """Return the last line if it does not end; nothing comes after it."""
+        """Return the last line if it is unfinished; no more output follows."""
         decoder = self._decoders.get(stream)
         rest = decoder.decode(b"", final=True) if decoder is not None else ""
         last = last_state(self._begun.pop(stream, "") + rest)
@@ -144,12 +144,12 @@ class Lines:
 
 
 def noted_before(first: int, gaps: Iterable[_Gap]) -> int:
-    """Return how many bytes the notes have that come before the stored byte of a number."""
+    """Return the total size of the notes before a stored byte."""
     return sum(len(_note(length)) for at, length in gaps if at < first)
 
 
 def place(written: int, gaps: Iterable[_Gap]) -> int:
-    """Return where in what `join` returns the next byte lies when so many had been written."""
+    """Return the position in the result of `join` after a number of written bytes."""
     lost = noted = 0
     for at, length in gaps:
         if written <= at + lost:
@@ -160,12 +160,12 @@ def place(written: int, gaps: Iterable[_Gap]) -> int:
 
 
 def deleted(length: int) -> bytes:
-    """Return what stands instead of bytes that were stored and are no longer there."""
+    """Return the note for stored bytes that no longer exist."""
     return f"\n[farcall: {length} bytes were deleted from the bucket]\n".encode()
 
 
 def told(data: Bytes, left_out: int) -> str:
-    """Return output as UTF-8, with a note where it is the end of more alone."""
+    """Return output as UTF-8, with a note if its beginning is left out."""
     text = data.decode(errors="replace")
     return (
         f"[farcall: {left_out} bytes before this are left out here]\n{text}" if left_out else text

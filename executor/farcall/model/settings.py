@@ -1,14 +1,14 @@
 """Options: their defaults, limits and sources.
 
-An option is looked up in the constructor's arguments, then in the environment
-(``FARCALL_<OPTION>``), then in the section ``[executors.awsbatch]``, or with ``backend``
+An option is read from the constructor's arguments, then from the environment
+(``FARCALL_<OPTION>``), then from the section ``[executors.awsbatch]``, or with ``backend``
 kubernetes ``[executors.kubernetes]``, of ``farcall.toml`` in the working directory or else of
-``~/.config/farcall/farcall.toml``, then in the table of defaults. Zero, false and the empty
-string are values. A file of the working directory must not choose credentials, see `refuse_here`;
-``FARCALL_CONFIG`` names a file instead of both.
+``~/.config/farcall/farcall.toml``, then from the defaults. Zero, false and the empty string are
+values. A file in the working directory must not choose credentials, see `refuse_here`;
+``FARCALL_CONFIG`` names a file that replaces both.
 
-Some options are of one platform alone. Where the backend is another one they are refused, except
-in the environment, which may be set for both.
+Some options exist on one platform only. With another backend they are rejected, except in the
+environment, which may be set for both.
 """
 
 from __future__ import annotations
@@ -72,27 +72,27 @@ if TYPE_CHECKING:
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib  # the same module, before it came into the standard library
+    import tomli as tomllib  # the same module, before Python 3.11
 
 SECTIONS: dict[BackendName, tuple[str, str]] = {
     BATCH: ("executors", "awsbatch"),
     KUBERNETES: ("executors", "kubernetes"),
 }
-"""Where the options of each backend stand in a file."""
+"""Section of each backend's options in a file."""
 
 
 ENVIRONMENT_PREFIX = "FARCALL_"
 CONFIG_VARIABLE = "FARCALL_CONFIG"
-"""Names the file of options, instead of both."""
+"""Names a file of options that replaces both default files."""
 
 WORKING_FILE = Path("farcall.toml")
 _FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
-DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented one; no such folder is made
+DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented default; no such folder is created
 FOREIGN_IMAGES = "public.ecr.aws/covalent/"
-"""How images of Covalent's own plugin begin, in which no task of farcall's can run."""
+"""Prefix of the images of Covalent's own plugin, in which farcall's tasks cannot run."""
 
 _STOCK_IMAGE = "public.ecr.aws/docker/library/python"
-"""Docker's official image of Python, as Amazon's registry has it for everybody.
+"""Docker's official image of Python, in Amazon's public registry.
 
 https://docs.aws.amazon.com/AmazonECR/latest/public/public-registry-concepts.html
 """
@@ -104,7 +104,7 @@ _ACCESS_POINT = r"arn:aws[a-z-]*:s3:[a-z0-9-]+:\d{12}:accesspoint[:/][a-z0-9-]{3
 
 
 class _On(enum.Enum):
-    """The only platform that an option is for; most are for each."""
+    """The only platform of an option; most options exist on both."""
 
     BATCH = BATCH
     KUBERNETES = KUBERNETES
@@ -125,7 +125,7 @@ _default_bucket = ""
 
 
 def default_bucket() -> str:
-    """Return the default of ``s3_bucket_name``: empty, except a fake cloud's."""
+    """Return the default of ``s3_bucket_name``: empty, except in a fake cloud."""
     return _default_bucket
 
 
@@ -140,11 +140,11 @@ DEFAULT_QUEUE = "farcall-ec2"
 
 
 class Place(NamedTuple):
-    """What errors call the things that options are set in.
+    """Names of the places where options are set, for errors.
 
     Attributes:
         constructor: The class that takes them as arguments.
-        file: The file that has the section.
+        file: The file with the section.
         names: Names of options there that differ from farcall's.
     """
 
@@ -153,8 +153,8 @@ class Place(NamedTuple):
     names: Mapping[str, str] = {}
 
     def argument(self, option: str) -> str:
-        """Return what errors call an option that was passed as an argument."""
-        # Of farcall's own there are several: executors, tasks, with_options.
+        """Return the name of an argument for errors."""
+        # farcall has several: executors, tasks, with_options.
         name = self.names.get(option, option)
         return "an argument" if self is _HOME else f"{self.constructor}({name}=...)"
 
@@ -163,7 +163,7 @@ _HOME = Place("BatchExecutor", "farcall.toml")
 
 
 class CommandOptions(TypedDict, total=False):
-    """The options as keyword arguments of what has an image and mounts of its own."""
+    """The options as keyword arguments, without image and mounts."""
 
     backend: BackendName
     profile: str
@@ -224,7 +224,7 @@ class CommandOptions(TypedDict, total=False):
 
 
 class Options(CommandOptions, total=False):
-    """The options as keyword arguments, for type checkers; see `Settings` for what they mean."""
+    """The options as keyword arguments, for type checkers; `Settings` documents them."""
 
     image: str
     mounts: list[dict[str, Any]]
@@ -232,128 +232,131 @@ class Options(CommandOptions, total=False):
 
 
 class Settings(BaseModel):
-    """Every option, checked when made.
+    """All options, validated.
 
     A size or a duration may have a unit: ``"4GiB"``, ``"512MiB"`` or ``"4GB"``, ``"90s"`` or
     ``"1h30m"``; see `farcall.model.quantities`. A duration may also be a `datetime.timedelta`, and
     a path any `os.PathLike`.
 
     Attributes:
-        backend: Where jobs run: ``batch`` is AWS Batch, ``kubernetes`` a cluster. Where nobody
-            says, it is Kubernetes if the file has the section ``[executors.kubernetes]`` alone.
-        profile: AWS profile. ``default`` leaves the choice to ``AWS_PROFILE``.
-        region: AWS region. Where it is not given anywhere, ``AWS_REGION``,
-            ``AWS_DEFAULT_REGION`` and the profile's region come before ``us-east-1``.
-        credentials: Path of the AWS credentials file. The default leaves the choice to
-            ``AWS_SHARED_CREDENTIALS_FILE``. Keys in the environment come before either, unless
-            ``profile`` names one of the file.
-        queue: On AWS Batch name or ARN of the job queue, ``farcall-ec2`` by default, which
+        backend: Where jobs run: ``batch`` is AWS Batch, ``kubernetes`` a cluster. By default
+            Kubernetes if the file only has the section ``[executors.kubernetes]``, otherwise AWS
+            Batch.
+        profile: AWS profile. ``default`` uses ``AWS_PROFILE``.
+        region: AWS region. By default ``AWS_REGION``, ``AWS_DEFAULT_REGION``, the profile's
+            region, or ``us-east-1``, in this order.
+        credentials: Path of the AWS credentials file. The default uses
+            ``AWS_SHARED_CREDENTIALS_FILE``. Keys in the environment take precedence over either,
+            unless ``profile`` names a profile of the file.
+        queue: On AWS Batch name or ARN of the job queue, by default ``farcall-ec2``, which
             ``farcall deploy`` creates. On Kubernetes Kueue's LocalQueue or Volcano's queue; empty
             for none.
         s3_bucket_name: Bucket for payloads, results and output of functions, or the ARN or alias
-            of an access point of it; empty for none, where there are command jobs alone.
-        batch_job_definition_name: Definition whose image is used where ``image``
-            is empty; where there is no such definition, the stock image is.
-            farcall submits with definitions of its own, named by their content.
-        batch_execution_role_name: Name or ARN of the role that pulls the image and writes the
-            log; empty for none (EC2 only).
-        batch_job_role_name: Name or ARN of the role the task has; empty for none.
+            of its access point; empty for none, if there are only command jobs.
+        batch_job_definition_name: Job definition whose image is used if ``image`` is empty; if it
+            does not exist, the stock image is used. farcall submits with its own definitions,
+            named by their content.
+        batch_execution_role_name: Name or ARN of the role that pulls the image and writes the log;
+            empty for none (EC2 only).
+        batch_job_role_name: Name or ARN of the task's role; empty for none.
         batch_job_log_group_name: CloudWatch log group; empty for AWS's ``/aws/batch/job``.
         vcpu: vCPUs of a task. On EC2 a whole number; on Fargate also 0.25 and 0.5.
-        memory: Memory of a task, at least 4 MiB. A number counts GiB, which AWS's pages and
-            Covalent's plugin call GB; ``"4GB"`` is 4 * 10^9 bytes, which Batch is told as
-            3815 MiB.
+        memory: Memory of a task, at least 4 MiB. A number is in GiB, which AWS's pages and
+            Covalent's plugin call GB; ``"4GB"`` is 4 * 10^9 bytes, or 3815 MiB in Batch.
         num_gpus: GPUs of a task.
-        nodes: Instances of a task, up to 1000. On more than one it is a multi-node parallel job,
-            which needs EC2, and whose nodes start together; ``vcpu``, ``memory`` and
-            ``num_gpus`` are those of each. The value is then the list of the nodes' values, and
-            `farcall_runtime.node` tells the function where it runs.
-        instance_type: Such as ``p4d.24xlarge``, for tasks on several nodes; empty for whatever
-            the queue's compute environment starts. On one node it makes it such a job, too.
-        retry_attempts: Attempts in all, 1 to 10; 1 means that nothing is retried.
-        time_limit: Seconds an attempt may run, at least 60. The function is told a tenth of it
-            before, at most 30 s, and has half of that to clean up.
-        poll_freq: The longest time in seconds between two looks at a job; they follow each other
-            faster while something happens.
-        cache_dir: Folder for arguments and values that would take half the memory that is left,
-            and where values of more than 64 MiB lie on their way into Covalent's store. The
-            default stands for the system's folder for temporary files (``TMPDIR``).
-        image: Image of the jobs, built from farcall's Dockerfile. Where it is empty, jobs run in
-            the stock image and fetch from the bucket what they need of farcall.
-        stock_image_uri: Image that has Python, of this minor version, and nothing of farcall's;
-            empty for ``public.ecr.aws/docker/library/python:3.X-slim-trixie``.
-        architecture: Processor of the jobs, ``x86_64`` or ``arm64``: what is made here for them
-            is made for it.
-        packages: What tasks import in addition to what the image holds: ``"auto"`` for what your
-            code imports, ``"local"`` for all that is installed here, a list of requirements, or
-            the path of a requirements file, a ``pyproject.toml`` or a ``uv.lock``. None, or an
-            empty text, if the image holds all.
-        extra_packages: Requirements on top of these.
+        nodes: Instances of a task, up to 1000. With more than one, the task is a multi-node
+            parallel job, which needs EC2, and whose nodes start together; ``vcpu``, ``memory`` and
+            ``num_gpus`` apply to each node. The result is then the list of the nodes' results, and
+            `farcall_runtime.node` returns the function's node.
+        instance_type: Instance type of multi-node jobs, such as ``p4d.24xlarge``; empty for any
+            type of the queue's compute environment. With one node, it makes the task a multi-node
+            job, too.
+        retry_attempts: Total number of attempts, 1 to 10; 1 disables retries.
+        time_limit: Maximum duration of an attempt in seconds, at least 60. The function is
+            interrupted before the limit by a tenth of it, at most 30 s, and has half of that time
+            to clean up.
+        poll_freq: Maximum interval between two polls of a job in seconds; polls are more frequent
+            while its status changes.
+        cache_dir: Folder for arguments and results that would take half of the free memory, and
+            for results of more than 64 MiB on their way into Covalent's store. The default means
+            the system's folder for temporary files (``TMPDIR``).
+        image: Image of the jobs, built from farcall's Dockerfile. If empty, jobs run in the stock
+            image and fetch farcall's runtime from the bucket.
+        stock_image_uri: Image with Python of this minor version, without farcall; empty for
+            ``public.ecr.aws/docker/library/python:3.X-slim-trixie``.
+        architecture: Processor of the jobs, ``x86_64`` or ``arm64``; packages are prepared for it.
+        packages: Packages that tasks import in addition to those in the image: ``"auto"`` for the
+            packages that your code imports, ``"local"`` for all locally installed packages, a list
+            of requirements, or the path of a requirements file, a ``pyproject.toml`` or a
+            ``uv.lock``. None, or an empty text, if the image has all.
+        extra_packages: Requirements in addition to these.
         exclude_packages: Names of distributions that no task needs.
-        sources: Files of your project that jobs get: ``"auto"`` for the folders on ``sys.path``
-            that hold no installed packages, or a list of folders. With None no files are sent, and
-            functions are pickled together with what they refer to.
-        exclude_sources: Patterns of files in these folders that stay here, in the syntax of
+        sources: Files of your project that are sent to jobs: ``"auto"`` for the folders on
+            ``sys.path`` without installed packages, or a list of folders. With None no files are
+            sent, and functions are pickled together with the objects that they refer to.
+        exclude_sources: Patterns of files in these folders that are not sent, in the syntax of
             ``.dockerignore``.
         prefix: Key prefix in the bucket.
-        linger_s: How long a submission waits for others, in seconds, to become one array job.
+        linger_s: Seconds to wait for further calls, so that they share one array job.
         retry_on: ``infrastructure`` retries only lost hosts and failed starts, so that the
-            function's own exceptions are final; ``failure`` whatever may end differently. What
-            ran out of memory is not tried again by either.
-        stuck_timeout_s: Seconds after which a job that cannot be placed fails; None never. They
-            count only while the platform says why it cannot place it; Batch does of the job at the
-            head of the queue.
-        log_level: The least level of what the function logs that is written to stderr, with time,
-            level and name, as long as it configures ``logging`` in no other way; ``OFF`` leaves
-            that as Python has it.
-        output: Show what jobs print to who awaits their values, while they run; see
+            function's own exceptions are final; ``failure`` retries every failure that may not
+            recur. Neither retries a task that ran out of memory.
+        stuck_timeout_s: Seconds after which a job that cannot be placed fails; None for never.
+            They count only while the platform reports why it cannot place the job; Batch reports
+            it for the job at the head of the queue.
+        log_level: Minimum level of the function's log records that are written to stderr, with
+            time, level and name, unless the function configures ``logging`` itself; ``OFF`` keeps
+            Python's default.
+        output: Show the output of running jobs to the caller that awaits their results; see
+            `farcall.Task.map`.
             `farcall.Task.map`.
         tags: Tags of every job, at most 45. Keys have up to 128 characters and values up to 256:
             letters, digits, spaces and ``_ . : / = + - @``.
         priority: Scheduling priority, 0 to 9999, for queues with a fair-share policy.
         share_identifier: Share identifier for such queues; empty for none.
-        job_definition_extra: Merged into the RegisterJobDefinition request: any field Batch has.
-        s3_encryption: Encryption that client and jobs ask S3 for with every object they store:
-            ``AES256``, ``aws:kms`` or ``aws:kms:dsse``; empty for what the bucket has by default.
-            Where the bucket's policy demands the header.
-        s3_kms_key_id: Key of AWS KMS for it, by ID, ARN or alias; empty for the account's own.
-        endpoint_url: URL of all services in place of AWS's own.
+        job_definition_extra: Merged into the RegisterJobDefinition request: any of Batch's fields.
+        s3_encryption: Encryption header of all objects that client and jobs store: ``AES256``,
+            ``aws:kms`` or ``aws:kms:dsse``; empty for the bucket's default. Needed if the bucket's
+            policy requires the header.
+        s3_kms_key_id: AWS KMS key for it, as ID, ARN or alias; empty for the account's default
+            key.
+        endpoint_url: URL that replaces AWS's endpoints for all services.
         keep_artifacts: Keep a task's objects in the bucket after its result was delivered.
-        call_texts: Keep a line of each call's arguments in the bucket, which lists show: plain
-            values, shapes of arrays, names of classes, at most 200 characters. What is named like
-            a password, token, secret or key is left out.
-        workflow: Name under which the command line and the page show the jobs, up to 128
+        call_texts: Store a summary of each call's arguments in the bucket, which lists show: plain
+            values, shapes of arrays, names of classes, at most 200 characters. Arguments named
+            like a password, token, secret or key are left out.
+        workflow: Name under which the command line and the web UI show the jobs, up to 128
             characters; empty for the script's, and in Covalent for the lattice's.
-        page_url: Address of the page that ``farcall ui`` serves. Covalent's own page shows it
-            with an electron's executor.
-        kubeconfig: Path of the kubeconfig; empty for ``KUBECONFIG``, else ``~/.kube/config``,
-            else what a pod has of its cluster.
-        context: Context of it; empty for its current one.
+        page_url: Address of the web UI that ``farcall ui`` serves. Covalent's own UI shows it with
+            an electron's executor.
+        kubeconfig: Path of the kubeconfig; empty for ``KUBECONFIG``, else ``~/.kube/config``, else
+            the pod's service account.
+        context: Context of the kubeconfig; empty for its current one.
         namespace: Namespace of the jobs; empty for the context's, else ``default``.
-        service_account: Service account of the pods, whose rights their tasks have; empty for
-            none, where no token is mounted either.
-        scheduler: What places the pods: ``default`` is the cluster's own, ``volcano`` Volcano, and
-            with ``kueue`` jobs are made suspended, and Kueue admits them.
+        service_account: Service account of the pods, whose permissions their tasks have; empty for
+            none, so that no token is mounted either.
+        scheduler: Scheduler of the pods: ``default`` is the cluster's own, ``volcano`` is Volcano;
+            with ``kueue``, jobs are created suspended, and Kueue admits them.
         priority_class: PriorityClass of the pods; empty for the cluster's default.
-        image_pull_secrets: Names of the Secrets that the image is pulled with.
-        node_selector: Labels that a pod's node has to have.
-        tolerations: Taints of nodes that pods tolerate, tables as Kubernetes has them, with key,
+        image_pull_secrets: Names of the Secrets for pulling the image.
+        node_selector: Labels that a pod's node must have.
+        tolerations: Taints of nodes that pods tolerate, tables in Kubernetes's format, with key,
             operator, value, effect and tolerationSeconds.
-        s3_secret: Secret with the variables that the pods have in their environment, such as
-            AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; empty where the service account or the
-            node has the rights.
-        max_parallel: Pods of a job that run at a time, at most 100,000; None for as many as it
-            has tasks.
-        ttl: Seconds after which an ended job is deleted, at least 60, with its pods and their
-            logs; None never, for which a file and the environment say ``never``.
+        s3_secret: Secret with environment variables for the pods, such as AWS_ACCESS_KEY_ID and
+            AWS_SECRET_ACCESS_KEY; empty if the service account or the node has the permissions.
+        max_parallel: Maximum number of a job's running pods, at most 100,000; None for as many as
+            it has tasks.
+        ttl: Seconds after which an ended job is deleted with its pods and their logs, at least 60;
+            None for never, written as ``never`` in a file and the environment.
         pod_overlay: Merged into the pods' template: any field of its metadata and its spec.
-        mounts: What is mounted into the pods, tables with type, src, dst, readonly and perm. A
-            ``volume`` is a claim, ``bind`` a path of the node, ``device`` a device of it.
-        shm_size: Size of ``/dev/shm``, which counts as memory; a number counts GiB. None leaves
+        mounts: Mounts of the pods, tables with type, src, dst, readonly and perm. A ``volume`` is
+            a claim, ``bind`` a path of the node, ``device`` a device of the node.
+        shm_size: Size of ``/dev/shm``, which counts as memory; a number is in GiB. None for the
+            node's default of 64 MiB.
             it to the node, which gives 64 MiB.
 
     Raises:
-        SettingsError: A value is wrong, an option is unknown, or it is one of another platform.
+        SettingsError: A value is invalid, an option is unknown, or it belongs to another platform.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
@@ -441,16 +444,15 @@ class Settings(BaseModel):
     def _load(
         self, options: Mapping[str, Any], place: Place, section: Mapping[str, Any] | None = None
     ) -> None:
-        """Set the options that are given, and the others from the environment and the file.
+        """Set the given options, and the others from the environment and the file.
 
         Args:
-            options: Those given.
-            place: What errors call things.
-            section: Those in another program's file, which are of Batch, in place of
-                farcall.toml's.
+            options: The given options.
+            place: Names for errors.
+            section: Options of Batch from another program's file, which replace farcall.toml's.
 
         Raises:
-            SettingsError: A value is wrong, or an option is unknown.
+            SettingsError: A value is invalid, or an option is unknown.
         """
         _refuse_unknown(options, place.constructor)
         environment = from_environment()
@@ -463,7 +465,7 @@ class Settings(BaseModel):
                 refuse_here(section)
             file = str(files()[0]) if section else file
         else:
-            environment.pop("backend", None)  # that file is of one platform
+            environment.pop("backend", None)  # that file is for one platform
             backend = BATCH
             _refuse_other_backend({**section, **options}, place)
         _refuse_foreign(options, backend, place.constructor)
@@ -483,8 +485,8 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _check_text(cls, value: object, field: ValidationInfo) -> object:
-        """Refuse what AWS and the file system refuse later, in words that name no option."""
-        is_document = field.field_name in _SECRET  # whose texts may have lines
+        """Reject values that AWS or the file system would reject in obscure words."""
+        is_document = field.field_name in _SECRET  # whose texts may contain line ends
         if has(HALVES if is_document else CONTROLS, value):
             raise ValueError("use text without control characters and lone surrogates")
         return value
@@ -513,7 +515,7 @@ class Settings(BaseModel):
     def _check_url(cls, url: str) -> str:
         if "://" not in url:
             return url
-        parts = urlsplit(url)  # its ValueError, and that of the port, say what is wrong
+        parts = urlsplit(url)  # its ValueError, and that of the port, are informative
         if not parts.hostname or parts.port == 0:
             raise ValueError("a URL names a host, and a port from 1 on if any")
         return url
@@ -521,13 +523,13 @@ class Settings(BaseModel):
     @field_validator("s3_bucket_name")
     @classmethod
     def _spell_access_point(cls, name: str) -> str:
-        """Take the spelling of an ARN that can stand where a bucket's name does in a URL."""
+        """Use the spelling of an ARN that can replace a bucket's name in a URL."""
         return name.replace(":accesspoint/", ":accesspoint:")
 
     @field_validator("s3_kms_key_id")
     @classmethod
     def _check_kms_key(cls, key: str, field: ValidationInfo) -> str:
-        encryption = field.data.get("s3_encryption", "aws:kms")  # not there: refused by itself
+        encryption = field.data.get("s3_encryption", "aws:kms")  # missing if it was rejected
         if key and not encryption.startswith("aws:kms"):
             raise ValueError(
                 "a key goes with s3_encryption aws:kms or aws:kms:dsse, and s3_encryption is "
@@ -542,32 +544,32 @@ class Settings(BaseModel):
 
     @property
     def stock_image(self) -> str:
-        """Image that holds Python alone, of this process's minor version."""
+        """Image that contains only Python, of this process's minor version."""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return self.stock_image_uri or f"{_STOCK_IMAGE}:{version}-slim-trixie"
 
     @property
     def attempts(self) -> int:
-        """Attempts in all that a task may have: nothing of Kubernetes's own begins nodes again."""
+        """A task's total number of attempts; Kubernetes never restarts several nodes."""
         is_gang = self.backend == KUBERNETES and self.nodes > 1
         return 1 if is_gang and self.scheduler != "volcano" else self.retry_attempts
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Text that is equal for settings with equal values."""
+        """A text that is equal for settings with equal values."""
         return self.model_dump_json()
 
     @classmethod
     def within(cls, section: dict[str, Any], place: Place, **options: Any) -> Settings:
-        """Return settings of Batch whose file is another program's.
+        """Return settings for Batch from another program's file.
 
         Args:
-            section: Options from that file, which come after arguments and environment.
-            place: What errors call things there.
+            section: Options from that file; arguments and environment take precedence.
+            place: Names for errors.
             **options: Arguments.
 
         Raises:
-            SettingsError: A value is wrong, or an option is unknown.
+            SettingsError: A value is invalid, or an option is unknown.
         """
         where = f"{place.file}, section {heading(BATCH)}"
         _refuse_unknown(section, where)
@@ -579,33 +581,33 @@ class Settings(BaseModel):
     def replace(self, **options: Unpack[Options]) -> Settings:
         """Return settings that differ in some options.
 
-        With another backend those of the former one's own are left behind.
+        With another backend, the former backend's own options are dropped.
 
         Raises:
-            SettingsError: A value is wrong, or an option is unknown, or of another platform.
+            SettingsError: A value is invalid, or an option is unknown or for another platform.
         """
         backend = options.get("backend", self.backend)
         kept = self.model_fields_set & options_of(backend if backend in SECTIONS else self.backend)
         if backend != self.backend:
-            kept -= {"queue", "image"}  # a queue of Batch is none of Kueue
+            kept -= {"queue", "image"}  # a Batch queue is no Kueue queue
         given = {name: getattr(self, name) for name in kept}
         return type(self)(**{**given, **options})
 
     def with_packages(self, requirements: Iterable[str]) -> Settings:
-        """Return settings with more ``extra_packages``; nothing is read again."""
+        """Return settings with more ``extra_packages``, without reading sources again."""
         return self.with_options(extra_packages=[*self.extra_packages, *requirements])
 
     def with_options(self, **options: Any) -> Settings:
-        """Return settings with other options, whose values have been checked."""
+        """Return settings with other options, whose values are already validated."""
         other = self.model_copy(update=options)
-        other.__dict__.pop("fingerprint", None)  # which is this one's
+        other.__dict__.pop("fingerprint", None)  # cached for this object
         return other
 
 
 def from_environment() -> dict[str, Any]:
-    """Return the options in the environment, unknown ones too.
+    """Return the options in the environment, including unknown ones.
 
-    What else a job of ours finds in its environment is none.
+    Other variables of farcall's jobs are not options.
     """
     found = {
         name[len(ENVIRONMENT_PREFIX) :].lower(): text
@@ -616,21 +618,21 @@ def from_environment() -> dict[str, Any]:
 
 
 def from_text(option: str, text: str) -> Any:
-    """Return an option's value: text as it is, everything else as JSON where it is."""
+    """Return an option's value: text unchanged, others parsed as JSON if possible."""
     field = Settings.model_fields.get(option)
     if field is None or field.annotation is str:
         return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text  # which Settings reads, or refuses by the option's name
+        return text  # Settings parses it, or rejects it with the option's name
 
 
 def files() -> list[Path]:
-    """Return the files of options that there are; the first one is in force.
+    """Return the existing files of options; the first one is in use.
 
     Raises:
-        SettingsError: FARCALL_CONFIG names none.
+        SettingsError: FARCALL_CONFIG names a missing file.
     """
     named = os.environ.get(CONFIG_VARIABLE)
     if named:
@@ -640,7 +642,7 @@ def files() -> list[Path]:
         return [path]
     found = []
     for path in _FILES:
-        with contextlib.suppress(RuntimeError):  # nobody knows where home is
+        with contextlib.suppress(RuntimeError):  # the home folder is unknown
             there = path.expanduser()
             if there.is_file():
                 found.append(there)
@@ -648,7 +650,7 @@ def files() -> list[Path]:
 
 
 def options_of(backend: BackendName) -> frozenset[str]:
-    """Return the names of the options that there are where a backend is chosen."""
+    """Return the names of a backend's options."""
     other = {each for each in _On if each.value != backend}
     fields = Settings.model_fields.items()
     return frozenset(name for name, field in fields if not other.intersection(field.metadata))
@@ -660,11 +662,11 @@ def heading(backend: BackendName) -> str:
 
 
 def chosen(given: Mapping[str, Any], sections: Collection[BackendName]) -> BackendName:
-    """Return the backend that counts; what is no backend's name is Batch here.
+    """Return the selected backend; an invalid name counts as Batch here.
 
     Args:
-        given: What arguments and environment say.
-        sections: The backends whose sections the file in force has.
+        given: Options from arguments and environment.
+        sections: The backends whose sections the file in use has.
     """
     if "backend" in given:
         return next((each for each in SECTIONS if each == given["backend"]), BATCH)
@@ -672,13 +674,13 @@ def chosen(given: Mapping[str, Any], sections: Collection[BackendName]) -> Backe
 
 
 def in_force(given: Mapping[str, Any] | None = None) -> tuple[BackendName, dict[str, Any]]:
-    """Return the backend that is chosen, and the options that the file in force has for it.
+    """Return the selected backend, and its options in the file in use.
 
     Args:
-        given: Options from elsewhere, which come before it; the environment's by default.
+        given: Options that take precedence; by default the environment's.
 
     Raises:
-        SettingsError: The file cannot be read, or has an option that is none there.
+        SettingsError: The file cannot be read, or has an invalid option.
     """
     there = files()
     sections = read(there[0]) if there else {}
@@ -687,10 +689,10 @@ def in_force(given: Mapping[str, Any] | None = None) -> tuple[BackendName, dict[
 
 
 def read(path: Path) -> dict[BackendName, dict[str, Any]]:
-    """Return the options of a file by backend, of those whose sections it has.
+    """Return the options of a file, for each backend whose section it has.
 
     Raises:
-        SettingsError: It cannot be read, or has an option that is none there.
+        SettingsError: The file cannot be read, or has an invalid option.
     """
     sections = tables(path)
     for backend, section in sections.items():
@@ -704,15 +706,15 @@ def read(path: Path) -> dict[BackendName, dict[str, Any]]:
                 option="backend",
             )
     if KUBERNETES in sections and BATCH not in sections:
-        sections[KUBERNETES]["backend"] = KUBERNETES  # this the section decides by being there
+        sections[KUBERNETES]["backend"] = KUBERNETES  # implied by the section
     return sections
 
 
 def tables(path: Path) -> dict[BackendName, dict[str, Any]]:
-    """Return the options of a file by backend, unknown ones too.
+    """Return the options of a file by backend, including unknown ones.
 
     Raises:
-        SettingsError: It cannot be read, or options stand where they are not read.
+        SettingsError: The file cannot be read, or options are outside of the sections.
     """
     try:
         document: Any = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -724,9 +726,9 @@ def tables(path: Path) -> dict[BackendName, dict[str, Any]]:
 
 
 def _sections(path: Path, document: Mapping[str, Any]) -> dict[BackendName, dict[str, Any]]:
-    """Return the tables of a file's options, and refuse what was meant for them.
+    """Return the tables of a file's options; reject misplaced options.
 
-    Other programs' tables may stand beside them.
+    Other programs' tables may be in the same file.
     """
     executors = document.get(_OUTER, {})
     found: dict[BackendName, dict[str, Any]] = {}
@@ -750,12 +752,12 @@ def _sections(path: Path, document: Mapping[str, Any]) -> dict[BackendName, dict
 
 
 def _refuse_misplaced(path: Path, others: Mapping[str, Any], *, is_empty: bool) -> None:
-    """Refuse tables that were meant for options, by their names or by what they hold.
+    """Reject tables that were meant for options, by their names or their contents.
 
     Args:
         path: The file.
         others: Its other tables.
-        is_empty: Whether no option stands where one is read.
+        is_empty: Whether the file's sections contain no option.
     """
     for name, table in _tables(others):
         last = name.removeprefix(f"{_OUTER}.")
@@ -777,7 +779,7 @@ _MEANT = {
     **{section[1]: backend for backend, section in SECTIONS.items()},
     **dict.fromkeys((_OUTER, "farcall"), BATCH),
 }
-"""What a misspelt table is near to, and whose section was meant."""
+"""Correct names for misspelled tables, and the backends whose sections they mean."""
 
 _MEANT_RATIO = 0.8
 
@@ -785,11 +787,11 @@ _COVALENTS = {
     *("awsbraket", "awsecs", "awslambda", "azurebatch", "base", "braket", "dask", "ec2"),
     *("gcpbatch", "local", "remote_executor", "slurm", "ssh"),
 }
-"""Covalent's other executors: their tables have options of the same names, such as cache_dir."""
+"""Covalent's other executors, whose tables have options of the same names, such as cache_dir."""
 
 
 def _tables(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield tables with their names, and for those of nothing but tables the inner ones."""
+    """Yield tables with their names; a table of tables is replaced by its contents."""
     for name, found in tables.items():
         if found and all(isinstance(value, dict) for value in found.values()):
             yield from ((f"{name}.{key}", value) for key, value in found.items())
@@ -801,17 +803,17 @@ _NOT_HERE = ("endpoint_url", "profile", "credentials", "kubeconfig", "context")
 
 
 def refuse_here(options: Collection[str], path: Path = WORKING_FILE) -> None:
-    """Refuse the options that are not read from a file of the working directory.
+    """Reject the options that a file in the working directory must not set.
 
     Such a file may come with a repository, or be another user's. It must not choose whose
     credentials are used, nor where they are sent.
 
     Args:
-        options: Those that the file has, or is to have.
-        path: The file; only that of the working directory is looked at.
+        options: Options that the file has, or will have.
+        path: The file; only the working directory's is checked.
 
     Raises:
-        SettingsError: One is among them, or other users can write the file.
+        SettingsError: The file has such an option, or other users can write the file.
     """
     if os.environ.get(CONFIG_VARIABLE) or path.absolute() != WORKING_FILE.absolute():
         return
@@ -833,7 +835,7 @@ def refuse_here(options: Collection[str], path: Path = WORKING_FILE) -> None:
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether a file is this user's or root's; root may use any, as in a container."""
+    """Return whether a file is this user's or root's; root may use any file."""
     found, user = path.stat(), os.geteuid()
     return (not user or found.st_uid in (user, 0)) and not found.st_mode & 0o002
 
@@ -851,7 +853,7 @@ def _refuse_unknown(options: Mapping[str, Any], where: str, prefix: str = "") ->
 
 
 def _refuse_foreign(options: Iterable[str], backend: BackendName, where: str) -> None:
-    """Refuse the options of another platform; all that are given are known ones."""
+    """Reject another platform's options; all given options are known."""
     own = options_of(backend)
     for name in options:
         if name in own:
@@ -869,7 +871,7 @@ def _refuse_foreign(options: Iterable[str], backend: BackendName, where: str) ->
 
 
 def _refuse_other_backend(given: Mapping[str, Any], place: Place) -> None:
-    """Refuse another backend than Batch in another program's executor."""
+    """Reject another backend than Batch in another program's executor."""
     if given.get("backend") in SECTIONS.keys() - {BATCH}:
         raise SettingsError(
             f"backend is {given['backend']!r}, and {place.constructor} runs tasks on "
@@ -884,7 +886,7 @@ _PAIRS = {
     "job_definition_extra": "pod_overlay",
 }
 _COUNTERPARTS = {**_PAIRS, **{name: other for other, name in _PAIRS.items()}}
-"""What does for one platform what an option does for the other."""
+"""The other platform's option for the same purpose."""
 
 
 def _explain(
@@ -923,7 +925,7 @@ _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 _NO_OPTIONS = {CONFIG_VARIABLE, ENV_RUN, *JOB_ENVIRONMENT, *PLATFORM_ENVIRONMENT} - {
     f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields
 }
-"""Variables that are ours; a job's region and workflow are options of what it submits, too."""
+"""farcall's own variables; a job's region and workflow are also options for its submissions."""
 
 _OBJECT_NAME = "use an object's name (up to 253 lower-case letters, digits, - and .)"
 PATTERNS = {

@@ -1,9 +1,9 @@
-"""Escaping of others' text for terminals: it is shown, and never obeyed. No I/O.
+"""Escaping of untrusted text for terminals: shown, and never executed. No I/O.
 
-An escape sequence can move the cursor over what was shown before, set the window's title, fill
-the clipboard, or have the terminal type an answer; an override of the direction makes a text read
-as another one. A task's output and errors, AWS's words, names of files and keys in the bucket may
-hold any of that. What farcall prints, logs and raises has gone through here.
+An escape sequence can move the cursor over earlier output, set the window's title, fill the
+clipboard, or make the terminal type a response; a direction override makes a text read as another
+one. A task's output and errors, AWS's messages, file names and keys in the bucket may contain such
+sequences. Everything that farcall prints, logs and raises is escaped here.
 
 Source:
     https://invisible-island.net/xterm/ctlseqs/ctlseqs.html
@@ -19,8 +19,10 @@ _RESET = "\x1b[0m"
 
 _BLANKS = "\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029"
 CONTROLS = "\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-"""Members of a regular expression's class: what is no text but a tab. The last ranges turn the
-direction of writing, and are halves of a character, which no encoding has bytes for."""
+"""Members of a regular expression's character class: control characters except tabs.
+
+The last ranges change the writing direction, and are surrogates, which no encoding supports.
+"""
 
 _BUT_LINES = re.compile(f"(?!\n)[{CONTROLS}]")
 _ANY = re.compile(f"[{CONTROLS}]")
@@ -28,17 +30,17 @@ _SPACES = re.compile(f"\r\n|[{_BLANKS}]")
 
 
 def shown(text: str) -> str:
-    """Return a text of several lines with its control characters shown, without its colours."""
+    """Return a text of several lines with visible control characters, without colors."""
     return _BUT_LINES.sub(_name, _COLOURS.sub("", text).replace("\r\n", "\n"))
 
 
 def in_a_line(text: str) -> str:
-    """Return the same with blanks for the ends of lines, and for tabs."""
+    """Return the same on one line, with spaces instead of line ends and tabs."""
     return shown(_SPACES.sub(" ", text))
 
 
 def output(text: str) -> str:
-    """Return a line of a task's output, with its colours, which end with the line."""
+    """Return a line of a task's output with its colors, which are reset at its end."""
     pieces = []
     start = 0
     for colour in _COLOURS.finditer(text):
@@ -49,7 +51,7 @@ def output(text: str) -> str:
 
 
 def _name(found: re.Match[str]) -> str:
-    """Return ``^[`` for ESC, as ``cat -v`` does, and the number of what has no such name."""
+    """Return ``^[`` for ESC, as ``cat -v`` does, and a code for unnamed characters."""
     number = ord(found[0])
     if number < 0x80:
         return f"^{chr(number ^ 0x40)}"
@@ -57,22 +59,22 @@ def _name(found: re.Match[str]) -> str:
 
 
 class Shown(logging.Filter):
-    """Has farcall's lines in a log hold no control characters, wherever they are written to.
+    """Log filter that escapes control characters in all of farcall's records.
 
-    A logger's filter does not see what loggers below it are told, so farcall has this one alone.
+    A logger's filter does not see the records of child loggers, so farcall has only one logger.
     """
 
     _formatter = logging.Formatter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change a line, and let it pass."""
+        """Escape a record, and let it pass."""
         try:
             text = record.getMessage()
-        except Exception:  # a wrong format: its handlers tell of it
+        except Exception:  # an invalid format, which the handlers report
             return True
         if shown(text) != text:
             record.msg, record.args = shown(text), None
-        if record.exc_info and not record.exc_text:  # which formatters take before they make it
+        if record.exc_info and not record.exc_text:  # used by formatters
             record.exc_text = shown(self._formatter.formatException(record.exc_info))
         return True
 

@@ -1,4 +1,4 @@
-"""Workflows: what jobs belong to, in the eyes of whoever looks at them. No I/O."""
+"""Workflows: groups of jobs that belong together for their users. No I/O."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from farcall_runtime.contract import ENV_DISPATCH, ENV_WORKFLOW
 _MOST_CHARACTERS = 128
 
 NODES = "nodes"
-"""Under which a bundle says what `list_nodes` wrote."""
+"""Key of a bundle's fact with the result of `list_nodes`."""
 
 _MOST_NODES_BYTES = 32 * 1024
-"""Each container reads a bundle's facts, with one request as long as they are few."""
+"""Maximum size, because each container reads a bundle's facts, with one request if they are small.
+"""
 
 
 class Workflow(NamedTuple):
@@ -27,8 +28,8 @@ class Workflow(NamedTuple):
 
     Attributes:
         name: Its name: the option ``workflow``, a lattice's, or a script's.
-        dispatch: Covalent's ID of the dispatch, of a sublattice's electrons that of the lattice
-            around all; empty where Covalent has no part in it.
+        dispatch: Covalent's dispatch ID, for a sublattice's electrons the outermost lattice's;
+            empty without Covalent.
     """
 
     name: str
@@ -36,11 +37,11 @@ class Workflow(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Workflow:
-        """Return the workflow of what this process submits."""
+        """Return the workflow of this process's submissions."""
         return cls(settings.workflow or _script())
 
     def environment(self) -> dict[str, str]:
-        """Return what a job's environment says of it; a file's name can have anything in it."""
+        """Return a job's variables; a file name can contain any character."""
         name = terminal.in_a_line(self.name)
         said = {ENV_WORKFLOW: name[:_MOST_CHARACTERS], ENV_DISPATCH: self.dispatch}
         return {name: value for name, value in said.items() if value}
@@ -50,8 +51,8 @@ class NodeOf(NamedTuple):
     """A node that Covalent runs as a task.
 
     Attributes:
-        dispatch: The dispatch that has it; a sublattice's is one of its own.
-        number: Covalent's number of it there.
+        dispatch: The node's dispatch; a sublattice has its own.
+        number: Covalent's number of the node in the dispatch.
     """
 
     dispatch: str
@@ -59,11 +60,11 @@ class NodeOf(NamedTuple):
 
 
 def list_nodes(nodes: Iterable[NodeOf]) -> list[Any]:
-    """Write down in few words which node each task of a job is.
+    """Return a compact list of the nodes of a job's tasks.
 
     Returns:
-        JSON for `node_at`: of each dispatch runs of first number, step and count. It is empty
-        where that would be too long.
+        JSON for `node_at`: for each dispatch, runs of first number, step and count. It is empty if
+        it would be too long.
     """
     found: list[Any] = []
     for dispatch, group in groupby(nodes, key=lambda node: node.dispatch):
@@ -81,7 +82,7 @@ def list_nodes(nodes: Iterable[NodeOf]) -> list[Any]:
 
 
 def node_at(listed: Any, index: int) -> NodeOf | None:
-    """Return which node a task is, given what `list_nodes` wrote; None if that does not say."""
+    """Return a task's node from the result of `list_nodes`; None if it is not in it."""
     try:
         for dispatch, runs in listed:
             for first, step, count in runs:
@@ -94,7 +95,7 @@ def node_at(listed: Any, index: int) -> NodeOf | None:
 
 
 def _script() -> str:
-    """Return the name of the program that runs, as its author would call it."""
+    """Return the running program's name for its author."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None:  # python -m
