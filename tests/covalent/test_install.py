@@ -34,6 +34,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import farcall
 import farcall_local
 from tests.support.covalent_server import CovalentServer
 
@@ -111,7 +112,8 @@ def test_the_covalent_extra_installs_a_set_that_works(version, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "workflow.py").write_text(WORKFLOW)
 
-    shown = call(inside, "-W", "ignore", "workflow.py", cwd=tmp_path, HOME=str(tmp_path / "home"))
+    variables = {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}  # for tests.support
+    shown = call(inside, "-W", "ignore", "workflow.py", cwd=tmp_path, **variables)
 
     major, minor = version.split(".")
     packages = tmp_path / "environment" / "lib" / f"python{version}" / "site-packages"

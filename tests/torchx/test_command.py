@@ -116,4 +116,4 @@ def test_torchrun_is_told_where_its_nodes_meet(told, ended, tmp_path, component,
 def test_a_queue_that_is_not_there(refused, what):
     said = refused(what, "aws_batch://torchx/nowhere:app")
     expected = "queue is 'nowhere', which is not a queue in us-east-1 (from FARCALL_REGION)"
-    assert said == f"{expected}, but 1 queue ({QUEUE})"
+    assert said == f"{expected}; the region has 1 queue ({QUEUE})"
