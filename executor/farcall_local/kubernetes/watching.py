@@ -20,7 +20,7 @@ from farcall_local.kubernetes.store import Change, Document, Store
 
 #: Default duration of a watch in seconds.
 DEFAULT_TIMEOUT_S = 1800
-#: Interval between bookmarks in seconds.
+#: Minimum interval between bookmarks in seconds; a real server's is about a minute.
 BOOKMARK_S = 5.0
 
 
@@ -78,11 +78,13 @@ class Watching:
         if not self._since:
             await response.write(b"".join(self._first()))
         with self._store.watch(kind, since) as watch:
-            reported = since
+            reported, bookmarked_at = since, loop.time()
             while (left := end - loop.time()) > 0:
                 changes = await watch.changes(min(left, BOOKMARK_S) if self._bookmarks else left)
                 lines = [line for change in changes for line in self._lines(change)]
-                if not lines and self._bookmarks and self._store.version > reported:
+                is_due = self._bookmarks and loop.time() - bookmarked_at >= BOOKMARK_S
+                if not lines and is_due and self._store.version > reported:
+                    bookmarked_at = loop.time()
                     lines = [self._bookmark()]
                 if lines:
                     reported = max(watch.at, self._store.version)
