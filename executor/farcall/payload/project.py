@@ -17,6 +17,7 @@ import sys
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from opcode import opmap
+from operator import is_
 from pathlib import Path, PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -110,8 +111,9 @@ class Pickling:
         found = _variables_of(main)
         plain = {n: v for n, v in found.plain.items() if n in read and script.is_guarded}
         for name in read:
-            if _is_class_of(main, name, variables[name]):
-                plain |= _class_attributes(main, variables[name])
+            value = variables[name]
+            if type(value) in _CLASSES and _is_class_of(main, name, value):
+                plain |= _class_attributes(main, value)
         others = {n: variables[n] for n in read - plain.keys() if not script.is_made(n)}
         return plain, others | found.tasks, read
 
@@ -217,50 +219,104 @@ class _Variables(NamedTuple):
     tasks: dict[str, Any]
 
 
-_as_written: WeakKeyDictionary[ModuleType | type, dict[str, Any]] = WeakKeyDictionary()
-"""Values of variables that no job needs; a large project has thousands, before each submission."""
+class _Known(NamedTuple):
+    """Variables of a module when they were last examined.
+
+    Attributes:
+        values: Values of all variables, in their order.
+        changing: Those that may have to be set in a job, now or after a change in place.
+    """
+
+    values: tuple[Any, ...]
+    changing: list[tuple[str, Any]]
+
+
+_known: WeakKeyDictionary[ModuleType, _Known] = WeakKeyDictionary()
+"""A large project has thousands of variables, and is examined before each submission."""
 
 
 def _variables_of(module: ModuleType) -> _Variables:
     found = _Variables({}, {})
-    known = _as_written.setdefault(module, {})
-    variables = [each for each in [*vars(module).items()] if type(each[1]) is not FunctionType]
-    for name, value in variables:
+    variables = vars(module).copy()
+    values = tuple(variables.values())
+    known = _known.get(module)
+    if known is None or not _are_same(known.values, values):
+        changing = [(n, v) for n, v in variables.items() if _can_change(module, n, v)]
+        known = _known[module] = _Known(values, changing)
+    for name, value in known.changing:
         kind = type(value)
-        if known.get(name, found) is value and (kind in _PLAIN or not value):
-            continue
-        if _is_class_of(module, name, value):
+        if kind in _CLASSES:
             found.plain.update(_class_attributes(module, value))
-        elif kind in _ANY_PLAIN and _is_literal(_literals(module), name, value):
-            known[name] = value
-        elif kind.__module__ == "farcall.client.task":
+        elif kind not in _ANY_PLAIN:
             found.tasks[name] = value
-        elif (
-            kind in _ANY_PLAIN and not _is_dunder(name) and _size(value, LARGEST_PLAIN_BYTES) >= 0
-        ):
+        elif kind not in _PLAIN and not value and _is_literal(_literals(module), name, value):
+            continue
+        elif _size(value, LARGEST_PLAIN_BYTES) >= 0:
             found.plain[name] = value
     return found
 
 
+_CLASSES = frozenset({type, ABCMeta})
+"""Metaclasses of classes whose attributes may be set; Enum's, for example, may not."""
+
+
+def _are_same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+def _can_change(module: ModuleType, name: str, value: Any) -> bool:
+    """Return whether a variable may have to be set in a job, now or after a change in place."""
+    kind = type(value)
+    if kind in _CLASSES:
+        return _is_class_of(module, name, value)
+    if kind in _PLAIN:
+        return not _is_literal(_literals(module), name, value)
+    is_task = kind.__module__ == "farcall.client.task"
+    return is_task or (kind in _ANY_PLAIN and not _is_dunder(name))
+
+
 def _is_class_of(module: ModuleType, name: str, value: Any) -> bool:
     """Return whether a variable is a class that the module defines at its top."""
-    kind = type(value)
-    is_class = kind is type or kind is ABCMeta  # others, such as Enum's, keep books of their own
-    return is_class and value.__module__ == module.__name__ and value.__qualname__ == name
+    return bool(value.__module__ == module.__name__ and value.__qualname__ == name)
+
+
+class _Settled(NamedTuple):
+    """A class whose attributes no job needs, as long as they stay as they are.
+
+    Attributes:
+        values: Values of all attributes, in their order.
+        containers: Empty lists, dicts and sets among them.
+    """
+
+    values: tuple[Any, ...]
+    containers: tuple[Any, ...]
+
+
+_settled: WeakKeyDictionary[type, _Settled] = WeakKeyDictionary()
 
 
 def _class_attributes(module: ModuleType, kind: type) -> dict[str, Any]:
     """Return the plain attributes that are others than the source says, as ``Class.name``."""
-    found: dict[str, Any] = {}
-    known = _as_written.setdefault(kind, {})
-    plain = [each for each in [*vars(kind).items()] if type(each[1]) in _ANY_PLAIN]
-    for name, value in plain:
-        if known.get(name, found) is value and (type(value) in _PLAIN or not value):
-            continue
-        if _is_literal(_literals(module, kind.__name__), name, value):
-            known[name] = value
-        elif _size(value, LARGEST_PLAIN_BYTES) >= 0:
-            found[f"{kind.__name__}.{name}"] = value
+    values = tuple(vars(kind).values())
+    before = _settled.get(kind)
+    if before is not None and _are_same(before.values, values) and not any(before.containers):
+        return {}
+    attributes = vars(kind).copy()
+    literals = _literals(module, kind.__name__)
+    found = {
+        f"{kind.__name__}.{name}": value
+        for name, value in attributes.items()
+        if type(value) in _ANY_PLAIN
+        and not _is_literal(literals, name, value)
+        and _size(value, LARGEST_PLAIN_BYTES) >= 0
+    }
+    containers = [
+        value
+        for name, value in attributes.items()
+        if type(value) in (list, dict, set) and not _is_dunder(name)
+    ]
+    if not found and not any(containers):
+        _settled[kind] = _Settled(values, tuple(containers))
     return found
 
 

@@ -151,12 +151,12 @@ def test_job_pickles_definitions_by_name(job):
     [
         (FileNotFoundError, "open(__file__ + '.txt')"),
         (ValueError, "raise ValueError(1, f'wrong: {__file__}')"),
-        (ImportError, "from __main__ import missing"),
+        (ImportError, "from lib import missing"),
     ],
 )
 def test_error_names_no_path_of_the_job(job, error, body):
     source = f"def f(): {body}\n"
-    job({"0/main.py": source}, main=script(source))
+    job({"0/main.py": source, "0/lib.py": ""}, main=script(source))
     with pytest.raises(error) as caught:
         sys.modules["__main__"].f()
     told, parts = failures.capture(caught.value, caught.tb)
