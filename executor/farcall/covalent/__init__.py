@@ -1,1 +1,1 @@
-"""The Covalent door: its REST API, and groups of its tasks. Only `plugin` imports Covalent."""
+"""Covalent integration; only the subpackage `plugin` imports Covalent."""

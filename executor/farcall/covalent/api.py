@@ -1,4 +1,4 @@
-"""REST client of Covalent's server, for whoever does not load Covalent.
+"""REST client of Covalent's server that does not import Covalent.
 
 The routes are those of Covalent 0.240 (covalent_dispatcher/_service/app.py and runnersvc.py).
 """
@@ -24,7 +24,7 @@ from farcall.model.errors import FarcallError
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib  # the same module, before it came into the standard library
+    import tomli as tomllib  # the backport of tomllib, which Python 3.10 lacks
 
 DEFAULT_ADDRESS = "http://localhost:48008"
 
@@ -36,10 +36,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Covalent:
-    """A Covalent server. Each call waits for its answer, up to 30 s.
+    """A Covalent server; each call waits up to 30 s for the response.
 
     Raises:
-        FarcallError: That is no URL.
+        FarcallError: The address is not a URL.
     """
 
     def __init__(self, address: str) -> None:
@@ -56,16 +56,16 @@ class Covalent:
 
     @classmethod
     def configured(cls, address: str | None = None) -> Covalent | None:
-        """Return the server that Covalent's own client would talk to. It is not asked anything.
+        """Return the server that Covalent's own client would use, without contacting it.
 
         Args:
-            address: Its URL; by default what Covalent's configuration says.
+            address: Its URL; by default the one in Covalent's configuration.
 
         Returns:
-            The server; None where Covalent was never configured here.
+            The server; None if Covalent was never configured on this machine.
 
         Raises:
-            FarcallError: Covalent's configuration cannot be read, or names no address.
+            FarcallError: Covalent's configuration cannot be read or names no address.
         """
         if address:
             return cls(address)
@@ -86,24 +86,24 @@ class Covalent:
 
     @classmethod
     def _of_environment(cls) -> Covalent | None:
-        """Return the server that Covalent's file would name once Covalent has made it."""
+        """Return the server that Covalent would write to a new configuration file."""
         host = os.environ.get("COVALENT_DISPATCHER_ADDR")
         port = os.environ.get("COVALENT_SVC_PORT", "48008")
         return cls(_url(host, int(port))) if host and port.isdigit() else None
 
     def latest(self, most: int = 1) -> list[str]:
-        """Return the dispatches that began last, the last one first.
+        """Return the dispatches that began last, newest first.
 
         Raises:
-            FarcallError: It does not answer, or refuses.
+            FarcallError: The server does not respond or rejects the request.
         """
         return list(self._list(count=most, latest="true"))
 
     def running(self) -> list[str]:
-        """Return the dispatches that the server calls running.
+        """Return the dispatches whose status is running on the server.
 
         Raises:
-            FarcallError: It does not answer, or refuses.
+            FarcallError: The server does not respond or rejects the request.
         """
         found: dict[str, str] = {}
         while True:
@@ -114,13 +114,13 @@ class Covalent:
                 return list(found)
 
     def unfinished(self, dispatch_ids: Iterable[str]) -> dict[str, bool]:
-        """Tell of some dispatches whether they are yet to end.
+        """Return whether each dispatch is unfinished.
 
         Returns:
-            By ID, for those that the server knows.
+            Dispatch ID to whether it is unfinished, for the dispatches that the server knows.
 
         Raises:
-            FarcallError: It does not answer, or refuses.
+            FarcallError: The server does not respond or rejects the request.
         """
         found: dict[str, str] = {}
         ids = iter(dict.fromkeys(dispatch_ids))
@@ -129,39 +129,40 @@ class Covalent:
         return {dispatch_id: status not in _ENDED for dispatch_id, status in found.items()}
 
     def manifest(self, dispatch_id: str) -> dict[str, Any]:
-        """Return all that the server knows of a dispatch.
+        """Return the server's complete record of a dispatch.
 
         Raises:
-            FarcallError: It does not know the dispatch, does not answer, or refuses.
+            FarcallError: The server does not know the dispatch, does not respond or rejects the
+                request.
         """
         found: dict[str, Any] = self._call("GET", f"{_DISPATCHES}/{_quoted(dispatch_id)}")
         return found
 
     def cancel(self, dispatch_id: str, nodes: Sequence[int] = ()) -> None:
-        """Cancel nodes of a dispatch, or all of it with its sublattices.
+        """Cancel nodes of a dispatch, or the whole dispatch with its sublattices.
 
-        The server answers before it is done.
+        The server responds before the cancellation is complete.
 
         Raises:
-            FarcallError: It does not answer, or refuses.
+            FarcallError: The server does not respond or rejects the request.
         """
         body = {"status": "CANCELLED", "task_ids": sorted(set(nodes))}
         self._call("PUT", f"{_DISPATCHES}/{_quoted(dispatch_id)}/status", body)
 
     def report(self, dispatch_id: str, node: int, body: Any) -> None:
-        """Have the server hand a message to the executor of a node.
+        """Ask the server to hand a message to a node's executor.
 
         Raises:
-            FarcallError: It does not answer, or refuses.
+            FarcallError: The server does not respond or rejects the request.
         """
         self._call("PUT", f"{_DISPATCHES}/{_quoted(dispatch_id)}/electrons/{node}/job", body)
 
     @contextlib.contextmanager
     def understood(self) -> Iterator[None]:
-        """Read an answer; whatever listens there may have sent any JSON.
+        """Parse a response; a server other than Covalent may have sent any JSON.
 
         Raises:
-            FarcallError: It is not what Covalent 0.240 answers.
+            FarcallError: The response is not in Covalent 0.240's format.
         """
         try:
             yield
@@ -172,7 +173,7 @@ class Covalent:
             ) from error
 
     def _list(self, **query: Any) -> dict[str, str]:
-        """Return the status of a page of dispatches, by ID."""
+        """Return one page of dispatches, as ID to status."""
         query = {"count": _PAGE, "status_only": "true", **query}
         reply = self._call("GET", f"{_DISPATCHES}?{urllib.parse.urlencode(query, doseq=True)}")
         with self.understood():
@@ -213,17 +214,17 @@ class Covalent:
 
 
 def dispatcher_section(file: Path) -> dict[str, Any]:
-    """Return what a configuration file of Covalent's says of its server."""
+    """Return the server's section of a Covalent configuration file."""
     section: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))["dispatcher"]
     return section
 
 
 def _configuration() -> Path | None:
-    """Return the file that Covalent reads (covalent/_shared_files/defaults.py), if it has one."""
+    """Return Covalent's file, if it exists (covalent/_shared_files/defaults.py)."""
     named = os.environ.get("COVALENT_CONFIG_DIR") or os.environ.get("XDG_CONFIG_DIR")
     try:
         folder = Path(named) if named else Path("~/.config/covalent").expanduser()
-    except RuntimeError:  # nobody knows where home is
+    except RuntimeError:  # Path.home() found no home directory
         return None
     return folder / "covalent.conf"
 
@@ -238,7 +239,7 @@ def _url(host: str, port: int) -> str:
 
 
 def _extra_headers() -> dict[str, str]:
-    """Return the headers that Covalent's client is told to send (covalent/_api/apiclient.py)."""
+    """Return the headers set for Covalent's client (covalent/_api/apiclient.py)."""
     said = os.environ.get("COVALENT_EXTRA_HEADERS")
     try:
         found = json.loads(said or "{}")

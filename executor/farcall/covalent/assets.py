@@ -1,4 +1,4 @@
-"""Assets of a task group, as Covalent stores them, made ready to travel; read, never unpickled."""
+"""Assets of a Covalent task group, packed for the job without unpickling."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Electron:
     """One node: its function and hooks.
 
     Attributes:
-        node: Its number, and those of the nodes whose values it takes.
+        node: The node's number and the numbers of its input nodes.
         function: The function's archive.
-        hooks: What Covalent stores of its dependencies.
+        hooks: The node's dependencies as Covalent stores them.
     """
 
     node: Node
@@ -61,7 +61,7 @@ class Electron:
 
     @property
     def is_for_server(self) -> bool:
-        """Whether the node takes a lattice apart by a function of Covalent's own."""
+        """Whether the node unpacks a lattice with one of Covalent's own functions."""
         module = _SERVER_FUNCTIONS.get(self.function.name)
         return module is not None and module in archive.decode(self.function.data)
 
@@ -71,8 +71,8 @@ class TaskGroup:
     """Nodes that run in one job.
 
     Attributes:
-        electrons: The nodes, each behind those whose values it takes.
-        inputs: For each node outside of the group whose value is taken, its archive.
+        electrons: The nodes, each after its input nodes.
+        inputs: Archive of each input node outside the group.
     """
 
     electrons: Sequence[Electron]
@@ -80,18 +80,17 @@ class TaskGroup:
 
     @property
     def name(self) -> str:
-        """The name of the last function, which is the one the user wrote."""
+        """Name of the last function, which is the one that the user wrote."""
         return self.electrons[-1].function.name or "electron"
 
     @property
     def requirements(self) -> list[str]:
-        """What its only electron has pip install before anything else; empty for all others.
+        """Packages that the only electron installs with pip; empty for larger groups.
 
-        These are names and versions. What says where something lies, or how pip is to install it,
-        is the container's business.
+        These are names and versions. The container handles paths, URLs and pip options.
 
         Raises:
-            IntegrityError: An asset is not what Covalent writes.
+            IntegrityError: An asset is not in Covalent's format.
         """
         deps = self.electrons[0].hooks.get("deps") or {}
         if len(self.electrons) > 1 or set(deps) != {"pip"}:
@@ -102,16 +101,16 @@ class TaskGroup:
         return lines if all(map(_is_plain, lines)) else []
 
     def without_pip(self) -> TaskGroup:
-        """Return the same without what `requirements` are."""
+        """Return a copy of the group without its `requirements`."""
         (only,) = self.electrons
         deps = {kind: each for kind, each in only.hooks["deps"].items() if kind != "pip"}
         return replace(self, electrons=[replace(only, hooks={**only.hooks, "deps": deps})])
 
     def pack(self) -> tuple[Packed, Packed]:
-        """Return what goes into a bundle: what may be shared between groups, and what may not.
+        """Return the bundle's contents: data that groups may share, and private data.
 
         Raises:
-            IntegrityError: An asset is not what Covalent writes.
+            IntegrityError: An asset is not in Covalent's format.
         """
         first = self.electrons[0].function
         origin = Origin(first.python, first.cloudpickle)
@@ -133,9 +132,9 @@ class TaskGroup:
         return pickling.pack_plain(function, origin), pickling.pack_plain([call], origin)
 
     def collect(self) -> bytes:
-        """Return the archive of the value of a group that is one collection.
+        """Return the result's archive of a group that consists of one collection.
 
-        Its pickle calls ``pickle.loads`` for each of its elements where it is read.
+        When unpickled, it calls ``pickle.loads`` for each element.
         """
         (only,) = self.electrons
         named = [only.node.kwargs[name] for name in ("keys", "values") if name in only.node.kwargs]
@@ -160,11 +159,11 @@ def read_group(nodes: Sequence[Node], files: Mapping[tuple[int, str], Path]) -> 
     """Read a group from Covalent's files.
 
     Args:
-        nodes: The group's nodes, each behind those of the group whose values it takes.
-        files: The files of these nodes' and their inputs' assets, by node and name of the asset.
+        nodes: The group's nodes, each after its input nodes in the group.
+        files: The asset files of these nodes and their inputs, by node and asset name.
 
     Raises:
-        IntegrityError: A file is not what Covalent writes.
+        IntegrityError: A file is not in Covalent's format.
         OSError: A file cannot be read.
     """
     electrons = [
@@ -184,10 +183,10 @@ def read_group(nodes: Sequence[Node], files: Mapping[tuple[int, str], Path]) -> 
 def group_of(
     node: Node, function: bytes, hooks: Mapping[str, Any], inputs: Mapping[int, bytes]
 ) -> TaskGroup:
-    """Make a group of one node from archives in memory.
+    """Build a one-node group from archives in memory.
 
     Raises:
-        IntegrityError: They are no archives.
+        IntegrityError: The data are not archives.
     """
     only = Electron(node, archive.parse(function), hooks)
     return TaskGroup([only], {n: archive.parse(data) for n, data in inputs.items()})
@@ -197,9 +196,9 @@ def hooks_of(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) ->
     """Return hooks as Covalent stores them.
 
     Args:
-        before: Of each hook before the function its own function, arguments and keyword arguments,
-            base64 of pickles, and the keyword that its value becomes.
-        after: The same of the hooks after the function.
+        before: For each hook before the function: its function, arguments and keyword arguments as
+            base64 of pickles, and the keyword that receives its result.
+        after: The same for the hooks after the function.
     """
     found: dict[str, Any] = {}
     for name, calls in (("call_before", before), ("call_after", after)):
@@ -219,13 +218,13 @@ def hooks_of(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) ->
 
 
 def _installer(function: str) -> str | None:
-    """Return what kind of dependency a hook of Covalent's own is."""
+    """Return the dependency type of one of Covalent's own hooks."""
     data = archive.decode(function.encode())
     return next((kind for kind, module in _INSTALLERS.items() if module in data), None)
 
 
 class _Call:
-    """Stands in a pickle for what a function returns where the pickle is read."""
+    """Pickle placeholder that is replaced with a function's result when unpickled."""
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
         self._recipe = function, args
@@ -235,14 +234,14 @@ class _Call:
 
 
 class _Pickled(_Call):
-    """Stands in a pickle for the object of an archive."""
+    """Pickle placeholder that is replaced with an archive's object when unpickled."""
 
     def __init__(self, source: Archive) -> None:
         super().__init__(pickle.loads, archive.decode(source.data))
 
 
 def _travelling(source: Archive) -> Any:
-    """Return an archive's data so that pickling it makes no copy of it."""
+    """Wrap an archive's data so that pickling does not copy it."""
     return pickle.PickleBuffer(source.data)
 
 
@@ -254,7 +253,7 @@ def _open(path: Path) -> Buffer:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return what a file holds; Covalent writes none where there is nothing to say."""
+    """Parse a JSON file; Covalent writes no file for an empty value."""
     try:
         return dict(json.loads(path.read_bytes() or b"{}") or {})
     except FileNotFoundError:
@@ -278,7 +277,7 @@ def _read_hooks(hooks: Mapping[str, Any]) -> tuple[list[Hook], list[Hook]]:
 
 @contextlib.contextmanager
 def _understood() -> Iterator[None]:
-    """Have what is not as Covalent stores it say so."""
+    """Raise IntegrityError if an asset is not in Covalent's format."""
     try:
         yield
     except (KeyError, TypeError, AttributeError) as error:
@@ -288,30 +287,31 @@ def _understood() -> Iterator[None]:
 
 
 class _Texts(pickle.Unpickler):
-    """Reads lists and texts; nothing is imported or called, so nothing of anybody's runs."""
+    """Unpickler for lists and strings that imports nothing, so no foreign code runs."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuse it."""
+        """Reject every class."""
         raise pickle.UnpicklingError(f"{module}.{name} is no text")
 
 
 def _read_pip(arguments: bytes) -> list[str]:
-    """Return the lines that a ``ct.DepsPip`` has; one that is no requirement if it cannot be read.
+    """Return a ``ct.DepsPip``'s requirements; an invalid one if it is unreadable.
 
-    Covalent 0.240 stores a list of packages, and the content of a file, which comes before it.
+    Covalent 0.240 stores a list of packages and the content of a file. The file's lines come
+    first.
     """
     try:
         match _Texts(io.BytesIO(archive.decode(arguments))).load():
             case [list(packages), str(content)] if all(isinstance(p, str) for p in packages):
                 lines = content.splitlines() if content else packages
                 return [line.partition(" #")[0].strip() for line in lines]
-    except Exception:  # whatever a pickle that is none has in it
+    except Exception:  # an invalid pickle can raise any exception
         return ["?"]
     return ["?"]
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether a requirement is a name, with extras, versions and a marker at most."""
+    """Return whether a requirement has only a name, extras, versions and a marker."""
     try:
         return Requirement(text).url is None
     except InvalidRequirement:

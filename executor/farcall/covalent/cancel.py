@@ -1,7 +1,7 @@
-"""Cancellation in Covalent of what jobs are to it, so that its page agrees at once.
+"""Cancellation of a job's nodes in Covalent, so that its UI shows it at once.
 
-Which of a dispatch's nodes a task is stands in its bundle, as facts that are no pickle and that
-the digest in the job's environment covers.
+A task's bundle names its dispatch and nodes in a section that is not pickled. The digest in the
+job's environment covers this section.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _UNSAID = "its bundle does not say which task of the dispatch it is"
 
 @dataclass
 class _Share:
-    """What is to be cancelled of one dispatch.
+    """Cancellation request for one dispatch.
 
     Attributes:
-        nodes: Numbers of its nodes; none for all.
-        job_ids: The jobs that are these nodes.
+        nodes: Numbers of the nodes to cancel; empty for the whole dispatch.
+        job_ids: The jobs that run these nodes.
     """
 
     nodes: set[int] = field(default_factory=set)
@@ -37,17 +37,17 @@ class _Share:
 
 
 class CovalentCompanion:
-    """Covalent's server as `farcall.operations.cancel.Companion`."""
+    """Covalent's server as a `farcall.operations.cancel.Companion`."""
 
     def __init__(self, server: Covalent) -> None:
         self._server = server
 
     @classmethod
     def configured(cls, address: str | None = None) -> CovalentCompanion | None:
-        """Return that of the server which `Covalent.configured` finds.
+        """Return the companion of the server that `Covalent.configured` finds.
 
         Raises:
-            FarcallError: Covalent's configuration cannot be read, or names no address.
+            FarcallError: Covalent's configuration cannot be read or names no address.
         """
         server = Covalent.configured(address)
         return None if server is None else cls(server)
@@ -60,7 +60,7 @@ class CovalentCompanion:
     async def tell(
         self, session: Session, entries: Mapping[str, Entry], whole: Collection[str] = ()
     ) -> dict[str, str]:
-        """Cancel in Covalent what some jobs are to it; see `Companion.tell`."""
+        """Cancel the nodes of jobs in Covalent; see `Companion.tell`."""
         electrons = {job_id: each for job_id, each in entries.items() if each.workflow.dispatch}
         if not electrons:
             return {}
@@ -86,7 +86,7 @@ class CovalentCompanion:
         return untold
 
     async def going(self, dispatches: Collection[str]) -> list[str]:
-        """Return the dispatches that go on; see `Companion.going`."""
+        """Return the unfinished dispatches; see `Companion.going`."""
         try:
             unfinished = await asyncio.to_thread(self._server.unfinished, sorted(dispatches))
         except FarcallError:
@@ -94,14 +94,14 @@ class CovalentCompanion:
         return [dispatch for dispatch, is_going in unfinished.items() if is_going]
 
     async def tell_whole(self, dispatches: Collection[str]) -> dict[str, str]:
-        """Cancel dispatches as a whole; see `Companion.tell_whole`."""
+        """Cancel whole dispatches; see `Companion.tell_whole`."""
         shares = {dispatch: _Share(job_ids={dispatch}) for dispatch in dispatches}
         refused = await _cancel(self._server, shares)
         return {dispatch: why for why, those in refused for dispatch in those}
 
 
 async def _cancel(covalent: Covalent, shares: Mapping[str, _Share]) -> list[tuple[str, set[str]]]:
-    """Cancel shares of dispatches; return why that failed, and for which jobs."""
+    """Cancel shares of dispatches; return failures with their jobs."""
     try:
         unfinished = await asyncio.to_thread(covalent.unfinished, shares)
     except FarcallError as error:
@@ -122,7 +122,7 @@ async def _cancel(covalent: Covalent, shares: Mapping[str, _Share]) -> list[tupl
 
 
 async def _nodes(session: Session, entries: Mapping[str, Entry]) -> dict[str, list[NodeOf] | str]:
-    """Return which nodes jobs are, or why that is not known."""
+    """Return the nodes that jobs run, or the reason they are unknown."""
     found: dict[str, list[NodeOf] | str] = {}
     submissions: dict[str, Submission] = {}
     for job_id, entry in entries.items():
@@ -146,7 +146,7 @@ async def _nodes(session: Session, entries: Mapping[str, Entry]) -> dict[str, li
 
 
 async def _facts(session: Session, submission: Submission) -> dict[str, Any] | str:
-    """Return what a bundle says of its tasks, or why that is not known."""
+    """Return a bundle's record of its tasks, or the reason it is unknown."""
     where = submission.where
     try:
         found = await bundles.facts_of(session.stores.of(where.bucket), submission)

@@ -1,4 +1,4 @@
-"""Run of a task group of Covalent's: one that is to become a job, is one, or has ended."""
+"""Run of a Covalent task group, from before its submission to its end."""
 
 from __future__ import annotations
 
@@ -21,31 +21,30 @@ from farcall.model.workflows import Workflow
 _log = logging.getLogger("farcall")
 
 Key = tuple[str, int]
-"""Dispatch and number of a node."""
+"""Dispatch ID and node number."""
 
 _AGAIN_S = 5.0
-"""After so long what could not be fetched is fetched again."""
+"""Interval in seconds before a failed fetch is repeated."""
 
 
 class CancelledGroupError(Exception):
-    """The task group was cancelled before it became a job."""
+    """The task group was cancelled before its job was submitted."""
 
 
 class GroupRun:
-    """One task group that is to become a job, is one, or has ended.
+    """One task group: not yet submitted, running, or finished.
 
-    What came of it stays bytes, and its objects stay until Covalent has them.
+    Results stay bytes. The group's objects stay in the bucket until Covalent has the results.
 
     Attributes:
-        settings: As the argument.
-        keys: As the argument.
-        handle: Its job, once Batch has accepted it.
-        group: What its nodes do, until it is submitted.
-        workflow: What Covalent says they belong to; None where its server has no part in it.
-        submitting: Its submission, once that has begun.
-        cancelled: Whether somebody cancelled it through Covalent.
-        tell: Takes what keeps its end from being known, while it is waited for, and an empty text
-            when nothing does any more.
+        settings: The options.
+        keys: The group's nodes.
+        handle: The group's job, once Batch has accepted it.
+        group: The group's functions, until it is submitted.
+        workflow: The lattice that the nodes belong to; None if Covalent's server is not involved.
+        submitting: The submission, once it has begun.
+        cancelled: Whether the group was cancelled through Covalent.
+        tell: Called with the reason the status is unknown, and with "" when it is known again.
     """
 
     def __init__(
@@ -65,30 +64,30 @@ class GroupRun:
 
     @property
     def accepted(self) -> TaskRun | None:
-        """Its job; also one that was accepted a moment ago, so that nobody has been told yet."""
+        """The group's job, also if its acceptance has not been reported yet."""
         done = self.submitting
         if self.handle is not None or done is None or done.cancelled() or done.exception():
             return self.handle
         return done.result()
 
     def take_back(self) -> bool:
-        """Cancel it; say whether that is all, because there is no job yet."""
+        """Cancel the group; return whether that is enough because there is no job yet."""
         again, self.cancelled = self.cancelled, True
         if self.group is not None:
             return True
         if self.submitting is None or self.submitting.done():
             return False
-        if not again:  # which would stop the request that ends a job just accepted
+        if not again:  # a second cancel would stop the request that terminates the job
             self.submitting.cancel()
         return True
 
     async def was_cancelled(self) -> bool:
-        """Wait for the end, and say whether the job was terminated, here or elsewhere."""
+        """Wait for the end; return whether the job was terminated, here or elsewhere."""
         result = (await self._delivered()).results[0]
         return isinstance(result.error, JobCancelledError)
 
     async def ends(self) -> dict[int, NodeEnd]:
-        """Wait for the end, and return how each node ended."""
+        """Wait for the end; return the result of each node."""
         delivered = await self._delivered()
         numbers = [number for _, number in self.keys]
         found = node_results.ends(
@@ -100,9 +99,9 @@ class GroupRun:
         return {end.node: end for end in found}
 
     async def take(self, node: int) -> None:
-        """Note that Covalent has been told of a node's end.
+        """Record that Covalent has a node's result.
 
-        After the last one the objects are deleted, if all went well.
+        After the last node, the objects are deleted if all nodes succeeded.
         """
         self._taken.add(node)
         if self._taken >= self._numbers and self.handle is not None:
@@ -124,7 +123,7 @@ class GroupRun:
                 while True:
                     try:
                         return await self.handle.delivered()
-                    except ServiceError as error:  # nobody would ask a second time
+                    except ServiceError as error:  # Covalent does not request the result again
                         passes = refusals.may_pass(error) or refusals.is_of_credentials(error)
                         if isinstance(error, UnseenError):
                             raise
@@ -137,7 +136,7 @@ class GroupRun:
 
 
 def wanted(settings: Settings) -> Wanted:
-    """Return what is fetched of a task group: all of it, with values as they were pickled."""
+    """Return the data to fetch for a task group: all, with results still pickled."""
     return Wanted(
         output=Output.WHOLE, read=node_results.read, folder_for=lambda _: settings.cache_dir
     )

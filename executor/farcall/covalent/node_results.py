@@ -1,4 +1,4 @@
-"""Results of the nodes of a Covalent task group. Nothing here unpickles. No I/O."""
+"""Results of a Covalent task group's nodes, without unpickling or I/O."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from farcall_runtime.envelope import Buffer
 
 @dataclass(frozen=True)
 class NodeEnd:
-    """How one node ended.
+    """Result of one node.
 
     Attributes:
-        node: Covalent's number of it.
-        cancelled: Whether its job was terminated.
-        value: The value's archive; None where there is an error.
-        error: What went wrong, with the remote traceback; empty where nothing did.
-        stdout: What the node wrote.
-        stderr: The same of the other stream.
+        node: Covalent's number of the node.
+        cancelled: Whether the node's job was terminated.
+        value: The result's archive; None if the node failed.
+        error: The error with its remote traceback; empty if the node succeeded.
+        stdout: The node's standard output.
+        stderr: The node's standard error.
     """
 
     node: int
@@ -41,9 +41,10 @@ class NodeEnd:
 
 
 def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
-    """Turn a verified outcome into one result, for `ends`; see `farcall.payload.results.read`.
+    """Convert a verified outcome into one result for `ends`.
 
-    The group is one call, and a list of a `NodeEnd` for each node is its value.
+    The group is one call. Its result is a list with one `NodeEnd` for each node. See
+    `farcall.payload.results.read`.
     """
     records = meta.get("results") or [{}]
     if "nodes" not in records[0]:
@@ -61,7 +62,7 @@ def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
 
 
 def _shares(meta: dict[str, Any], job: About) -> list[About]:
-    """Return for each node what errors say of it: its own part of the output."""
+    """Return each node's own part of the output, for error messages."""
     begins = [
         [
             output.place(written, meta[stream].get("gaps", ()))
@@ -74,13 +75,13 @@ def _shares(meta: dict[str, Any], job: About) -> list[About]:
 
 
 def ends(result: Result, nodes: Sequence[int], stdout: Bytes, stderr: Bytes) -> list[NodeEnd]:
-    """Say how each node ended.
+    """Return the result of each node.
 
     Args:
-        result: What `read` made of the outcome, or the error of a job that has none.
+        result: The return value of `read`, or the error of a job that has no outcome.
         nodes: Numbers of the group's nodes.
-        stdout: What the job wrote.
-        stderr: The same of the other stream.
+        stdout: The job's standard output.
+        stderr: The job's standard error.
     """
     error = result.error
     if error is None:
@@ -93,10 +94,10 @@ def ends(result: Result, nodes: Sequence[int], stdout: Bytes, stderr: Bytes) -> 
 
 @contextlib.contextmanager
 def telling(*passing: type[Exception]) -> Iterator[None]:
-    """Have an error say in its text what it is: the text is all that Covalent's server keeps.
+    """Put an exception's type into its text, because Covalent keeps only the text.
 
     Raises:
-        FarcallError: In place of any other exception.
+        FarcallError: Replaces any other exception.
     """
     try:
         yield
@@ -107,17 +108,17 @@ def telling(*passing: type[Exception]) -> Iterator[None]:
 
 
 def as_utf8(text: str) -> bytes:
-    """Return a text in bytes that everybody can read: a task may write any characters."""
+    """Return valid UTF-8 for a text, because a task may write any characters."""
     return terminal.shown(text).encode()
 
 
 def _tell(record: dict[str, Any], job: About, why: Verdict | None) -> str:
-    """Return the text of a node that failed.
+    """Return the error text of a failed node.
 
     Args:
-        record: What the container says of the node.
-        job: What errors say of the job.
-        why: How the job ended, where it was stopped before its end.
+        record: The container's record of the node.
+        job: Description of the job for error messages.
+        why: Reason the job was stopped early, if it was.
     """
     if why is not None and results.was_told_to_stop(record):
         if _was_not_run(record):

@@ -1,7 +1,7 @@
-"""Registry of Covalent's task groups on their way through Batch.
+"""Registry of Covalent's task groups that are running on Batch.
 
-Covalent makes a fresh executor for each of its calls, so what is under way hangs on the event
-loop. Nothing here needs Covalent.
+Covalent creates a new executor for each call, so the running groups are stored per event loop.
+This module does not need Covalent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from farcall.packages.wanted import AUTO, LOCAL
 from farcall.payload.pickling import Packed
 from farcall_runtime.contract import Location
 
-# --- Debouncer: lets tasks through together while they keep coming one by one -------------------
+# --- Debouncer: passes tasks together while they keep arriving one by one -----------------------
 
 
 _BURST_S = 1.0
@@ -39,12 +39,12 @@ _FIRST_HOLD_S, _LONGEST_HOLD_S = 0.2, 2.0
 
 
 class Debouncer:
-    """Holds tasks back for a moment, but only where others came just before them.
+    """Delay that groups tasks into array jobs, only if other tasks came just before.
 
-    Covalent's server hands over the tasks of a dispatch one after the other, some 0.1 to 0.2 s
-    apart, so what comes within ``linger_s`` is one task. The first one passes at once. Those that
-    follow are let through together: when none has come for a moment, or after a time that doubles
-    up to two seconds while they keep coming.
+    Covalent's server hands over a dispatch's tasks one by one, about 0.1 to 0.2 s apart, so
+    everything that arrives within ``linger_s`` counts as one task. The first task passes at once.
+    Later ones pass together: when none has come for a moment, or after a time that doubles up to
+    two seconds while they keep coming.
     """
 
     def __init__(self) -> None:
@@ -53,12 +53,12 @@ class Debouncer:
         self._opening: asyncio.Task[None] | None = None
 
     def announce(self) -> None:
-        """Note that a task is about to come."""
+        """Record that a task is about to arrive."""
         if self._opening is not None:
             self._last = clock.now()
 
     async def passing(self) -> None:
-        """Wait until it is time to go on."""
+        """Wait until the task may pass."""
         now = clock.now()
         is_burst = now - self._last < _BURST_S
         self._last = now
@@ -80,22 +80,22 @@ class Debouncer:
 _log = logging.getLogger("farcall")
 
 _MOST_REMEMBERED = 20_000
-"""Nodes that were cancelled before they came, and nodes that have ended."""
+"""Maximum number of remembered nodes: cancelled before they arrived, or finished."""
 
 _REASON = "cancelled through Covalent"
 
 _INSTALLER = re.compile(r'"(PIP|UV)_')
-"""What is in a definition's variables where they tell pip or uv of an index, say."""
+"""Variables in a job definition that configure pip or uv, such as an index."""
 
 _PLANNED = "planned:"
-"""How what is noted of a job begins that has no ID yet: its bundle and its number there follow."""
+"""Prefix of a stored handle without a job ID; the bundle and its task index follow."""
 
 
 class TaskGroups:
-    """What one event loop has under way for Covalent.
+    """Covalent task groups of one event loop.
 
     Attributes:
-        debouncer: Makes arrays of tasks that come one after the other.
+        debouncer: Groups tasks that arrive one by one into array jobs.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class TaskGroups:
         self.debouncer = Debouncer()
 
     def find(self, key: Key) -> GroupRun | None:
-        """Return what a node is part of, or None where it is not under way here."""
+        """Return the run of a node, or None if it does not run here."""
         return self._runs.get(key)
 
     def add(
@@ -116,14 +116,14 @@ class TaskGroups:
         group: TaskGroup,
         workflow: Workflow | None = None,
     ) -> GroupRun:
-        """Take a task group in, to be submitted.
+        """Add a task group for submission.
 
         Args:
             settings: The options.
             keys: The group's nodes.
-            group: What they do.
-            workflow: What Covalent says they belong to; None where its server has no part in it.
-                The option ``workflow`` comes before the lattice's name.
+            group: The group's functions.
+            workflow: The lattice that the nodes belong to; None if Covalent's server is not
+                involved. The option ``workflow`` takes precedence over the lattice's name.
         """
         run = GroupRun(settings, keys)
         run.group = group
@@ -134,21 +134,21 @@ class TaskGroups:
         return run
 
     async def submit(self, run: GroupRun, planned: Planned | None = None) -> str:
-        """Submit a task group, together with others that come within ``linger_s``.
+        """Submit a task group, together with others that arrive within ``linger_s``.
 
         Args:
-            run: What `add` made of it.
-            planned: Is told where it lies in the bucket, before its job is submitted.
+            run: The return value of `add`.
+            planned: Called with the bundle and the task's index before SubmitJob.
 
         Returns:
             The job's ID.
 
         Raises:
-            CancelledGroupError: It was cancelled meanwhile; no job of it runs.
-            IntegrityError: An asset is not what Covalent writes.
-            SettingsError: Something the options name does not exist.
-            SubmissionError: Batch refused the job.
-            ServiceError: AWS refused a call.
+            CancelledGroupError: The group was cancelled meanwhile; none of its jobs runs.
+            IntegrityError: An asset is not in Covalent's format.
+            SettingsError: A resource named in the options does not exist.
+            SubmissionError: Batch rejected the job.
+            ServiceError: An AWS call failed.
         """
         group, run.group = run.group, None
         if run.cancelled or group is None:
@@ -159,18 +159,18 @@ class TaskGroups:
             run.handle = await run.submitting
         except BaseException as error:
             self.forget(run.keys)
-            run.submitting.cancel()  # where it is this wait that was cancelled
+            run.submitting.cancel()  # if this wait was cancelled
             if run.cancelled and isinstance(error, asyncio.CancelledError):
                 raise CancelledGroupError from None
             raise
         return run.handle.id
 
     def adopt(self, settings: Settings, key: Key, job_id: str) -> GroupRun | None:
-        """Join the job of a node that an earlier process submitted.
+        """Resume waiting for a job that an earlier process submitted.
 
         Returns:
-            The run; None if the node is under way or has ended here, so that nobody is to be told
-            of its end twice.
+            The run; None if the node is running or has finished here, so that its end is not
+            reported twice.
         """
         if key in self._runs or key in self._ended:
             return None
@@ -184,11 +184,11 @@ class TaskGroups:
         return run
 
     def forget(self, keys: Sequence[Key], *, ended: bool = True) -> None:
-        """Let go of nodes.
+        """Forget nodes.
 
         Args:
             keys: The nodes.
-            ended: Whether Covalent has been told of their end.
+            ended: Whether Covalent has the nodes' results.
         """
         for key in keys:
             self._runs.pop(key, None)
@@ -196,15 +196,15 @@ class TaskGroups:
                 _remember(self._ended, key)
 
     async def cancel(self, settings: Settings, key: Key, job_id: str | None) -> bool:
-        """End what a node is part of, whatever state it is in.
+        """Cancel the run of a node in any state.
 
         Args:
             settings: The options, for a job of an earlier process.
             key: The node.
-            job_id: What Covalent knows of the job, for `find_job`.
+            job_id: Covalent's stored handle of the job, for `find_job`.
 
         Returns:
-            Whether something is being ended, or will not be begun.
+            Whether a job is being terminated or will not be started.
         """
         run = self._runs.get(key)
         if run is None and key in self._ended:
@@ -229,7 +229,7 @@ class TaskGroups:
         return True
 
     async def note_cancelled(self, settings: Settings, job_id: str) -> None:
-        """Note that an earlier process had a job ended: Batch may have lost that.
+        """Record an earlier process's cancellation, because Batch may have lost it.
 
         Raises:
             ServiceError: There are no credentials.
@@ -238,23 +238,23 @@ class TaskGroups:
         session.backend.note_ended([job_id], _REASON)
 
     async def find_job(self, settings: Settings, handle: str | None) -> str | None:
-        """Return the ID of a job, given what was stored of it.
+        """Return a job's ID for its stored handle.
 
         Args:
             settings: The options.
-            handle: The job's ID itself; or what `planned_handle` gave, if the server was ended
-                before there was an ID; or None.
+            handle: The job's ID; or a `planned_handle`, if the server stopped before there was an
+                ID; or None.
 
         Returns:
             The ID; None if there is no job.
 
         Raises:
-            FarcallError: That cannot be told.
+            FarcallError: Whether there is a job cannot be determined.
         """
         if handle is None or not handle.startswith(_PLANNED):
             return handle
         url, _, index = handle.removeprefix(_PLANNED).rpartition("#")
-        looking = self._looking.get(url)  # for all tasks of an array
+        looking = self._looking.get(url)  # shared by all tasks of an array
         if looking is None or (looking.done() and (looking.cancelled() or looking.exception())):
             looking = self._looking[url] = asyncio.ensure_future(_find(settings, url))
         submission = await asyncio.shield(looking)
@@ -262,7 +262,7 @@ class TaskGroups:
 
     async def _submit(self, run: GroupRun, group: TaskGroup, planned: Planned | None) -> TaskRun:
         settings = run.settings
-        if settings.packages == AUTO:  # the code is the caller's, who may be on another machine
+        if settings.packages == AUTO:  # the caller's code may be on another machine
             settings = settings.with_options(packages=LOCAL)
         settings, group = await _travelling(settings, group)
         return await TaskRun.submit(
@@ -277,7 +277,7 @@ class TaskGroups:
 
 @dataclass(frozen=True)
 class _GroupCall:
-    """What the job of a task group runs."""
+    """The call that a task group's job runs."""
 
     group: TaskGroup
     debouncer: Debouncer
@@ -293,9 +293,9 @@ class _GroupCall:
 
 
 async def _travelling(settings: Settings, group: TaskGroup) -> tuple[Settings, TaskGroup]:
-    """Have what a group would install in its job (``ct.DepsPip``) travel with it, where it can.
+    """Sync the packages that a group would install (``ct.DepsPip``), if possible.
 
-    The job's own way stays where its variables say something to the installer.
+    If the job's variables configure the installer, the packages are installed in the job.
     """
     requirements = group.requirements
     if not requirements or _INSTALLER.search(json.dumps(settings.job_definition_extra)):
@@ -312,7 +312,7 @@ _under_way = weakref.WeakKeyDictionary()
 
 
 def under_way() -> TaskGroups:
-    """Return what the running event loop has under way."""
+    """Return the task groups of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _under_way:
         _under_way[loop] = TaskGroups()
@@ -320,17 +320,17 @@ def under_way() -> TaskGroups:
 
 
 def planned_handle(where: Location, index: int) -> str:
-    """Return what to store of a job that has no ID yet, for `TaskGroups.find_job`."""
+    """Return the handle to store for a job without an ID, for `TaskGroups.find_job`."""
     return f"{_PLANNED}{where.url}#{index}"
 
 
 async def _find(settings: Settings, url: str) -> Submission | None:
-    """Look for the job of a bundle."""
+    """Find the job of a bundle."""
     return await recovery.find(await session_for(settings), settings, Location.parse(url))
 
 
 def _remember(keys: dict[Key, None], key: Key) -> None:
-    """Keep a key, and let the oldest go where there are too many."""
+    """Remember a key, and drop the oldest if there are too many."""
     keys[key] = None
     if len(keys) > _MOST_REMEMBERED:
         del keys[next(iter(keys))]

@@ -1,6 +1,6 @@
-"""Database of Covalent's server: the files of a task's assets, and the ID of its job.
+"""Covalent server's database: the files of a task's assets, and the ID of its job.
 
-It is read and written where Covalent's own dispatcher does it (covalent_dispatcher, 0.240), inside
+The code uses the database as Covalent's own dispatcher does (covalent_dispatcher, 0.240), inside
 the server's process.
 """
 
@@ -24,7 +24,7 @@ from farcall_runtime.envelope import Buffer
 _log = logging.getLogger("farcall")
 
 _BY_NAME = "{}"
-"""What Covalent stores of an executor that was given by name."""
+"""Value that Covalent stores for an executor given by name."""
 
 _ERROR = "error"
 
@@ -32,11 +32,11 @@ _ERROR = "error"
 
 
 class Stored(NamedTuple):
-    """What is known of some nodes.
+    """Database records of nodes.
 
     Attributes:
-        files: The files of their assets, by node and Covalent's name of the asset.
-        workflow: What they belong to: the lattice that was dispatched, around all sublattices.
+        files: The files of the nodes' assets, by node and Covalent's name of the asset.
+        workflow: The dispatched lattice around all sublattices.
     """
 
     files: dict[tuple[int, str], Path]
@@ -44,10 +44,10 @@ class Stored(NamedTuple):
 
 
 def stored(dispatch_id: str, nodes: Iterable[int]) -> Stored:
-    """Return what is known of nodes.
+    """Return the database records of nodes.
 
-    Assets are where the database says: the value of a sublattice, or of a task that was reused,
-    lies in the folder of another dispatch.
+    The database names each asset's path, because the result of a sublattice or of a reused task is
+    in another dispatch's folder.
     """
     from covalent_dispatcher._db.datastore import workflow_db
     from covalent_dispatcher._db.models import Lattice
@@ -63,9 +63,9 @@ def stored(dispatch_id: str, nodes: Iterable[int]) -> Stored:
 
 @functools.lru_cache(maxsize=1024)
 def _around(electron_id: int) -> Workflow:
-    """Return the dispatch around a sublattice, given the electron that the sublattice is.
+    """Return the dispatch around a sublattice, given the sublattice's electron.
 
-    The root that Covalent stores of a sublattice is the sublattice itself.
+    The root that Covalent stores for a sublattice is the sublattice itself.
     """
     from covalent_dispatcher._db.datastore import workflow_db
     from covalent_dispatcher._db.models import Electron, Lattice
@@ -81,7 +81,7 @@ def _around(electron_id: int) -> Workflow:
 
 
 def _assets_of(dispatch_id: str, nodes: Iterable[int]) -> Any:
-    """Return the question for the assets of nodes: number, name and record of each."""
+    """Return the query for the assets of nodes: number, name and record of each."""
     from covalent_dispatcher._db.models import Asset, Electron, ElectronAsset, Lattice
     from sqlalchemy import select
 
@@ -101,13 +101,13 @@ def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> di
     Args:
         dispatch_id: The dispatch.
         node: The node's number.
-        found: The assets; empty ones are written only over what is not.
+        found: The assets; an empty one is written only over a file that is not empty.
 
     Returns:
-        What a `TaskUpdate` says of them.
+        The assets' part of a `TaskUpdate`.
 
     Raises:
-        FarcallError: They could not be written.
+        FarcallError: The assets could not be written.
     """
     written = {}
     places = {(node, key): data for key, data in found.items()}
@@ -118,7 +118,7 @@ def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> di
             path.write_bytes(data)
         except OSError as error:
             with contextlib.suppress(OSError):
-                path.write_bytes(b"")  # Covalent needs room to say so
+                path.write_bytes(b"")  # free space so that Covalent can report the failure
             raise FarcallError(
                 f"{len(data)} bytes could not be written to {path} ({error}); make room on the "
                 "disk of Covalent's server. What the job stored is still in the bucket"
@@ -128,7 +128,7 @@ def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> di
 
 
 class _Troubles:
-    """Writes what is told of running nodes into their errors, one text after the other."""
+    """Writer of status messages into running nodes' errors, one at a time."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[str, int], str] = {}
@@ -145,7 +145,7 @@ class _Troubles:
 
     async def _write(self) -> None:
         while self._texts:
-            await asyncio.sleep(0)  # many nodes are told of one by one
+            await asyncio.sleep(0)  # many nodes are reported one by one
             texts, self._texts = self._texts, {}
             try:
                 await asyncio.to_thread(_write_errors, texts)
@@ -158,20 +158,20 @@ _troubles = weakref.WeakKeyDictionary()
 
 
 def note_trouble(nodes: Iterable[tuple[str, int]], text: str) -> None:
-    """Have running nodes show in their error what keeps their end from being known.
+    """Show in the error of running nodes why their status is unknown.
 
-    Covalent has no other place that a client reads while a node runs. `trouble_noted` is waited
-    for before a node's own error is written.
+    Covalent has no other field that clients read while a node runs. Before a node's own error is
+    written, `trouble_noted` is awaited.
 
     Args:
-        nodes: Dispatch and number of each.
-        text: What to show; empty where all is well again.
+        nodes: Dispatch ID and number of each node.
+        text: The message; empty when the status is known again.
     """
     _troubles.setdefault(asyncio.get_running_loop(), _Troubles()).note(nodes, text)
 
 
 async def trouble_noted() -> None:
-    """Wait until nodes show what they were told to."""
+    """Wait until the messages of nodes are written."""
     troubles = _troubles.get(asyncio.get_running_loop())
     if troubles is not None:
         await troubles.noted()
@@ -188,7 +188,7 @@ def _write_errors(texts: Mapping[tuple[str, int], str]) -> None:
         for place, path in _own_files(dispatch_id, found).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(found[place])
-        # What a client reads must be there before its size is.
+        # Clients read the size first, so the content must be written before it.
         with workflow_db.session() as session:
             nodes = {node for node, _ in found}
             for node, key, asset in session.execute(_assets_of(dispatch_id, nodes)):
@@ -199,10 +199,10 @@ def _write_errors(texts: Mapping[tuple[str, int], str]) -> None:
 def _own_files(
     dispatch_id: str, found: Mapping[tuple[int, str], Buffer]
 ) -> dict[tuple[int, str], Path]:
-    """Return where assets are to be written, by node and name.
+    """Return the paths to write assets to, by node and name.
 
-    In a redispatch, Covalent has a new node's assets point to those of the old one, which are left
-    as they are (covalent_dispatcher/_dal/tg_ops.py).
+    In a redispatch, Covalent points a new node's assets to the old node's files, which must not
+    change (covalent_dispatcher/_dal/tg_ops.py).
     """
     from covalent_dispatcher._db.datastore import workflow_db
     from covalent_dispatcher._object_store.local import local_store
@@ -231,9 +231,9 @@ class _Handle(NamedTuple):
 
 
 async def _store(handles: list[_Handle]) -> list[None]:
-    """Store the handles of one moment in one transaction, away from the event loop.
+    """Store all pending handles in one transaction, outside the event loop.
 
-    Covalent's own way is one commit for each of them, and meanwhile its server stands still.
+    Covalent itself would commit each handle separately, which blocks its server meanwhile.
     """
     await asyncio.to_thread(_write_handles, handles)
     return [None] * len(handles)
@@ -244,15 +244,17 @@ _writers = weakref.WeakKeyDictionary()
 
 
 async def note_job(dispatch_id: str, node: int, executor: str, job_id: str) -> None:
-    """Store the ID of a task group's job, for a cancel or a restart; the job goes on without, too.
+    """Store the ID of a task group's job, for cancellation or a restart.
+
+    If the ID cannot be stored, the job continues.
 
     Args:
         dispatch_id: The dispatch.
         node: One of the group's nodes; they share Covalent's record of the job.
-        executor: The executor as Covalent stores one, JSON. Of a node whose executor was given by
-            name, the server keeps it, so that Covalent's page shows it, and the node has the same
-            options to its end.
-        job_id: The ID, or a text by which it is found.
+        executor: The executor's JSON as Covalent stores it. If a node's executor was given by
+            name, the server keeps this JSON, so that Covalent's UI shows it and the node's options
+            do not change.
+        job_id: The ID, or a text with which `TaskGroups.find_job` finds the job.
     """
     loop = asyncio.get_running_loop()
     if loop not in _writers:
@@ -286,11 +288,11 @@ def _write_handles(handles: list[_Handle]) -> None:
 
 
 class StoredJob(NamedTuple):
-    """What Covalent has stored of a node's job.
+    """Covalent's record of a node's job.
 
     Attributes:
-        handle: The text that `note_job` was given; None if there is none.
-        is_cancelled: Whether somebody cancelled the node through Covalent.
+        handle: The text that `note_job` stored; None if there is none.
+        is_cancelled: Whether the node was cancelled through Covalent.
     """
 
     handle: str | None
@@ -298,7 +300,7 @@ class StoredJob(NamedTuple):
 
 
 def read_job(dispatch_id: str, node: int) -> StoredJob:
-    """Return what was stored of a node's job."""
+    """Return the stored record of a node's job."""
     from covalent_dispatcher._db import jobdb
 
     (record,) = jobdb.get_job_records(jobdb.to_job_ids(dispatch_id, [node]))

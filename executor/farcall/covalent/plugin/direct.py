@@ -1,4 +1,4 @@
-"""Covalent's direct path, for callers that drive one task from its submission to its end."""
+"""Covalent's direct path, for callers that run one task from start to result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from farcall_runtime.electron import Node
 
 
 class DirectExecutor(ConfiguredExecutor):
-    """What the documented plugin interface has beside the managed path."""
+    """Methods of the documented plugin interface that the managed path does not use."""
 
     async def run(
         self,
@@ -33,17 +33,17 @@ class DirectExecutor(ConfiguredExecutor):
         kwargs: Mapping[str, Any],
         task_metadata: Mapping[str, Any],
     ) -> Any:
-        """Run one task from its submission to its end.
+        """Run one task from submission to result.
 
         Returns:
-            The archive of its value.
+            The archive of the task's result.
 
         Raises:
-            TaskCancelledError: Its job was terminated.
-            TaskRuntimeError: It failed; what it says is in its stderr too.
-            SettingsError: An option is wrong, or names what does not exist.
-            SubmissionError: Batch refused the job.
-            ServiceError: AWS refused a call.
+            TaskCancelledError: The job was terminated.
+            TaskRuntimeError: The task failed; the message is also in its stderr.
+            SettingsError: An option is wrong or names a resource that does not exist.
+            SubmissionError: Batch rejected the job.
+            ServiceError: An AWS call failed.
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
         by_server = "_send_queue" in self.__dict__
@@ -62,40 +62,40 @@ class DirectExecutor(ConfiguredExecutor):
         return value
 
     async def _execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Do what the dispatcher calls, which keeps nothing of an error but its text."""
+        """Run a task for the dispatcher, which keeps only an error's text."""
         with telling():
             return await super()._execute(*args, **kwargs)
 
     async def setup(self, task_metadata: Mapping[str, Any]) -> None:
-        """Open the clients, and check whether what the options name exists.
+        """Open the clients and check that the resources named in the options exist.
 
         Raises:
-            SettingsError: It does not.
-            ServiceError: AWS refused a call.
+            SettingsError: A resource does not exist.
+            ServiceError: An AWS call failed.
         """
         settings = self.settings
         await (await session_for(settings)).submitter(settings)
 
     async def teardown(self, task_metadata: Mapping[str, Any]) -> None:
-        """Do nothing: all tasks share the clients, which close with the event loop."""
+        """No-op: all tasks share the clients, which close with the event loop."""
 
     async def submit_task(
         self, task_metadata: Mapping[str, Any], identity: Mapping[str, Any]
     ) -> str:
-        """Submit the task that `run` has made ready.
+        """Submit the task that `run` has prepared.
 
         Args:
-            task_metadata: Its dispatch and its node's number.
-            identity: Not needed: the account is nothing a job's request has to name.
+            task_metadata: Dispatch ID and node number.
+            identity: Ignored, because a job request does not name the account.
 
         Returns:
             The job's ID.
 
         Raises:
-            TaskCancelledError: It was cancelled meanwhile.
+            TaskCancelledError: The task was cancelled meanwhile.
             FarcallError: There is no such task.
-            SubmissionError: Batch refused the job.
-            ServiceError: AWS refused a call.
+            SubmissionError: Batch rejected the job.
+            ServiceError: An AWS call failed.
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
         run = under_way().find(key)
@@ -109,16 +109,16 @@ class DirectExecutor(ConfiguredExecutor):
             raise TaskCancelledError from None
 
     async def query_result(self, task_metadata: Mapping[str, Any]) -> tuple[Any, str, str]:
-        """Wait for a task's end.
+        """Wait until a task finishes.
 
         Returns:
-            The archive of its value, its stdout and its stderr.
+            The archive of the task's result, its stdout and its stderr.
 
         Raises:
-            TaskCancelledError: Its job was terminated.
-            TaskRuntimeError: It failed.
+            TaskCancelledError: The job was terminated.
+            TaskRuntimeError: The task failed.
             FarcallError: There is no such task.
-            ServiceError: AWS refused a call.
+            ServiceError: An AWS call failed.
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
         run = under_way().find(key)
@@ -141,14 +141,14 @@ class DirectExecutor(ConfiguredExecutor):
         return value, stdout, stderr
 
     async def get_status(self, job_id: str) -> tuple[str, int]:
-        """Ask Batch for a job.
+        """Return a job's Batch status and exit code.
 
         Returns:
-            Its status in Batch's words, and its exit code, -1 while it has none.
+            Batch's status, and the exit code, which is -1 until the job has one.
 
         Raises:
             JobLostError: Batch does not know the job.
-            ServiceError: Batch refused the call.
+            ServiceError: Batch rejected the call.
         """
         session = await session_for(self.settings)
         detail = await session.describe(job_id)
@@ -158,7 +158,7 @@ class DirectExecutor(ConfiguredExecutor):
 def _from_objects(
     function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], number: int
 ) -> TaskGroup:
-    """Make a task group of what Covalent's dispatcher hands to `AWSBatchExecutor.run`."""
+    """Build a task group from the dispatcher's arguments to `AWSBatchExecutor.run`."""
     if not isinstance(function, functools.partial) or len(function.args) != 3:
         raise FarcallError(
             f"run() was called with {function!r}; Covalent's dispatcher calls it with an "

@@ -1,7 +1,8 @@
-"""Imports Covalent before the rest of the Covalent door.
+"""Import of Covalent before the rest of the Covalent integration.
 
-Covalent loads its plugins as it is imported. Where it is the plugin's own module that imports it,
-that module is half made by then, and Covalent would warn; `covalent_options.register` fixes it.
+Covalent loads its plugins while it is imported. If the plugin's own module triggers that import,
+the module is only partly initialized and Covalent would warn; `covalent_options.register` fixes
+that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Covalent's managed path: assets stay in files, and streams and error text both arrive."""
+"""Covalent's managed path: assets stay in files; output and errors are returned."""
 
 from __future__ import annotations
 
@@ -29,15 +29,12 @@ _JOB_ID, _COLLECTED, _DELEGATED, _STATUS = "job_id", "collected", "delegated", "
 
 
 class ManagedExecutor(ConfiguredExecutor):
-    """What Covalent 0.240 calls: `send`, `poll`, `receive`, and `cancel`."""
+    """Methods that Covalent 0.240 calls: `send`, `poll`, `receive` and `cancel`."""
 
     SUPPORTS_MANAGED_EXECUTION = True
 
     def get_upload_uri(self, task_group_metadata: Mapping[str, Any], object_key: str) -> str:
-        """Return where Covalent is to copy one of a task group's assets to.
-
-        It is to copy none: `send` reads them where they lie.
-        """
+        """Return an empty upload URI, because `send` reads Covalent's own files."""
         under_way().debouncer.announce()
         return ""
 
@@ -50,16 +47,16 @@ class ManagedExecutor(ConfiguredExecutor):
         """Submit a task group as one job.
 
         Args:
-            task_specs: Its nodes.
-            resources: Where their assets were copied to; they were not.
-            task_group_metadata: Its dispatch, its number and those of its nodes.
+            task_specs: The group's nodes.
+            resources: Ignored, because no assets are copied.
+            task_group_metadata: Dispatch ID, group number and node numbers.
 
         Returns:
-            What `poll` takes.
+            The argument for `poll`.
 
         Raises:
-            TaskCancelledError: It was cancelled meanwhile.
-            FarcallError: It could not be submitted; the text names the error and says why.
+            TaskCancelledError: The group was cancelled meanwhile.
+            FarcallError: The submission failed; the text names the error and the reason.
         """
         with telling(TaskCancelledError):
             return await self._send(task_specs, resources, task_group_metadata)
@@ -92,28 +89,28 @@ class ManagedExecutor(ConfiguredExecutor):
         return {_JOB_ID: job_id}
 
     async def poll(self, task_group_metadata: Mapping[str, Any], data: Any) -> Any:
-        """Wait for the end of a task group.
+        """Wait until a task group finishes.
 
         Args:
-            task_group_metadata: Its dispatch, its number and those of its nodes.
-            data: What `send` returned.
+            task_group_metadata: Dispatch ID, group number and node numbers.
+            data: The return value of `send`.
 
         Returns:
-            What `receive` takes.
+            The argument for `receive`.
 
         Raises:
-            TaskCancelledError: Its job was terminated, from wherever.
-            NotImplementedError: Covalent's own executor runs it and will tell by itself.
-            FarcallError: Its end cannot be known; the text names the error and says why.
+            TaskCancelledError: The job was terminated, from anywhere.
+            NotImplementedError: Covalent's own executor runs the group and reports its end itself.
+            FarcallError: The result cannot be determined; the text names the error and the reason.
         """
         if _DELEGATED in data:
-            raise NotImplementedError  # by which Covalent means: you will be told
+            raise NotImplementedError  # tells Covalent that the status is reported separately
         keys = _keys(task_group_metadata)
         run = under_way().find(keys[0])
         try:
             with telling():
                 cancelled = run is not None and await _shown(run, run.was_cancelled())
-        except Exception:  # Covalent ends the nodes, and does not ask for them again
+        except Exception:  # Covalent fails the nodes and does not request them again
             under_way().forget(keys, ended=False)
             raise
         if cancelled:
@@ -121,18 +118,18 @@ class ManagedExecutor(ConfiguredExecutor):
         return data
 
     async def receive(self, task_group_metadata: Mapping[str, Any], data: Any) -> list[TaskUpdate]:
-        """Return how nodes of a task group ended, with value, output and error.
+        """Return the results of a task group's nodes, with output and errors.
 
         Args:
-            task_group_metadata: Their dispatch, their task group and their numbers.
-            data: What `poll` returned; None for nodes that were cancelled; of a request to
-                Covalent's ``PUT .../electrons/{node}/job`` the body, and then a node whose job was
-                submitted by an earlier process of the server is waited for, and one without a job
-                is started again.
+            task_group_metadata: Dispatch ID, group number and node numbers.
+            data: The return value of `poll`; None for nodes that were cancelled. It can also be
+                the body of a request to Covalent's ``PUT .../electrons/{node}/job``. In that case,
+                the method waits for a node whose job was submitted by an earlier process of the
+                server, and restarts a node that has no job.
 
         Raises:
-            FarcallError: AWS refused a call, there is no room for what came, or the dispatch's
-                state is lost; the text names the error and says which.
+            FarcallError: An AWS call failed, the disk is full, or the dispatch's state is lost;
+                the text names the error and the reason.
         """
         if isinstance(data, dict) and _STATUS in data:
             return list(await _local_executor().receive(task_group_metadata, data))
@@ -142,17 +139,17 @@ class ManagedExecutor(ConfiguredExecutor):
         return [update for update in updates if update is not None]
 
     async def cancel(self, task_metadata: Mapping[str, Any], job_handle: str | None) -> bool:
-        """End a task, whatever state it is in.
+        """Cancel a task in any state.
 
-        The task's process gets SIGTERM, 20 seconds to clean up, then SIGKILL; what it wrote up to
+        The task's process gets SIGTERM, 20 seconds to clean up, then SIGKILL. Its output up to
         then is kept.
 
         Args:
-            task_metadata: Its dispatch and its node's number.
+            task_metadata: Dispatch ID and node number.
             job_handle: The job's ID; None if it has none yet.
 
         Returns:
-            Whether something is being ended, or will not be begun.
+            Whether a job is being terminated or will not be started.
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
         run = under_way().find(key)
@@ -160,9 +157,9 @@ class ManagedExecutor(ConfiguredExecutor):
         return await under_way().cancel(settings, key, job_handle)
 
     async def _receive(self, key: Key, group: int, data: Any) -> TaskUpdate | None:
-        """Return how one node ended; None where others will tell, or it begins again."""
+        """Return one node's result; None if it is reported elsewhere or the node restarts."""
         collected = data.get(_COLLECTED) if isinstance(data, dict) else None
-        if isinstance(collected, bytes):  # which no request's body can hold
+        if isinstance(collected, bytes):  # a request's body cannot contain bytes
             return await _update(key, RESULT_STATUS.COMPLETED, {"output": collected})
         run = under_way().find(key)
         if run is None and data is None:
@@ -170,14 +167,14 @@ class ManagedExecutor(ConfiguredExecutor):
         if run is None:
             run = await self._rejoin(key, group)
         elif data is not None and not (isinstance(data, dict) and _JOB_ID in data):
-            return None  # it is under way, and `poll` will tell
+            return None  # it is running, and `poll` reports its end
         if run is None:
             return None
         try:
             end = (await _shown(run, run.ends()))[key[1]]
             await self._append_logs(key[0], end)
             update = await _tell(key, end)
-        except BaseException:  # Covalent ends the node, or may be asked to look again
+        except BaseException:  # Covalent fails the node, or may retry
             under_way().forget([key], ended=False)
             raise
         under_way().forget([key])
@@ -185,7 +182,7 @@ class ManagedExecutor(ConfiguredExecutor):
         return update
 
     async def _rejoin(self, key: Key, group: int) -> GroupRun | None:
-        """Join a node's job again, or have a node without one started again."""
+        """Wait for a node's existing job, or restart a node that has none."""
         await restart.look_for_orphans(key[0])
         if restart.has_ended(*key):
             return None
@@ -210,7 +207,7 @@ class ManagedExecutor(ConfiguredExecutor):
 
 
 async def _shown(run: GroupRun, wait: Awaitable[T]) -> T:
-    """Wait for a run's end; its nodes show meanwhile what keeps it from being known."""
+    """Wait until a run finishes; its nodes show why their status is unknown meanwhile."""
     run.tell = lambda text: database.note_trouble(run.keys, text)
     try:
         return await wait
@@ -235,13 +232,13 @@ async def _delegate(
     resources: ResourceMap,
     task_group_metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Leave a task group to Covalent's own executor beside the server."""
+    """Leave a task group to Covalent's own executor on the server."""
     await _local_executor().send(task_specs, resources, task_group_metadata)
     return {_DELEGATED: True}
 
 
 def _local_executor() -> Any:
-    from covalent.executor import _executor_manager  # which loads this module
+    from covalent.executor import _executor_manager  # a circular import
 
     executor = _executor_manager.get_executor("local")
     executor._init_runtime(loop=asyncio.get_running_loop(), cancel_pool=None)
@@ -249,8 +246,8 @@ def _local_executor() -> Any:
 
 
 async def _tell(key: Key, end: NodeEnd) -> TaskUpdate:
-    """Give Covalent what came of a node."""
-    # Covalent's client cannot read a result with other bytes than UTF-8 in one of these.
+    """Report a node's result to Covalent."""
+    # Covalent's client cannot read a result if one of these is not valid UTF-8.
     found: dict[str, Buffer] = {
         "stdout": end.stdout.decode(errors="replace").encode(),
         "stderr": end.stderr.decode(errors="replace").encode(),

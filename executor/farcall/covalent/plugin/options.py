@@ -1,4 +1,4 @@
-"""The options of the Covalent door, as Covalent keeps them: in a section, and as attributes."""
+"""Options of the Covalent integration, as a file section and as attributes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ CONSTRUCTOR = "AWSBatchExecutor"
 
 _SECTION = ".".join(SECTIONS[BATCH])
 _OWN_NAMES = {"batch_queue": "queue", "container_image_uri": "image"}
-"""Names of the AWS Batch plugin's documentation, and farcall's names of the same options."""
+"""Option names in the AWS Batch plugin's documentation to farcall's names."""
 
 _NAMES = {own: name for name, own in _OWN_NAMES.items()}
 _OPTIONS = tuple(
     _NAMES.get(name, name) for name in Settings.model_fields if name in options_of(BATCH)
 )
-"""The options of AWS Batch, by their names in Covalent."""
+"""The AWS Batch options, by their names in Covalent."""
 
 _DEFAULTS = {
     "s3_bucket_name": "covalent-batch-job-resources",
@@ -49,10 +49,10 @@ _DEFAULTS = {
     "batch_job_log_group_name": "covalent-batch-job-logs",
     "retry_on": RETRY_ON_FAILURE,
 }
-"""Defaults of the plugin's documentation, where farcall's differ."""
+"""Defaults in the plugin's documentation that differ from farcall's."""
 
 _LEFT_TO_AWS = ("profile", "region", "credentials")
-"""Options that AWS's own configuration decides where the section has them empty."""
+"""Options that AWS's own configuration decides if they are empty in the section."""
 
 _WRONG = "wrong"
 _LOG_OPTIONS = ("log_stdout", "log_stderr")
@@ -63,27 +63,27 @@ _VARIABLES = (
 
 
 def plugin_defaults() -> dict[str, Any]:
-    """Return what Covalent writes into the section where the user has not."""
+    """Return the defaults that Covalent writes into the section if the user set none."""
     defaults: dict[str, Any] = dict.fromkeys((*_LEFT_TO_AWS, *_LOG_OPTIONS), "")
     for name in _OPTIONS:
         default = _DEFAULTS.get(name, Settings.model_fields[_OWN_NAMES.get(name, name)].default)
-        if name not in _LEFT_TO_AWS and default is not None:  # TOML has no word for None
+        if name not in _LEFT_TO_AWS and default is not None:  # TOML has no null value
             defaults[name] = default
     try:
         section = get_config(_SECTION)
     except KeyError:
         return defaults
     _warn_of_unknown(section, known=defaults)
-    # Covalent takes "" for a gap to be filled (covalent/_shared_files/config.py); here it says
-    # that there is no role, or no log group of one's own.
+    # Covalent replaces "" with the default (covalent/_shared_files/config.py), but here "" means
+    # no role, or no custom log group.
     return {**defaults, **{name: "" for name, value in section.items() if value == ""}}
 
 
 def _warn_of_unknown(section: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Tell which options of the section have no effect.
+    """Log a warning for options in the section that have no effect.
 
-    They are not refused: a running server of Covalent's writes whatever it once read back into the
-    file, so that nobody could correct a misspelled one without stopping it.
+    They are not rejected, because a running Covalent server writes all options that it once read
+    back to the file. The user could not correct a misspelled option without stopping the server.
     """
     names = {*known, *_OPTIONS}
     for name in section:
@@ -100,20 +100,20 @@ def _warn_of_unknown(section: Mapping[str, Any], known: Iterable[str]) -> None:
 
 
 def register(name: str) -> None:
-    """Register the plugin where its module was imported before Covalent.
+    """Register the plugin if its module was imported before Covalent.
 
-    The import brings Covalent, which loads its plugins, and this one is not complete by then.
+    The module's import loads Covalent, which loads its plugins while this one is incomplete.
     """
     covalent_executors = sys.modules["covalent.executor"]
-    manager = getattr(covalent_executors, "_executor_manager", None)  # not there while it loads
+    manager = getattr(covalent_executors, "_executor_manager", None)  # unset during import
     if manager is not None and name.rpartition(".")[2] not in manager.executor_plugins_map:
         module = sys.modules[name]
         manager._populate_executor_map_from_module(module)
         setattr(covalent_executors, CONSTRUCTOR, getattr(module, CONSTRUCTOR))
 
 
-class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent is not typed
-    """An executor whose attributes are the options."""
+class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent has no types
+    """Executor whose attributes are the options."""
 
     def __init__(
         self, *, log_stdout: str | None = None, log_stderr: str | None = None, **options: Any
@@ -121,7 +121,7 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
         section = dict(get_config(_SECTION))
         logs = {"log_stdout": log_stdout, "log_stderr": log_stderr}
         by_name = {**options, **logs} == section
-        if by_name:  # made by Covalent
+        if by_name:  # called by Covalent
             options, logs = {}, {}
         given = {name: value for name, value in options.items() if value is not None}
         for name in _LOG_OPTIONS:
@@ -139,11 +139,11 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
         except SettingsError as error:
             if not by_name:
                 raise
-            # Covalent makes an executor of the section before it gives it a task's own options,
-            # and to cancel one: what is wrong there must not stop these.
+            # Covalent creates an executor from the section before it sets a task's own options and
+            # to cancel a task. Errors in the section must prevent neither.
             self.__dict__[_WRONG] = str(error)
             return
-        # Covalent's page shows the first ten or so.
+        # Covalent's UI shows about the first ten.
         first = {"page_url": settings.page_url}
         self.__dict__ = {
             **first,
@@ -153,16 +153,16 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
 
     @property
     def stored(self) -> str:
-        """The executor as Covalent stores one, JSON."""
+        """The executor's JSON as Covalent stores it."""
         kept = {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
         return json.dumps({**self.to_dict(), "attributes": kept})
 
     @property
     def settings(self) -> Settings:
-        """The options as they are now; Covalent fills the attributes from JSON.
+        """The current options; Covalent fills the attributes from JSON.
 
         Raises:
-            SettingsError: An attribute was given a wrong value, or is not there.
+            SettingsError: An attribute is missing or has a wrong value.
         """
         if _WRONG in self.__dict__:
             raise SettingsError(self.__dict__[_WRONG])
@@ -185,17 +185,17 @@ def _dumped(settings: Settings) -> dict[str, Any]:
 
 
 def _own(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options by farcall's names."""
+    """Return options under farcall's names."""
     return {_OWN_NAMES.get(name, name): value for name, value in options.items()}
 
 
 def _resolve(section: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Return the options in force; Covalent makes several executors for each task."""
+    """Return the effective options, cached for the several executors of each task."""
     section, given = _own(section), _own(given)
     environment = [os.environ.get(name) for name in _VARIABLES]
     try:
         options = json.dumps([section, given, environment])
-    except TypeError:  # a value that is none of TOML's; the settings say which
+    except TypeError:  # a value that TOML cannot represent; the settings name it
         return Settings.within(dict(section), _place(), **given)
     return _resolve_again(options)
 

@@ -1,7 +1,7 @@
-"""Restart of Covalent's server: taking up dispatches that its earlier process has left.
+"""Resumption of dispatches that a stopped Covalent server left unfinished.
 
-Covalent starts nothing again after a restart. What its own dispatcher would do next is done here
-by its own functions (covalent_dispatcher/_core, 0.240), inside the server's process.
+Covalent restarts nothing by itself. This module performs the dispatcher's next steps with
+Covalent's own functions (covalent_dispatcher/_core, 0.240), inside the server's process.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ from covalent._shared_files.config import get_config
 
 from farcall.model.errors import FarcallError
 
-_BEGAN = datetime.now(timezone.utc)  # the server loads its plugins before it does anything else
+_BEGAN = datetime.now(timezone.utc)  # the server loads its plugins first
 _STATE_VARIABLE = "COVALENT_CACHE_DB_URL"
 _COMPLETED = "COMPLETED"
 _ENDED = (_COMPLETED, "FAILED", "CANCELLED")
 
 
 def keep_state_over_restarts() -> None:
-    """Have the server keep the state of running dispatches in its database.
+    """Configure the server to keep the state of running dispatches in its database.
 
-    By default it lies in a temporary file (covalent_dispatcher/_core/dispatcher_modules/caches.py,
-    0.240), and a dispatch that was running when the server was killed can never be finished. The
-    plugin is loaded before Covalent reads the variable.
+    By default the state is in a temporary file
+    (covalent_dispatcher/_core/dispatcher_modules/caches.py, 0.240), and a dispatch that was
+    running when the server was killed can never finish. The plugin is loaded before Covalent reads
+    the variable.
     """
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if main is None or Path(main).resolve().parts[-2:] != ("covalent_ui", "app.py"):
-        return  # not the server; a client's children must not inherit the variable
+        return  # a client; its child processes must not inherit the variable
     database = os.environ.get("COVALENT_DATABASE_URL")
     url = database or "sqlite+pysqlite:///" + get_config("dispatcher.db_path")
     os.environ.setdefault(_STATE_VARIABLE, url)
 
 
 class Left(NamedTuple):
-    """What an earlier process of the server has left of a dispatch.
+    """State of a dispatch that an earlier process of the server left unfinished.
 
     Attributes:
-        groups: Nodes of the task groups whose turn had come.
-        ended: Nodes that had ended.
-        is_over: Whether nothing of it is under way, or can be.
+        groups: Nodes of the task groups that were ready to run.
+        ended: Nodes that had finished.
+        is_over: Whether nothing of the dispatch is running or can run.
     """
 
     groups: dict[int, list[int]]
@@ -55,15 +56,15 @@ class Left(NamedTuple):
 
 
 _left: dict[str, asyncio.Future[Left]] = {}
-"""For each dispatch, what this process found when it first looked."""
+"""Each dispatch's state when this process first read it."""
 
 
 async def look_for_orphans(dispatch_id: str) -> None:
-    """Note which task groups of a dispatch wait for nobody; call it before one of them goes on.
+    """Find a dispatch's orphaned task groups; call before resuming a group.
 
-    Once a task has been received, Covalent itself starts those that waited for it, and ends the
-    dispatch after the last one. A server that was ended between a task's end and that has not:
-    here it is made up for.
+    When a task's result arrives, Covalent starts the tasks that waited for it, and finishes the
+    dispatch after the last one. If the server stopped between a task's end and these steps, this
+    function performs them.
     """
     looking = _left.get(dispatch_id)
     if looking is None or (looking.done() and (looking.cancelled() or looking.exception())):
@@ -72,7 +73,7 @@ async def look_for_orphans(dispatch_id: str) -> None:
 
 
 def has_ended(dispatch_id: str, node: int) -> bool:
-    """Return whether a node had ended when `look_for_orphans` looked, as far as that is known."""
+    """Return whether a node had finished when `look_for_orphans` read it, if known."""
     looked = _left[dispatch_id]
     return looked.exception() is None and node in looked.result().ended
 
@@ -91,7 +92,7 @@ async def start_again(dispatch_id: str, group: int) -> None:
     """Have Covalent start a task group that an earlier process left without a job.
 
     Raises:
-        FarcallError: The server does not know how far the dispatch had come.
+        FarcallError: The server has lost the dispatch's progress.
     """
     from covalent_dispatcher._core import dispatcher
 
@@ -101,7 +102,7 @@ async def start_again(dispatch_id: str, group: int) -> None:
 
 
 def _find_left(dispatch_id: str) -> Left:
-    """Find what is left, and set right how Covalent counts what tasks wait for."""
+    """Find unfinished task groups, and correct Covalent's counts of pending inputs."""
     from covalent_dispatcher._core.dispatcher_modules.caches import cache_db
     from covalent_dispatcher._db.datastore import workflow_db
     from covalent_dispatcher._db.models import Lattice, TaskGroupState, WorkflowState
@@ -111,7 +112,7 @@ def _find_left(dispatch_id: str) -> Left:
         statement = select(Lattice.started_at).where(Lattice.dispatch_id == dispatch_id)
         started = session.scalars(statement).first()
     if started is None or started.replace(tzinfo=timezone.utc) > _BEGAN:
-        return Left({}, set(), is_over=False)  # it is this process that runs it
+        return Left({}, set(), is_over=False)  # this process runs it
     nodes, waits = _read_nodes(dispatch_id)
     with cache_db.session() as session:
         states = session.scalars(
@@ -137,7 +138,7 @@ def _find_left(dispatch_id: str) -> Left:
 
 
 def _read_nodes(dispatch_id: str) -> tuple[dict[int, str], Counter[int]]:
-    """Return the nodes' states, and for how many others' values each task group waits."""
+    """Return the nodes' states and each task group's number of pending inputs."""
     from covalent_dispatcher._db.datastore import workflow_db
     from covalent_dispatcher._db.models import Electron, ElectronDependency, Lattice
     from sqlalchemy import select
