@@ -1,18 +1,17 @@
-"""The TorchX door: its schedulers ``aws_batch`` and ``kubernetes_job``, made of command jobs.
+"""TorchX integration: the schedulers ``aws_batch`` and ``kubernetes_job``.
 
-===============  ====================================================================
-scheduler        what TorchX calls, whatever the platform
-options          what ``-cfg`` takes, likewise
-roles            what of roles is read alike
-request          what a dry run shows and `schedule` submits
-apps, states     jobs as apps
-workspace        the folder that an app takes along
-batch/           what of it all is AWS Batch's own
-kubernetes/      and Kubernetes's: options, mapping, request, places, scheduler
-===============  ====================================================================
+Both submit apps as command jobs.
 
-TorchX finds them by modules of ``torchx_plugins.schedulers``, which lies beside this package. They
-need the ``torchx`` extra: ``pip install 'farcall[torchx]'``.
+===============  ==================================================================== scheduler
+the calls that TorchX makes, for every platform options          the ``-cfg`` options, for every
+platform roles            role parsing that all platforms share request          the request that a
+dry run shows and `schedule` submits apps, states     jobs as apps workspace        the folder that
+is uploaded with an app batch/           the parts that are specific to AWS Batch kubernetes/
+the same for Kubernetes: options, mapping, request, places, scheduler ===============
+====================================================================
+
+TorchX finds the schedulers through modules of ``torchx_plugins.schedulers``, a package next to
+this one. They need the ``torchx`` extra: ``pip install 'farcall[torchx]'``.
 """
 
 from __future__ import annotations

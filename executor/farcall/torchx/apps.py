@@ -1,8 +1,8 @@
-"""App finder: jobs of apps by the IDs that TorchX knows them by, and lists of them.
+"""App finder: looks up jobs by TorchX app IDs, and lists apps.
 
-An app's ID is ``place:name``, and what a place is the platform says: a queue of Batch, a namespace
-of Kubernetes. Its job is found by that name, with one request, and described with its nodes by
-another. Many threads of TorchX ask for one app at once: they share an answer.
+An app's ID is ``place:name``. The platform defines the place: a Batch queue or a Kubernetes
+namespace. One request finds the job by its name, and another describes it with its nodes. If many
+TorchX threads request one app at once, they share a response.
 """
 
 from __future__ import annotations
@@ -22,64 +22,64 @@ from farcall.torchx import states
 
 
 class Places(Protocol):
-    """What stands before the colon of an app's ID; a class for each platform."""
+    """Queues or namespaces before the colon of an app's ID; one subclass per platform."""
 
     def settings(self, place: str) -> Settings:
-        """Return the settings to find the apps of a place with.
+        """Return the settings for finding the apps of a place.
 
         Args:
-            place: It; empty where only the app's name is known.
+            place: The place; empty if only the app's name is known.
 
         Raises:
-            SettingsError: One in ``farcall.toml`` or the environment is wrong.
+            SettingsError: A setting in ``farcall.toml`` or the environment is wrong.
         """
 
     def asked(self, cfg: Mapping[str, Any]) -> Settings:
-        """Return the settings to list apps with.
+        """Return the settings for listing apps.
 
         Raises:
-            SettingsError: One is wrong.
+            SettingsError: A setting is wrong.
         """
 
     async def queues(self, session: Session, place: str) -> list[str]:
-        """Return the queues in which apps of a place are, the likeliest first.
+        """Return the queues to search for a place's apps, most likely first.
 
         Raises:
-            ServiceError: A service refused a call.
+            ServiceError: A call to a service failed.
         """
 
     async def named(self, session: Session, name: str, queue: str) -> list[JobDetail]:
-        """Return a queue's jobs of one name, the newest first.
+        """Return a queue's jobs with one name, newest first.
 
         Raises:
-            SettingsError: There is no such queue.
-            ServiceError: A service refused a call.
+            SettingsError: The queue does not exist.
+            ServiceError: A call to a service failed.
         """
 
     def listed(
         self, session: Session, wanted: Wanted
     ) -> AsyncIterator[tuple[str, list[JobDetail]]]:
-        """Yield jobs of the queues that are wanted, with their place, in pages.
+        """Yield pages of jobs in the wanted queues, with their places.
 
-        Jobs of others are among them, and what is said of each is less than a description.
+        The pages include other users' jobs, and an entry has fewer fields than a description.
 
         Raises:
-            SettingsError: There is no such queue.
-            ServiceError: A service refused a call.
+            SettingsError: The queue does not exist.
+            ServiceError: A call to a service failed.
         """
 
     def app_id(self, place: str, detail: JobDetail) -> str:
-        """Return what TorchX calls a job."""
+        """Return a job's app ID in TorchX."""
 
 
 class App(NamedTuple):
-    """What there is to know of an app.
+    """State of an app.
 
     Attributes:
-        session: Where its job runs.
-        detail: Its job.
-        nodes: By index, what is known of the nodes: of as many as one request describes.
-        namesakes: Number of older jobs of this name.
+        session: The session for the app's region or cluster.
+        detail: The app's job.
+        nodes: Known nodes by index, as many as one request describes.
+        namesakes: Number of older jobs with this name.
     """
 
     session: Session
@@ -89,25 +89,26 @@ class App(NamedTuple):
 
     @property
     def ui_url(self) -> str | None:
-        """Its page of the platform; None where there is none."""
+        """URL of the app in the platform's console; None if there is none."""
         return self.session.backend.links(self.detail).get("job")
 
     @property
     def note(self) -> str:
-        """What is to be said beside its state."""
+        """Note to show next to the app's state."""
         if not self.namesakes:
             return ""
         return f"this is the newest of {self.namesakes + 1} jobs of this name"
 
 
 class _Known(NamedTuple):
-    """An app's job, which stays the same.
+    """Unchanging facts about an app's job.
 
     Attributes:
-        job_id: Its ID.
-        nodes: By ID, the indexes of its nodes; empty for a plain job, None where it is not known.
+        job_id: The job's ID.
+        nodes: Node indexes by node ID; empty for a plain job, None if unknown.
         namesakes: See `App`.
-        lost_at: When it counts as lost that the platform does not describe it, by the clock here.
+        lost_at: Local clock time after which a job that the platform does not describe counts as
+            lost.
     """
 
     job_id: str
@@ -117,7 +118,7 @@ class _Known(NamedTuple):
 
 
 class Apps:
-    """Finds apps, on one event loop; remembers their jobs' IDs."""
+    """App lookup on one event loop; caches job IDs."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -126,32 +127,31 @@ class Apps:
         self._looks: dict[str, asyncio.Task[App | None]] = {}
 
     def note(self, app_id: str, settings: Settings, job_id: str, session: Session) -> None:
-        """Note an app submitted here: lists lag behind, and it may be in another region."""
+        """Record an app submitted here, because lists lag and it may be in another region."""
         self._settings[app_id] = settings
         lost_at = clock.now() + session.timing.lost_after_s
         self._known[app_id] = _Known(job_id, None, lost_at=lost_at)
 
     def forget(self, app_id: str) -> None:
-        """Have an app looked for again: it was deleted, where its platform can do that."""
+        """Drop a deleted app from the cache, if the platform can delete apps."""
         self._known.pop(app_id, None)
 
     def settings(self, app_id: str) -> Settings:
-        """Return the settings to find an app with.
+        """Return the settings for finding an app.
 
         Raises:
-            SettingsError: One in ``farcall.toml`` or the environment is wrong.
+            SettingsError: A setting in ``farcall.toml`` or the environment is wrong.
         """
         return self._settings.get(app_id) or self._places.settings(app_id.rpartition(":")[0])
 
     async def look(self, app_id: str) -> App | None:
-        """Return what the platform says of an app now, or None if there is none.
+        """Return an app's current state on the platform, or None if there is no such app.
 
-        It takes two requests for the first time, and one later. Who asks while another's question
-        is under way gets that one's answer.
+        The first call makes two requests, later calls one. Concurrent callers share one request.
 
         Raises:
-            SettingsError: There is no such queue, or a setting is wrong.
-            ServiceError: A service refused a call.
+            SettingsError: The queue does not exist, or a setting is wrong.
+            ServiceError: A call to a service failed.
         """
         task = self._looks.get(app_id)
         if task is None:
@@ -199,12 +199,12 @@ class Apps:
 
 
 class Wanted(NamedTuple):
-    """Which apps are listed; what is left out does not matter.
+    """Filter for listed apps; an omitted field matches everything.
 
     Attributes:
         queue: Name of a queue, or a pattern with ``*``.
-        user: Who submitted them, as their tags say.
-        states: Their states, one of these.
+        user: User in the apps' tags.
+        states: Accepted states.
     """
 
     queue: str = ""
@@ -212,7 +212,7 @@ class Wanted(NamedTuple):
     states: Collection[AppState] = ()
 
     def fits(self, detail: JobDetail) -> bool:
-        """Return whether a job is an app of these; the queue is left to the listing."""
+        """Return whether a job is an app that matches; the listing filters the queue."""
         return (
             states.is_app(detail)
             and self.user in ("", states.user_of(detail))
@@ -223,13 +223,13 @@ class Wanted(NamedTuple):
 async def listed(
     places: Places, settings: Settings, wanted: Wanted
 ) -> AsyncIterator[tuple[str, JobDetail]]:
-    """Yield the apps of queues with their IDs, the newest of each queue first.
+    """Yield the apps of queues with their IDs, newest first in each queue.
 
-    It takes two requests for each page of a queue's jobs, whoever submitted them.
+    Each page of a queue's jobs takes two requests and includes other users' jobs.
 
     Raises:
-        SettingsError: There is no such queue.
-        ServiceError: A service refused a call.
+        SettingsError: The queue does not exist.
+        ServiceError: A call to a service failed.
     """
     session = await session_for(settings)
     async for place, page in places.listed(session, wanted):
@@ -241,6 +241,6 @@ async def listed(
 
 
 def _nodes_of(session: Session, detail: JobDetail) -> dict[str, int]:
-    """Return by ID the indexes of as many nodes as are described together with their job."""
+    """Return node indexes by ID, as many as one request describes with their job."""
     most = session.backend.capabilities.described_together - 1
     return {detail.node_id(index): index for index in range(min(detail.nodes, most))}

@@ -1,7 +1,7 @@
-"""Run options of TorchX's schedulers, and the settings they make with those of farcall.
+"""Run options of TorchX's schedulers, and their conversion to farcall's settings.
 
-What is given in TorchX comes before ``farcall.toml`` and the environment. What stands there of
-functions, such as memory or attempts, says nothing of apps.
+TorchX's options take precedence over ``farcall.toml`` and the environment. Options for functions
+in ``farcall.toml``, such as memory or attempts, do not apply to apps.
 """
 
 from __future__ import annotations
@@ -27,19 +27,15 @@ _TAKEN = {
 
 @dataclass
 class _Named(runopt):
-    """A run option that knows its name.
-
-    Attributes:
-        name: Its name.
-    """
+    """A run option that knows its name, for error messages."""
 
     name: str
 
     def cast_to_type(self, value: str) -> CfgVal:
-        """Read a value of the command line or ``.torchxconfig``.
+        """Convert a value from the command line or ``.torchxconfig``.
 
         Raises:
-            SettingsError: It is of another type.
+            SettingsError: The value has another type.
         """
         try:
             return super().cast_to_type(value)
@@ -50,11 +46,11 @@ class _Named(runopt):
 
 @dataclass
 class FarcallOptions(StructuredOpts):
-    """What ``-cfg`` takes; a class for each scheduler.
+    """Options for ``-cfg``; one subclass per scheduler.
 
     Attributes:
-        SPELLED: Which option of farcall each run option is.
-        SECRET: Run options whose values errors do not show.
+        SPELLED: Run option to farcall's name of the same option.
+        SECRET: Run options whose values are not shown in errors.
     """
 
     SPELLED: ClassVar[Mapping[str, str]] = {}
@@ -62,17 +58,17 @@ class FarcallOptions(StructuredOpts):
 
     @classmethod
     def as_runopts(cls) -> runopts:
-        """Return what TorchX knows of the options."""
+        """Return the options in TorchX's format."""
         found = runopts()
         for name, option in super().as_runopts():
             given = {each.name: getattr(option, each.name) for each in fields(option)}
-            found._opts[name] = _Named(name=name, **given)  # it has no other way in
+            found._opts[name] = _Named(name=name, **given)  # TorchX has no public method for it
         return found
 
     @classmethod
     @contextlib.contextmanager
     def in_words(cls) -> Iterator[None]:
-        """Have errors name run options, and not what they are in farcall.toml."""
+        """Name run options in errors, instead of their names in farcall.toml."""
         try:
             yield
         except SettingsError as error:
@@ -83,23 +79,23 @@ class FarcallOptions(StructuredOpts):
             raise SettingsError(text, option=option) from None
 
     def settings(self) -> Settings:
-        """Return farcall's settings for whatever app.
+        """Return farcall's settings that do not depend on the app.
 
         Raises:
-            SettingsError: An option has a wrong value, in words of TorchX where it is one of its.
+            SettingsError: An option has a wrong value; run options are named as in TorchX.
         """
         raise NotImplementedError
 
     def unfetchable(self, settings: Settings) -> str:
-        """Say why a job could not fetch its workspace from the bucket; empty where it can."""
+        """Return why a job cannot download its workspace from the bucket; empty if it can."""
         raise NotImplementedError
 
     def _settings(self, app: Mapping[str, Any], more: dict[str, Any]) -> Settings:
-        """Make settings; what is wrong with a run option is said by its name in TorchX.
+        """Build settings; errors name run options as in TorchX.
 
         Args:
-            app: Options that are of the app.
-            more: Run options that are no texts in farcall, by their names there.
+            app: Options that the app determines.
+            more: Run options that are not strings in farcall, by farcall's names.
         """
         wanted = {ours: getattr(self, theirs) for theirs, ours in self.SPELLED.items()} | more
         given = {ours: value for ours, value in wanted.items() if value is not None}
@@ -119,16 +115,16 @@ Options = TypeVar("Options", bound=FarcallOptions)
 
 
 def workflow(settings: Settings, name: str) -> dict[str, Any]:
-    """Return the workflow of an app where the settings name none."""
+    """Return an app's workflow for settings that name none."""
     return {} if settings.workflow else {"workflow": terminal.in_a_line(name)[:128]}
 
 
 def wrong_option(option: str, found: object, allowed: str) -> SettingsError:
-    """Say that a run option has a wrong value.
+    """Return the error for a run option with a wrong value.
 
     Args:
-        option: Its name.
-        found: The value; ``...`` for one that may be secret.
+        option: The option's name.
+        found: The value; ``...`` if it may be secret.
         allowed: The accepted values, as an instruction.
     """
     shown = "a text" if found is ... else repr(found)

@@ -1,6 +1,6 @@
-"""Requests of an app: what a dry run shows, and what is submitted, also after an edit.
+"""Requests of an app for dry runs and submission, also after an edit.
 
-A dry run asks nobody for anything and needs no credentials.
+A dry run makes no requests and needs no credentials.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _HOW = (
     "s3_kms_key_id",
     "workflow",
 )
-"""The options that say where a request is sent, whatever the platform."""
+"""Options that determine the request's destination on every platform."""
 
 _LONGEST_RUN = "x" * 64
-"""Takes the room of a session's name, which nobody knows yet."""
+"""Placeholder with a session name's maximum length; the name is not known yet."""
 
 
 @dataclass(kw_only=True)
 class Request(ABC):
-    """What is submitted. All of it may be edited before; a class for each platform.
+    """The submission, which may be edited first; one subclass per platform.
 
     Attributes:
-        options: farcall's options that say where it is sent.
-        images_to_push: By local image the repository and the tag that it is pushed to before.
+        options: farcall's options that determine the request's destination.
+        images_to_push: Local image to the repository and tag that it is pushed to before.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -51,42 +51,42 @@ class Request(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Name of the job, which no other job may have."""
+        """Unique name of the job."""
 
     @property
     @abstractmethod
     def app_id(self) -> str:
-        """What TorchX's handles call the app."""
+        """The app's ID in TorchX's handles."""
 
     @property
     @abstractmethod
     def requests(self) -> dict[str, Any]:
-        """The platform's requests, as `farcall.backends.base.Backend.plan` calls them."""
+        """The platform's requests, named as in `farcall.backends.base.Backend.plan`."""
 
     @abstractmethod
     def settings(self) -> Settings:
-        """Return the settings to submit with.
+        """Return the settings for the submission.
 
         Raises:
-            SettingsError: One is wrong.
+            SettingsError: A setting is wrong.
         """
 
     @abstractmethod
     def commands(self) -> Iterator[list[str]]:
-        """Yield the commands of the nodes; an edit of one is an edit of the request."""
+        """Yield the nodes' commands; editing a command edits the request."""
 
 
 def chosen(settings: Settings, more: Iterable[str]) -> dict[str, Any]:
-    """Return the options that say where a request is sent, and what is looked up before."""
+    """Return the options for the request's destination and for lookups before it."""
     set_ = settings.model_fields_set
     return {name: getattr(settings, name) for name in (*_HOW, *more) if name in set_}
 
 
 async def write(name: str, groups: Sequence[Nodes], settings: Settings) -> dict[str, Any]:
-    """Write the platform's requests of a job. Nobody is asked for anything.
+    """Build a job's requests without contacting the platform.
 
     Raises:
-        SettingsError: The platform would refuse the job, or there is no such profile.
+        SettingsError: The platform would reject the job, or the profile does not exist.
         TaskTooLargeError: Commands and variables exceed a limit of the platform.
     """
     spec = command_of(settings, groups, name, _LONGEST_RUN)
@@ -95,18 +95,18 @@ async def write(name: str, groups: Sequence[Nodes], settings: Settings) -> dict[
         found = await open_backend(settings, access).plan(spec, offline=True)
     finally:
         await access.close()
-    # By way of text: an edit of one role's container is to reach no other's.
+    # Copy through JSON, so that editing one role's container does not change another's.
     written: dict[str, Any] = json.loads(json.dumps(found))
     return written
 
 
 async def submit(session: Session, request: Request) -> str:
-    """Submit a request so that one job of its name runs, and return the job's ID.
+    """Submit a request exactly once, and return the job's ID.
 
     Raises:
-        SettingsError: Something the request names does not exist.
-        SubmissionError: The platform refused the job.
-        ServiceError: A service refused a call, or cannot be reached.
+        SettingsError: A resource that the request names does not exist.
+        SubmissionError: The platform rejected the job.
+        ServiceError: A service rejected a call or cannot be reached.
     """
     with session.at_work():
         await session.check(request.settings())
@@ -114,7 +114,7 @@ async def submit(session: Session, request: Request) -> str:
 
 
 def spec_of(session: Session, request: Request) -> JobSpec:
-    """Describe the job of a request."""
+    """Build the JobSpec for a request."""
     settings = request.settings()
     environment = {ENV_RUN: session.run, **Workflow.of(settings).environment()}
     return JobSpec(request.name, 1, environment, settings, requests=request.requests)

@@ -1,4 +1,4 @@
-"""Role reader: what of TorchX's apps and roles is read alike for every platform. No I/O."""
+"""Role parsing that all platforms share. No I/O."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ ENV_IMAGE = "TORCHX_IMAGE"
 _LEAST_MEMORY_MB = 4
 
 _NESTED = "__torchx_overlays__"
-"""Which `set_overlay` marks with what it wrote."""
+"""Marker that `set_overlay` adds to its overlays."""
 
 
 class Warnings:
-    """What an app asks for and does not get.
+    """Requests of an app that the platform cannot fulfill.
 
     Attributes:
-        said: A sentence for each.
+        said: The warnings, one sentence each.
     """
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
     def __call__(self, role: Role, text: str) -> None:
-        """Note a sentence on a role."""
+        """Record a warning for a role."""
         self.said.append(f"role {role.name}: {text}")
 
 
 def wrong(role: Role, what: str, found: object, allowed: str) -> SettingsError:
-    """Say that a field of a role has a wrong value."""
+    """Return the error for a role's field with a wrong value."""
     return SettingsError(f"role {role.name}: {what} is {found!r}: {allowed}", option=what)
 
 
 def check_replicas(roles: Sequence[Role], most: int, platform: str) -> None:
-    """Refuse a role of no replica, and more of them all than a job's nodes may be.
+    """Reject roles without replicas, and more replicas than a job's maximum of nodes.
 
     Raises:
-        SettingsError: Likewise.
+        SettingsError: A replica count is out of range.
     """
     for role in roles:
         if role.num_replicas < 1:
@@ -71,10 +71,10 @@ def check_replicas(roles: Sequence[Role], most: int, platform: str) -> None:
 
 
 def check_resource(role: Role) -> None:
-    """Refuse a resource that is none, or not of numbers.
+    """Reject a missing resource and one that is not numeric.
 
     Raises:
-        SettingsError: Likewise.
+        SettingsError: The resource is missing or not numeric.
     """
     resource = role.resource
     if resource == NULL_RESOURCE:
@@ -96,20 +96,20 @@ def check_resource(role: Role) -> None:
 
 
 def check_image(role: Role) -> None:
-    """Refuse a role without an image.
+    """Reject a role without an image.
 
     Raises:
-        SettingsError: Likewise.
+        SettingsError: The role has no image.
     """
     if not role.image or role.image == MISSING:
         raise wrong(role, "image", role.image, "name an image")
 
 
 def most_retries(roles: Sequence[Role]) -> int:
-    """Return the most retries that a role asks for.
+    """Return the maximum of the roles' retries.
 
     Raises:
-        SettingsError: One is no whole number.
+        SettingsError: A role's retries are not a whole number.
     """
     for role in roles:
         if not isinstance(role.max_retries, int) or role.max_retries < 0:
@@ -118,7 +118,7 @@ def most_retries(roles: Sequence[Role]) -> int:
 
 
 def instance_types(roles: Sequence[Role]) -> dict[str, str]:
-    """Return by role's name the instance types that are asked for."""
+    """Return the requested instance types by role name."""
     return {
         role.name: str(role.resource.capabilities[K8S_ITYPE])
         for role in roles
@@ -127,7 +127,7 @@ def instance_types(roles: Sequence[Role]) -> dict[str, str]:
 
 
 def command(role: Role) -> list[str]:
-    """Return what a role runs; empty for the image's own."""
+    """Return a role's command; empty for the image's own."""
     first = [] if role.entrypoint == MISSING else [role.entrypoint]
     return [*first, *role.args]
 
@@ -143,14 +143,14 @@ def environment(role: Role, index: int) -> dict[str, str]:
 
 
 def tags(app: AppDef, user: str | None, common: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags of an app's job: those of farcall's settings, TorchX's, and the app's own.
+    """Return a job's tags: from farcall's settings, TorchX and the app.
 
-    Characters that a tag cannot have become ``_``, and a long text is cut off.
+    Characters that are not valid in a tag become ``_``, and long values are truncated.
 
     Args:
         app: The app.
-        user: Who submits it; None for the login.
-        common: Those of the settings.
+        user: User who submits the app; None for the login.
+        common: Tags from the settings.
 
     Raises:
         SettingsError: The app has too many tags, or a key that AWS reserves.
@@ -183,10 +183,10 @@ def tags(app: AppDef, user: str | None, common: Mapping[str, str]) -> dict[str, 
 
 
 def login() -> str:
-    """Return who is logged in."""
+    """Return the login name."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # no such user in a container with a bare uid
+    except (KeyError, OSError):  # a container may have a uid without a user
         return "user"
 
 
@@ -196,16 +196,16 @@ def device(mount: DeviceMount) -> Device:
 
 
 def overlay(role: Role, namespace: str, kind: str, of_role: Sequence[str]) -> dict[str, Any]:
-    """Return what is merged into a role's document, from its metadata or a file named there.
+    """Return a role's overlay, from its metadata or a file named there.
 
     Args:
         role: The role.
-        namespace: Key of its metadata.
-        kind: What is overlaid, as `torchx.specs.overlays.set_overlay` calls it.
-        of_role: Fields that a role has words for, which are refused.
+        namespace: Key in the role's metadata.
+        kind: Overlay kind for `torchx.specs.overlays.set_overlay`.
+        of_role: Fields that the role sets itself; they are rejected.
 
     Raises:
-        SettingsError: It cannot be used.
+        SettingsError: The overlay cannot be used.
     """
     given: Any = role.metadata.get(namespace)
     if not given:
@@ -226,7 +226,7 @@ def merge(document: dict[str, Any], overlay: Mapping[str, Any], namespace: str, 
     """Merge an overlay into a document, as TorchX does.
 
     Raises:
-        SettingsError: It cannot be merged.
+        SettingsError: The overlay cannot be merged.
     """
     try:
         apply_overlay(document, copy.deepcopy(dict(overlay)))

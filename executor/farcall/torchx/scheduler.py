@@ -1,7 +1,7 @@
-"""TorchX scheduler base: TorchX's calls, answered by farcall; a class below for each platform.
+"""Base class of the TorchX schedulers, with one subclass per platform.
 
-TorchX waits in each call, and follows logs with a thread for each replica. All of that is served
-by one event loop in one thread of the process, and by the sessions that are open there.
+TorchX blocks in each call, and follows logs with one thread per replica. One event loop in one
+thread of the process serves all calls, with the sessions that are open there.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from farcall.torchx.options import Options
 from farcall.torchx.request import Request
 from farcall.torchx.workspace import FarcallWorkspaceMixin
 
-# --- App logs: the lines of a replica, as TorchX asks for them ----------------------------------
+# --- App logs: the lines of a replica, with TorchX's filters ------------------------------------
 #
-# The replicas whose logs a process follows share requests; see `farcall.engine.logs.nodes`.
+# Replicas whose logs one process follows share requests; see `farcall.engine.logs.nodes`.
 
 
 class Selection(NamedTuple):
-    """Which lines.
+    """Filter for log lines.
 
     Attributes:
-        pattern: What they hold; None for all.
-        since: Written at this moment or later.
-        until: Written before this moment.
-        follow: Whether those are waited for that are yet to be written.
+        pattern: Regular expression that lines must match; None for all lines.
+        since: Earliest time of a line, inclusive.
+        until: Latest time of a line, exclusive.
+        follow: Whether to wait for further lines.
     """
 
     pattern: re.Pattern[str] | None
@@ -63,10 +63,10 @@ def selection(
     *,
     follow: bool,
 ) -> Selection:
-    """Check what TorchX says of the lines it wants. Moments without a zone are local ones.
+    """Convert and check TorchX's log arguments. Times without a zone are local.
 
     Raises:
-        SettingsError: The expression is none, or one of both streams is asked for.
+        SettingsError: The expression is invalid, or only one of both streams is requested.
     """
     if streams not in (None, Stream.COMBINED):
         raise SettingsError(
@@ -83,12 +83,12 @@ def selection(
 
 
 async def lines(app: App, node: int, wanted: Selection) -> AsyncIterator[str]:
-    """Yield the lines of a node, each with its end.
+    """Yield a node's log lines, including line ends.
 
-    Control characters are shown, as TorchX prints what it gets; colours stay.
+    Control characters are escaped, because TorchX prints the lines as they are; colors stay.
 
     Raises:
-        ServiceError: A service refused a call.
+        ServiceError: A call to a service failed.
     """
     batches = app.session.node_logs.batches(
         app.detail.job_id,
@@ -110,9 +110,9 @@ def _aware(moment: datetime | None) -> datetime | None:
 
 # --- TorchX's command line: farcall's errors in it are one sentence each, and botocore is quiet
 #
-# The command catches few errors. Of all others it prints the traceback, in each of its threads and
-# again at the end; and it shows what every library has to say of its work. Programs that import
-# TorchX keep the hooks and levels they have.
+# The command catches few errors. It prints all other tracebacks in each of its threads and again
+# at the end, and shows every library's log messages. Programs that import TorchX keep their own
+# hooks and levels.
 
 
 _COMMAND = "torchx.cli.main"
@@ -123,9 +123,9 @@ _told: set[str] = set()
 
 
 def install() -> None:
-    """Have farcall's errors told in a sentence where this process is TorchX's command.
+    """Print farcall's errors as one sentence if this process is TorchX's command.
 
-    With ``--log_level DEBUG`` there are tracebacks, and all that botocore says.
+    With ``--log_level DEBUG``, tracebacks and all botocore messages are shown.
     """
     if not _is_command() or sys.excepthook is _tell or _errors_log.isEnabledFor(logging.DEBUG):
         return
@@ -151,7 +151,7 @@ def _tell(
         sys.__excepthook__(kind, error, traceback)
         return
     text = str(error)
-    if text not in _told:  # by the thread in which it was raised first
+    if text not in _told:  # the thread that raised it first has reported it
         _told.add(text)
         _errors_log.error("%s", text)
 
@@ -167,22 +167,22 @@ _log = logging.getLogger("farcall")
 
 
 class Planned(Protocol):
-    """An app as a job of a platform, whose request is yet to be written."""
+    """An app as a job of a platform, before its request is built."""
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What the app asks for and does not get."""
+        """Requests of the app that the platform cannot fulfill."""
 
 
 class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Options]):
-    """Runs TorchX's apps as command jobs; a class for each platform.
+    """Scheduler that runs TorchX apps as command jobs; one subclass per platform.
 
-    All errors are farcall's own: `farcall.FarcallError`, and of it `farcall.SettingsError`, a
-    ValueError, for what is wrong in a call.
+    All errors are `farcall.FarcallError`. Wrong arguments raise its subclass
+    `farcall.SettingsError`, which is also a ValueError.
 
     Attributes:
         NAME: The scheduler's name.
-        PLACES: What stands before the colon of an app's ID.
+        PLACES: Type of the queues or namespaces before the colon of an app's ID.
     """
 
     NAME: ClassVar[str]
@@ -194,43 +194,43 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         self._loop = LoopThread()
         self._apps = Apps(self.PLACES)
 
-    # --- what a platform makes of it ----------------------------------------------------------
+    # --- platform-specific conversion ---------------------------------------------------------
 
     @abstractmethod
     def _planned(self, app: AppDef, cfg: Options) -> Planned:
-        """Map an app, which stays as it is.
+        """Map an app to a job without changing the app.
 
         Raises:
-            SettingsError: An option is wrong, or the platform would refuse the job.
+            SettingsError: An option is wrong, or the platform would reject the job.
         """
 
     @abstractmethod
     async def _written(self, planned: Any) -> Request:
-        """Write the request of an app that `_planned` returned; nobody is asked for anything.
+        """Build the request for the return value of `_planned`, without any request.
 
         Raises:
-            SettingsError: The platform would refuse the job.
+            SettingsError: The platform would reject the job.
             TaskTooLargeError: Commands and variables exceed a limit.
         """
 
     @abstractmethod
     def _read_back(self, requests: dict[str, Any], app: App, settings: Settings) -> Request:
-        """Return what `Backend.requests_of` says of an app as a request."""
+        """Convert the return value of `Backend.requests_of` into a request."""
 
     async def _check(self, session: Session, wanted: Request) -> None:
-        """See, before anything is submitted, that the platform takes a request.
+        """Check before the submission that the platform accepts a request.
 
         Raises:
-            SettingsError: It does not.
-            ServiceError: A service refused a call.
+            SettingsError: The platform would reject the request.
+            ServiceError: A call to a service failed.
         """
 
     def close(self) -> None:
-        """End what is under way here; whoever follows a log is told its end. Apps go on."""
+        """Stop this process's calls and log followers. Apps continue."""
         self.close_workspaces()
         self._loop.close()
 
-    # --- before an app runs -------------------------------------------------------------------
+    # --- submission ---------------------------------------------------------------------------
 
     def _run_opts(self) -> runopts:
         return self.OPTIONS.as_runopts()
@@ -248,12 +248,12 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         return AppDryRunInfo(wanted, str)
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any, Any]) -> str:
-        """Submit a request as it is now, exactly once, and return the app's ID.
+        """Submit a request in its current state exactly once; return the app's ID.
 
         Raises:
-            SettingsError: Something the request names does not exist.
+            SettingsError: A resource that the request names does not exist.
             SubmissionError: The platform did not accept the job.
-            ServiceError: A service refused a call.
+            ServiceError: A call to a service failed.
         """
         wanted: Request = dryrun_info.request
         self.push_images(wanted.images_to_push)
@@ -270,16 +270,16 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         self._loop.run(submit())
         return wanted.app_id
 
-    # --- apps that there are ------------------------------------------------------------------
+    # --- existing apps ------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Return what there is to know of an app, by two requests at most; None if there is none.
+        """Describe an app with at most two requests; return None if it does not exist.
 
-        Of more than 99 nodes the first 99 have states of their own, and others the app's.
+        The first 99 nodes have their own states; further nodes have the app's state.
 
         Raises:
-            SettingsError: There is no such place.
-            ServiceError: A service refused a call.
+            SettingsError: The queue or namespace does not exist.
+            ServiceError: A call to a service failed.
         """
         app = self._loop.run(self._apps.look(app_id))
         if app is None:
@@ -287,11 +287,11 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         return states.describe(app_id, app.detail, app.nodes, app.ui_url, app.note)
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[Request, Any] | None:
-        """Return the requests that would submit an app as it is; None if there is none.
+        """Return the requests that would submit an app; None if it does not exist.
 
         Raises:
-            SettingsError: There is no such place.
-            ServiceError: A service refused a call.
+            SettingsError: The queue or namespace does not exist.
+            ServiceError: A call to a service failed.
         """
 
         async def read() -> Request | None:
@@ -307,15 +307,15 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         return None if found is None else AppDryRunInfo(found, str)
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
-        """List apps, the newest of each queue first.
+        """List apps, newest first in each queue.
 
         Args:
-            cfg: Which: ``queue``, a name or a pattern with ``*``, by default all queues; ``user``
-                for those of one user; ``states``; and the options that say where they are.
+            cfg: The filter: ``queue``, a name or a pattern with ``*``, by default all queues;
+                ``user`` for one user's apps; ``states``; and the options for region or cluster.
 
         Raises:
-            SettingsError: There is no such queue or state.
-            ServiceError: A service refused a call.
+            SettingsError: The queue or state does not exist.
+            ServiceError: A call to a service failed.
         """
         asked = cfg or {}
         wanted = Wanted(
@@ -338,20 +338,20 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         return self._loop.run(read())
 
     def cancel(self, app_id: str) -> None:
-        """End an app, and wait for nothing; one that has ended stays as it is.
+        """Terminate an app without waiting; a finished app does not change.
 
         Raises:
-            SettingsError: There is no such place.
-            ServiceError: A service refused a call.
+            SettingsError: The queue or namespace does not exist.
+            ServiceError: A call to a service failed.
         """
         self._loop.run(self._end(app_id, "cancelled"))
 
     def delete(self, app_id: str) -> None:
-        """End an app, and do away with what the platform keeps of it, as far as that can be.
+        """Terminate an app, and delete its record if the platform supports that.
 
         Raises:
-            SettingsError: There is no such place.
-            ServiceError: A service refused a call.
+            SettingsError: The queue or namespace does not exist.
+            ServiceError: A call to a service failed.
         """
 
         async def delete() -> None:
@@ -385,23 +385,24 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Iterate over what a replica has written: of each attempt, or from the last one on.
+        """Iterate over a replica's output: each attempt, or from the last attempt on.
 
         Args:
             app_id: The app.
             role_name: The replica's role.
             k: The replica's number in its role, from 0.
-            regex: What lines are to hold.
-            since: Only what was written at this moment or later; local time where it has no zone.
-            until: Only what was written until this moment.
-            should_tail: Whether to go on until the replica writes no more, from its last attempt.
-            streams: ``combined`` alone: the platform keeps both streams in one.
+            regex: Regular expression that lines must match.
+            since: Earliest time of a line; local if it has no zone.
+            until: Latest time of a line; local if it has no zone.
+            should_tail: Whether to start at the last attempt and follow until the replica stops
+                writing.
+            streams: Only ``combined``, because the platform merges both streams.
 
         Raises:
-            SettingsError: There is no such role or replica, it names those there are; or another
-                argument is wrong.
-            UnknownError: There is no such app.
-            ServiceError: A service refused a call.
+            SettingsError: The role or replica does not exist (the error names the existing ones),
+                or another argument is wrong.
+            UnknownError: The app does not exist.
+            ServiceError: A call to a service failed.
         """
         wanted = selection(regex, since, until, streams, follow=should_tail)
         app = self._loop.run(self._apps.look(app_id))
@@ -426,5 +427,5 @@ def _states(given: Any) -> frozenset[AppState]:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # no such user in a container with a bare uid
+    except (KeyError, OSError):  # a container may have a uid without a user
         return "somebody"

@@ -1,7 +1,7 @@
-"""App states: what a platform says of a job and its nodes, in TorchX's values. No I/O.
+"""App states: a platform's job and node states as TorchX values. No I/O.
 
-The job itself tells which of its nodes are of which role, by the variables that every container
-has, also those of apps that TorchX's own former scheduler submitted.
+The variables of every container name the role of each node. The former scheduler of TorchX set
+them as well, so that its apps can be read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STATES = {
     JobStatus.SUCCEEDED: AppState.SUCCEEDED,
     JobStatus.FAILED: AppState.FAILED,
 }
-"""Those of TorchX's former scheduler, except apps that were cancelled."""
+"""The states of TorchX's former scheduler, except for cancelled apps."""
 
 _DEFAULT_ROLE = "default"
 _STOPPED_CODES = (None, 137, 143)
@@ -41,7 +41,7 @@ class RoleNodes(NamedTuple):
 
     Attributes:
         name: The role's name.
-        nodes: What they run.
+        nodes: The nodes' command.
     """
 
     name: str
@@ -59,17 +59,17 @@ def is_app(detail: JobDetail) -> bool:
 
 
 def user_of(detail: JobDetail) -> str:
-    """Return who submitted an app, as its tag says."""
+    """Return the user who submitted an app, from its tag."""
     return detail.tags.get(TAG_USER, "")
 
 
 def name_of(detail: JobDetail) -> str:
-    """Return the app's name, which is the beginning of its job's."""
+    """Return the app's name, which is the prefix of its job's name."""
     return detail.tags.get(TAG_APP, "")
 
 
 def roles_of(detail: JobDetail) -> list[RoleNodes]:
-    """Return the roles of an app, in their order."""
+    """Return the roles of an app in order."""
     groups = detail.groups or (
         NodeGroup(
             first=0,
@@ -85,7 +85,7 @@ def roles_of(detail: JobDetail) -> list[RoleNodes]:
     roles: list[RoleNodes] = []
     for each in groups:
         role = RoleNodes(each.environment.get(ENV_ROLE_NAME, _DEFAULT_ROLE), each)
-        if roles and _is_same(roles[-1], role):  # where each node is a document of its own
+        if roles and _is_same(roles[-1], role):  # each node has its own document
             role = RoleNodes(role.name, replace(roles.pop().nodes, last=each.last))
         roles.append(role)
     return roles
@@ -98,10 +98,10 @@ def _is_same(one: RoleNodes, other: RoleNodes) -> bool:
 
 
 def node_of(detail: JobDetail, role_name: str, replica: int) -> int:
-    """Return the index of the node that a role's replica is.
+    """Return the node index of a role's replica.
 
     Raises:
-        SettingsError: There is no such role, or no such replica; it names those there are.
+        SettingsError: The role or replica does not exist; the error names the existing ones.
     """
     roles = roles_of(detail)
     for role in roles:
@@ -132,14 +132,14 @@ def state_of(detail: JobDetail) -> AppState:
 def describe(
     app_id: str, detail: JobDetail, nodes: Mapping[int, JobDetail], ui_url: str | None, also: str
 ) -> DescribeAppResponse:
-    """Say of an app what TorchX asks for.
+    """Build TorchX's description of an app.
 
     Args:
-        app_id: What TorchX calls it.
-        detail: Its job.
-        nodes: By index, what is known of the job's nodes. Of others the state is the job's.
-        ui_url: Where it is looked at.
-        also: What else its message says.
+        app_id: The app's ID in TorchX.
+        detail: The app's job.
+        nodes: Known nodes by index. Other nodes get the job's state.
+        ui_url: URL of the app in the platform's console.
+        also: Text to append to the message.
     """
     roles = roles_of(detail)
     attempts = detail.attempts - 1 if detail.status.is_final else detail.attempts
@@ -169,7 +169,7 @@ def _role(role: RoleNodes, detail: JobDetail) -> Role:
         num_replicas=len(role.replicas),
         max_retries=detail.attempts_allowed - 1,
         resource=Resource(
-            # TorchX's have no fractions of a CPU, some platforms' have.
+            # TorchX's type has no fractions of a CPU, but some platforms do.
             cpu=int(nodes.vcpu) if nodes.vcpu == int(nodes.vcpu) else nodes.vcpu,  # type: ignore[arg-type]
             gpu=nodes.gpus,
             memMB=nodes.memory_mib,
@@ -194,7 +194,7 @@ def _role_status(role: RoleNodes, detail: JobDetail, nodes: Mapping[int, JobDeta
 
 
 def _replica_state(node: JobDetail, job: JobDetail) -> AppState:
-    """Return the state of a node; those that a cancel stopped are not told to be so."""
+    """Return a node's state; nodes do not record that a cancel stopped them."""
     state = state_of(node)
     was_stopped = state is AppState.FAILED and node.exit_code in _STOPPED_CODES
     if was_stopped and state_of(job) is AppState.CANCELLED:
@@ -203,7 +203,7 @@ def _replica_state(node: JobDetail, job: JobDetail) -> AppState:
 
 
 def _message(detail: JobDetail) -> str:
-    """Say why an app is as it is; nothing of one that went well."""
+    """Return the reason for an app's state; empty if it succeeded."""
     if detail.status is JobStatus.SUCCEEDED:
         return ""
     if not detail.status.is_final:
@@ -216,7 +216,7 @@ def _message(detail: JobDetail) -> str:
 
 
 def _structured(detail: JobDetail) -> str:
-    """Say why a job or a node failed, as TorchX reads what a launcher leaves."""
+    """Return a failure reason in the format of TorchX's error files."""
     if detail.status is not JobStatus.FAILED:
         return NONE
     why = _as_command(detail).verdict()
@@ -234,5 +234,5 @@ def _verdict_kind(detail: JobDetail) -> type[Exception]:
 
 
 def _as_command(detail: JobDetail) -> JobDetail:
-    """Return a job as a command job, which one of TorchX's former scheduler is, too."""
+    """Return a job as a command job, also if TorchX's former scheduler submitted it."""
     return detail if detail.is_command else replace(detail, is_command=True)

@@ -1,26 +1,25 @@
-"""Workspaces of TorchX's apps: the folder that ``torchx run`` takes along, with docker or without.
+"""Workspaces of TorchX apps: the folder that ``torchx run`` uploads.
 
-TorchX asks for a workspace's build in every run, dry or not: ``torchx run`` names the working
-directory where nobody names another. What is built here reads files, and asks nobody for anything:
-an archive in a file without a name, and a role whose command fetches it (`farcall.model.
-start_script`). It is stored when the app is scheduled.
+TorchX builds a workspace in every run, dry or not: by default ``torchx run`` uses the working
+directory. The build only reads files and makes no requests. Its results are an archive in an
+unnamed temporary file, and a role whose command downloads the archive
+(`farcall.model.start_script`). The archive is uploaded when the app is scheduled.
 
 ==========  ======================================================================================
-mode        what a role's workspace becomes
-==========  ======================================================================================
-``none``    nothing: the image has all that the app needs
-``docker``  an image, by TorchX's own builder, the docker daemon of this machine and ``image_repo``
-``s3``      an archive in farcall's bucket
-``auto``    ``s3`` where a bucket is configured, and what a job fetches it with; else ``none``
+mode        result for a role's workspace ==========
+====================================================================================== ``none``
+nothing: the image contains everything that the app needs ``docker``  an image, from TorchX's own
+builder, this machine's docker daemon and ``image_repo`` ``s3``      an archive in farcall's bucket
+``auto``    ``s3`` if a bucket and the job's access to it are configured; otherwise ``none``
 ==========  ======================================================================================
 
 A scheduler inherits `FarcallWorkspaceMixin` before TorchX's `Scheduler`, and
 
-* in ``_submit_dryrun`` has `dryrun_push_images` called first, which writes the images' names into
-  the roles, and keeps in its request what that returns;
-* in ``schedule`` has `push_images` called with that, and `store_workspaces` with the request's
-  commands, before anything is submitted;
-* in ``close`` has `close_workspaces` called.
+* in ``_submit_dryrun`` first calls `dryrun_push_images`, which writes the images' names into the
+  roles, and keeps its return value in the request;
+* in ``schedule`` calls `push_images` with that value, and `store_workspaces` with the request's
+  commands, before the submission;
+* in ``close`` calls `close_workspaces`.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ _MODES = (AUTO, NONE, DOCKER, S3)
 _LOCAL_IMAGE = "sha256:"
 _FILE_URL = "file://"
 _MOST_KEPT = 16
-"""Archives that wait for their app to be scheduled; a dry run's never is."""
+"""Maximum number of archives kept for scheduling; a dry run's archive is never scheduled."""
 
 
 @dataclass
 class WorkspaceOpts(StructuredOpts):
-    """What ``-cfg`` takes on workspaces; the text below each field is its help."""
+    """Workspace options for ``-cfg``; the text below each field is its help."""
 
     workspace_mode: str = AUTO
     """What becomes of --workspace: none (nothing), s3 (an archive in the bucket, which the job
@@ -78,10 +77,10 @@ class WorkspaceOpts(StructuredOpts):
 
 
 class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
-    """Workspaces for a scheduler of TorchX's; see this module.
+    """Workspaces for a TorchX scheduler; see the module's docstring.
 
     Attributes:
-        OPTIONS: What its ``-cfg`` takes.
+        OPTIONS: Type of the scheduler's ``-cfg`` options.
     """
 
     OPTIONS: ClassVar[type[FarcallOptions]]
@@ -92,25 +91,24 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         self._built_by_docker: DockerWorkspaceMixin | None = None
 
     def workspace_opts(self) -> runopts:
-        """Return the run options on workspaces."""
+        """Return the workspace run options."""
         return WorkspaceOpts.as_runopts()
 
-    # --- a build, in every run ----------------------------------------------------------------
+    # --- build, in every run ------------------------------------------------------------------
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
-        """Build a role's workspace, and change the role so that it runs in it.
+        """Build a role's workspace, and change the role so that it runs in the workspace.
 
         Args:
-            role: The role; of mode ``s3`` its entrypoint and arguments change, of ``docker`` its
-                image.
+            role: The role. Mode ``s3`` changes its entrypoint and arguments, ``docker`` its image.
             cfg: The run options.
-            build_cache: What was built for other roles of the app.
+            build_cache: Builds for the app's other roles.
 
         Raises:
-            SettingsError: An option is wrong, a file cannot be read, or there is no docker.
-            NoRoomError: There is no room for the archive.
+            SettingsError: An option is wrong, a file cannot be read, or docker is missing.
+            NoRoomError: The disk is too full for the archive.
         """
         workspace = role.workspace
         if not workspace:
@@ -126,7 +124,7 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
                 self._build_archive(role, workspace, options, settings, build_cache)
 
     def _options(self, cfg: Mapping[str, CfgVal]) -> Any:
-        """Return run options as those of the scheduler."""
+        """Convert run options to the scheduler's type."""
         return cfg if isinstance(cfg, self.OPTIONS) else self.OPTIONS.from_cfg(cfg)
 
     def _build_image(
@@ -159,13 +157,13 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
                 "workspace; name one, or set workspace_mode=none",
                 option="entrypoint",
             )
-        # TorchX fills in macros in arguments, and not in an entrypoint, which is an argument now.
+        # TorchX replaces macros only in arguments, and the entrypoint has become an argument.
         if before is None:
             command[0] = command[0].replace("$", "$$")
         role.entrypoint, *role.args = wrap(command, fetched)
 
     def _keep(self, archive: Archive) -> Archive:
-        """Keep an archive until its app is scheduled; one with the same content will do."""
+        """Keep an archive until its app is scheduled; equal archives are kept once."""
         if archive.sha256 in self._kept:
             archive.close()
             archive = self._kept.pop(archive.sha256)
@@ -174,18 +172,18 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             self._kept.pop(oldest).close()
         return archive
 
-    # --- what is sent before an app is --------------------------------------------------------
+    # --- uploads before the submission --------------------------------------------------------
 
     def dryrun_push_images(
         self, app: AppDef, cfg: Mapping[str, CfgVal]
     ) -> dict[str, tuple[str, str]]:
-        """Write the names into the roles that images of this machine have once they are pushed.
+        """Write the names that local images will have after the push into the roles.
 
         Returns:
-            By image repository and tag, for `push_images`.
+            Local image to repository and tag, for `push_images`.
 
         Raises:
-            SettingsError: There are such images, and no ``image_repo``.
+            SettingsError: There are local images, and ``image_repo`` is not set.
         """
         if not any(role.image.startswith(_LOCAL_IMAGE) for role in app.roles):
             return {}
@@ -199,10 +197,10 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         return self._docker().dryrun_push_images(app, cfg)
 
     def push_images(self, images_to_push: dict[str, tuple[str, str]]) -> None:
-        """Push images, by TorchX's own code.
+        """Push images with TorchX's own code.
 
         Raises:
-            SettingsError: There is no docker, or it did not push.
+            SettingsError: Docker is missing, or the push failed.
         """
         if not images_to_push:
             return
@@ -216,18 +214,18 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     async def store_workspaces(
         self, session: Session, commands: Iterable[MutableSequence[str]]
     ) -> None:
-        """Store the workspaces that commands fetch, unless they are there.
+        """Upload the workspaces that commands download, unless they exist.
 
-        The commands then say in which region the bucket really is.
+        The commands then name the bucket's actual region.
 
         Args:
-            session: With which the app is submitted.
-            commands: Commands of all nodes; those that fetch a workspace are changed in place.
+            session: The session that submits the app.
+            commands: Commands of all nodes; those that download a workspace are changed in place.
 
         Raises:
-            SettingsError: There is no such bucket, or a workspace was built by another scheduler
-                and is not in it.
-            ServiceError: S3 refused or could not be reached.
+            SettingsError: The bucket does not exist, or it lacks a workspace that another
+                scheduler built.
+            ServiceError: S3 rejected a call or could not be reached.
         """
         for command in commands:
             fetched, plain = unwrap(command)
@@ -241,12 +239,12 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             command[:] = wrap(plain, found)
 
     def close_workspaces(self) -> None:
-        """Let go of the archives that no app was scheduled with."""
+        """Close the archives whose app was not scheduled."""
         while self._kept:
             self._kept.popitem()[1].close()
 
     def _docker(self) -> DockerWorkspaceMixin:
-        """Return TorchX's builder; its client takes long to import."""
+        """Return TorchX's builder, whose docker client takes long to import."""
         if self._built_by_docker is None:
             from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
@@ -261,14 +259,14 @@ def _mode(
     workspace: Workspace,
     build_cache: dict[object, object],
 ) -> str:
-    """Return what becomes of a workspace; where ``auto`` is none, that is told once."""
+    """Return a workspace's mode; if ``auto`` becomes ``none``, log it once."""
     if wanted not in _MODES:
         raise wrong_option("workspace_mode", wanted, f"use {' or '.join(_MODES)}")
     if wanted not in (AUTO, S3):
         return wanted
     home = _home_in(workspace)
     if wanted == AUTO and (why := home or _why_not(given, settings)):
-        if AUTO not in build_cache:  # said once for all roles
+        if AUTO not in build_cache:  # log it once for all roles
             build_cache[AUTO] = why
             _log.warning(
                 "the workspace %s stays here: %s; workspace_mode=none says that this is wanted",
@@ -285,22 +283,22 @@ def _mode(
 
 
 def _why_not(given: FarcallOptions, settings: Settings) -> str:
-    """Say what the bucket lacks for workspaces; empty for nothing."""
+    """Return why the bucket cannot be used for workspaces; empty if it can."""
     if "s3_bucket_name" not in settings.model_fields_set or not settings.s3_bucket_name:
         return "no bucket is configured (run option bucket, or s3_bucket_name in farcall.toml)"
     return given.unfetchable(settings)
 
 
 def _home_in(workspace: Workspace) -> str:
-    """Tell that a workspace would take along somebody's home; empty where it does not.
+    """Return an error text if a workspace includes the home folder; empty otherwise.
 
-    ``torchx run`` takes the working directory unasked, and keys lie in a home.
+    ``torchx run`` uses the working directory by default, and a home folder contains keys.
     """
     for source in _sources(workspace):
         try:
             home = Path.home().resolve()
             path = source.path.expanduser().resolve()
-        except (OSError, RuntimeError):  # nobody knows where it is, or links in a circle
+        except (OSError, RuntimeError):  # no home directory, or a symlink loop
             continue
         if path == home or path in home.parents:
             return f"workspace {source.path} is your home directory, or holds it"
@@ -308,10 +306,10 @@ def _home_in(workspace: Workspace) -> str:
 
 
 def _sources(workspace: Workspace) -> list[Source]:
-    """Return what a workspace is made of.
+    """Return a workspace's source folders.
 
     Raises:
-        SettingsError: It is not of this machine's files.
+        SettingsError: A folder is not on this machine.
     """
     found = []
     for project, target in workspace.projects.items():

@@ -1,1 +1,1 @@
-"""Batch apps: what of the scheduler ``aws_batch`` is AWS Batch's own."""
+"""Batch apps: the AWS Batch parts of the scheduler ``aws_batch``."""

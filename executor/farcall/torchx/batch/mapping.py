@@ -1,25 +1,24 @@
-"""App mapping: a TorchX app and its run options, as groups of nodes, settings and tags. No I/O.
+"""App mapping: converts a TorchX app into node groups, settings and tags. No I/O.
 
-Each role becomes a group, each replica a node. One role of one replica becomes a plain job, which
-needs neither EC2 nor a queue for several nodes, unless its resource names an instance type.
+Each role becomes a group, each replica a node. An app with one role and one replica becomes a
+plain job, which needs neither EC2 nor a queue for multi-node jobs, unless its resource names an
+instance type.
 
 ==================================  ==========================================================
-TorchX                              Batch
-==================================  ==========================================================
-``type=bind,src=/a,dst=/b``         a folder of the instance
-``type=volume,src=fs-1,dst=/b``     a file system of EFS; ``src=fs-1:/folder`` a folder of it,
-                                    ``src=fs-1::fsap-2`` its access point
-``type=device,src=/dev/a``          a device of the instance
-resource.devices                    ``vpc.amazonaws.com/efa`` and ``aws.amazon.com/neurondevice``
-capability                          ``node.kubernetes.io/instance-type`` for all nodes alike
-max_retries                         one attempt more, of the whole job: the most that a role asks
-``${app_id}``                       the job's name, without its queue
-``${replica_id}``                   ``0`` where a role has one replica; else text that a shell
-                                    makes the replica's number in its role of
-``${rank0_env}``                    the variable with the main node's address, which the main node
-                                    itself lacks: ``${${rank0_env}:=localhost}`` in a shell
-metadata["aws_batch"]               merged into the containerProperties of the role's nodes
-==================================  ==========================================================
+TorchX                              Batch ==================================
+========================================================== ``type=bind,src=/a,dst=/b``         a
+folder of the instance ``type=volume,src=fs-1,dst=/b``     an EFS file system; ``src=fs-1:/folder``
+a folder in it, ``src=fs-1::fsap-2`` its access point ``type=device,src=/dev/a``          a device
+of the instance resource.devices                    ``vpc.amazonaws.com/efa`` and
+``aws.amazon.com/neurondevice`` capability
+``node.kubernetes.io/instance-type``, the same for all nodes max_retries
+one more attempt than the largest value among the roles; an attempt is the whole job ``${app_id}``
+the job's name, without its queue ``${replica_id}``                   ``0`` if a role has one
+replica; otherwise shell code that computes the replica's number in its role ``${rank0_env}``
+the variable with the main node's address; it is not set on the main node:
+``${${rank0_env}:=localhost}`` in a shell metadata["aws_batch"]               merged into the
+containerProperties of the role's nodes ==================================
+==========================================================
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from farcall.torchx.roles import Warnings, wrong
 
 SCHEDULER = "aws_batch"
 OVERLAY = "ContainerProperties"
-"""What a role's overlay is of, as `torchx.specs.overlays.set_overlay` calls it."""
+"""Overlay kind for `torchx.specs.overlays.set_overlay`."""
 
 MOST_ROLES, MOST_NODES, MOST_ATTEMPTS = 5, 1000, 10
 _NODE_INDEX = "AWS_BATCH_JOB_NODE_INDEX"
@@ -54,7 +53,7 @@ _MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 
 _OF_ROLE = ("command", "environment", "image", "resourceRequirements")
-"""Fields of a container that a role has words for."""
+"""Container fields that a role sets itself."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +62,12 @@ class Planned:
 
     Attributes:
         name: The job's name.
-        groups: What its nodes run, a group for each role.
-        settings: Queue, roles of IAM, attempts, tags.
-        overlays: What is merged into the containers of each group.
-        timeout_s: Seconds an attempt may run; None for no limit.
-        propagate_tags: Whether the tasks of ECS get the tags, too.
-        warnings: What the app asks for and does not get.
+        groups: Commands of the job's nodes, one group for each role.
+        settings: Queue, IAM roles, attempts, tags.
+        overlays: Fields to merge into each group's containers.
+        timeout_s: Maximum duration of an attempt in seconds; None for no limit.
+        propagate_tags: Whether the ECS tasks get the tags, too.
+        warnings: Requests of the app that Batch cannot fulfill.
     """
 
     name: str
@@ -81,21 +80,21 @@ class Planned:
 
 
 def name_of(app: AppDef, options: BatchOptions) -> str:
-    """Return a name for an app's job, which no other job has."""
+    """Return a unique name for an app's job."""
     plain = f"{app.name}-{options.share_id}" if options.share_id else app.name
     return names.unique(plain, "app")
 
 
 def queue_name(queue: str) -> str:
-    """Return the name of a queue that is given by name or ARN."""
+    """Return a queue's name, given its name or ARN."""
     return queue.rpartition("job-queue/")[2]
 
 
 def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned:
-    """Map an app, which stays as it is.
+    """Map an app to a job without changing the app.
 
     Raises:
-        SettingsError: An option is wrong, or Batch would refuse the job; it names role and field.
+        SettingsError: An option is wrong, or Batch would reject the job; it names role and field.
     """
     _check_size(app.roles)
     warnings = Warnings()
@@ -122,17 +121,17 @@ def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned:
 
 
 def amend(containers: Sequence[dict[str, Any]], overlays: Sequence[Mapping[str, Any]]) -> None:
-    """Merge the overlays of roles into the containers of their nodes.
+    """Merge the roles' overlays into their nodes' containers.
 
     Raises:
-        SettingsError: One cannot be merged.
+        SettingsError: An overlay cannot be merged.
     """
     for container, overlay in zip(containers, overlays, strict=False):
         roles.merge(container, overlay, SCHEDULER, "container")
 
 
 class _Groups:
-    """Writes the group of each role."""
+    """Builder of each role's node group."""
 
     def __init__(
         self, options: BatchOptions, name: str, warnings: Warnings, *, is_fargate: bool
@@ -144,7 +143,7 @@ class _Groups:
         self._ulimits = options.limits()
 
     def resolved(self, role: Role, first: int) -> Role:
-        """Return a role with the values of its macros."""
+        """Return a role with its macros replaced."""
         replica = "0"
         if role.num_replicas > 1:
             replica = f"$(({_NODE_INDEX}-{first}))" if first else f"${_NODE_INDEX}"
@@ -174,11 +173,11 @@ class _Groups:
             )
 
     def group(self, role: Role, index: int) -> Nodes:
-        """Write the group of a role.
+        """Build a role's node group.
 
         Args:
-            role: The role, with the values of its macros.
-            index: Its place in the app.
+            role: The role, with its macros replaced.
+            index: The role's position in the app.
         """
         _check_resource(role, is_fargate=self._is_fargate)
         roles.check_image(role)
@@ -203,7 +202,7 @@ class _Groups:
         )
 
     def _check_fargate(self, role: Role) -> None:
-        """Refuse what only an instance has."""
+        """Reject features that only EC2 instances have."""
         folders = [mount.src_path for mount in role.mounts if isinstance(mount, FolderMount)]
         devices = [mount.src_path for mount in role.mounts if isinstance(mount, DeviceMount)]
         asked = {
@@ -285,7 +284,7 @@ def _check_resource(role: Role, *, is_fargate: bool) -> None:
 
 
 def _attempts(of: Sequence[Role], warnings: Warnings) -> int:
-    """Return the attempts of the job: Batch retries all of it, or nothing."""
+    """Return the job's attempts; Batch retries only whole jobs."""
     most = roles.most_retries(of)
     for role in of:
         _warn_of_retries(role, most, warnings)
@@ -329,7 +328,7 @@ def _overlay(role: Role) -> dict[str, Any]:
 
 
 def _volume(role: Role, mount: VolumeMount) -> EfsMount:
-    """Read a volume as Kubernetes' driver of EFS writes it: file system, folder, access point."""
+    """Parse a volume as Kubernetes' EFS driver does: system, folder, access point."""
     parts = mount.src.split(":")
     if len(parts) > 3:
         allowed = "use fs-..., fs-...:/folder or fs-...::fsap-..."

@@ -1,7 +1,7 @@
 """Run options of ``aws_batch``.
 
-Region, credentials, roles, log group, bucket, prefix and tags of ``farcall.toml`` and the
-environment serve where an option is not given.
+If an option is not given, region, credentials, roles, log group, bucket, prefix and tags come from
+``farcall.toml`` and the environment.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _SPELLED = {
     "retry_on": "retry_on",
     "job_definition_extra": "job_definition_extra",
 }
-"""Which option of farcall each run option is."""
+"""Run option to farcall's name of the same option."""
 
 _WHOLE = re.compile(r"-?\d+")
 
 
 @dataclass
 class BatchOptions(FarcallOptions):
-    """What ``-cfg`` takes; the text below each field is what ``torchx runopts`` shows."""
+    """Options for ``-cfg``; ``torchx runopts`` shows the text below each field."""
 
     SPELLED: ClassVar[Mapping[str, str]] = _SPELLED
     SECRET: ClassVar[tuple[str, ...]] = ("job_definition_extra",)
@@ -111,10 +111,10 @@ class BatchOptions(FarcallOptions):
         return self.platform == FARGATE
 
     def limits(self) -> tuple[Ulimit, ...]:
-        """Return the limits of processes.
+        """Return the process limits.
 
         Raises:
-            SettingsError: One is not written as name:soft:hard.
+            SettingsError: A limit does not have the form name:soft:hard.
         """
         return tuple(map(_limit, self.ulimits or ()))
 
@@ -123,17 +123,17 @@ class BatchOptions(FarcallOptions):
 
         Args:
             attempts: Attempts of the job, 1 to 10.
-            instance_type: Instance type of its nodes; empty for any.
-            name: Name of the app: its workflow where the settings name none.
+            instance_type: Instance type of the job's nodes; empty for any.
+            name: Name of the app: its workflow if the settings name none.
 
         Raises:
-            SettingsError: An option has a wrong value, in words of TorchX where it is one of its.
+            SettingsError: An option has a wrong value; run options are named as in TorchX.
         """
         if self.platform not in (EC2, FARGATE):
             raise wrong_option("platform", self.platform, f"use {EC2} or {FARGATE}")
         app: dict[str, Any] = {
             "backend": BATCH,
-            # Those of functions, in farcall.toml, say nothing of apps.
+            # farcall.toml sets these options for functions; they do not apply to apps.
             "priority": None,
             "share_identifier": "",
             "nodes": 1,
@@ -148,7 +148,7 @@ class BatchOptions(FarcallOptions):
         return found.replace(**workflow(found, name))
 
     def unfetchable(self, settings: Settings) -> str:
-        """Say why a job could not fetch its workspace from the bucket; empty where it can."""
+        """Return why a job cannot download its workspace from the bucket; empty if it can."""
         if settings.batch_job_role_name:
             return ""
         return "the job has no role to fetch it with (job_role_arn)"
@@ -167,7 +167,7 @@ class BatchOptions(FarcallOptions):
 
 
 def _wrong_extra(given: str | None, allowed: str) -> SettingsError:
-    # It may hold secrets, where it is no path.
+    # If the value is not a path, it may contain secrets.
     shown = ... if str(given).lstrip().startswith("{") else given
     return wrong_option("job_definition_extra", shown, allowed)
 
@@ -182,7 +182,7 @@ def _document(given: str) -> object:
             allowed = f"it is no JSON object, and no file that can be read ({why})"
             raise _wrong_extra(given, allowed) from None
     try:
-        return yaml.safe_load(text)  # which reads JSON, too
+        return yaml.safe_load(text)  # YAML includes JSON
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", from line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -25,10 +25,10 @@ from farcall.torchx.batch.options import BatchOptions
 from farcall.torchx.request import Request, chosen, write
 from farcall.torchx.scheduler import FarcallScheduler
 
-# --- Batch requests of an app: what a dry run shows, and what is submitted, also after an edit
+# --- Batch requests of an app for dry runs and submission, also after an edit -------------------
 #
-# A dry run asks AWS for nothing and needs no credentials. Where a role of IAM is given by its
-# name, its ARN has ACCOUNT in it until the job is submitted.
+# A dry run does not call AWS and needs no credentials. If an IAM role is given by name, its ARN
+# contains ACCOUNT until the job is submitted.
 
 
 _HOW = (
@@ -42,11 +42,11 @@ _HOW = (
 
 @dataclass
 class BatchRequest(Request):
-    """What is submitted. All of it may be edited before.
+    """The submission, which may be edited before it is sent.
 
     Attributes:
         definition: The RegisterJobDefinition request. Its name is a hash of the rest, so that
-            equal apps share one.
+            equal apps share a definition.
         job: The SubmitJob request without the definition, whose ARN is not known yet.
     """
 
@@ -55,7 +55,7 @@ class BatchRequest(Request):
 
     @property
     def name(self) -> str:
-        """Name of the job, which no other job may have."""
+        """Unique name of the job."""
         return str(self.job["jobName"])
 
     @name.setter
@@ -73,24 +73,24 @@ class BatchRequest(Request):
 
     @property
     def app_id(self) -> str:
-        """What TorchX's handles call the app: ``queue:name``."""
+        """The app's ID in TorchX's handles: ``queue:name``."""
         return f"{queue_name(self.queue)}:{self.name}"
 
     def settings(self) -> Settings:
-        """Return the settings to submit with.
+        """Return the settings for the submission.
 
         Raises:
-            SettingsError: One is wrong.
+            SettingsError: A setting is wrong.
         """
         return Settings(**{**self.options, "queue": self.queue})
 
     @property
     def requests(self) -> dict[str, Any]:
-        """What `farcall.backends.base.Backend.plan` calls both."""
+        """Both requests under the names that `farcall.backends.base.Backend.plan` uses."""
         return {"RegisterJobDefinition": self.definition, "SubmitJob": self.job}
 
     def commands(self) -> Iterator[list[str]]:
-        """Yield the commands of the nodes; an edit of one is an edit of the request."""
+        """Yield the nodes' commands; editing a command edits the request."""
         for each in (*_overrides(self.job), *_containers(self.definition)):
             if each.get("command"):
                 yield each["command"]
@@ -100,10 +100,10 @@ class BatchRequest(Request):
 
 
 async def plan(planned: Planned) -> BatchRequest:
-    """Write the requests of an app. AWS is asked for nothing.
+    """Build an app's requests without calling AWS.
 
     Raises:
-        SettingsError: Batch would refuse the job, or there is no such profile.
+        SettingsError: Batch would reject the job, or the profile does not exist.
         TaskTooLargeError: Commands and variables exceed a limit of Batch.
     """
     settings = planned.settings
@@ -137,31 +137,30 @@ def _overrides(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 # --- Batch queues as the places of apps, whose IDs are ``queue:name`` ---------------------------
 #
-# Where the queue is left out, the app is looked for in farcall's ``queue``, and then in all
-# queues.
+# If the queue is omitted, farcall searches its option ``queue``, and then all queues.
 
 
 class Queues:
     """Queues of one account and region; see `farcall.torchx.apps.Places`."""
 
     def settings(self, place: str) -> Settings:
-        """Return the settings of whoever asks: a queue's name says nothing of its region."""
+        """Return the caller's settings, because a queue's name lacks its region."""
         return Settings(backend=BATCH)
 
     def asked(self, cfg: Mapping[str, Any]) -> Settings:
-        """Return the settings to list apps with: ``region`` and ``profile`` are read."""
+        """Return the settings for listing apps, with ``region`` and ``profile``."""
         given = {name: cfg[name] for name in ("region", "profile") if cfg.get(name)}
         return Settings(backend=BATCH, **given)
 
     async def queues(self, session: Session, place: str) -> list[str]:
-        """Return the queue; that of the settings, then all others, where it is left out."""
+        """Return the queue; if it is omitted, the settings' queue and then all others."""
         if place:
             return [place]
         first = self.settings("").queue
         return sorted(await session.backend.queues(), key=lambda queue: queue != first)
 
     async def named(self, session: Session, name: str, queue: str) -> list[JobDetail]:
-        """Return a queue's jobs of one name, the newest first."""
+        """Return a queue's jobs with one name, newest first."""
         try:
             return await session.backend.list_named(name, queue)
         except ServiceError as error:
@@ -170,7 +169,7 @@ class Queues:
     async def listed(
         self, session: Session, wanted: Wanted
     ) -> AsyncIterator[tuple[str, list[JobDetail]]]:
-        """Yield the jobs of the queues that are wanted, in pages of 100."""
+        """Yield the jobs of the wanted queues, in pages of 100."""
         for queue in await _queues(session, queue_name(wanted.queue)):
             try:
                 async for page in session.backend.list_jobs(queue, foreign=True):
@@ -181,12 +180,12 @@ class Queues:
                 raise await _explained(session, queue, error) from error
 
     def app_id(self, place: str, detail: JobDetail) -> str:
-        """Return what TorchX calls a job."""
+        """Return a job's app ID in TorchX."""
         return f"{place}:{detail.name}"
 
 
 async def _queues(session: Session, wanted: str) -> list[str]:
-    """Return the queue that is wanted; all of those where it is a pattern, or none is."""
+    """Return the wanted queue, a pattern's matches, or all queues by default."""
     if wanted and not set("*?[") & set(wanted):
         return [wanted]
     there = await session.backend.queues()
@@ -197,12 +196,12 @@ async def _queues(session: Session, wanted: str) -> list[str]:
 
 
 async def _explained(session: Session, queue: str, error: ServiceError) -> FarcallError:
-    """Say that a queue is not there, where that is why a list was refused."""
+    """Return the error for a missing queue if that caused the rejected request."""
     if not 400 <= error.status < 500 or is_denied(error):
         return error
     try:
         there = await session.backend.queues()
-    except ServiceError:  # what was refused first matters more
+    except ServiceError:  # the first error matters more
         return error
     return error if queue in there else _no_queue(session, queue, there)
 
@@ -216,7 +215,7 @@ def _no_queue(session: Session, queue: str, there: list[str]) -> SettingsError:
 
 
 class BatchScheduler(FarcallScheduler[BatchOptions], Scheduler[BatchOptions]):
-    """Runs TorchX's apps as command jobs of AWS Batch."""
+    """Scheduler that runs TorchX apps as AWS Batch command jobs."""
 
     NAME = mapping.SCHEDULER
     OPTIONS = BatchOptions

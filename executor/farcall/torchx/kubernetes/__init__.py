@@ -1,1 +1,1 @@
-"""Kubernetes apps: what of the scheduler ``kubernetes_job`` is Kubernetes's own."""
+"""Kubernetes apps: the Kubernetes parts of the scheduler ``kubernetes_job``."""

@@ -1,23 +1,20 @@
-"""App mapping: a TorchX app and its run options, as groups of nodes, settings and pods. No I/O.
+"""App mapping: converts a TorchX app into node groups, settings and pods. No I/O.
 
-Each role becomes a group, each replica a node. What farcall's groups have no word for, such as
-ports, devices and the role's overlay, is written into the documents that the groups make:
-`amend` does that.
+Each role becomes a group, each replica a node. farcall's groups have no field for ports, devices
+and a role's overlay. `amend` writes these into the documents that the groups produce.
 
 ==================================  ==========================================================
-TorchX                              Kubernetes
-==================================  ==========================================================
-``type=bind,src=/a,dst=/b``         a folder of the node
-``type=volume,src=data,dst=/b``     a PersistentVolumeClaim
-``type=device,src=/dev/a``          a device of the node, for which the container is privileged
-resource.devices                    resources of that name, such as ``vpc.amazonaws.com/efa``
+TorchX                              Kubernetes ==================================
+========================================================== ``type=bind,src=/a,dst=/b``         a
+folder of the node ``type=volume,src=data,dst=/b``     a PersistentVolumeClaim
+``type=device,src=/dev/a``          a device of the node; it makes the container privileged
+resource.devices                    resources with that name, such as ``vpc.amazonaws.com/efa``
 capability                          ``node.kubernetes.io/instance-type`` of the role's nodes
-port_map                            ports of the container
-``[FIELD_PATH]`` in ``env``         a field of the pod
-``${app_id}``                       the job's name, without its namespace
+port_map                            ports of the container ``[FIELD_PATH]`` in ``env``         a
+field of the pod ``${app_id}``                       the job's name, without its namespace
 ``${replica_id}``                   the replica's number in its role, as text; no shell is needed
 ``${rank0_env}``                    ``TORCHX_RANK0_HOST``, which every replica has
-metadata["kubernetes"]              merged into the role's pods, as by TorchX's own ``kubernetes``
+metadata["kubernetes"]              merged into the role's pods, as TorchX's ``kubernetes`` does
 ==================================  ==========================================================
 """
 
@@ -44,21 +41,21 @@ from farcall.torchx.roles import ENV_ROLE_INDEX, Warnings, wrong
 from farcall_runtime.contract import ENV_OWN_MAIN_ADDRESS, ENV_OWN_NODE_INDEX
 
 NAMESPACE = "kubernetes"
-"""Key of a role's metadata whose value overlays its pods, that of TorchX's own scheduler."""
+"""Metadata key of a role's pod overlay, as in TorchX's own scheduler."""
 
 OVERLAY = "V1Pod"
 RANK0 = "TORCHX_RANK0_HOST"
 FIELD = "[FIELD_PATH]"
 CONTAINER = "task"
-"""Name of a pod's container that runs the role, as every backend's Kubernetes document has it."""
+"""Name of the container that runs the role, in the documents of every backend."""
 
 MOST_NODES, MOST_ATTEMPTS = 1000, 10
 
 REPLICA = "@replica-id-of-torchx@"
-"""Stands in a role's texts for what differs from one replica to another."""
+"""Placeholder for the replica's number in a role's texts."""
 
 _LONGEST_PLAIN = 35
-"""With a hyphen and 16 digits a name has the 52 characters that a Job's may have."""
+"""With a hyphen and 16 digits, a name reaches a Job's maximum of 52 characters."""
 
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 _NO_LABEL = re.compile(r"[^A-Za-z0-9_.-]")
@@ -72,18 +69,18 @@ _MARKED = re.compile(rf"\$\$|\$\({ENV_OWN_NODE_INDEX}\)")
 
 @dataclass(frozen=True)
 class Pods:
-    """What a role's pods have beside what a group of nodes says.
+    """Fields of a role's pods that a node group does not have.
 
     Attributes:
         role: The role's name.
-        first: Index of its first node.
-        minimum: Number of replicas that a Volcano job needs.
+        first: Index of the role's first node.
+        minimum: Minimum number of replicas of a Volcano job.
         labels: Labels, without the replica's number.
-        node_selector: Labels of their nodes.
-        ports: By name.
-        devices: By resource's name, how many.
-        requests: Quantities that are not the limits.
-        overlay: What is merged at last.
+        node_selector: Labels that nodes must have.
+        ports: Port numbers by name.
+        devices: Device counts by resource name.
+        requests: Requested quantities that differ from the limits.
+        overlay: Fields that are merged last.
     """
 
     role: str
@@ -102,13 +99,13 @@ class Planned:
     """An app as a command job.
 
     Attributes:
-        name: The job's name, which is a name of Kubernetes's, too.
-        groups: What its nodes run, a group for each role.
+        name: The job's name, which is also a valid Kubernetes name.
+        groups: Commands of the job's nodes, one group for each role.
         settings: Cluster, namespace, queue, attempts, tags.
-        pods: What else the pods of each role have.
-        timeout_s: Seconds an attempt may run; None for no limit.
-        validate: Whether the API server checks all of it first.
-        warnings: What the app asks for and does not get.
+        pods: Additional pod fields of each role.
+        timeout_s: Maximum duration of an attempt in seconds; None for no limit.
+        validate: Whether the API server checks all documents before any object is created.
+        warnings: Requests of the app that Kubernetes cannot fulfill.
     """
 
     name: str
@@ -121,18 +118,18 @@ class Planned:
 
 
 def name_of(app: AppDef) -> str:
-    """Return a name for an app's job, which no other job has."""
+    """Return a unique name for an app's job."""
     plain = _NO_NAME.sub("-", app.name.lower()).strip("-")
     if not plain[:1].isalpha():
-        plain = f"app-{plain}"  # what Volcano names so begins with a letter
+        plain = f"app-{plain}"  # Volcano requires a name that begins with a letter
     return f"{plain[:_LONGEST_PLAIN].strip('-')}-{secrets.token_hex(8)}"
 
 
 def job_of(app: AppDef, options: KubernetesOptions, *, name: str) -> Planned:
-    """Map an app, which stays as it is.
+    """Map an app to a job without changing the app.
 
     Raises:
-        SettingsError: An option is wrong, or Kubernetes would refuse the job; it names role and
+        SettingsError: An option is wrong, or Kubernetes would reject the job; it names role and
             field.
     """
     roles.check_replicas(app.roles, MOST_NODES, "a job of farcall's")
@@ -170,7 +167,7 @@ def _attempts(of: Sequence[Role]) -> int:
 
 
 def _warn(of: Sequence[Role], settings: Settings, warnings: Warnings) -> None:
-    """Say what roles ask for and do not get."""
+    """Record warnings for requests of roles that cannot be fulfilled."""
     is_volcano = settings.scheduler == VOLCANO
     is_several = sum(role.num_replicas for role in of) > 1
     if settings.scheduler == DEFAULT and settings.queue:
@@ -211,7 +208,7 @@ def _warn_of_retries(role: Role, most: int, warnings: Warnings, *, is_several: b
 
 
 def _resolved(role: Role, name: str) -> Role:
-    """Return a role with the values of its macros."""
+    """Return a role with its macros replaced."""
     values = macros.Values(
         img_root="",
         app_id=name,
@@ -222,7 +219,7 @@ def _resolved(role: Role, name: str) -> Role:
 
 
 class _Groups:
-    """Writes what becomes of each role, whose macros have their values."""
+    """Builder of node groups and pods for roles whose macros are replaced."""
 
     def __init__(self, app: AppDef, options: KubernetesOptions, name: str) -> None:
         self._app = app
@@ -230,7 +227,7 @@ class _Groups:
         self._name = name
 
     def group(self, role: Role, index: int) -> Nodes:
-        """Write the group of a role."""
+        """Build a role's node group."""
         roles.check_resource(role)
         roles.check_image(role)
         mounts, devices = _mounts(role)
@@ -249,7 +246,7 @@ class _Groups:
         )
 
     def pods(self, role: Role, index: int, first: int) -> Pods:
-        """Say what else a role's pods have."""
+        """Return the additional fields of a role's pods."""
         least = role.num_replicas if role.min_replicas is None else role.min_replicas
         return Pods(
             role=role.name,
@@ -264,7 +261,7 @@ class _Groups:
         )
 
     def _labels(self, role: Role, index: int) -> dict[str, str]:
-        """Return the labels of TorchX's own scheduler, except who manages the pods."""
+        """Return the labels that TorchX's own scheduler sets, except the pods' manager."""
         return {
             f"{_LABEL_PREFIX}/version": _label(torchx.__version__),
             f"{_LABEL_PREFIX}/app-name": _label(self._app.name),
@@ -285,10 +282,11 @@ class _Groups:
         return {name: number for name, number in devices.items() if number}
 
     def _requests(self, role: Role) -> dict[str, str]:
-        """Return what pods request of their node, where that is less than they may use.
+        """Return a pod's resource requests that are smaller than its limits.
 
-        TorchX takes a role for a whole node, of which some is the node's own. A role that is no
-        larger than twice that is no whole node, and requests all of its limit.
+        TorchX assumes that a role fills a whole node, which needs part of its resources itself. A
+        role of at most twice the reserved amount does not fill a node, so it requests its full
+        limits.
         """
         cpu = round(role.resource.cpu * 1000) if role.resource.cpu > 0 else 1000
         memory = int(role.resource.memMB)
@@ -344,7 +342,7 @@ def _ports(role: Role) -> dict[str, int]:
 
 
 def _label(text: str) -> str:
-    """Return a text as a label's value."""
+    """Convert a text into a valid label value."""
     return _NO_LABEL.sub(".", text)[:63].strip("-_.")
 
 
@@ -352,7 +350,7 @@ def _label(text: str) -> str:
 
 
 def amend(documents: Sequence[dict[str, Any]], planned: Planned) -> None:
-    """Write into the documents of an app what groups of nodes have no word for.
+    """Add the fields that node groups do not have to an app's documents.
 
     Raises:
         SettingsError: An overlay cannot be merged.
@@ -369,7 +367,7 @@ def amend(documents: Sequence[dict[str, Any]], planned: Planned) -> None:
 def _templates(
     document: Mapping[str, Any],
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Yield the templates of a document, with the task where it is a Volcano job."""
+    """Yield a document's pod templates, with the task if it is a Volcano job."""
     spec = document.get("spec", {})
     if "template" in spec:
         yield spec["template"], None
@@ -378,7 +376,7 @@ def _templates(
 
 
 def containers(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the containers of a document that run roles."""
+    """Yield a document's containers that run roles."""
     for template, _ in _templates(document):
         yield container_of(template)
 
@@ -387,7 +385,7 @@ def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
     """Return the container of a template that runs a role.
 
     Raises:
-        SettingsError: There is none: an overlay has replaced it.
+        SettingsError: An overlay has removed the container.
     """
     for each in template["spec"].get("containers", ()):
         if each.get("name") == CONTAINER:
@@ -411,7 +409,7 @@ def _amend(template: dict[str, Any], pods: Pods, planned: Planned) -> None:
     metadata = template.setdefault("metadata", {})
     number = {} if replica.startswith("$") else {f"{_LABEL_PREFIX}/replica-id": replica}
     metadata["labels"] = {**metadata.get("labels", {}), **pods.labels, **number}
-    # A sidecar of Istio would go on when the role has ended, and the pod with it.
+    # An Istio sidecar would keep running after the role has ended, and keep the pod running.
     inject = {"sidecar.istio.io/inject": "false"}
     metadata["annotations"] = {**metadata.get("annotations", {}), **inject}
     if pods.node_selector:
@@ -423,24 +421,24 @@ def _amend(template: dict[str, Any], pods: Pods, planned: Planned) -> None:
 
 
 def _replica(container: Mapping[str, Any], pods: Pods) -> str:
-    """Return the number of a template's replica in its role, or what Kubernetes makes it of."""
+    """Return a template's replica number, or the expression that Kubernetes expands."""
     index = _environment(container).get(ENV_OWN_NODE_INDEX)
     if index is None:
         return "0"
     if "value" in index:
         return str(int(index["value"]) - pods.first)
-    return f"$({ENV_OWN_NODE_INDEX})"  # only of the first role, whose nodes count from 0
+    return f"$({ENV_OWN_NODE_INDEX})"  # only for the first role, whose node indexes begin at 0
 
 
 def _amend_container(container: dict[str, Any], pods: Pods, replica: str) -> None:
-    # As TorchX's own scheduler does: instead of the image's entrypoint.
+    # TorchX's own scheduler replaces the image's entrypoint, too.
     container["command"] = [*container.get("command", ()), *container.pop("args", ())]
     if not container["command"]:
         del container["command"]
     given = _environment(container)
     main = given.get(ENV_OWN_MAIN_ADDRESS, {"value": "localhost"})
     variables = {RANK0: {**main, "name": RANK0}, **given}
-    # Variables are made of those before them.
+    # Kubernetes expands a variable from the variables before it.
     order = sorted(variables.values(), key=lambda each: each["name"] != ENV_OWN_NODE_INDEX)
     container["env"] = [_field(each, replica) for each in order]
     if "command" in container:
@@ -452,7 +450,7 @@ def _amend_container(container: dict[str, Any], pods: Pods, replica: str) -> Non
 
 
 def _field(variable: dict[str, Any], replica: str) -> dict[str, Any]:
-    """Return a variable with the replica's number, and one that is a field of the pod as that."""
+    """Insert the replica's number, or convert a variable to a pod field reference."""
     value = variable.get("value")
     if not isinstance(value, str):
         return variable
@@ -465,17 +463,17 @@ def _field(variable: dict[str, Any], replica: str) -> dict[str, Any]:
 def _need(
     document: dict[str, Any], task: dict[str, Any], template: Mapping[str, Any], pods: Pods
 ) -> None:
-    """Have a Volcano job run without a replica that its role does not need."""
+    """Let a Volcano job run without the replicas that its role does not require."""
     if int(_replica(container_of(template), pods)) >= pods.minimum:
         task["minAvailable"] = 0
         document["spec"]["minAvailable"] -= 1
 
 
 def plain(text: str) -> str:
-    """Return what a document's text says: dollar signs are doubled there."""
+    """Undo the doubling of dollar signs in a document's text."""
     return _MARKED.sub(lambda found: REPLICA if found[0] != "$$" else "$", text)
 
 
 def marked(text: str) -> str:
-    """Return the text of which `plain` makes this one."""
+    """Return the text that `plain` converts to this one."""
     return text.replace("$", "$$").replace(REPLICA, f"$({ENV_OWN_NODE_INDEX})")

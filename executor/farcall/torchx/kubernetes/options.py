@@ -1,7 +1,7 @@
 """Run options of ``kubernetes_job``.
 
-Where an option is not given, that of the section ``[executors.kubernetes]`` of ``farcall.toml``
-and of the environment serves.
+If an option is not given, its value comes from the section ``[executors.kubernetes]`` of
+``farcall.toml`` and from the environment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SPELLED = {
     "s3_secret": "s3_secret",
     "bucket": "s3_bucket_name",
 }
-"""Which option of farcall each run option is."""
+"""Run option to farcall's name of the same option."""
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _TAINT = re.compile(r"(?P<key>[^=:\s]+)(=(?P<value>[^=:\s]*))?(:(?P<effect>[A-Za-z]+))?")
@@ -43,7 +43,7 @@ _NEVER = -1
 
 @dataclass
 class KubernetesOptions(FarcallOptions):
-    """What ``-cfg`` takes; the text below each field is what ``torchx runopts`` shows."""
+    """Options for ``-cfg``; ``torchx runopts`` shows the text below each field."""
 
     SPELLED: ClassVar[Mapping[str, str]] = _SPELLED
 
@@ -117,14 +117,14 @@ class KubernetesOptions(FarcallOptions):
 
         Args:
             attempts: Attempts of the job, 1 to 10.
-            name: Name of the app: its workflow where the settings name none.
+            name: Name of the app: its workflow if the settings name none.
 
         Raises:
-            SettingsError: An option has a wrong value, in words of TorchX where it is one of its.
+            SettingsError: An option has a wrong value; run options are named as in TorchX.
         """
         app: dict[str, Any] = {
             "backend": KUBERNETES,
-            # Those of functions, in farcall.toml, say nothing of apps.
+            # farcall.toml sets these options for functions; they do not apply to apps.
             "nodes": 1,
             "retry_attempts": attempts,
             "instance_type": "",
@@ -143,14 +143,14 @@ class KubernetesOptions(FarcallOptions):
         return found.replace(**workflow(found, name))
 
     def unfetchable(self, settings: Settings) -> str:
-        """Say why a job could not fetch its workspace from the bucket; empty where it can."""
+        """Return why a job cannot download its workspace from the bucket; empty if it can."""
         if settings.s3_secret or settings.service_account:
             return ""
         return "the pods have nothing to fetch it with (s3_secret or service_account)"
 
 
 def _toleration(taint: str) -> dict[str, str]:
-    """Read a toleration as kubectl writes the taint."""
+    """Parse a toleration in kubectl's notation for taints."""
     found = _TAINT.fullmatch(taint.strip())
     if found is None or (found["effect"] or _EFFECTS[0]) not in _EFFECTS:
         allowed = f"use key=value:effect, key:effect or key; effects: {', '.join(_EFFECTS)}"

@@ -1,4 +1,4 @@
-"""Documents of an app: what a dry run shows, and what is submitted, also after an edit."""
+"""Documents of an app for dry runs and submission, also after an edit."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _RUN_LABEL = "farcall/run"
 
 @dataclass
 class KubernetesRequest(Request):
-    """What is submitted. All of it may be edited before.
+    """The submission, which may be edited before it is sent.
 
     Attributes:
-        objects: The documents, in the order in which they are made. The last one is the job's,
-            and bears its name.
-        validate: Whether the API server checks all of them before any is made.
+        objects: The documents in the order of their creation. The last one is the job and has the
+            job's name.
+        validate: Whether the API server checks all documents before any object is created.
     """
 
     objects: list[dict[str, Any]]
@@ -38,12 +38,12 @@ class KubernetesRequest(Request):
 
     @property
     def name(self) -> str:
-        """Name of the job, which no other job of its namespace may have."""
+        """Name of the job, unique in its namespace."""
         return str(self.objects[-1]["metadata"]["name"])
 
     @name.setter
     def name(self, name: str) -> None:
-        # Host names and labels are made of it.
+        # Host names and labels contain it.
         self.objects[:] = json.loads(
             json.dumps(self.objects).replace(json.dumps(self.name)[1:-1], json.dumps(name)[1:-1])
         )
@@ -61,26 +61,26 @@ class KubernetesRequest(Request):
 
     @property
     def app_id(self) -> str:
-        """What TorchX's handles call the app: ``namespace:name``."""
+        """The app's ID in TorchX's handles: ``namespace:name``."""
         return f"{self.namespace}:{self.name}"
 
     @property
     def requests(self) -> dict[str, Any]:
-        """The documents, as `farcall.backends.base.Backend.plan` gives them."""
+        """The documents in the format of `farcall.backends.base.Backend.plan`."""
         return {"objects": self.objects}
 
     def settings(self) -> Settings:
-        """Return the settings to submit with.
+        """Return the settings for the submission.
 
         Raises:
-            SettingsError: One is wrong.
+            SettingsError: A setting is wrong.
         """
         return Settings(**{**self.options, "namespace": self.namespace})
 
     def commands(self) -> Iterator[list[str]]:
-        """Yield the commands of the nodes, as they are meant: dollar signs stand once.
+        """Yield the nodes' commands with single dollar signs.
 
-        What was changed in one is written back when the next is asked for.
+        Changes to a command are written back when the next command is requested.
         """
         for document in self.objects:
             for container in containers(document):
@@ -102,10 +102,10 @@ def _edited(container: dict[str, Any], field: str) -> Iterator[list[str]]:
 
 
 async def plan(planned: Planned) -> KubernetesRequest:
-    """Write the documents of an app. No cluster is asked for anything.
+    """Build an app's documents without contacting a cluster.
 
     Raises:
-        SettingsError: Kubernetes would refuse the job.
+        SettingsError: Kubernetes would reject the job.
         TaskTooLargeError: Commands and variables exceed a limit.
     """
     settings = planned.settings
@@ -115,11 +115,11 @@ async def plan(planned: Planned) -> KubernetesRequest:
 
 
 def of_documents(planned: Planned, documents: list[dict[str, Any]]) -> KubernetesRequest:
-    """Return the request of an app, with all that its roles ask for.
+    """Return an app's request with all fields that its roles set.
 
     Args:
         planned: The app.
-        documents: What its groups of nodes make; they are changed.
+        documents: The documents of the app's node groups; they are changed in place.
 
     Raises:
         SettingsError: A role's overlay cannot be merged.
@@ -132,12 +132,12 @@ def of_documents(planned: Planned, documents: list[dict[str, Any]]) -> Kubernete
 
 
 def read_back(requests: dict[str, Any], settings: Settings) -> KubernetesRequest:
-    """Return the request that would submit an app which there is."""
+    """Return the request that would submit an existing app."""
     return KubernetesRequest(requests["objects"], options=chosen(settings, _HOW))
 
 
 def _leave_out_run(document: dict[str, Any]) -> None:
-    """Take out who submits, which nobody knows yet."""
+    """Remove the submitting session, which is not known yet."""
     spec = document.get("spec", {})
     templates = [each["template"] for each in (spec, *spec.get("tasks", ())) if "template" in each]
     for each in (document, *templates):

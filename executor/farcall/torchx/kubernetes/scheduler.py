@@ -1,7 +1,6 @@
-"""TorchX scheduler ``kubernetes_job``: apps as Jobs of Kubernetes, or as Volcano jobs.
+"""TorchX scheduler ``kubernetes_job``: apps as Kubernetes or Volcano jobs.
 
-TorchX has a scheduler ``kubernetes`` of its own, for clusters with Volcano. This one stands beside
-it.
+TorchX has its own scheduler ``kubernetes`` for clusters with Volcano. Both can be used together.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from farcall.torchx.scheduler import FarcallScheduler
 
 # --- Kubernetes namespaces as the places of apps, whose IDs are ``namespace:name`` --------------
 #
-# Where the namespace is left out, it is that of farcall's options, or of the kubeconfig's context.
+# The namespace defaults to farcall's option, and then to the kubeconfig's context.
 
 
 _WHOLE = ""
-"""What a backend calls the whole namespace, instead of a queue's name."""
+"""Backends' name for the whole namespace, used instead of a queue's name."""
 
 _ASKED = ("kubeconfig", "context", "namespace")
 
@@ -39,38 +38,38 @@ class Namespaces:
     """Namespaces of one cluster; see `farcall.torchx.apps.Places`."""
 
     def settings(self, place: str) -> Settings:
-        """Return the settings with which the cluster is found; the namespace is the place."""
+        """Return the settings for finding the cluster; the place is the namespace."""
         return self.asked({"namespace": place})
 
     def asked(self, cfg: Mapping[str, Any]) -> Settings:
-        """Return the settings to list apps with: ``kubeconfig``, ``context``, ``namespace``."""
+        """Return the settings for listing: ``kubeconfig``, ``context`` and ``namespace``."""
         given: dict[str, Any] = {name: cfg[name] for name in _ASKED if cfg.get(name)}
         return Settings(backend=KUBERNETES, **given)
 
     async def queues(self, session: Session, place: str) -> list[str]:
-        """Return that there is one: the namespace, which the session has."""
+        """Return the only queue: the session's namespace."""
         return [_WHOLE]
 
     async def named(self, session: Session, name: str, queue: str) -> list[JobDetail]:
-        """Return the job of a name."""
+        """Return the job with a name."""
         return await session.backend.list_named(name, queue)
 
     async def listed(
         self, session: Session, wanted: Wanted
     ) -> AsyncIterator[tuple[str, list[JobDetail]]]:
-        """Yield the namespace's jobs whose queue is wanted, in pages."""
+        """Yield the namespace's jobs in wanted queues, in pages."""
         async for page in session.backend.list_jobs(_WHOLE, foreign=True):
             found = [job for job in page if fnmatchcase(job.queue, wanted.queue or "*")]
             if found:
                 yield _WHOLE, found
 
     def app_id(self, place: str, detail: JobDetail) -> str:
-        """Return what TorchX calls a job."""
-        return f"{detail.log_group}:{detail.job_id}"  # its pods' logs are the namespace's
+        """Return a job's app ID in TorchX."""
+        return f"{detail.log_group}:{detail.job_id}"  # the namespace holds its pods' logs
 
 
 class KubernetesScheduler(FarcallScheduler[KubernetesOptions], Scheduler[KubernetesOptions]):
-    """Runs TorchX's apps as command jobs of Kubernetes."""
+    """Scheduler that runs TorchX apps as Kubernetes command jobs."""
 
     NAME = SCHEDULER
     OPTIONS = KubernetesOptions
