@@ -1,20 +1,14 @@
-"""The page on which jobs are seen and cancelled: its server, for one person on one machine.
+"""Web UI that shows and cancels jobs: its server, for one user on one machine.
 
-`serve` answers a browser on loopback with the AWS credentials of whoever started it; what it
-shows comes from Batch and S3 alone, so it can be started anywhere, at any time, and ended again.
+`serve` listens on loopback and uses the AWS credentials of the user who started it. All data come
+from Batch and S3, so the server can be started and stopped anywhere at any time.
 
-===========  ============================================================
-guard        who may ask at all: the token, names, origins, headers
-api          the HTTP API
-site         what is behind it
-jobs         the jobs of some queues, watched while somebody looks
-children     the same for the children of an array
-watchers     what both have in common
-streams      server-sent events
-account      the session, and the requests made of Batch
-server       the HTTP server
-static       what the browser gets
-===========  ============================================================
+===========  ============================================================ guard        request
+checks: the token, names, origins, headers api          the HTTP API site         the data and
+actions behind the API jobs         the jobs of some queues, polled while a browser listens parts
+the same for the parts of one job: array tasks or nodes watchers     the polling that both share
+account      the session, and the Batch requests server       the HTTP server static       the
+browser's files ===========  ============================================================
 
 It needs the ``ui`` extra: ``pip install 'farcall[ui]'``.
 """

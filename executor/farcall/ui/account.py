@@ -1,4 +1,4 @@
-"""The account the page looks at: its session, and the requests that are made of Batch."""
+"""The account that the web UI shows: its session, and the Batch requests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _REFUSED_FOR_S = 10.0
 
 
 class Account:
-    """Gives the session, and opens a new one where the credentials have expired.
+    """Session holder that opens a new session when the credentials have expired.
 
     Attributes:
-        settings: The same.
+        settings: The options.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -29,7 +29,7 @@ class Account:
         self._reasons: Reasons | None = None
 
     async def session(self) -> Session:
-        """Return the session, which nobody else has: it is closed here.
+        """Return the session, which is not shared and is closed here.
 
         Raises:
             SettingsError: The profile or the credentials file does not exist.
@@ -42,7 +42,7 @@ class Account:
             return self._session
 
     async def reasons(self) -> Reasons:
-        """Return what reads the texts of calls and errors by the session.
+        """Return the reader of call and error texts for the session.
 
         Raises:
             SettingsError: The profile or the credentials file does not exist.
@@ -54,7 +54,7 @@ class Account:
         return self._reasons
 
     async def renew(self, error: FarcallError) -> None:
-        """Forget a session whose credentials have expired: files may hold new ones by now."""
+        """Drop a session whose credentials have expired, because files may hold new ones."""
         expired = isinstance(error, ServiceError) and refusals.is_expired(error)
         if expired and self._session is not None:
             session, self._session = self._session, None
@@ -68,12 +68,12 @@ class Account:
 
     @property
     def last_minute(self) -> int:
-        """Number of requests made of Batch within the last minute."""
+        """Number of Batch requests within the last minute."""
         return 0 if self._session is None else self._session.backend.meter.last_minute
 
     @property
     def trouble(self) -> str:
-        """What to say while the platform answers that requests come too fast; else empty."""
+        """Message while the platform throttles requests; otherwise empty."""
         session = self._session
         if session is None:
             return ""

@@ -1,7 +1,7 @@
-"""The page's HTTP API and its files.
+"""The web UI's HTTP API and its files.
 
-GET ``/`` and ``/static/<file>`` hold nothing and are given to everybody; what is below ``/api``
-wants the token (see `farcall.ui.guard`). Errors are ``{"error": "a sentence"}``.
+GET ``/`` and ``/static/<file>`` contain no data and need no token; paths below ``/api`` need the
+token (see `farcall.ui.guard`). Errors are ``{"error": "a sentence"}``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from farcall_runtime.contract import STREAMS
 _STATIC = Path(__file__).with_name("static")
 
 _JOB = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?::\d{1,5}|#\d{1,4})?")
-"""An ID of any platform, with the number of a child or a node."""
+"""Job ID of any platform, with an optional array task or node index."""
 
 _SPAN = re.compile(r"(\d{1,4})([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
@@ -47,15 +47,15 @@ _MOST_CHARACTERS = 500
 
 
 class _Files(StaticFiles):
-    """The page's files."""
+    """The web UI's static files."""
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        """Find a file; no name has a null character, which `os` would refuse by a ValueError."""
+        """Find a file; reject null characters, for which `os` raises ValueError."""
         return ("", None) if "\0" in path else super().lookup_path(path)
 
 
 def application(site: Site) -> Starlette:
-    """Return the application that answers for a site, without its guard."""
+    """Return a site's ASGI application, without its guard."""
     app = Starlette(
         routes=[
             Route("/", _index),
@@ -83,7 +83,7 @@ def application(site: Site) -> Starlette:
     return app
 
 
-# --- what is shown ----------------------------------------------------------------------------
+# --- data -------------------------------------------------------------------------------------
 
 
 async def _index(request: Request) -> Response:
@@ -140,7 +140,7 @@ async def _logs(request: Request) -> Response:
     return EventStream(lines, site.stopping)
 
 
-# --- what is done -----------------------------------------------------------------------------
+# --- actions ----------------------------------------------------------------------------------
 
 
 async def _cancel(request: Request) -> Response:

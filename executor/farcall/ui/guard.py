@@ -1,11 +1,11 @@
-"""Who may ask the page's server for anything: whoever has the token, from the page itself.
+"""Access control: only the web UI's own page with the token may send requests.
 
-The server acts with the AWS credentials of the person who started it, and every program on the
-machine and every website in a browser there can send it requests. So nothing below ``/api`` is
-answered without the token of this start, which only that person was told. Names other than the
-server's own are refused, because a website may let its own name lead here (DNS rebinding), and so
-is what a browser says other sites have sent. There are no cookies and no CORS headers: nothing a
-browser adds by itself opens a door.
+The server acts with the AWS credentials of the user who started it, and every program on the
+machine and every website in a browser there can send it requests. For this reason, paths below
+``/api`` need the token of this start, which is printed only to that user. The guard rejects host
+names other than the server's own, because a website may let its own name resolve to this machine
+(DNS rebinding), and rejects requests that the browser marks as sent by other sites. There are no
+cookies and no CORS headers, so nothing that a browser adds by itself grants access.
 
 Sources:
     https://fetch.spec.whatwg.org/#origin-header
@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BYTES = 1 << 20
-"""Size of a request's body: room for the IDs of 10,000 children."""
+"""Maximum size of a request's body in bytes: enough for the IDs of 10,000 array tasks."""
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -45,21 +45,21 @@ _HEADERS = {
 
 
 class Guard:
-    """Refuses what it must before the application behind it sees it, and sets the headers."""
+    """Middleware that rejects untrusted requests and sets security headers."""
 
     def __init__(self, app: ASGIApp, *, token: str, host: str, port: int, read_only: bool) -> None:
         self._app = app
         self._token = token.encode()
         self._url = url(host, port)
-        # Of 0.0.0.0, which browsers let websites send to, it is none.
+        # 0.0.0.0 is not included, because browsers let websites send requests to it.
         own = self._url.removeprefix("http://").rpartition(":")[0].lower()
         self._hosts = {f"{name}:{port}" for name in (*_LOOPBACK, own)}
-        if port == 80:  # which browsers leave out
+        if port == 80:  # browsers omit the default port
             self._hosts |= {name.rpartition(":")[0] for name in self._hosts}
         self._read_only = read_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
+        """Reject the request or forward it to the app."""
         if scope["type"] != "http":
             return
 
@@ -75,14 +75,14 @@ class Guard:
         await (refused or self._app)(scope, receive, guarded)
 
     def _refuse(self, scope: Scope) -> Json | None:
-        """Return the answer to a request that goes no further."""
+        """Return the response for a rejected request; None to forward it."""
         headers = Headers(scope=scope)
         text = self._distrust(scope, headers)
         if text:
             return answer(403, text)
         is_api = scope["path"] == "/api" or scope["path"].startswith("/api/")
         if is_api and not self._knows_token(headers):
-            # Nothing about what is wrong with it.
+            # The response does not reveal what is wrong with the token.
             response = answer(401, "the token is missing or wrong; farcall ui prints it at start")
             response.headers["WWW-Authenticate"] = "Bearer"
             return response
@@ -91,7 +91,7 @@ class Guard:
         return self._refuse_change(headers)
 
     def _distrust(self, scope: Scope, headers: Headers) -> str:
-        """Say why a request may come from somebody else's page; empty if it does not."""
+        """Return why a request may come from another site; empty if it does not."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             return f"this server answers to no such name and port; open {self._url}"
@@ -126,35 +126,35 @@ class Guard:
 
 
 def as_json(data: Any) -> bytes:
-    """Return JSON; a lone surrogate, which UTF-8 has no bytes for, stands in it as its escape."""
+    """Return JSON; lone surrogates, which UTF-8 cannot encode, are escaped."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")
 
 
 class Json(Response):
-    """An answer that is JSON."""
+    """A JSON response."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Return its bytes."""
+        """Return the content as bytes."""
         return as_json(content)
 
 
 def answer(status: int, text: str) -> Json:
-    """Return an answer that says what went wrong."""
+    """Return an error response."""
     return Json({"error": text}, status_code=status)
 
 
 def url(host: str, port: int) -> str:
-    """Return the address at which a browser on this machine reaches a server."""
+    """Return the URL at which a browser on this machine reaches a server."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
     name = everywhere.get(host, host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches what listens at an address."""
+    """Return whether an address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -162,7 +162,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_visit(scope: Scope, headers: Headers) -> bool:
-    """Return whether somebody follows a link to the page, which holds nothing by itself."""
+    """Return whether a request follows a link to the page, which contains no data."""
     return (
         scope["method"] == "GET"
         and scope["path"] == "/"

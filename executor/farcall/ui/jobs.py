@@ -1,9 +1,9 @@
-"""The jobs there are, as the page shows them, in few requests.
+"""The jobs that the web UI shows, read with few requests.
 
-Batch lists a hundred jobs in a request, the newest first, so nothing beyond a page of known jobs
-is new. How a job is comes from its description, a request for a hundred: for jobs that are new,
-that changed by what is listed, and that have not ended and were not listed. What has ended is not
-asked for again.
+Batch lists 100 jobs per request, newest first, so new jobs come before the first page of known
+jobs. A job's state comes from its description, one request per 100 jobs. Described are new jobs,
+jobs whose list entry has changed, and unfinished jobs that were not listed. Finished jobs are not
+requested again.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from farcall.operations.catalog import NOTHING, Catalog, Entry, Query, Why
 from farcall.ui.account import Account
 from farcall.ui.watchers import Feed, Watcher
 
-# --- What the page's jobs were called with, and why they failed: read beside the rest -----------
+# --- Call and error texts of the jobs, read in the background -----------------------------------
 #
-# The texts are in the bucket, a request or two for a job and one for each that failed. So a
-# browser is told of the jobs first and of these as they come, those of the newest jobs before
-# the others.
+# The texts are in the bucket and take one or two requests per job, and another for a failed job.
+# Browsers get the jobs first and the texts as they arrive, those of the newest jobs first.
 
 
 _AT_ONCE = 50
-"""Jobs of which they are read in one look."""
+"""Maximum number of jobs whose texts one poll reads."""
 
 _ARRAY_S = 10.0
-"""So often those of an array that goes on are read again."""
+"""Interval in seconds between reads of a running array's texts."""
 
 
 class Whys:
-    """The texts of jobs, by ID."""
+    """Call and error texts of jobs, by job ID."""
 
     def __init__(self, account: Account, get: Callable[[str], Entry | None]) -> None:
         self._account = account
@@ -47,19 +46,19 @@ class Whys:
         self._left: dict[str, None] = {}
 
     def of(self, job_id: str) -> Why:
-        """Return what is known of a job."""
+        """Return the known texts of a job."""
         return self._known.get(job_id, NOTHING)
 
     def filled(self, entry: Entry) -> Entry:
-        """Return a job with what is known of it."""
+        """Return a job with its known texts."""
         return replace(entry, why=self.of(entry.detail.job_id))
 
     def note(self, job_ids: Iterable[str]) -> None:
-        """Note that jobs are new or have changed."""
+        """Record that jobs are new or have changed."""
         self._left.update(dict.fromkeys(job_ids))
 
     def keep(self, job_ids: Iterable[str]) -> None:
-        """Forget all jobs but these."""
+        """Forget all other jobs."""
         kept = set(job_ids)
         for known in (self._known, self._read, self._left):
             for job_id in [job_id for job_id in known if job_id not in kept]:
@@ -67,20 +66,20 @@ class Whys:
 
     @property
     def are_left(self) -> bool:
-        """Whether there is more to read."""
+        """Whether texts are left to read."""
         return bool(self._left)
 
     async def read(self) -> list[str]:
-        """Read some; return the jobs of which something else is known now.
+        """Read some texts; return the jobs whose texts have changed.
 
-        What cannot be read now is tried again at the next look.
+        A text that cannot be read is retried at the next poll.
         """
         entries = [entry for job_id in self._due() if (entry := self._get(job_id)) is not None]
         if not entries:
             return []
         try:
             filled = await (await self._account.reasons()).fill(entries)
-        except FarcallError:  # of which the look itself tells, that asks the same of Batch
+        except FarcallError:  # the poll itself reports it, because it makes the same Batch request
             return []
         changed = []
         for entry in filled:
@@ -110,26 +109,26 @@ class Whys:
 
 
 def _state(entry: Entry) -> object:
-    """Return what has to change for the texts to change."""
+    """Return the values that change whenever a job's texts may change."""
     failed = entry.detail.status_summary.get(JobStatus.FAILED.value, 0)
     return entry.detail.status.is_final, failed
 
 
 _LAG_S = 10.0
-"""A job submitted so much earlier than another is listed when the other one is."""
+"""Maximum listing lag in seconds: a job that is older than a listed one by more is listed, too."""
 
 
 _MOST_DESCRIBED = 500
-"""Jobs not listed that are described in one look: five requests."""
+"""Maximum number of unlisted jobs that one poll describes: five requests."""
 
 
 class _Known(NamedTuple):
-    """A job that was listed.
+    """A listed job.
 
     Attributes:
-        entry: What it is; None if it is not shown.
-        settled_at: When no older job can come to light any more beside it.
-        described_at: When it was described last.
+        entry: The job's data; None if it is not shown.
+        settled_at: Time after which no older job can newly appear next to it.
+        described_at: Time of its last description.
     """
 
     entry: Entry | None
@@ -141,7 +140,7 @@ class Jobs(Watcher[str]):
     """The jobs of some queues, by ID.
 
     Attributes:
-        whys: What they were called with, and why they failed.
+        whys: The jobs' call and error texts.
     """
 
     def __init__(
@@ -156,12 +155,12 @@ class Jobs(Watcher[str]):
 
     @property
     def since(self) -> datetime:
-        """The moment before which no job is shown."""
+        """Earliest submission time of the jobs that are shown."""
         return datetime.now(timezone.utc) - self._span
 
     @contextlib.contextmanager
     def listen_since(self, since: datetime) -> Iterator[Feed[str]]:
-        """Lend a feed of what was submitted at some moment or later."""
+        """Yield a feed of the jobs submitted since a moment."""
 
         def wants(job_id: str) -> bool:
             entry = self.get(job_id)
@@ -178,27 +177,27 @@ class Jobs(Watcher[str]):
 
     @property
     def entries(self) -> dict[str, Entry]:
-        """The jobs that are shown, by ID."""
+        """The shown jobs, by ID."""
         shown = (queue.shown() for queue in self._queues)
         return {entry.detail.job_id: entry for entries in shown for entry in entries}
 
     def get(self, job_id: str) -> Entry | None:
-        """Return what is known of a job."""
+        """Return a job's data."""
         known = (queue.known.get(job_id) for queue in self._queues)
         return next((each.entry for each in known if each is not None), None)
 
     def keys(self) -> Iterable[str]:
-        """Return the IDs of all jobs that are shown, the newest of each queue first."""
+        """Return the IDs of all shown jobs, newest first in each queue."""
         return list(self.entries)
 
     def is_active(self) -> bool:
-        """Return whether a job has not ended, or there is more to be read of one."""
+        """Return whether a job is unfinished or has texts left to read."""
         return self.whys.are_left or any(
             not entry.detail.status.is_final for entry in self.entries.values()
         )
 
     async def look(self) -> None:
-        """List what is new, and describe what is new, changed or active."""
+        """List new jobs, and describe new, changed and active jobs."""
         since = self._horizon()
         session = await self.account.session()
         query = Query(user=None if self._everybody else user(session))
@@ -207,11 +206,11 @@ class Jobs(Watcher[str]):
         self.is_complete = self._is_read(self._horizon())
 
     async def look_beside(self) -> None:
-        """Read what some jobs were called with, and why they failed."""
+        """Read some jobs' call and error texts."""
         self.tell(await self.whys.read())
 
     def _horizon(self) -> datetime:
-        """Return how far back those who listen want to see."""
+        """Return the earliest submission time that a listener needs."""
         return max(self.since, min(self._wanted, default=self.since))
 
     def _is_read(self, since: datetime) -> bool:
@@ -237,13 +236,13 @@ class Jobs(Watcher[str]):
     async def _learn(
         self, queue: _Queue, catalog: Catalog, query: Query, jobs: list[JobDetail]
     ) -> None:
-        """Describe jobs, and tell of those that changed."""
+        """Describe jobs, and notify listeners of the changed ones."""
         if not jobs:
             return
         found = await catalog.describe(job.job_id for job in jobs)
         changed = []
         for job in jobs:
-            if job.job_id not in found:  # Batch lists it earlier than it describes it, or later
+            if job.job_id not in found:  # ListJobs and DescribeJobs do not agree at once
                 queue.known.pop(job.job_id, None)
                 continue
             entry = found[job.job_id]
@@ -254,11 +253,11 @@ class Jobs(Watcher[str]):
 
 
 class _Queue:
-    """What is known of a queue's jobs.
+    """Known jobs of a queue.
 
     Attributes:
-        name: Its name or ARN.
-        known: The jobs that were listed, by ID.
+        name: The queue's name or ARN.
+        known: The listed jobs, by ID.
     """
 
     def __init__(self, name: str) -> None:
@@ -268,16 +267,16 @@ class _Queue:
         self._newest: datetime | None = None
 
     def has_read(self, since: datetime) -> bool:
-        """Return whether all that was submitted since some moment was listed once."""
+        """Return whether all jobs submitted since a moment were listed once."""
         return self._read_since is not None and self._read_since <= since
 
     def note_read(self, since: datetime) -> None:
-        """Note that all was listed that was submitted since some moment."""
+        """Record that all jobs submitted since a moment were listed."""
         if not self.has_read(since):
             self._read_since = since
 
     def forget(self, since: datetime) -> None:
-        """Forget what ended and was submitted before some moment."""
+        """Forget finished jobs submitted before a moment."""
         for job_id, known in list(self.known.items()):
             entry = known.entry
             created_at = entry.detail.created_at if entry else None
@@ -285,14 +284,14 @@ class _Queue:
                 del self.known[job_id]
 
     def note(self, job_id: str, entry: Entry | None) -> bool:
-        """Take in what a job is; say whether it changed and is shown."""
+        """Store a job's data; return whether it changed and is shown."""
         before = self.known.get(job_id)
         settled_at = before.settled_at if before else float("inf")
         self.known[job_id] = _Known(entry, settled_at, clock.now())
         return entry is not None and (before is None or before.entry != entry)
 
     def changed(self, page: list[JobDetail]) -> list[JobDetail]:
-        """Return the jobs of a page that are to be described."""
+        """Return the jobs of a page that need a description."""
         return [job for job in page if self._has_changed(job)]
 
     def _has_changed(self, listed: JobDetail) -> bool:
@@ -306,15 +305,15 @@ class _Queue:
             listed.status is not before.status
             or listed.status_reason not in ("", before.status_reason)
             or listed.started_at not in (None, before.started_at)
-            # Some regions list no counts of arrays.
+            # In some regions, ListJobs returns no counts of array tasks.
             or (bool(before.array_size) and counts(listed) != counts(before))
         )
 
     def settle(self, page: list[JobDetail]) -> None:
-        """Note when the jobs of a page settle.
+        """Set the times at which the jobs of a page settle.
 
-        One that was submitted a little earlier than another may be listed a little later. By
-        Batch's clock alone, because this machine's may be wrong.
+        Batch may list a job a little later than one that was submitted after it. The times come
+        only from Batch's clock, because this machine's clock may be wrong.
         """
         times = [job.created_at for job in page if job.created_at is not None]
         self._newest = max(filter(None, (*times, self._newest)), default=None)
@@ -329,18 +328,19 @@ class _Queue:
             self.known[job.job_id] = known._replace(settled_at=now + max(0.0, wait_s))
 
     def has_settled(self, page: list[JobDetail]) -> bool:
-        """Return whether nothing unknown can stand behind a page."""
+        """Return whether no unknown job can follow after a page."""
         known = [self.known.get(job.job_id) for job in page]
         return all(each is not None and each.settled_at <= clock.now() for each in known)
 
     def shown(self) -> Iterator[Entry]:
-        """Yield the jobs that are shown."""
+        """Yield the shown jobs."""
         return (each.entry for each in self.known.values() if each.entry is not None)
 
     def due(self, met: Container[str]) -> list[JobDetail]:
-        """Return the jobs to be described that have not ended and were not listed.
+        """Return the unfinished and unlisted jobs to describe.
 
-        Of very many those that run come first, and of those that wait some at each look.
+        If there are very many, running jobs come first, and each poll adds some of the waiting
+        jobs.
         """
         left = [
             known
@@ -359,10 +359,10 @@ def _is_moving(entry: Entry | None) -> bool:
 
 
 def user(session: Session) -> str:
-    """Return who looks, as `Entry.user` says it of those who submit."""
+    """Return the current user in the format of `Entry.user`."""
     return session.run.rsplit("-", 3)[0]
 
 
 def counts(array: JobDetail) -> dict[str, int]:
-    """Return how many children of an array have which status, without the zeros."""
+    """Return the number of array tasks per status, without zeros."""
     return {status: count for status, count in array.status_summary.items() if count}

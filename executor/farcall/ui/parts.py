@@ -1,4 +1,4 @@
-"""Parts of one job, as the page shows them: children of an array, or nodes of a job on several."""
+"""Parts of one job in the web UI: array tasks, or nodes of a multi-node job."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Parts(Watcher[int]):
     """The parts of a job, by index.
 
     Attributes:
-        known: What is known of them.
-        calls: What they were called with, by index, as far as that is known.
-        errors: Why those failed that did, by index, as far as that is known.
+        known: The parts' states.
+        calls: The parts' call texts, as far as they are known.
+        errors: The failed parts' errors, as far as they are known.
     """
 
     def __init__(self, account: Account) -> None:
@@ -34,7 +34,7 @@ class Parts(Watcher[int]):
         self.errors: dict[int, str] = {}
 
     def row(self, index: int) -> dict[str, Any]:
-        """Return a part as a browser is told of it; there may be thousands, so it is short."""
+        """Return a part's data for the browser, kept short because there may be thousands."""
         child = self.known[index]
         return {
             "i": index,
@@ -49,28 +49,28 @@ class Parts(Watcher[int]):
         }
 
     def keys(self) -> Iterable[int]:
-        """Return the indexes of the parts that are known, in their order."""
+        """Return the indexes of the known parts in order."""
         return sorted(self.known)
 
     def note(self, parts: Iterable[JobDetail]) -> None:
-        """Take in how parts are by now, and tell of those that changed."""
+        """Store the parts' current states, and notify listeners of the changed ones."""
         changed = []
         for part in parts:
             index = part.index if part.node_index is None else part.node_index
             before = self.known.get(index)
             if before is not None and self.is_over(before):
-                continue  # a list that lags behind
+                continue  # the list lags behind
             self.known[index] = part
             if before is None or _said(before) != _said(part):
                 changed.append(index)
         self.tell(changed)
 
     def is_unread(self, part: JobDetail) -> bool:
-        """Return whether why a part failed will be read, and told again."""
+        """Return whether a part's error is still to be read and sent."""
         return False
 
     def is_over(self, part: JobDetail) -> bool:
-        """Return whether nothing of a part changes any more."""
+        """Return whether a part can no longer change."""
         return part.status.is_final
 
 
@@ -83,18 +83,18 @@ def _ms(at: datetime | None) -> int | None:
     return None if at is None else round(at.timestamp() * 1000)
 
 
-# --- The nodes of one job, as the page shows them, in few requests ------------------------------
+# --- The nodes of one job, read with few requests -----------------------------------------------
 #
-# Of each Batch is asked again until it and its job have ended, a request for a hundred. Where
-# there are very many, those come first that were not asked for longest.
+# Each node is described again until it and its job have finished, one request per 100 nodes. If
+# there are very many, the least recently described nodes come first.
 
 
 _MOST_DESCRIBED = 300
-"""Nodes that are described in one look: three requests."""
+"""Maximum number of nodes that one poll describes: three requests."""
 
 
 class Nodes(Parts):
-    """The nodes of a job, by number."""
+    """The nodes of a job, by index."""
 
     def __init__(self, account: Account, whole: JobDetail) -> None:
         super().__init__(account)
@@ -102,11 +102,11 @@ class Nodes(Parts):
         self._asked_at: dict[int, float] = {}
 
     def is_active(self) -> bool:
-        """Return whether one of them has not ended."""
+        """Return whether a node is unfinished."""
         return bool(self._left())
 
     async def look(self) -> None:
-        """Describe the job, and nodes that have not ended."""
+        """Describe the job and its unfinished nodes."""
         left = self._left()
         if not left:
             return
@@ -122,11 +122,11 @@ class Nodes(Parts):
         self.is_complete = len(self.known) == self._whole.nodes
 
     def is_over(self, part: JobDetail) -> bool:
-        """Return whether a node does not run again, as it may in another attempt of its job."""
+        """Return whether a node cannot run again in another attempt of its job."""
         return part.status.is_final and self._whole.status.is_final
 
     def _left(self) -> list[int]:
-        """Return the nodes that are to be described, the one asked for longest ago first."""
+        """Return the nodes to describe, least recently described first."""
         left = [
             number
             for number in range(self._whole.nodes)
@@ -135,24 +135,27 @@ class Nodes(Parts):
         return sorted(left, key=lambda number: self._asked_at.get(number, 0.0))
 
 
-# --- The children of one array, as the page shows them, in few requests -------------------------
+# --- The tasks of one array, read with few requests ---------------------------------------------
 #
-# ListJobs gives the children that have one status, a thousand in a request, and the array itself
-# says how many have which. So it is only listed again where the numbers differ from what is
-# known, the shortest lists first, until they agree: of ten thousand children of which eight run
-# at a time, a change costs a request or two.
+# ListJobs returns the tasks with one status, 1000 per request, and the array's description has the
+# number of tasks per status. So only statuses whose numbers differ from the known ones are listed
+# again, the shortest lists first, until the numbers agree: if 8 of 10,000 tasks run at a time, a
+# change costs one or two requests.
 
 
 _ON_THE_MOVE = (JobStatus.RUNNING, JobStatus.STARTING)
 _ERRORS_AT_ONCE = 100
 _MOST_ERRORS = 1000
-"""Of more failed children than these Batch's words are shown: each error is a request of S3."""
+"""Maximum number of failed tasks whose errors are read: each error is an S3 request.
+
+Further failed tasks show Batch's reason.
+"""
 
 """Of more children that began and are not listed so any more, the lists are read again."""
 
 
 class Children(Parts):
-    """The children of an array, by index."""
+    """The tasks of an array, by index."""
 
     def __init__(self, account: Account, parent_id: str) -> None:
         super().__init__(account)
@@ -160,17 +163,17 @@ class Children(Parts):
         self._parent: JobDetail | None = None
 
     def is_active(self) -> bool:
-        """Return whether errors are left to be read."""
+        """Return whether errors are left to read."""
         return bool(self._unread())
 
     async def look(self) -> None:
-        """Ask how many children have which status, and list those that are not known so."""
+        """Get the number of tasks per status, and list the statuses whose numbers differ."""
         if self._has_ended() and self._agrees():
             return
         backend = (await self.account.session()).backend
         found = await backend.describe([self.parent_id])
         if self.parent_id not in found:
-            return  # Batch forgets jobs some days after their end
+            return  # Batch deletes jobs some days after their end
         before, self._parent = self._parent, found[self.parent_id]
         if before is None:
             self.calls = await (await self.account.reasons()).calls(self._parent)
@@ -180,7 +183,7 @@ class Children(Parts):
         self.is_complete = True
 
     async def look_beside(self) -> None:
-        """Read the errors of some of the children that failed."""
+        """Read the errors of some failed tasks."""
         left = self._unread()
         if not left or self._parent is None:
             return
@@ -193,7 +196,7 @@ class Children(Parts):
         self.tell(indexes)
 
     def is_unread(self, part: JobDetail) -> bool:
-        """Return whether a child failed and its error was not read yet."""
+        """Return whether a task failed and its error has not been read."""
         return part.index not in self.errors and json_view.state(part) == JobStatus.FAILED.value
 
     def _unread(self) -> list[int]:
@@ -206,7 +209,7 @@ class Children(Parts):
         moving = {index for index, child in self.known.items() if child.status in _ON_THE_MOVE}
         listed: set[int] = set()
         told = self._told()
-        # Which ones run may change while how many stays the same.
+        # Other tasks may be running although their number is unchanged.
         for status in _ON_THE_MOVE:
             if told[status.value]:
                 listed |= await self._list_status(backend, status)
@@ -238,11 +241,11 @@ class Children(Parts):
         return self._own() == self._told()
 
 
-# --- The jobs that somebody looks into, on the page: arrays, and those on several nodes ---------
+# --- The jobs that a browser has opened: arrays and multi-node jobs -----------------------------
 
 
 class Wholes:
-    """The jobs whose parts somebody looks at: each is asked about once, however many do."""
+    """Jobs whose parts a browser shows; browsers share each job's requests."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -250,7 +253,7 @@ class Wholes:
 
     @contextlib.contextmanager
     def listen(self, whole: JobDetail) -> Iterator[tuple[Parts, Feed[int]]]:
-        """Lend the children of an array, or the nodes of a job, and a feed of them."""
+        """Yield an array's tasks or a job's nodes, with a feed of them."""
         job_id = whole.job_id
         parts = self._open.get(job_id)
         if parts is None:
@@ -263,7 +266,7 @@ class Wholes:
                 self._open.pop(job_id, None)
 
     def poll_soon(self, job_ids: Iterable[str]) -> None:
-        """Look again soon at those of some jobs that are open."""
+        """Poll the open ones among these jobs soon."""
         for job_id in job_ids:
             if job_id in self._open:
                 self._open[job_id].poll_soon()

@@ -1,4 +1,4 @@
-"""Serves the page until it is cancelled."""
+"""HTTP server of the web UI, which runs until it is cancelled."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _HEADER_BYTES = 32 * 1024
 
 
 class Served(NamedTuple):
-    """A page that is being served.
+    """A running web UI.
 
     Attributes:
-        url: Its address.
-        token: Its token.
+        url: The server's URL.
+        token: The server's token.
     """
 
     url: str
@@ -36,12 +36,12 @@ class Served(NamedTuple):
 
     @property
     def link(self) -> str:
-        """The address with the token, which browsers send to nobody."""
+        """URL with the token in the fragment, which browsers do not send."""
         return f"{self.url}/#token={self.token}"
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to those who run it."""
+    """Server that leaves signal handling to its caller."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -49,14 +49,14 @@ class _Server(uvicorn.Server):
 
 
 async def serve(site: Site, started: Callable[[Served], object]) -> None:
-    """Serve the page until the task that waits for this is cancelled; its streams end with it.
+    """Serve the web UI until the awaiting task is cancelled; streams end with it.
 
     Args:
-        site: What it shows, and where it is served; its clients are closed in the end.
-        started: Is called when the server is about to answer.
+        site: The site to serve, with its address; its clients are closed at the end.
+        started: Called when the server is about to respond.
 
     Raises:
-        FarcallError: The port is taken, or the address is not this machine's.
+        FarcallError: The port is in use, or the address does not belong to this machine.
     """
     options = site.options
     with _listener(options) as listener:

@@ -1,4 +1,4 @@
-"""What the server knows and does, behind its HTTP API."""
+"""Data and actions of the server, behind its HTTP API."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from farcall.ui.jobs import Jobs, user
 from farcall.ui.parts import Wholes
 from farcall.ui.watchers import Feed, K, Watcher
 
-# --- Server-sent events: what a browser is told as long as it listens ---------------------------
+# --- Server-sent events, sent while a browser listens -------------------------------------------
 #
 # Source:
 #     https://html.spec.whatwg.org/multipage/server-sent-events.html
@@ -41,14 +41,14 @@ _LAST_WORD_S = 0.5
 
 
 def event(name: str, data: Any) -> bytes:
-    """Return an event as it is sent."""
+    """Return a server-sent event as text."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), as_json(data))
 
 
 class EventStream(Response):
-    """An answer that goes on until its events end, the browser leaves or the server stops.
+    """Response that streams events until they, the browser or the server end.
 
-    The next event is asked for when the browser has taken the last one.
+    The next event is requested when the browser has received the last one.
     """
 
     media_type = "text/event-stream"
@@ -74,7 +74,7 @@ class EventStream(Response):
             await asyncio.gather(sending, *others, return_exceptions=True)
             await self._events.aclose()
         last = {"type": "http.response.body", "body": b"", "more_body": False}
-        with contextlib.suppress(asyncio.TimeoutError):  # a browser that takes nothing
+        with contextlib.suppress(asyncio.TimeoutError):  # the browser does not read
             await within(_LAST_WORD_S, send(last))
         if not sending.cancelled():
             sending.result()
@@ -87,7 +87,7 @@ class EventStream(Response):
 
 
 async def _with_heartbeats(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """Yield events, and comments where there are none for a while."""
+    """Yield events, and comments during long pauses."""
     yield b": \n\n"
     while True:
         following = asyncio.ensure_future(anext(events))
@@ -117,16 +117,16 @@ _LINES = 500
 
 @dataclass(frozen=True)
 class Options:
-    """How the page is served, and what it shows.
+    """Options of the web UI.
 
     Attributes:
-        host: Where it listens.
-        port: Its port; 0 takes a free one.
-        read_only: Whether nothing can be cancelled or run again on it.
-        span: How long ago a job may have been submitted.
-        queues: Names or ARNs of the queues; without any the option ``queue`` counts.
-        everybody: Whether the jobs of all users are shown, and not only one's own.
-        covalent: The Covalent server by which electrons are cancelled.
+        host: Address to listen on.
+        port: Port to listen on; 0 uses a free one.
+        read_only: Whether jobs cannot be cancelled or retried.
+        span: Maximum age of shown jobs.
+        queues: Names or ARNs of the queues; empty for the option ``queue``.
+        everybody: Whether the jobs of all users are shown, instead of only the user's own.
+        covalent: The Covalent server for cancelling electrons.
     """
 
     host: str = "127.0.0.1"
@@ -139,14 +139,14 @@ class Options:
 
 
 class Site:
-    """Everything the page is told and can do.
+    """All data and actions of the web UI.
 
     Attributes:
-        options: The same.
+        options: The web UI's options.
         queues: The queues whose jobs are shown.
-        jobs: Their jobs.
-        wholes: The children of arrays, and nodes.
-        stopping: Is set when the server stops.
+        jobs: The queues' jobs.
+        wholes: Array tasks and nodes of open jobs.
+        stopping: Set when the server stops.
     """
 
     def __init__(self, settings: Settings, options: Options) -> None:
@@ -164,7 +164,7 @@ class Site:
         await self._account.close()
 
     async def about(self) -> dict[str, Any]:
-        """Return what the page says of itself.
+        """Return the web UI's own data, such as the account.
 
         Raises:
             FarcallError: There is no session.
@@ -188,14 +188,14 @@ class Site:
         """Return the account's ID.
 
         Raises:
-            FarcallError: STS refused, or there is no session.
+            FarcallError: STS rejected the call, or there is no session.
         """
         return await (await self._account.session()).aws.account()
 
-    # --- what is told -------------------------------------------------------------------------
+    # --- data ---------------------------------------------------------------------------------
 
     async def job_events(self, since: datetime) -> AsyncGenerator[bytes, None]:
-        """Yield the jobs submitted since some moment, then those that change."""
+        """Yield the jobs submitted since a moment, then each changed job."""
 
         def told(job_ids: list[str]) -> dict[str, Any]:
             known = filter(None, map(self.jobs.get, job_ids))
@@ -206,7 +206,7 @@ class Site:
                 yield piece
 
     async def child_events(self, whole: JobDetail) -> AsyncGenerator[bytes, None]:
-        """Yield the children of an array, or the nodes of a job, then those that change."""
+        """Yield an array's tasks or a job's nodes, then each changed one."""
         with self.wholes.listen(whole) as (parts, feed):
 
             def told(indexes: list[int]) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class Site:
     async def line_events(
         self, detail: JobDetail, streams: Sequence[str], attempt: int | None, tail: int | None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the lines that a job has written and writes, to its end."""
+        """Yield a job's output lines until the job finishes."""
         end = {}
         try:
             lines = reader.lines(
@@ -239,31 +239,31 @@ class Site:
         yield event("end", end)
 
     async def entry(self, job_id: str) -> Entry | None:
-        """Return what Batch says of a job, or None if it is not known or not farcall's.
+        """Return Batch's data of a job, or None if it is unknown or not farcall's.
 
         Raises:
-            FarcallError: Batch refused the call.
+            FarcallError: Batch rejected the call.
         """
         session = await self._account.session()
         return (await Catalog(session.backend).describe([job_id])).get(job_id)
 
     async def overview(self, entry: Entry) -> dict[str, Any]:
-        """Return all that is known of a job.
+        """Return all known data of a job.
 
         Raises:
-            FarcallError: AWS refused a call.
+            FarcallError: An AWS call failed.
         """
         return await overview.of(
             await self._account.session(), entry, await self._account.reasons()
         )
 
-    # --- what is done -------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------
 
     async def cancel_jobs(self, job_ids: Sequence[str], reason: str) -> list[Cancelled]:
-        """End jobs.
+        """Cancel jobs.
 
         Raises:
-            FarcallError: AWS refused.
+            FarcallError: An AWS call failed.
         """
         session = await self._account.session()
         done = await cancel.cancel(session, job_ids, reason, self.options.covalent)
@@ -271,19 +271,19 @@ class Site:
         return done
 
     async def cancel_run(self, run: str, workflow: str | None, reason: str) -> list[Cancelled]:
-        """End all jobs of a run of a workflow that have not ended, and its dispatch.
+        """Cancel all unfinished jobs of a workflow's run, and its dispatch.
 
         Args:
-            run: As `Entry.run`.
-            workflow: The workflow's name, or None for whatever the run did.
-            reason: Why.
+            run: The run, as in `Entry.run`.
+            workflow: The workflow's name, or None for all of the run's workflows.
+            reason: Reason that is recorded for the cancellation.
 
         Raises:
-            FarcallError: AWS refused.
+            FarcallError: An AWS call failed.
         """
         session = await self._account.session()
         with self.jobs.listen_since(self.jobs.since):
-            await self.jobs.refresh()  # what was submitted a moment ago
+            await self.jobs.refresh()  # include the latest submissions
         query = Query(run=run, workflow=workflow)
         entries = [entry for entry in self.jobs.entries.values() if query.fits(entry)]
         done = await cancel.cancel_all(session, entries, reason, self.options.covalent)
@@ -291,24 +291,24 @@ class Site:
         return done
 
     async def preview_retry(self, job_id: str) -> dict[str, Any]:
-        """Return what a retry of a job would run.
+        """Return the tasks that a retry of a job would run.
 
         Raises:
-            FarcallError: AWS refused, or Batch does not know the job.
+            FarcallError: An AWS call failed, or Batch does not know the job.
         """
         return await retry.preview(await self._account.session(), self._settings, job_id)
 
     async def retry(self, job_id: str, options: Mapping[str, Any], *, failed: bool) -> list[Again]:
-        """Run the failed tasks of a job again.
+        """Retry the failed tasks of a job.
 
         Args:
             job_id: The job.
             options: Options to change: numbers, and texts as users type them.
-            failed: Leave out tasks that did not fail by themselves, but were cancelled.
+            failed: Whether to leave out tasks that were cancelled.
 
         Raises:
             SettingsError: An option's value is wrong.
-            FarcallError: No task can run again, or AWS refused.
+            FarcallError: No task can be retried, or an AWS call failed.
         """
         session = await self._account.session()
         plan = await retry.plan(session, self._settings, job_id, failed=failed)
@@ -332,7 +332,7 @@ async def _events(
     most: int,
     told: Callable[[list[K]], dict[str, Any]],
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what a feed brings, and how the watching goes after each look."""
+    """Yield a feed's news, and the poller's state after each poll."""
     while True:
         keys = await feed.take(most, HEARTBEAT_S)
         if keys:

@@ -1,7 +1,7 @@
-"""Looks at something again and again while browsers listen, once for all of them.
+"""Pollers that run while browsers listen, one poll for all browsers.
 
-What changed is told by its key. A browser that is slow to listen has a key once in its list,
-however often that changed meanwhile, and is told what is true when it listens again.
+A change is recorded by its key. A slow browser has each key once in its list, however often the
+value changes meanwhile, and receives the current value when it reads again.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ ACTIVE_S = 2.0
 QUIET_S = 10.0
 TROUBLE_S = 5.0
 _LIVELY_S = 30.0
-"""So long after a change another one is expected."""
+"""Seconds after a change in which another change is expected."""
 
 K = TypeVar("K")
 
 
 class Feed(Generic[K]):
-    """What one browser has not been told yet.
+    """Pending changes of one browser.
 
     Args:
-        wants: Tells whether it is to hear of a key.
+        wants: Returns whether the browser needs a key.
     """
 
     def __init__(self, wants: Callable[[K], bool]) -> None:
@@ -45,12 +45,12 @@ class Feed(Generic[K]):
         self._news = asyncio.Event()
 
     def note(self, keys: Iterable[K]) -> None:
-        """Note what changed, and that a look was taken."""
+        """Record changes, and that a poll was made."""
         self._pending.update((key, None) for key in keys if self._wants(key))
         self._news.set()
 
     async def take(self, most: int, patience_s: float) -> list[K]:
-        """Wait for news, some time; return keys of what changed, if anything did."""
+        """Wait some time for news; return the keys of changes, if there are any."""
         if not self._pending:
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(patience_s, self._news.wait())
@@ -62,18 +62,18 @@ class Feed(Generic[K]):
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is more to be told at once."""
+        """Whether more changes are ready to be sent."""
         return bool(self._pending)
 
 
 class Watcher(abc.ABC, Generic[K]):
-    """Looks while somebody listens.
+    """Poller that runs while a browser listens.
 
     Attributes:
-        account: The same.
-        error: Why the last look failed, and when it will be tried again; else empty.
-        is_complete: Whether a first look has come to its end.
-        on_change: Is given the keys of what changed.
+        account: The account to poll.
+        error: Why the last poll failed, and when the next follows; otherwise empty.
+        is_complete: Whether a first poll has finished.
+        on_change: Called with the keys of changes.
     """
 
     def __init__(self, account: Account) -> None:
@@ -90,7 +90,7 @@ class Watcher(abc.ABC, Generic[K]):
 
     @contextlib.contextmanager
     def listen(self, wants: Callable[[K], bool] = lambda _: True) -> Iterator[Feed[K]]:
-        """Lend a feed that begins with all there is; whoever leaves last ends the watching."""
+        """Yield a feed that begins with all keys; polling stops with the last listener."""
         feed: Feed[K] = Feed(wants)
         feed.note(self.keys())
         self._feeds.add(feed)
@@ -107,24 +107,24 @@ class Watcher(abc.ABC, Generic[K]):
 
     @property
     def is_heard(self) -> bool:
-        """Whether somebody listens."""
+        """Whether a browser listens."""
         return bool(self._feeds)
 
     def poll_soon(self) -> None:
-        """Look again soon."""
+        """Poll soon."""
         self._hurried.set()
 
     async def refresh(self) -> None:
-        """Look now, whether or not somebody listens.
+        """Poll now, even without listeners.
 
         Raises:
-            FarcallError: AWS refused, or cannot be reached.
+            FarcallError: AWS rejected a call or cannot be reached.
         """
         async with self._looking:
             await self.look()
 
     def state(self) -> dict[str, Any]:
-        """Return how the watching goes, as a browser is told."""
+        """Return the poller's state for the browser."""
         return {
             "loading": not self.is_complete,
             "error": self.error or self.account.trouble,
@@ -133,7 +133,7 @@ class Watcher(abc.ABC, Generic[K]):
         }
 
     def tell(self, keys: Iterable[K]) -> None:
-        """Tell those who listen what changed."""
+        """Notify listeners of changes."""
         keys = list(keys)
         if keys:
             self._changed_at = clock.now()
@@ -143,27 +143,27 @@ class Watcher(abc.ABC, Generic[K]):
 
     @abc.abstractmethod
     def keys(self) -> Iterable[K]:
-        """Return the keys of all there is to tell of."""
+        """Return the keys of all values."""
 
     @abc.abstractmethod
     def is_active(self) -> bool:
-        """Return whether something is likely to change."""
+        """Return whether a change is likely."""
 
     @abc.abstractmethod
     async def look(self) -> None:
-        """Look once, and tell what changed."""
+        """Poll once, and notify listeners of changes."""
 
     async def look_beside(self) -> None:
-        """Look at what nobody has to wait for, after each look."""
+        """Read low-priority data, after each poll."""
 
     async def _run(self) -> None:
         while True:
-            # Who reloads the page again and again does not ask AWS each time.
+            # Reloading the page repeatedly does not call AWS each time.
             await asyncio.sleep(self._looked_at + ACTIVE_S - clock.now())
             self._hurried.clear()
             await self._look_once()
             self._looked_at = clock.now()
-            self.tell([])  # of the state
+            self.tell([])  # notifies of the new state only
             lively = self.is_active() or clock.now() < self._changed_at + _LIVELY_S
             pause_s = TROUBLE_S if self.error else ACTIVE_S if lively else QUIET_S
             with contextlib.suppress(asyncio.TimeoutError):
@@ -176,7 +176,7 @@ class Watcher(abc.ABC, Generic[K]):
         except FarcallError as error:
             self.error = f"{error}; trying again every {TROUBLE_S:.0f} s"
             await self.account.renew(error)
-        except Exception as error:  # the page is to go on, and to say what it met
+        except Exception as error:  # the web UI continues and shows the error
             _log.exception("the page could not look at %s", type(self).__name__)
             self.error = (
                 f"an error of farcall's own: {error!r}; its output in the terminal says more"
