@@ -1,1 +1,1 @@
-"""The command line, a module for each theme; nothing below the doors imports it."""
+"""The command line, one module per topic; lower layers do not import it."""

@@ -1,4 +1,4 @@
-"""Ending jobs: ``farcall cancel``."""
+"""Cancellation of jobs: ``farcall cancel``."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def cancel_jobs(
             _show(entries, idle)
             return
         if not yes and (idle or cancel.unfinished(entries)):
-            _ask(entries, idle)  # with no event loop around it, which would take Ctrl-C for itself
+            _ask(entries, idle)  # outside of the event loop, which would intercept Ctrl-C
         found = asyncio.run(_cancel_all(entries, reason, server))
     else:
         found = asyncio.run(_cancel(queues, job_ids, whose, reason, server))
@@ -110,14 +110,14 @@ def cancel_jobs(
         print_json([{"id": one.job_id, "outcome": one.outcome, "text": one.text} for one in found])
     else:
         for one in found:
-            # Only farcall's own text has lines: the jobs that a name may mean.
+            # Only farcall's own text has several lines: the jobs that match a name.
             text = one.text if one.outcome == "unknown" else in_a_line(one.text)
             say(text, err=_CODES[one.outcome] != 0)
     sys.exit(max((_CODES[one.outcome] for one in found), default=0))
 
 
 def _server(address: str | None) -> CovalentCompanion | None:
-    """Return Covalent's server; jobs are ended without it where its configuration is broken."""
+    """Return Covalent's server; None if its configuration is broken."""
     if address:
         return CovalentCompanion.configured(address)
     try:
@@ -165,7 +165,7 @@ def _where(queues: Sequence[str], settings: Settings) -> list[str]:
 async def _find(
     queues: Sequence[str], query: Query, covalent: CovalentCompanion | None
 ) -> tuple[list[Entry], list[str]]:
-    """Return the jobs that are asked for, and dispatches that go on without one of them."""
+    """Return the requested jobs, and unfinished dispatches without a job."""
     settings, session = await opened()
     where = _where(queues, settings)
     entries = [entry async for entry in Catalog(session.backend).find(where, query)]

@@ -1,4 +1,4 @@
-"""What several commands need: moments on the command line, texts of others, the session."""
+"""Helpers that several commands share: times, foreign texts, the session."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from farcall.model.settings import Settings
 
 
 def moment(text: str) -> datetime:
-    """Read a moment for click: so long ago (``90s``, ``1h30m``, ``2d``, ``1w``), or a date.
+    """Parse a time for click: an age (``90s``, ``1h30m``, ``2d``, ``1w``) or a date.
 
-    A date without a zone is one of this machine's.
+    A date without a zone is local.
 
     Returns:
-        The moment in UTC.
+        The time in UTC.
 
     Raises:
-        click.BadParameter: It is neither.
+        click.BadParameter: The text is neither an age nor a date.
     """
     with contextlib.suppress(ValueError, OverflowError):
         return datetime.now(timezone.utc) - timedelta(seconds=quantities.span_s(text))
@@ -37,10 +37,10 @@ def moment(text: str) -> datetime:
 
 
 def seconds(text: str) -> float:
-    """Read a time for click: ``90s``, ``1h30m``, or a number of seconds.
+    """Parse a duration for click: ``90s``, ``1h30m``, or a number of seconds.
 
     Raises:
-        click.BadParameter: It is none.
+        click.BadParameter: The text is not a duration.
     """
     try:
         return float(text) if text.isdigit() else quantities.span_s(text)

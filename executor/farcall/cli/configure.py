@@ -1,4 +1,4 @@
-"""``farcall configure``: the options, in a file."""
+"""``farcall configure``: options in a file."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
 
 
 def _ask(backend: BackendName) -> Iterator[tuple[str, Any]]:
-    """Ask for the options without which nothing runs."""
+    """Prompt for the required options."""
     today = Settings(backend=backend)
     words = {description.name: description for description in describe()}
     for name in _ASKED[backend]:

@@ -11,11 +11,10 @@ from farcall.cli.printing import say
 from farcall.covalent.api import DEFAULT_ADDRESS, Covalent
 from farcall.model.terminal import in_a_line
 
-# --- ``farcall covalent resume``: bring dispatches to their end after Covalent's server was ended
+# --- ``farcall covalent resume``: finish dispatches after Covalent's server was stopped ---------
 #
-# Covalent takes up nothing again by itself. For each task of ours that it calls unfinished it is
-# asked, by the call that executors report with, to look at it; `AWSBatchExecutor.receive` does the
-# rest in the server.
+# Covalent resumes nothing by itself. For each unfinished task of farcall's, the command sends the
+# request with which executors report; `AWSBatchExecutor.receive` does the rest in the server.
 
 
 _EXECUTOR = "awsbatch"
@@ -24,13 +23,14 @@ _UNFINISHED = ("RUNNING", "NEW_OBJECT")
 
 @dataclass(frozen=True)
 class Resumed:
-    """What was found of one dispatch.
+    """Result for one dispatch.
 
     Attributes:
         dispatch_id: The dispatch.
         name: The lattice's name.
-        asked: Numbers of the tasks that Covalent was asked to look at.
-        foreign: Numbers of running tasks on other executors, which only these can bring back.
+        asked: Numbers of the tasks whose resumption was requested.
+        foreign: Numbers of running tasks on other executors, which only those executors can
+            resume.
     """
 
     dispatch_id: str
@@ -40,16 +40,16 @@ class Resumed:
 
 
 def resume(dispatch_ids: Sequence[str] = (), address: str | None = None) -> Iterator[Resumed]:
-    """Ask Covalent's server to look at the unfinished tasks of running dispatches.
+    """Ask Covalent's server to resume the unfinished tasks of running dispatches.
 
-    It does no harm where nothing was interrupted: what is under way in the server stays as it is.
+    Tasks that are already running in the server are not affected.
 
     Args:
-        dispatch_ids: Only these; by default all that Covalent calls running.
+        dispatch_ids: Only these; by default all dispatches that Covalent calls running.
         address: The server's URL; by default the one in Covalent's configuration.
 
     Raises:
-        FarcallError: The server cannot be reached, or does not know a dispatch.
+        FarcallError: The server cannot be reached or does not know a dispatch.
     """
     server = Covalent.configured(address) or Covalent(DEFAULT_ADDRESS)
     for dispatch_id in dispatch_ids or server.running():
@@ -64,7 +64,8 @@ def resume(dispatch_ids: Sequence[str] = (), address: str | None = None) -> Iter
                 for node in nodes
                 if node not in ours and node["metadata"]["status"] == "RUNNING"
             ]
-        # Where all have ended and the dispatch has not, one will do: it is looked at as a whole.
+        # If all tasks have finished and the dispatch has not, one task is enough, because the
+        # server checks the whole dispatch.
         for number in asked or [node["id"] for node in ours[:1]]:
             server.report(dispatch_id, number, {"resume": True})
         yield Resumed(dispatch_id, name, asked, foreign)

@@ -1,7 +1,6 @@
-"""``farcall demo``: jobs to look at on the local AWS emulator, without an AWS account.
+"""``farcall demo``: example jobs on the local AWS emulator.
 
-Nothing in it is special to the demo: the same functions run on a real account when the options
-name one.
+The functions are ordinary ones. They run on a real account if the options name one.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ _ON_PAGE = (
 
 
 CPUS = 8
-"""Processors of the local AWS emulator that they are laid out for."""
+"""Number of the local AWS emulator's processors that the workflows are designed for."""
 
 MONTHS = 24
 SECONDS = 5 * 60
-"""How long the longest task runs."""
+"""Duration of the longest task in seconds."""
 
 
 @click.command("demo")
@@ -132,7 +131,7 @@ async def _run(tasks: int) -> None:
 
 
 async def _train(executor: BatchExecutor, console: Console) -> JobDetail:
-    """The experiment: load iris, train a support vector machine on Batch, score it here."""
+    """Load iris, train a support vector machine on Batch, and score it locally."""
 
     def load_data() -> Any:
         from numpy.random import permutation
@@ -209,7 +208,7 @@ async def _sweep(executor: BatchExecutor, console: Console, tasks: int) -> JobDe
 
 
 async def _ended(job: Job[Any]) -> JobDetail:
-    """Ask Batch until it has noticed the end, which the result is a little ahead of."""
+    """Wait until Batch reports the end, which it does a little after the result."""
     detail = await job.detail()
     while not detail.status.is_final:
         await asyncio.sleep(0.2)
@@ -237,23 +236,23 @@ def _table(rows: list[JobDetail]) -> Table:
     return table
 
 
-# --- the page ---------------------------------------------------------------------------------
+# --- the web UI -------------------------------------------------------------------------------
 
 
 async def serve_page(port: int) -> None:
-    """Serve the page until Ctrl-C, and say how it is reached.
+    """Serve the web UI until Ctrl-C, and print its address.
 
     Args:
-        port: Of the page, on loopback; 0 for a free one.
+        port: The web UI's port on loopback; 0 for a free one.
 
     Raises:
         ModuleNotFoundError: The ``local`` extra is not installed.
-        FarcallError: The port is taken.
+        FarcallError: The port is in use.
     """
     from farcall import ui
 
     console = Console(markup=True, highlight=True)
-    # The page tells of the attempts that fail.
+    # The web UI shows the failed attempts.
     logging.getLogger("farcall").setLevel(logging.ERROR)
     with console.status("Starting the local AWS emulator (S3, Batch, CloudWatch Logs, IAM, STS)"):
         aws = farcall_local.start(cpus=CPUS)
@@ -284,8 +283,8 @@ def _tell(console: Console, link: str, aws: farcall_local.LocalAWS) -> None:
 
 
 async def run_workflows(aws: farcall_local.LocalAWS) -> None:
-    """Run both to their end; what fails or is cancelled on the way belongs to them."""
-    # One after the other: a job that needs many processors stops those behind it in the queue.
+    """Run both workflows to the end; failures and cancellations are part of them."""
+    # One after the other, because a job that needs many processors blocks later jobs in the queue.
     training = await _train_jobs(aws)
     await asyncio.gather(*(job.result() for job in training), _ocean(), return_exceptions=True)
 
@@ -329,7 +328,7 @@ async def _train_jobs(aws: farcall_local.LocalAWS) -> list[Job[Any]]:
 
 
 async def _ocean() -> None:
-    """Run ``ocean-currents``: a task, an array of tasks, and one that needs the whole machine."""
+    """Run ``ocean-currents``: a task, an array, and a task that needs all CPUs."""
     executor = BatchExecutor(workflow="ocean-currents", vcpu=1, memory=2, retry_attempts=1)
 
     @executor.task
@@ -360,12 +359,12 @@ async def _ocean() -> None:
 
     await prepare_grid(0.5)
     months = asyncio.ensure_future(simulate.map(range(MONTHS), return_exceptions=True))
-    await asyncio.sleep(1)  # so that it stands behind the months in the queue
+    await asyncio.sleep(1)  # so that it follows the months in the queue
     await asyncio.gather(months, render(MONTHS), return_exceptions=True)
 
 
 async def _running(job: Job[Any]) -> None:
-    """Wait until it runs, or more."""
+    """Wait until a job is running or has finished."""
     status = await job.status()
     while status not in (JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.FAILED):
         await asyncio.sleep(0.2)
@@ -376,12 +375,12 @@ async def _running(job: Job[Any]) -> None:
 
 
 def _seconds(start: datetime | None, end: datetime | None) -> str:
-    """Return how long something took; a dash where it has not begun or not ended."""
+    """Return a duration; a dash if it has not begun or not ended."""
     return f"{(end - start).total_seconds():.1f} s" if start and end else "-"
 
 
 def _next_steps(commands: Iterable[tuple[str, str]]) -> Panel:
-    """Return a panel of commands to be tried next, each with what it is for."""
+    """Return a panel of commands to try next, with their purposes."""
     following = Table.grid(padding=(0, 3))
     for command, purpose in commands:
         following.add_row(f"[bold]{command}[/]", purpose)
@@ -390,7 +389,7 @@ def _next_steps(commands: Iterable[tuple[str, str]]) -> Panel:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have these environment variables and no others for as long as the block lasts."""
+    """Replace the environment variables for the duration of the block."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)

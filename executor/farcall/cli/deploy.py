@@ -1,4 +1,4 @@
-"""Setting an account up: ``farcall deploy``."""
+"""Setup of an account: ``farcall deploy``."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from farcall.model.names import counted, named
 from farcall.model.option_values import check_tag
 from farcall.model.settings import Settings
 
-# --- Network of the jobs: the VPC and subnets that are named, or the account's default ones -----
+# --- Network of the jobs: the given VPC and subnets, or the account's default ones --------------
 
 
 @dataclass(frozen=True)
 class Network:
-    """Where jobs are.
+    """Network of the jobs.
 
     Attributes:
         vpc: The VPC's ID.
-        subnets: IDs of subnets of it.
-        is_public: Whether what starts there has a public address.
+        subnets: IDs of the VPC's subnets.
+        is_public: Whether instances get a public address.
     """
 
     vpc: str
@@ -48,12 +48,13 @@ async def choose(access: Aws, vpc: str, subnets: Sequence[str]) -> Network:
 
     Args:
         access: The open clients.
-        vpc: The VPC's ID; empty for that of the subnets, or the default one.
-        subnets: Their IDs; none for those that the default VPC has in each zone.
+        vpc: The VPC's ID; empty for the subnets' VPC or the default one.
+        subnets: The subnets' IDs; empty for the default VPC's subnet in each zone.
 
     Raises:
-        FarcallError: There is none, or they do not belong together; says which options to give.
-        ServiceError: EC2 refused.
+        FarcallError: There is no network, or VPC and subnets do not match; it names the options to
+            set.
+        ServiceError: An EC2 call failed.
     """
     if subnets:
         found = await _named(access, vpc, subnets)
@@ -131,8 +132,10 @@ _STANDARD = {
     wanted.FARGATE_SPOT: ("fargate", "L-36FBB829"),
 }
 _OF_GPUS = {wanted.EC2: ("ec2", "L-DB2E81BA"), wanted.SPOT: ("ec2", "L-3819A6DF")}
-"""By kind of compute: the service and the code of the quota, which counts vCPUs. Of the families
-that Batch chooses; of GPUs, of G and VT.
+"""By kind of compute: service and code of the vCPU quota.
+
+The quotas cover the
+instance families that Batch chooses; for GPUs, G and VT.
 
 https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 https://docs.aws.amazon.com/AmazonECS/latest/developerguide/service-quotas.html
@@ -140,9 +143,9 @@ https://docs.aws.amazon.com/AmazonECS/latest/developerguide/service-quotas.html
 
 
 async def warnings(access: Aws, parameters: Mapping[str, str]) -> list[str]:
-    """Say which quotas are less than what the queues may start.
+    """Return warnings for quotas that are lower than the queues' maximum.
 
-    Nothing is said of one that cannot be asked for, nor where instance types are named.
+    Quotas that cannot be read cause no warning, nor do stacks with named instance types.
     """
     kinds = wanted.compute(parameters)
     quotas = _STANDARD | (_OF_GPUS if parameters["Gpu"] == "true" else {})
@@ -165,7 +168,7 @@ async def _quota(access: Aws, service: str, code: str) -> float | None:
         reply = await ask(
             access, "service-quotas", "get_service_quota", ServiceCode=service, QuotaCode=code
         )
-    except FarcallError:  # a warning is not worth an error
+    except FarcallError:  # a missing warning must not fail the command
         return None
     return float(reply["Quota"]["Value"])
 
@@ -175,14 +178,14 @@ _MOST_TAGS = 50
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is going to be done.
+    """Planned changes.
 
     Attributes:
-        parameters: Of the template, all of them.
-        tags: Of the stack.
-        network: Where jobs are.
-        lines: What is shown of it.
-        covalent: Covalent's configuration file, where that is written.
+        parameters: All of the template's parameters.
+        tags: The stack's tags.
+        network: The jobs' network.
+        lines: Lines to show.
+        covalent: Covalent's configuration file, if it is to be written.
     """
 
     parameters: Mapping[str, str]
@@ -330,7 +333,7 @@ async def _plan(
     path: Path,
     covalent: bool | None,
 ) -> _Plan:
-    """Look at what is there, and say what will be made or changed."""
+    """Read the existing resources, and return the changes."""
     async with stacks.opened(settings) as access:
         found = await Stack(access, name, stacks.tell).settled()
         state = None if found is None or found.is_dead else found
@@ -367,7 +370,7 @@ async def _plan(
 
 
 async def _lost(access: Any, state: State | None, after: Mapping[str, str]) -> list[str]:
-    """Name queues that go, with the jobs that end with them."""
+    """Name the queues to delete, and the jobs that this terminates."""
     if state is None:
         return []
     kept = parameters.compute(after)
@@ -381,7 +384,7 @@ async def _lost(access: Any, state: State | None, after: Mapping[str, str]) -> l
 
 
 def _lines(name: str, place: str, after: Mapping[str, str], chosen: Network) -> list[str]:
-    """Say what a stack has."""
+    """Return the lines that describe a stack."""
     kinds = parameters.compute(after)
     prefix = after["KeyPrefix"]
     what = f"objects of {prefix}" if prefix else "objects"
@@ -439,7 +442,7 @@ def _write_covalent(path: Path, state: State, region: str, kind: str, *, is_publ
 
 
 def _tell_more(state: State, kind: str, values: Mapping[str, Any]) -> None:
-    """Say how the other queues are used, and what to type next."""
+    """Print how to use the other queues, and the next commands."""
     for other, queue in stack_options.queues(state).items():
         if other != kind:
             more = ""

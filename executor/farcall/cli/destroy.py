@@ -1,4 +1,4 @@
-"""Giving an account back: ``farcall destroy``."""
+"""Removal of the resources in an account: ``farcall destroy``."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _ROLES = ("JobRole", "ExecutionRole")
 
 @dataclass(frozen=True)
 class _Found:
-    """What there is to delete.
+    """Resources to delete.
 
     Attributes:
-        state: The stack; None where there is none, but a bucket that one left.
-        region: Where.
-        account: Whose, twelve digits.
-        resources: Identifiers of what it has, by their names in the template.
-        jobs: Those that have not ended.
-        definitions: ARNs of the job definitions that use its roles.
-        buckets: Those of stacks of its name.
+        state: The stack; None if only a bucket is left of it.
+        region: The stack's region.
+        account: The account's ID, 12 digits.
+        resources: The resources' identifiers, by their names in the template.
+        jobs: The unfinished jobs.
+        definitions: ARNs of the job definitions that use the stack's roles.
+        buckets: Buckets of stacks with this name.
     """
 
     state: State | None
@@ -112,7 +112,7 @@ async def _find(settings: Settings, name: str) -> _Found:
 
 
 def _sorted(buckets: Sequence[Bucket], *, empty_bucket: bool) -> tuple[list[Bucket], list[Bucket]]:
-    """Return the buckets to be deleted, and those that stay."""
+    """Return the buckets to delete, and the buckets to keep."""
     gone = [bucket for bucket in buckets if empty_bucket or not bucket.objects]
     return gone, [bucket for bucket in buckets if bucket not in gone]
 
@@ -126,7 +126,7 @@ def _tell_nothing(name: str, region: str, kept: Sequence[Bucket]) -> None:
 
 
 def _show(name: str, found: _Found, gone: Sequence[Bucket], kept: Sequence[Bucket]) -> None:
-    """Say what will be deleted."""
+    """Print the resources to delete."""
     say(f"In {found.region} of account {found.account} will be deleted")
     if found.state is not None:
         say(f"  stack       {name}, {found.state.status}")
@@ -147,8 +147,8 @@ def _show(name: str, found: _Found, gone: Sequence[Bucket], kept: Sequence[Bucke
 async def _delete(settings: Settings, name: str, found: _Found, gone: Sequence[Bucket]) -> None:
     """Delete the stack and the buckets.
 
-    Definitions go first: who is stopped in the middle finds them by the stack's roles again. And
-    buckets last, when no job stores anything any more.
+    Job definitions are deleted first, because an interrupted run can find them again only through
+    the stack's roles. Buckets are deleted last, when no job stores objects any more.
     """
     async with stacks.opened(settings) as access:
         await contents.deregister(access, found.definitions)
@@ -160,7 +160,7 @@ async def _delete(settings: Settings, name: str, found: _Found, gone: Sequence[B
 
 
 def _naming(path: Path, name: str, region: str) -> dict[Path, list[str]]:
-    """Return which options of farcall's file, and of Covalent's, name what a stack has."""
+    """Return the options in both options files that name a stack's resources."""
     found = {}
     for file in (path, stacks.covalent_file()):
         if file is not None and file.is_file():
@@ -172,7 +172,7 @@ def _naming(path: Path, name: str, region: str) -> dict[Path, list[str]]:
 
 
 def _take_out(path: Path, names: Sequence[str]) -> None:
-    """Take options out of a file that name what is no longer there."""
+    """Remove options that name deleted resources from a file."""
     before = options_file.text_of(path)
     options_file.write(path, before, options_file.without(before, names))
     say(f"{path} no longer has {', '.join(names)}")

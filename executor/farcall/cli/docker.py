@@ -1,4 +1,4 @@
-"""Docker's command line: found, asked, signed in to a registry, and run on this terminal."""
+"""Docker's command line: discovery, queries, registry login and runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from farcall.model.terminal import in_a_line
 
 
 def find_engine(what: str) -> str:
-    """Return the path of docker's command, where an engine answers it.
+    """Return the path of the docker command if an engine responds to it.
 
     Raises:
-        FarcallError: There is no such program, or no engine answers.
+        FarcallError: The command does not exist, or no engine responds.
     """
     docker = shutil.which("docker")
     if docker is None:
@@ -36,10 +36,10 @@ def find_engine(what: str) -> str:
 
 
 def inspect_image(docker: str, name: str) -> dict[str, Any] | None:
-    """Return what the engine knows of an image; None if it has none of that name.
+    """Return the engine's data of an image; None if the name is unknown.
 
     Raises:
-        FarcallError: Docker does not take the name, or fails.
+        FarcallError: Docker rejects the name or fails.
     """
     done = _ask(docker, "image", "inspect", "--", name)
     if done.returncode:
@@ -51,7 +51,7 @@ def inspect_image(docker: str, name: str) -> dict[str, Any] | None:
 
 
 def tag_image(docker: str, image: str, name: str) -> None:
-    """Give an image another name.
+    """Add a name to an image.
 
     Raises:
         FarcallError: Docker fails.
@@ -63,14 +63,14 @@ def tag_image(docker: str, image: str, name: str) -> None:
 
 @contextlib.contextmanager
 def signed_in(registry: str, token: str) -> Iterator[dict[str, str]]:
-    """Sign in to a registry for a while; give docker's variables for that.
+    """Log in to a registry temporarily; yield the environment variables for docker.
 
-    `docker login` would keep the password in the user's own configuration, or hand it to a
-    keychain. What it would write stands in a temporary folder instead, which none but this user
-    can open. Of the user's own configuration it has which engine is meant.
+    `docker login` would keep the password in the user's own configuration or in a keychain.
+    farcall writes the same data to a temporary folder that only this user can open. From the
+    user's own configuration, it copies only the engine's context.
 
     Args:
-        registry: Its host, with the port where there is one.
+        registry: The registry's host, with a port if needed.
         token: ``user:password`` in base64.
 
     Source:
@@ -78,7 +78,9 @@ def signed_in(registry: str, token: str) -> Iterator[dict[str, str]]:
     """
     own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     config: dict[str, Any] = {"auths": {registry: {"auth": token}}}
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # no file, or no such
+    with contextlib.suppress(
+        OSError, ValueError, AttributeError
+    ):  # the file is missing or invalid
         config |= {
             name: value
             for name, value in json.loads((own / "config.json").read_bytes()).items()
@@ -92,12 +94,12 @@ def signed_in(registry: str, token: str) -> Iterator[dict[str, str]]:
             Path(folder, "contexts").symlink_to((own / "contexts").absolute())
         variables = {"DOCKER_CONFIG": folder}
         if os.environ.get("DOCKER_TLS_VERIFY") and not os.environ.get("DOCKER_CERT_PATH"):
-            variables["DOCKER_CERT_PATH"] = str(own)  # docker looks for it beside the other
+            variables["DOCKER_CERT_PATH"] = str(own)  # docker searches next to its configuration
         yield variables
 
 
 def run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
-    """Run a program on this terminal, and return its exit code; Ctrl-C is its own."""
+    """Run a program that handles Ctrl-C on this terminal; return its exit code."""
     sys.stdout.flush()
     environment = {**os.environ, **(variables or {})}
     with subprocess.Popen(command, env=environment) as process:  # noqa: S603  # the caller's
@@ -105,7 +107,7 @@ def run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> i
             while process.poll() is None:
                 with contextlib.suppress(KeyboardInterrupt):
                     process.wait()
-        except SystemExit:  # of a signal's handler
+        except SystemExit:  # raised by a signal handler
             process.terminate()
             raise
     return process.returncode

@@ -1,4 +1,4 @@
-"""``farcall doctor``: is everything there that a job needs?"""
+"""``farcall doctor``: checks that everything a job needs exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An image of one's own: ``farcall image build``, ``farcall image push``."""
+"""Custom images: ``farcall image build`` and ``farcall image push``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from farcall_runtime.contract import PROTOCOL_VERSION
 
 
 DOCKERFILE = Path(deploy.__file__).with_name("Dockerfile")
-"""That of the repository, to which a link leads; an installed farcall has it here."""
+"""The repository's Dockerfile through a link; a file in an installed farcall."""
 
 REQUIREMENTS = "/opt/farcall/requirements.txt"
-"""Where the image has a requirements file that it is built with."""
+"""Path in the image of the requirements file that it is built with."""
 
 _FOLDER = "runtime_image"
 _ELSEWHERE = re.compile(
@@ -47,13 +47,13 @@ _SECRET = re.compile(r"https?://[^/\s]*@")
 
 @contextlib.contextmanager
 def build_context(requirements: Path | None = None) -> Iterator[Path]:
-    """Make the folder that docker is given.
+    """Create the folder that docker builds from.
 
     Args:
-        requirements: File of requirements, which the image has as `REQUIREMENTS`.
+        requirements: Requirements file, copied to `REQUIREMENTS` in the image.
 
     Raises:
-        FarcallError: That file cannot be read, or an image cannot be built by it.
+        FarcallError: The file cannot be read, or it cannot be used to build an image.
     """
     wanted = None if requirements is None else _read(requirements)
     with tempfile.TemporaryDirectory(prefix="farcall-image-") as name:
@@ -66,13 +66,13 @@ def build_context(requirements: Path | None = None) -> Iterator[Path]:
         if wanted is not None:
             (context / _FOLDER / Path(REQUIREMENTS).name).write_bytes(wanted)
         for path in context.rglob("*"):
-            # As they are in the image, which any user may run, whatever this one's umask says.
+            # Any user may run the image, so the file modes must not depend on this user's umask.
             path.chmod(0o755 if path.is_dir() else 0o644)
         yield context
 
 
 def _read(path: Path) -> bytes:
-    """Read a file of requirements, and refuse what would not be in the image, or not be secret."""
+    """Read a requirements file; reject secrets and local paths."""
     try:
         content = path.read_bytes()
         lines = content.decode().splitlines()
@@ -104,11 +104,11 @@ POLICY = "docs/iam/pusher.json is the policy for whoever pushes images"
 
 @dataclass(frozen=True)
 class Registry:
-    """What it takes to sign in.
+    """Login data of a registry.
 
     Attributes:
-        host: Its host, with the port where there is one; names of images begin with it.
-        token: ``user:password`` in base64, good for twelve hours.
+        host: The registry's host, with a port if needed; image names begin with it.
+        token: ``user:password`` in base64, valid for 12 hours.
     """
 
     host: str
@@ -116,11 +116,11 @@ class Registry:
 
 
 async def sign_in(access: Aws) -> Registry:
-    """Ask for the registry's password.
+    """Request the registry's password.
 
     Raises:
-        FarcallError: What came is no such thing.
-        ServiceError: ECR refused.
+        FarcallError: The response is not a password.
+        ServiceError: An ECR call failed.
     """
     reply = await ask(access, "ecr", "get_authorization_token", policy=POLICY)
     data = reply["authorizationData"][0]
@@ -135,10 +135,10 @@ async def sign_in(access: Aws) -> Registry:
 
 
 async def has_repository(access: Aws, name: str) -> bool:
-    """Return whether there is a repository of this name.
+    """Return whether a repository exists.
 
     Raises:
-        ServiceError: ECR refused.
+        ServiceError: An ECR call failed.
     """
     try:
         await ask(access, "ecr", "describe_repositories", policy=POLICY, repositoryNames=[name])
@@ -150,10 +150,10 @@ async def has_repository(access: Aws, name: str) -> bool:
 
 
 async def create_repository(access: Aws, name: str) -> None:
-    """Make a repository, unless somebody else just did.
+    """Create a repository, unless another client has just created it.
 
     Raises:
-        ServiceError: ECR refused.
+        ServiceError: An ECR call failed.
     """
     try:
         await ask(access, "ecr", "create_repository", policy=POLICY, repositoryName=name)
@@ -166,7 +166,7 @@ _TAG = "farcall"
 _LABEL = "farcall.protocol-version"
 _PLATFORMS = {"x86_64": "linux/amd64", "arm64": "linux/arm64"}
 _MOST = 255
-"""Characters that the option has room for, as Batch has in a job definition."""
+"""Maximum length of the option in characters, as in Batch's job definitions."""
 _DIGEST = f"sha256:{64 * '0'}"
 
 _REPOSITORY = re.compile(r"(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a-z0-9]+)*")
@@ -179,7 +179,7 @@ def image() -> None:
 
 
 def _packages(context: click.Context, parameter: click.Parameter, text: str) -> str:
-    """Read a list as a shell does; the Dockerfile's parts it at blanks, and knows no quotes."""
+    """Split a list as a shell does; the Dockerfile splits only at blanks."""
     try:
         parts = shlex.split(text)
     except ValueError as error:
@@ -346,7 +346,7 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an image goes."""
+    """Destination of an image."""
 
     registry: Registry
     region: str
@@ -370,7 +370,7 @@ async def _create(settings: Settings, repository: str) -> None:
 
 
 def _look_at(program: str, tag: str) -> dict[str, Any]:
-    """Return what docker knows of an image in which jobs of this farcall run."""
+    """Return docker's data of an image that can run jobs of this farcall version."""
     found = docker.inspect_image(program, tag)
     if found is None:
         raise FarcallError(
@@ -388,14 +388,14 @@ def _look_at(program: str, tag: str) -> dict[str, Any]:
 
 
 def _short(found: dict[str, Any]) -> str:
-    """Return the tag in the repository: another one for each content, so none is replaced."""
+    """Return the repository tag, unique per content so that no image is replaced."""
     return str(found["Id"]).rpartition(":")[2][:12]
 
 
 def _uri(program: str, name: str) -> str:
-    """Return what jobs are to run in: the image by its digest, which stays what it is."""
+    """Return the image by its immutable digest, for the option ``image``."""
     repository = name.rpartition(":")[0]
     digests = (docker.inspect_image(program, name) or {}).get("RepoDigests") or []
     own = [each for each in digests if each.startswith(f"{repository}@sha256:")]
-    # Of an image that was pushed there before in another form docker knows several.
+    # Docker has several digests of an image that was pushed there before in another format.
     return str(own[0]) if len(own) == 1 else name

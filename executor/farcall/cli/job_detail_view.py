@@ -1,4 +1,4 @@
-"""One job in full, as ``farcall describe`` prints it."""
+"""Details of one job, as ``farcall describe`` prints them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from farcall.payload.tracebacks import with_source
 
 _LABEL = 14
 _MOST_NODES = 20
-"""Nodes that are shown each in a line, those that failed first."""
+"""Maximum number of nodes with a line of their own; failed nodes come first."""
 _MOST_GROUPS = 5
 _MIB = 2**20
 
 
 def show(entry: Entry, said: Mapping[str, Any]) -> None:
-    """Print what is known of a job."""
+    """Print a job's details."""
     out = Console()
     prompt = "$ " if entry.is_command else ""
     title = Text.assemble(prompt, (in_a_line(entry.function), "bold"))
@@ -54,7 +54,7 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
     _show_log(out, said["explanation"]["log"])
     traceback = said["explanation"]["traceback"]
     if traceback:
-        # Only a task of this user's has its source on this machine.
+        # Only this user's tasks have their source on this machine.
         own = entry.user == this_user()
         out.print("\nTraceback in the container", style="dim")
         text = shown(with_source(traceback) if own else traceback)
@@ -91,12 +91,12 @@ def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _says(said: Mapping[str, Any]) -> str:
-    """Return what stands before the platform's own words."""
+    """Return the prefix of the platform's own message."""
     return f"{said['job']['platform']} says"
 
 
 def _group_of_errors(job_id: str, group: Mapping[str, Any]) -> str:
-    """Say how many children failed alike, and name one."""
+    """Return how many array tasks failed alike, with one example."""
     example = f"{job_id}:{group['example']}"
     call = f", {group['call']}" if group["call"] else ""
     return in_a_line(f"{group['count']} x {group['text']} (such as {example}{call})")
@@ -142,7 +142,7 @@ def _times(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _nodes(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Tell of a job's nodes: of many those that failed, and how many are how."""
+    """Print a job's nodes; for many nodes, the failed ones and the number per status."""
     nodes = said["nodes"]
     many = len(nodes) > _MOST_NODES
     if many:

@@ -1,4 +1,4 @@
-"""``farcall launch``: a command in an image as a job, on one node or several."""
+"""``farcall launch``: runs a command in an image as a job, on one or more nodes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from farcall.model.settings import Settings
 from farcall.model.start_script import HERE
 from farcall_runtime.contract import STDOUT
 
-# --- Output of command jobs, of all nodes as it comes, and the exit code that tells of their end
+# --- Output of command jobs from all nodes as it arrives, and the exit code ---------------------
 
 
 async def follow(session: Session, job_id: str, *, count: int) -> None:
-    """Print what all nodes of a job write, to its end; who may not read logs is told so."""
+    """Print the output of all nodes until the job finishes, or why it is unreadable."""
     printer = Printer(
         begin=(lambda line: f"{line.node}: ") if count > 1 else (lambda _: ""), only=STDOUT
     )
@@ -39,15 +39,15 @@ async def follow(session: Session, job_id: str, *, count: int) -> None:
         async with contextlib.aclosing(batches):
             async for batch in batches:
                 printer.print(batch)
-    except ServiceError as error:  # how the job ends is to be known anyway
+    except ServiceError as error:  # the job's exit code is still needed
         say(f"farcall: its output cannot be read: {error}", fg="red", err=True)
 
 
 async def exit_code(job: CommandJob) -> int:
-    """Wait for a job's end, and say why where it is no good one.
+    """Wait until a job finishes, and print the reason if it failed.
 
     Returns:
-        What to exit with: the exit code of the main node's command; where it has none, farcall's.
+        The exit code of the main node's command; one of farcall's if the command has none.
     """
     try:
         await job.wait()
@@ -62,10 +62,10 @@ _EXAMPLE = "farcall launch IMAGE -- COMMAND"
 
 
 class _Launch(click.Command):
-    """What stands behind ``--`` is the command's, and nothing of it is an option of farcall's."""
+    """Click command that passes the arguments after ``--`` to the job's command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Set the command aside, and read the rest."""
+        """Separate the job's command, and parse the rest."""
         mark = args.index("--") if "--" in args else len(args)
         ctx.meta[_COMMAND] = args[mark + 1 :]
         try:
@@ -77,7 +77,7 @@ class _Launch(click.Command):
             raise click.UsageError(told, ctx) from None
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return what the help shows behind the command's name."""
+        """Return the usage line's text after the command's name."""
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
 
 
@@ -166,7 +166,7 @@ def launch(
     else:
         try:
             sys.exit(asyncio.run(_run(executor, image, {**call, "name": name})))
-        except BrokenPipeError:  # `| head` has what it wanted, and the job was ended
+        except BrokenPipeError:  # `| head` has exited, and the job was cancelled
             give_up_stdout()
             sys.exit(exit_codes.FAILED)
 
@@ -188,10 +188,10 @@ async def _plan(
 
 
 def environment(variables: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:
-    """Read variables such as ``A=1``, and ``A`` for the value that it has here.
+    """Parse variables such as ``A=1``, and ``A`` for its value in this process.
 
     Raises:
-        click.UsageError: One has no name, or there is none of that name here.
+        click.UsageError: A variable has no name or does not exist in this process.
     """
     found = {}
     for given_text in variables:
@@ -207,7 +207,7 @@ def environment(variables: Iterable[str], here: Mapping[str, str]) -> dict[str, 
 
 
 def _executor(image: str, name: str | None, options: dict[str, Any]) -> BatchExecutor:
-    """Return an executor with the options; jobs of no workflow are listed under their name."""
+    """Return an executor with the options; the workflow defaults to the job's name."""
     settings = Settings()
     workflow = settings.workflow or name or name_of(group_nodes(None, {"image": image}, 1))
     return BatchExecutor(settings, **{"workflow": workflow, **options})
@@ -220,7 +220,7 @@ async def _leave(submitted: Any) -> None:
 
 
 async def _run(executor: BatchExecutor, image: str, call: dict[str, Any]) -> int:
-    """Submit a job, print what it writes, and return the exit code to end with."""
+    """Submit a job, print its output, and return the exit code."""
     session = await session_for(executor.settings)
     async with _in_block(session):
         job = await executor.command(image, **call)
@@ -236,7 +236,7 @@ async def _run(executor: BatchExecutor, image: str, call: dict[str, Any]) -> int
 
 @contextlib.asynccontextmanager
 async def _in_block(session: Session) -> AsyncIterator[None]:
-    """Keep a session open until what happens in it has come to its end."""
+    """Keep a session open until the work in the block has finished."""
     session.enter_block()
     try:
         yield
@@ -246,7 +246,7 @@ async def _in_block(session: Session) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _ended_when_left(session: Session, job: CommandJob) -> AsyncIterator[None]:
-    """End a job that is left while it goes on, as by Ctrl-C."""
+    """Cancel a job if the block is left while the job runs, as with Ctrl-C."""
     try:
         yield
     except BaseException as error:

@@ -46,14 +46,14 @@ Show = Callable[[Sequence[Entry]], None]
 
 
 async def redraw(look: Callable[[], Awaitable[Sequence[Entry]]], *, whole_ids: bool) -> NoReturn:
-    """Show some jobs again and again.
+    """Show jobs, and update them repeatedly.
 
     Args:
-        look: Returns them as they are.
-        whole_ids: Do not shorten IDs on a terminal either.
+        look: Returns the jobs in their current state.
+        whole_ids: Whether terminals show full IDs, too.
 
     Raises:
-        ServiceError: AWS refused a call.
+        ServiceError: An AWS call failed.
     """
     out = Console()
     with _on_screen(out, whole_ids=whole_ids) if out.is_terminal else _in_lines() as show:
@@ -64,7 +64,7 @@ async def redraw(look: Callable[[], Awaitable[Sequence[Entry]]], *, whole_ids: b
 
 @contextlib.contextmanager
 def _on_screen(out: Console, *, whole_ids: bool) -> Iterator[Show]:
-    """Show them as a table, the newest first, as many as there is room for."""
+    """Show jobs as a table, newest first, as many as fit the terminal."""
     with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
 
         def show(entries: Sequence[Entry]) -> None:
@@ -78,7 +78,7 @@ def _on_screen(out: Console, *, whole_ids: bool) -> Iterator[Show]:
 
 @contextlib.contextmanager
 def _in_lines() -> Iterator[Show]:
-    """Print a line for each that is new or has changed."""
+    """Print a line for each new or changed job."""
     shown: dict[str, str] = {}
 
     def show(entries: Sequence[Entry]) -> None:
@@ -94,21 +94,21 @@ def _in_lines() -> Iterator[Show]:
 _ACTIVE = "active"
 _STATES = (*(state.lower() for state in json_view.STATES), _ACTIVE)
 _BLOCK = 100
-"""Jobs that are searched in one go."""
+"""Number of jobs that are searched together."""
 
 _MOST_TROUBLES = 3
 _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
 
 
 class _Pattern(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A regular expression."""
+    """Parameter type of a regular expression."""
 
     name = "regex"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> re.Pattern[str]:
-        """Compile it."""
+        """Compile the expression."""
         try:
             return re.compile(value)
         except re.error as error:
@@ -211,21 +211,21 @@ def list_jobs(
     if as_json:
         print_json([json_view.job(entry) for entry in entries])
         return
-    # An ID's beginning is looked for in queue.
+    # A prefix of an ID is searched in one queue.
     tables.show(entries, whole_ids=bool(queues))
     _say_troubles(entries)
     say(_footer(len(entries), limit, None if wholes else query), err=True)
 
 
 def chosen_user(user: str | None, *, all_users: bool, run: str | None) -> str | None:
-    """Return whose jobs are asked for; None for everybody's. A run is somebody's by itself."""
+    """Return the user to filter by; None for all users, also if a run is given."""
     if user and all_users:
         raise click.UsageError("--user and --all-users exclude each other")
     return user or (None if all_users or run else this_user())
 
 
 def _wanted(states: Iterable[str]) -> frozenset[str]:
-    """Return the states that are asked for, in Batch's words; none at all for any."""
+    """Return the requested states as Batch statuses; empty for any."""
     found = {state.upper() for state in states if state != _ACTIVE}
     if _ACTIVE in states:
         found |= {status.value for status in _UNFINISHED}
@@ -233,7 +233,7 @@ def _wanted(states: Iterable[str]) -> frozenset[str]:
 
 
 def _statuses(states: Iterable[str]) -> frozenset[JobStatus]:
-    """Return Batch's statuses of the jobs that are in such a state."""
+    """Return the Batch statuses that jobs in a state can have."""
     batchs = {"FAILED" if state == json_view.CANCELLED else state for state in _wanted(states)}
     return frozenset(map(JobStatus, batchs))
 
@@ -249,16 +249,16 @@ def _is_in(entry: Entry, wanted: Collection[str]) -> bool:
 
 @dataclass
 class _Look:
-    """What ``farcall list`` was asked for, and what is remembered from one look to the next.
+    """Filter of ``farcall list``, and the state kept between polls.
 
     Attributes:
-        queues: The queues, if they are not that of the options.
-        wholes: Jobs whose children or nodes are asked for, if they are.
-        query: Which jobs, otherwise.
-        wanted: Their states.
-        limit: How many.
-        children: Whether what they consist of is asked for, too.
-        grep: What is to be found in what is shown of them; None for anything.
+        queues: The queues, if they differ from the options'.
+        wholes: Jobs whose array tasks or nodes are listed, if given.
+        query: Filter of jobs, if ``wholes`` is not given.
+        wanted: Accepted states.
+        limit: Maximum number of jobs.
+        children: Whether array tasks and nodes are listed, too.
+        grep: Expression that the shown texts must match; None for no filter.
     """
 
     queues: Sequence[str]
@@ -273,7 +273,7 @@ class _Look:
     _job_ids: Sequence[str] = ()
 
     async def again(self) -> list[Entry]:
-        """Return the jobs as they are now; one event loop makes all looks."""
+        """Return the current jobs; all polls use one event loop."""
         settings, session = await opened()
         self._catalog = self._catalog or Catalog(session.backend)
         self._reasons = self._reasons or Reasons(session)
@@ -291,11 +291,11 @@ class _Look:
 
     @property
     def _most(self) -> int:
-        """How many are looked at: of those that are searched, all."""
+        """Maximum number of jobs to read; unlimited for a search."""
         return self.limit if self.grep is None else sys.maxsize
 
     async def _shown(self, reasons: Reasons, found: Sequence[Entry]) -> list[Entry]:
-        """Return those that are shown, with what they were called with and why they failed."""
+        """Return the matching jobs with their call and error texts."""
         if self.grep is None:
             return await reasons.fill(found)
         shown: list[Entry] = []
@@ -340,7 +340,7 @@ _NEVER = datetime.min.replace(tzinfo=timezone.utc)
 
 
 def _searched(entry: Entry, calls: Iterable[str]) -> Iterator[str]:
-    """Yield what is searched of a job."""
+    """Yield a job's searchable texts."""
     yield from (entry.detail.job_id, entry.detail.name, entry.function, entry.workflow.name)
     yield from filter(None, (entry.why.call, entry.why.error, entry.detail.reason))
     yield from (group["text"] for group in entry.why.errors)
@@ -348,7 +348,7 @@ def _searched(entry: Entry, calls: Iterable[str]) -> Iterator[str]:
 
 
 def _say_troubles(entries: Sequence[Entry]) -> None:
-    """Say what keeps calls and errors from being shown, where somebody should look into it."""
+    """Print why calls and errors cannot be shown, if the user can fix the cause."""
     troubles = dict.fromkeys(entry.why.trouble for entry in entries if entry.why.trouble)
     for text in list(troubles)[:_MOST_TROUBLES]:
         say(text, err=True)
@@ -371,7 +371,7 @@ async def _first(
 async def _parts(
     session: Session, whole: Entry, wanted: Collection[str], limit: int
 ) -> list[Entry]:
-    """Return what a job consists of: children, nodes, or nothing."""
+    """Return a job's array tasks or nodes; empty for a plain job."""
     if whole.detail.array_size:
         return await _children(session, whole, wanted, limit)
     found = await explain.nodes_of(session, whole.detail)
@@ -382,7 +382,7 @@ async def _parts(
 async def _children(
     session: Session, parent: Entry, wanted: Collection[str], limit: int
 ) -> list[Entry]:
-    """Return an array's children in their order: a request for each status and 1000 of them."""
+    """Return an array's tasks in order: one request per status and 1000 tasks."""
     counts = parent.detail.status_summary
     found: list[Entry] = []
     for status in JobStatus:
@@ -423,7 +423,7 @@ def recognized(known: dict[str, Entry | None], job_id: str, session: Session) ->
     """Return one of the jobs that `Catalog.describe` found.
 
     Raises:
-        UnknownError: Batch does not know it, or farcall did not submit it.
+        UnknownError: Batch does not know the job, or farcall did not submit it.
     """
     if job_id not in known:
         raise UnknownError(session.backend.unknown(job_id))

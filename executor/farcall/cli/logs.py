@@ -160,7 +160,7 @@ def show_logs(
 
     try:
         code = asyncio.run(show())
-    except BrokenPipeError:  # `| head` has what it wanted
+    except BrokenPipeError:  # `| head` has exited
         give_up_stdout()
     else:
         sys.exit(code)
@@ -236,7 +236,7 @@ def _width(entry: Entry, name: str) -> int:
     return len(f"{name}[{size - 1}]" if size else name)
 
 
-# --- their lines ------------------------------------------------------------------------------
+# --- lines ------------------------------------------------------------------------------------
 
 
 class _Output(NamedTuple):

@@ -18,11 +18,11 @@ from farcall.model.errors import FarcallError
 
 
 class Lazy(NamedTuple):
-    """A command that is imported only when it is called.
+    """Command that is imported only when it is called.
 
     Attributes:
         place: ``<module of farcall.cli>:<attribute>``.
-        help: What it does, in a line.
+        help: The command's summary line.
     """
 
     place: str
@@ -69,20 +69,20 @@ PANELS = {
         "demo": Lazy("demo:run_demo", "Train a model and run a sweep without an AWS account."),
     },
 }
-"""The commands, in the order in which ``--help`` shows them."""
+"""The commands in the order of ``--help``."""
 
 COMMANDS = {name: command for panel in PANELS.values() for name, command in panel.items()}
 
 
 class Commands(click.Group):
-    """A group that lists its commands without importing them: some bring much with them."""
+    """Group that lists its commands without importing them; some imports are slow."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands' names."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is none of that name."""
+        """Import a command; None if it does not exist."""
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name].place.partition(":")
@@ -106,7 +106,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what ``--help`` says of them."""
+        """Write the commands' section of ``--help``."""
         width = max(map(len, COMMANDS))
         for title, panel in PANELS.items():
             with formatter.section(title):
@@ -115,7 +115,7 @@ class Commands(click.Group):
                 )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin like this."""
+        """Return the commands with a prefix."""
         found = [
             CompletionItem(name, help=command.help)
             for name, command in COMMANDS.items()
@@ -142,24 +142,24 @@ def cli(**options: str | None) -> None:
     """
     for name, value in options.items():
         if value is not None:
-            # The command's own options and processes that it starts use them, too.
+            # The command's own options and its subprocesses use them, too.
             os.environ[f"FARCALL_{name.upper()}"] = value
 
 
 def main() -> None:
-    """Run the command line; errors that farcall explains come without a traceback."""
+    """Run the command line; print farcall's errors without a traceback."""
     for library in ("botocore", "aiobotocore"):
-        # A login that could not be renewed is a traceback of theirs, and then an error of ours.
+        # botocore logs a traceback if a login cannot be renewed, and farcall then raises an error.
         logging.getLogger(library).addHandler(logging.NullHandler())
     try:
         code = _run()
-    except (click.Abort, KeyboardInterrupt):  # click has turned most of the latter into its own
+    except (click.Abort, KeyboardInterrupt):  # click converts most KeyboardInterrupts to Abort
         code = exit_codes.INTERRUPTED
     sys.exit(code)
 
 
 def _run() -> Any:
-    """Return the code to exit with; what is not an int is what a command returned, None."""
+    """Return the exit code; a command's return value that is not an int counts as 0."""
     try:
         try:
             return cli.main(standalone_mode=False)
@@ -169,7 +169,7 @@ def _run() -> Any:
         from farcall.cli.printing import say
 
         told = io.StringIO()
-        error.show(told)  # which may name what lies in the working directory
+        error.show(told)  # its text may contain names from the working directory
         say(told.getvalue().rstrip("\n"), err=True)
         return error.exit_code
     except (FarcallError, ModuleNotFoundError) as error:
@@ -180,7 +180,7 @@ def _run() -> Any:
 
 
 def _completed(error: click.NoSuchOption) -> click.UsageError:
-    """Name the options that an unknown one begins; click compares whole names only."""
+    """Suggest the options that an unknown option is a prefix of; click suggests none."""
     params = error.ctx.command.params if error.ctx else ()
     names = [name for each in params for name in (*each.opts, *each.secondary_opts)]
     found = [name for name in names if name.startswith(error.option_name)]

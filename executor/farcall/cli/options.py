@@ -1,4 +1,4 @@
-"""Options of a job on a command line, by which commands are given what Settings has."""
+"""Command-line options that set a job's settings."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ value_file = click.option(
     metavar="FILE",
     help="Save the result as a pickle, and delete it from the bucket.",
 )
-"""Adds the option of a file for a job's value."""
+"""Adds the option for the file of a job's result."""
 
 
 def called(command: F) -> F:
-    """Add what is called, and with which arguments."""
+    """Add the arguments for the function and its arguments."""
     command = click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")(
         command
     )
@@ -59,14 +59,14 @@ def resource_options(command: F) -> F:
 
 
 def given(assignments: Iterable[str], short: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that a command line gives, checked.
+    """Return the command line's options after validation.
 
     Args:
         assignments: Values of ``--option``.
-        short: Values of the options that have a name of their own, None where they are not given.
+        short: Values of options with their own flags; None if not given.
 
     Raises:
-        click.UsageError: One is unknown, or its value is wrong.
+        click.UsageError: An option is unknown, or its value is wrong.
     """
     options = parse(assignments)
     for name, text in short.items():
@@ -77,10 +77,10 @@ def given(assignments: Iterable[str], short: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse(assignments: Iterable[str]) -> dict[str, Any]:
-    """Read assignments such as ``vcpu=2``.
+    """Parse assignments such as ``vcpu=2``.
 
     Raises:
-        click.UsageError: One is no assignment.
+        click.UsageError: A text is not an assignment.
     """
     options = {}
     for assignment in assignments:
@@ -93,10 +93,10 @@ def parse(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def check(options: dict[str, Any]) -> None:
-    """Refuse what Settings refuses of these options.
+    """Reject options that Settings rejects.
 
     Raises:
-        click.UsageError: One is unknown, or its value is wrong.
+        click.UsageError: An option is unknown, or its value is wrong.
     """
     try:
         Settings(**options)

@@ -1,4 +1,4 @@
-"""Options file: options are set and taken out, and all else stays; farcall's and Covalent's."""
+"""Editor of farcall's and Covalent's options files that keeps all other content."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ _WIDTH = 88
 
 
 def in_force() -> Path:
-    """Return the file in force; where there is none, that of the home folder.
+    """Return the active file; the one in the home folder if there is none.
 
     Raises:
-        FarcallError: Nobody knows where home is.
-        SettingsError: FARCALL_CONFIG names no file.
+        FarcallError: There is no home folder.
+        SettingsError: FARCALL_CONFIG names a file that does not exist.
     """
     return next(iter(files()), None) or _home_file()
 
 
 def text_of(path: Path) -> str:
-    """Return a file's text; empty where there is no file."""
+    """Return a file's text; empty if the file does not exist."""
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def backend_of(path: Path, values: Mapping[str, Any]) -> BackendName:
-    """Return the backend in whose section of a file options are set.
+    """Return the backend whose section of a file contains the options.
 
     Args:
-        path: The file, which need not be there.
-        values: The options; with ``backend`` they say it themselves.
+        path: The file, which may be missing.
+        values: The options; ``backend`` among them takes precedence.
 
     Raises:
-        SettingsError: It cannot be read, or options stand where they are not read.
+        SettingsError: The file cannot be read, or it has options outside the sections.
     """
     return chosen({**from_environment(), **values}, tables(path) if path.exists() else {})
 
 
 def updated(text: str, values: Mapping[str, Any], path: Path, backend: BackendName = BATCH) -> str:
-    """Return a file's text with options of a backend set, all else as it was.
+    """Return a file's text with a backend's options set, all else unchanged.
 
     Raises:
         FarcallError: The file is not valid TOML.
@@ -86,11 +86,11 @@ def updated(text: str, values: Mapping[str, Any], path: Path, backend: BackendNa
 
 
 def section(text: str, backend: BackendName = BATCH) -> dict[str, Any]:
-    """Return a backend's options of a file's text.
+    """Return a backend's options in a file's text.
 
     Raises:
-        TOMLKitError: It is not valid TOML.
-        AttributeError: The section is no table.
+        TOMLKitError: The text is not valid TOML.
+        AttributeError: The section is not a table.
     """
     found: Any = tomlkit.parse(text).unwrap()
     for part in SECTIONS[backend]:
@@ -99,13 +99,13 @@ def section(text: str, backend: BackendName = BATCH) -> dict[str, Any]:
 
 
 def foreign(text: str, values: Mapping[str, Any]) -> str:
-    """Return the text of another program's file with options of Batch set.
+    """Return the text of another program's file with Batch options set.
 
-    It has others of its own there.
+    The file's section also has options of that program.
 
     Raises:
-        TOMLKitError: It is not valid TOML.
-        AttributeError: The section is no table.
+        TOMLKitError: The text is not valid TOML.
+        AttributeError: The section is not a table.
     """
     if _has_section(text, BATCH):
         return changed(text, values, BATCH)
@@ -114,13 +114,14 @@ def foreign(text: str, values: Mapping[str, Any]) -> str:
 
 
 def without(text: str, names: Iterable[str]) -> str:
-    """Return a file's text with options taken out of Batch's section.
+    """Return a file's text without some options of Batch's section.
 
-    A line becomes the comment again that it is in a new file, and a table of its own goes.
+    A removed line becomes the comment that a new file has in its place, and a nested table is
+    deleted.
 
     Raises:
-        TOMLKitError: It is not valid TOML.
-        AttributeError: The section is no table.
+        TOMLKitError: The text is not valid TOML.
+        AttributeError: The section is not a table.
     """
     defaults = {description.name: description.default for description in describe()}
     for name in names:
@@ -131,7 +132,7 @@ def without(text: str, names: Iterable[str]) -> str:
         for place in re.finditer(rf"^{name} *=.*$", text, re.MULTILINE):
             comment = f"# {_assignment(name, defaults[name])}"
             without_it = f"{text[: place.start()]}{comment}{text[place.end() :]}"
-            with contextlib.suppress(TOMLKitError):  # a value of several lines
+            with contextlib.suppress(TOMLKitError):  # a value that spans several lines
                 if section(without_it) == left:
                     text = without_it
                     break
@@ -146,7 +147,7 @@ def without(text: str, names: Iterable[str]) -> str:
 
 
 def _has_section(text: str, backend: BackendName) -> bool:
-    """Return whether there is the table, though it be empty."""
+    """Return whether the table exists, even if it is empty."""
     outer, inner = SECTIONS[backend]
     return tomlkit.parse(text).unwrap().get(outer, {}).get(inner) is not None
 
@@ -156,10 +157,10 @@ def _appended(text: str, section: str) -> str:
 
 
 def changed(text: str, values: Mapping[str, Any], backend: BackendName) -> str:
-    """Set options in a section that is there."""
+    """Set options in an existing section."""
     left, there, title = dict(values), section(text, backend), heading(backend)
     for name, value in values.items():
-        # Where it stands as a comment, as we write those that are not set, it takes its place.
+        # Unset options are comments; a new value replaces its comment.
         start = text.find(title)
         end = re.compile(r"^\[", re.MULTILINE).search(text, start + 1) if start >= 0 else None
         line = re.compile(rf"^# ?{name} =.*$", re.MULTILINE)
@@ -177,7 +178,7 @@ def changed(text: str, values: Mapping[str, Any], backend: BackendName) -> str:
 
 
 def _section(values: Mapping[str, Any], backend: BackendName) -> str:
-    """Write the section with every option it may have; those that are not set are comments."""
+    """Write a section with every available option; unset options are comments."""
     blocks, own = [heading(backend)], options_of(backend)
     for description in describe():
         name = description.name
@@ -215,15 +216,15 @@ def _item(value: Any) -> Any:
 
 
 def write(path: Path, before: str, after: str) -> Path | None:
-    """Replace a file as a whole; return where the former one is kept, if there was one."""
+    """Replace a file's content; return the backup's path if the file existed."""
     if before == after:
         return None
-    path = path.resolve()  # through a link
+    path = path.resolve()  # follow a link
     kept = None
     try:
         with replacing(path) as file:
             file.write(after.encode())
-            file.flush()  # a full disk is told of here
+            file.flush()  # a full disk raises here
             if path.exists():
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
                 kept = _keep(path)
@@ -233,10 +234,10 @@ def write(path: Path, before: str, after: str) -> Path | None:
 
 
 def put(path: Path, before: str, values: Mapping[str, Any], backend: BackendName = BATCH) -> None:
-    """Set options in a file, and say so.
+    """Set options in a file, and print the result.
 
     Raises:
-        FarcallError: It is not valid TOML, or cannot be written.
+        FarcallError: The file is not valid TOML or cannot be written.
         SettingsError: An option is wrong.
     """
     refuse_here(values, path)
@@ -251,7 +252,7 @@ def put(path: Path, before: str, values: Mapping[str, Any], backend: BackendName
 
 
 def _keep(path: Path) -> Path:
-    """Copy a file beside itself, under a name that no other has."""
+    """Copy a file to an unused name in the same folder."""
     for number in itertools.count():
         kept = path.with_name(f"{path.name}.bak{number or ''}")
         with contextlib.suppress(FileExistsError), kept.open("xb") as file:
@@ -264,7 +265,7 @@ def _keep(path: Path) -> Path:
 def _home_file() -> Path:
     try:
         return _HOME.expanduser()
-    except RuntimeError as error:  # nobody knows where home is
+    except RuntimeError as error:  # Path.home() found no home directory
         raise FarcallError(
             f"there is no home folder to write the options to: {error}; name a file with --file"
         ) from error

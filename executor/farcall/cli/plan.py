@@ -1,4 +1,4 @@
-"""What ``farcall run --dry-run`` and ``farcall launch --dry-run`` print: requests as JSON."""
+"""Requests as JSON, for ``farcall run --dry-run`` and ``farcall launch --dry-run``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _RUN = "RUN"
 
 
 def show(document: Mapping[str, Any]) -> None:
-    """Print requests, in colours on a terminal."""
+    """Print requests, with colors on a terminal."""
     text = json.dumps(document, indent=2)
     if sys.stdout.isatty():
         Console().print_json(text, ensure_ascii=True)
@@ -49,11 +49,11 @@ def show(document: Mapping[str, Any]) -> None:
 async def of_call(
     settings: Settings, function: Any, bound: inspect.BoundArguments, *, offline: bool
 ) -> dict[str, Any]:
-    """Return the requests that would submit a call, and what would be uploaded.
+    """Return the requests that would submit a call, and the uploads.
 
     Raises:
-        TaskNotPicklableError: Function or arguments cannot be pickled.
-        ServiceError: AWS refused a call.
+        TaskNotPicklableError: The function or its arguments cannot be pickled.
+        ServiceError: An AWS call failed.
     """
     pickling.check_callable(function)
     call = bound.args, bound.kwargs
@@ -83,7 +83,7 @@ async def of_call(
 
 
 def _sources(settings: Settings) -> dict[str, Any]:
-    """Return which files of the project would be sent."""
+    """Return the project files that would be uploaded."""
     found = sources.find(settings.sources, settings.exclude_sources)
     if found is None:
         return {}
@@ -98,7 +98,7 @@ def _sources(settings: Settings) -> dict[str, Any]:
 async def _packages(
     settings: Settings, *, offline: bool
 ) -> tuple[dict[str, Any], list[str | int] | None]:
-    """Return which packages would travel, and what the bundle would say of them."""
+    """Return the packages that would be synced, and the bundle's record of them."""
     if not is_wanted(settings):
         return {}, None
     root = run_root(settings.prefix, _RUN)
@@ -138,14 +138,14 @@ async def of_command(
 
     Args:
         settings: The options.
-        groups: What its nodes run.
-        name: What it is called; None for the image's name.
-        offline: Whether AWS is asked for nothing.
+        groups: Commands of the job's nodes.
+        name: The job's name; None for the image's name.
+        offline: Whether no AWS calls are made.
 
     Raises:
-        SettingsError: They make no job that the platform takes.
+        SettingsError: The options do not make a job that the platform accepts.
         TaskTooLargeError: Commands and variables exceed a limit.
-        ServiceError: AWS refused a call.
+        ServiceError: An AWS call failed.
     """
     unique = names.unique(name or name_of(groups), "command")
     if not offline:
@@ -162,7 +162,7 @@ async def of_command(
 
 async def _online(settings: Settings) -> tuple[Access, Backend]:
     session = await session_for(settings)
-    await session.submitter(settings)  # which checks whether everything is there
+    await session.submitter(settings)  # checks that all resources exist
     return session.aws, session.backend
 
 

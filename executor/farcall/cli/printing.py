@@ -1,4 +1,4 @@
-"""Everything that is printed goes through here, so that a terminal shows it and obeys nothing."""
+"""Output functions for all commands; they escape control characters on terminals."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from farcall_runtime.contract import STDERR
 
 
 def say(text: str, *, err: bool = False, fg: str | None = None) -> None:
-    """Print a text and the end of its last line, to stderr if told to, its controls shown."""
+    """Print a text and a line end, with control characters escaped."""
     _row.forget()
     stream = sys.stderr if err else sys.stdout
-    encoding = stream.encoding or "utf-8"  # a stream of text alone has none
+    encoding = stream.encoding or "utf-8"  # a text-only stream has no encoding
     plain = terminal.shown(text).encode(encoding, "backslashreplace").decode(encoding)
     click.echo(click.style(plain, fg=fg) if fg else plain, err=err)
 
 
 def hand_out(text: str) -> None:
-    """Write data to stdout: as it is, but to a terminal with its controls shown."""
+    """Write data to stdout; only a terminal gets them with control characters escaped."""
     click.echo(terminal.shown(text) if sys.stdout.isatty() else text, nl=False)
 
 
 class _Row:
-    """The last row of a terminal, where it is shown what a job's progress bar shows.
+    """Last row of a terminal, which shows a job's progress bar.
 
-    There is one of them, for what was written last. Whatever else is printed goes above it.
+    There is one row, for the latest text. All other output is printed above it.
     """
 
     def __init__(self) -> None:
@@ -42,12 +42,12 @@ class _Row:
         self._text = ""
 
     def show(self, owner: object, stream: TextIO, text: str) -> None:
-        """Show a text, cut to the terminal's width, instead of what is shown.
+        """Replace the row's text, cut to the terminal's width.
 
         Args:
-            owner: Whose text it is.
+            owner: Owner of the text.
             stream: The terminal.
-            text: The text; an empty one only takes away what its owner shows.
+            text: The text; an empty one only removes the same owner's text.
         """
         if text or self._owner == owner:
             self.forget()
@@ -58,12 +58,12 @@ class _Row:
             self._write(text)
 
     def forget(self) -> None:
-        """Take away what is shown."""
+        """Clear the row."""
         self._wipe()
         self._owner, self._stream, self._text = None, None, ""
 
     def print(self, owner: object, stream: TextIO, data: bytes) -> None:
-        """Write lines of somebody's above what is shown, or in its place if it is the same's."""
+        """Print an owner's lines above the row, or in place of the owner's own row."""
         if self._owner == owner:
             self.forget()
         self._wipe()
@@ -86,21 +86,21 @@ _row = _Row()
 def _columns(stream: TextIO) -> int:
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):  # not the operating system's
+    except (OSError, ValueError):  # not a file of the operating system
         return 80
 
 
 class Printer:
-    """Writes lines where their task wrote them, in UTF-8.
+    """Writer that copies lines to the stream that the task wrote them to, in UTF-8.
 
-    To a terminal harmless ones are written, elsewhere they are as they are. What CloudWatch does
-    not tell apart goes to stdout. What a progress bar shows is shown on a terminal alone, in its
-    last row, until another state of it or the whole line comes.
+    On terminals control characters are escaped; elsewhere lines are unchanged. Lines from
+    CloudWatch, which merges both streams, go to stdout. Progress bars are shown only on terminals,
+    in the last row, until the bar's next state or its final line arrives.
 
     Args:
-        layout: Makes of a line what is written for it.
-        begin: What stands before it.
-        only: ``"stdout"`` or ``"stderr"`` where everything goes there.
+        layout: Converts a line to the text to write.
+        begin: Prefix of each line.
+        only: ``"stdout"`` or ``"stderr"`` to send all lines there.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Printer:
         """Write lines.
 
         Raises:
-            BrokenPipeError: Whoever read them is gone.
+            BrokenPipeError: The reader has closed the pipe.
         """
         for (written, goes_on), group in itertools.groupby(lines, self._kind):
             stream = sys.stderr if (self._only or written) == STDERR else sys.stdout
@@ -142,12 +142,12 @@ class Printer:
 
     @staticmethod
     def _kind(line: LogLine) -> tuple[str, bool]:
-        """Return which stream a line is of, and whether it goes on."""
+        """Return a line's stream, and whether the line continues."""
         return line.stream, line.goes_on
 
 
 def give_up_stdout() -> None:
-    """Let nothing more be written to stdout, whose reader is gone, at this process's end either.
+    """Discard output to stdout, whose reader has left, also at process exit.
 
     Source:
         https://docs.python.org/3/library/signal.html#note-on-sigpipe

@@ -1,6 +1,6 @@
-"""JOB arguments: whole IDs, beginnings of IDs, names, or nothing for the newest job.
+"""JOB arguments: full IDs, prefixes of IDs, names, or none for the newest job.
 
-What is not an ID is said on stderr with the job that it means.
+If an argument is not an ID, its job is printed to stderr.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from farcall.operations.finding import Finder
 async def job_id(
     settings: Settings, session: Session, reference: str | None, *, quiet: bool = False
 ) -> str:
-    """Return the ID of the job that an argument means; without one, of the user's newest.
+    """Return the job ID for an argument, or the user's newest job without one.
 
     Args:
-        settings: Which queue is looked in, and where it names a ``workflow`` of which the newest
-            job is taken.
+        settings: The queue to search, and the ``workflow`` whose newest job is used if it is set.
         session: The event loop's session.
         reference: The argument, or None.
-        quiet: Do not say which job it is.
+        quiet: Whether not to print the job.
 
     Raises:
-        UnknownError: There is none, or there are several.
-        ServiceError: AWS refused a call.
+        UnknownError: No job matches, or several do.
+        ServiceError: An AWS call failed.
     """
     finder = Finder(session.backend, [settings.queue], this_user())
     if reference is not None:
@@ -45,14 +44,14 @@ async def job_id(
 async def job_ids(
     settings: Settings, session: Session, references: Collection[str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the IDs of the jobs that some arguments mean; without any, of the user's newest.
+    """Return the job IDs for arguments, or the user's newest job without any.
 
     Returns:
-        The IDs, each once, and of those arguments that mean no job, why.
+        The unique IDs, and the reasons for arguments that match no job.
 
     Raises:
         UnknownError: There is no newest job.
-        ServiceError: AWS refused a call.
+        ServiceError: An AWS call failed.
     """
     if not references:
         return [await job_id(settings, session, None)], {}
@@ -62,12 +61,12 @@ async def job_ids(
 async def found(
     finder: Finder, references: Collection[str], *, to_end: bool = False
 ) -> tuple[list[str], dict[str, str]]:
-    """Do the same with a finder of one's own.
+    """Return the job IDs for arguments with a custom finder.
 
     Args:
         finder: The finder.
         references: The arguments.
-        to_end: Whether the jobs are to be ended; see `Finder.find`.
+        to_end: Whether the jobs are to be cancelled; see `Finder.find`.
     """
     job_ids, missing = [], {}
     for reference in dict.fromkeys(references):

@@ -1,4 +1,4 @@
-"""``farcall replay``: a failed call again, on this machine."""
+"""``farcall replay``: runs a failed call again on this machine."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _ask() -> None:
 
 
 def _variables(found: Found) -> dict[str, str]:
-    """Return the variables that the job has on Batch; what is set here stays as it is."""
+    """Return the job's Batch variables that are not set in this process."""
     detail = found.entry.detail
     own = {
         name: value
@@ -109,12 +109,12 @@ def _variables(found: Found) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _told_to_end() -> Iterator[None]:
-    """Have the signals that end programs leave the block as exceptions do, the first one only."""
+    """Convert the first termination signal in the block to an exception."""
     ends = (signal.SIGTERM, signal.SIGHUP)
 
     def leave(number: int, _: FrameType | None) -> None:
         for each in ends:
-            signal.signal(each, signal.SIG_IGN)  # a second one would stop the cleaning up
+            signal.signal(each, signal.SIG_IGN)  # a second one would stop the clean-up
         raise SystemExit(128 + number)
 
     former = {number: signal.signal(number, leave) for number in ends}

@@ -1,6 +1,6 @@
-"""Values of jobs: ``farcall result`` and ``recover``, and the end of ``run``.
+"""Results of jobs, for ``farcall result``, ``recover`` and ``run``.
 
-Values are deleted from the bucket only when they lie in a file.
+A result is deleted from the bucket only after it was saved to a file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from farcall_runtime import failures, pickles
 from farcall_runtime.contract import STDERR
 
 _PARALLEL = 16
-"""Values that are fetched and saved at a time."""
+"""Maximum number of results that are downloaded and saved at a time."""
 
 
 @click.command("result")
@@ -91,11 +91,11 @@ def recover_run(run: str | None, output: Path | None, *, as_json: bool) -> None:
 
 
 async def stream(job: Job[Any], *, all_to_stderr: bool = False) -> None:
-    """Print what a job writes as it comes, up to its end.
+    """Print a job's output as it arrives, until the job finishes.
 
     Args:
         job: The job.
-        all_to_stderr: Print what it writes to stdout there, too.
+        all_to_stderr: Whether the job's stdout goes to stderr, too.
     """
     printer = Printer(only=STDERR if all_to_stderr else "")
     async for batch in job.lines(follow=True):
@@ -103,10 +103,10 @@ async def stream(job: Job[Any], *, all_to_stderr: bool = False) -> None:
 
 
 async def _get(reference: str | None, output: Path | None) -> bool:
-    """Wait for a job, and print its value or save it.
+    """Wait for a job, and print or save its result.
 
     Returns:
-        Whether it gave a value.
+        Whether the job returned a result.
     """
     executor = _opened()
     session = await session_for(executor.settings)
@@ -121,18 +121,18 @@ async def hand_over(
     keeps: bool,
     show: Callable[[Any], str] = repr,
 ) -> bool:
-    """Wait for a job's end, and print its value or save it, or show why there is none.
+    """Wait until a job finishes; print or save its result, or show the failure.
 
-    What is saved is deleted from the bucket; what is printed stays there.
+    A saved result is deleted from the bucket; a printed result stays there.
 
     Args:
         job: The job, of an executor with ``keep_artifacts``.
-        output: File for the value as a pickle.
-        keeps: Whether it stays in the bucket anyway.
-        show: What to print of the value.
+        output: File for the pickled result.
+        keeps: Whether the result stays in the bucket anyway.
+        show: Converts the result to the printed text.
 
     Returns:
-        Whether it gave a value.
+        Whether the job returned a result.
     """
     error = await job.exception()
     if error is not None:
@@ -149,7 +149,7 @@ async def hand_over(
 
 
 async def _list_runs(*, as_json: bool) -> None:
-    """Print the runs that have left something in the bucket."""
+    """Print the runs that have objects in the bucket."""
     executor = _opened()
     runs = await executor.runs()
     if as_json:
@@ -175,17 +175,17 @@ async def _list_runs(*, as_json: bool) -> None:
 
 
 async def _recover(run: str, folder: Path | None) -> bool:
-    """Print what came of each task of a run as it comes, and save values.
+    """Print the result of each task of a run as it arrives, and save results.
 
     Returns:
-        Whether each gave a value, now or before.
+        Whether each task returned a result, now or before.
     """
     executor = _opened()
     recovered = await executor.recover(run)
     say(f"{recovered.run}: {len(recovered.jobs)} tasks to be delivered", err=True)
     places = asyncio.Semaphore(_PARALLEL)
     waits = []
-    while recovered.jobs:  # and nothing holds on to the value of a job that is through
+    while recovered.jobs:  # keeps no reference to a finished job's result
         waits.append(_bring(recovered.jobs.pop(0), places, folder))
     all_well = all(await asyncio.gather(*waits))
     if folder is not None and not _keeps():
@@ -194,12 +194,12 @@ async def _recover(run: str, folder: Path | None) -> bool:
 
 
 async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) -> bool:
-    """Wait for a job, save its value, and tell what came of it.
+    """Wait for a job, save its result, and print its state.
 
-    Whatever goes wrong with this one, the others are brought back anyway.
+    A failure of this job does not stop the recovery of the others.
 
     Returns:
-        Whether it gave a value, and that was saved if it was to be.
+        Whether the job returned a result, which was saved if requested.
     """
     error: BaseException | None
     said = "returned"
@@ -208,7 +208,7 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
         async with places:
             error = await job.exception()
             if error is None and folder is not None:
-                # The job's name comes from the platform: nothing of it may leave the folder.
+                # The job's name comes from the platform, so it must not lead out of the folder.
                 name = re.sub(r"\W", "_", job.name.rpartition("-")[0])
                 path = folder / f"{name}-{job.id.replace(':', '-')}.pickle"
                 await _save(await job.result(), path)
@@ -224,7 +224,7 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
 
 
 def _tell_rest(recovered: Recovered) -> bool:
-    """Tell of the tasks that are no jobs; return whether there is none that gave no value."""
+    """Print the tasks without a job; return whether none of them lacks a result."""
     if recovered.delivered:
         say(f"{recovered.delivered} tasks were delivered before")
     for bundle in recovered.unsubmitted:
@@ -235,7 +235,7 @@ def _tell_rest(recovered: Recovered) -> bool:
 
 
 def _opened() -> BatchExecutor:
-    """Return an executor; without a block of its own nothing is looked for but what is needed."""
+    """Return an executor outside of a block, so that it checks only what is needed."""
     return BatchExecutor(keep_artifacts=True)
 
 
@@ -244,7 +244,7 @@ def _keeps() -> bool:
 
 
 def _show(error: BaseException) -> None:
-    """Show why there is no value; of the function's own error also where it was raised."""
+    """Show a failure; for the function's own error, also its source location."""
     if isinstance(error, FarcallError):
         say(f"farcall: {error}", fg="red", err=True)
     else:
@@ -253,16 +253,16 @@ def _show(error: BaseException) -> None:
 
 
 async def _save(value: object, path: Path) -> None:
-    # In a thread, not with aiofiles: the pickle goes straight to the file and is never in memory.
+    # A thread instead of aiofiles writes the pickle to the file without holding it in memory.
     await asyncio.to_thread(_write, value, path)
 
 
 def _write(value: object, path: Path) -> None:
-    """Pickle a value into a file that is there only once it is whole."""
+    """Pickle a result into a file that appears only when it is complete."""
     try:
         with replacing(path) as file:
             pickles.dump_to(value, file)
-    except Exception as error:  # the value's own code, or the disk
+    except Exception as error:  # from the result's own pickling code, or the disk
         raise FarcallError(
             f"the value was not saved as {path} ({failures.in_words(error)}); "
             "it is still in the bucket"

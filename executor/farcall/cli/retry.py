@@ -67,7 +67,7 @@ def retry_job(
             print_json([_row(each, options) for each in plans])
         return
     if whole and not yes:
-        _ask(plans)  # with no event loop around it, which would take Ctrl-C for itself
+        _ask(plans)  # outside of the event loop, which would intercept Ctrl-C
     done = asyncio.run(_run(plans, options))
     if as_json:
         print_json([each._asdict() for each in done])
@@ -112,7 +112,7 @@ async def _look(
 
 
 async def _of_one(entry: Entry, *, failed: bool) -> list[Plan]:
-    """Return the plan of a run's job; if nothing of it can run again, print why."""
+    """Return the plan of a run's job; if none of its tasks can be retried, print why."""
     settings, session = await opened()
     try:
         return [await retry.plan(session, settings, entry.detail.job_id, failed=failed)]
@@ -122,7 +122,7 @@ async def _of_one(entry: Entry, *, failed: bool) -> list[Plan]:
 
 
 def _whose(plan: Plan) -> str:
-    """Say whose job it is, where it is somebody else's."""
+    """Print the job's owner if it is another user."""
     entry = Entry.of(plan.detail)
     user = entry.user if entry is not None else ""
     return f"a job of {in_a_line(user)}: " if user and user != this_user() else ""

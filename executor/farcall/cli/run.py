@@ -1,4 +1,4 @@
-"""``farcall run``: a function as a job, from its arguments on the command line to its value."""
+"""``farcall run``: runs a function as a job and prints its result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 
 _LOOK_S = (0.5, 5.0)
-"""The shortest and the longest time between two looks at the job's state."""
+"""Minimum and maximum interval in seconds between two polls of the job's state."""
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -111,25 +111,25 @@ def run(
 def prepare(
     ctx: click.Context, target: str, args: tuple[str, ...], given: Callable[[], dict[str, Any]]
 ) -> tuple[Target, BatchExecutor, inspect.BoundArguments]:
-    """Find a function, its executor and its arguments, all before AWS is asked for anything.
+    """Find a function, its executor and its arguments before any AWS call.
 
     Args:
-        ctx: Of the command.
+        ctx: The command's context.
         target: ``MODULE:FUNCTION``.
         args: The function's part of the command line.
-        given: Returns the options given for the job, checked, once the function is found: a
-            program of the folder needs no yes to its options.
+        given: Returns the job's validated options. It is called after the function is found,
+            because a program in the folder needs no approval of the folder's options.
 
     Raises:
-        click.UsageError: There is no such function, or the arguments do not fit it.
-        SettingsError: An option from elsewhere is wrong.
+        click.UsageError: The function does not exist, or the arguments do not match it.
+        SettingsError: An option from another source is wrong.
     """
     found = find(target)
     options = given()
     bound = Call(target, found.function).bind(args, ctx)
     callee = found.callee
     settings = callee.executor.settings if isinstance(callee, Task) else Settings()
-    # The script that runs is farcall; the user's is the module.
+    # The running script is farcall, so the workflow is named after the user's module.
     options = {"workflow": settings.workflow or found.workflow, **options}
     return found, BatchExecutor(settings, **options), bound
 
@@ -162,7 +162,7 @@ async def _run(
 
 
 async def tell_states(job: Job[Any] | CommandJob) -> None:
-    """Say on stderr what becomes of a job, until it ends."""
+    """Print a job's states to stderr until it finishes."""
     say(f"job {job.id} ({job.name})", err=True)
     said, wait_s = "", _LOOK_S[0]
     waiting = Console(stderr=True).status("")
@@ -170,14 +170,14 @@ async def tell_states(job: Job[Any] | CommandJob) -> None:
         if sys.stderr.isatty():
             shown.enter_context(waiting)
         while not job.done():
-            with contextlib.suppress(JobLostError):  # submitted a moment ago
+            with contextlib.suppress(JobLostError):  # the job may not be listed yet
                 detail = await job.detail()
                 text = _state(detail)
                 if text != said:
                     said, wait_s = text, _LOOK_S[0]
                     waiting.update(escape(text))
                     if detail.started_at is not None:
-                        shown.close()  # from now on the job writes itself
+                        shown.close()  # the job's own output follows
                     say(text, err=True)
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 1.5, _LOOK_S[1])
@@ -190,9 +190,9 @@ def _state(detail: JobDetail) -> str:
 
 
 def _in_json(value: object) -> str:
-    """Return JSON; what JSON has no word for is in it as its repr, and NaN as null."""
+    """Return JSON; values that JSON cannot represent become their repr, and NaN null."""
     try:
         plain = to_jsonable_python(value, fallback=repr, inf_nan_mode="null", bytes_mode="base64")
-    except ValueError:  # it holds itself
+    except ValueError:  # a circular reference
         plain = repr(value)
     return json.dumps(plain, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Makes command-line parameters of a function's signature, typed by its annotations."""
+"""Command-line parameters from a function's signature, typed by its annotations."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import from_json
 
 _NEGATIVE = re.compile(r"-\.?\d")
-_MARK = "\0"  # which no argument of a process can have
+_MARK = "\0"  # process arguments cannot contain it
 _SEVERAL = (list, set, frozenset, Sequence, Iterable, AbstractSet)
 
 
 class Typed(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """The values of one parameter, read as its annotation says.
+    """Parameter type that converts values according to an annotation.
 
-    What is no text of the type is read as JSON: ``3`` is an int, ``2024-01-31`` a date, and
-    ``{"a": 1}`` a dict, a dataclass or a model, whichever is wanted.
+    Texts that do not match the type are parsed as JSON: ``3`` is an int, ``2024-01-31`` a date,
+    and ``{"a": 1}`` a dict, a dataclass or a model, depending on the annotation.
 
     Args:
-        annotation: The type; ``inspect.Parameter.empty`` takes JSON where it parses, else text.
+        annotation: The type; ``inspect.Parameter.empty`` parses JSON if possible, otherwise text.
     """
 
     def __init__(self, annotation: Any) -> None:
@@ -42,8 +42,8 @@ class Typed(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             return
         try:
             adapter = TypeAdapter(annotation)
-            adapter.rebuild(raise_errors=True)  # which else is done with the first value
-        except (PydanticUserError, NameError):  # a class that pydantic cannot make, or find
+            adapter.rebuild(raise_errors=True)  # otherwise done with the first value
+        except (PydanticUserError, NameError):  # a class that pydantic cannot build or find
             self.name = "JSON"
             return
         self._adapter = adapter
@@ -51,7 +51,7 @@ class Typed(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             self.name += " as JSON"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read one value."""
+        """Convert one value."""
         if not isinstance(value, str):
             return value
         text = value.removeprefix(_MARK)
@@ -82,7 +82,7 @@ def _read(adapter: TypeAdapter[Any], text: str) -> Any:
             return way(text)
         except ValidationError as error:
             errors[way] = error
-    # Where the text is JSON, its reader can say what is wrong with which part of it.
+    # If the text is JSON, the JSON error names the wrong part.
     raise errors[as_text] if _is_no_json(errors[as_json]) else errors[as_json]
 
 
@@ -99,10 +99,10 @@ def _told(error: ValidationError) -> str:
 
 
 class Call(click.Command):
-    """A function as a command: its ``params`` are the function's.
+    """Function as a click command whose ``params`` are the function's.
 
     Args:
-        name: What the command is called in its help.
+        name: The command's name in its help.
         function: The function.
     """
 
@@ -116,14 +116,14 @@ class Call(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, with negative numbers for what they are and not for options."""
+        """Parse arguments, treating negative numbers as values instead of options."""
         return super().parse_args(ctx, [f"{_MARK}{a}" if _NEGATIVE.match(a) else a for a in args])
 
     def bind(self, args: Sequence[str], parent: click.Context) -> inspect.BoundArguments:
-        """Read a command line; what it does not give is left to the function's own defaults.
+        """Parse a command line; the function's own defaults apply to missing values.
 
         Raises:
-            click.UsageError: It does not fit the function.
+            click.UsageError: The command line does not match the function.
         """
         title = f"{parent.command_path} {self.name}"
         try:
@@ -145,13 +145,13 @@ class Call(click.Command):
         return _bound(self._signature, given)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the docstring as it stands."""
+        """Write the docstring unchanged."""
         formatter.write_paragraph()
         for line in self._doc.splitlines():
             formatter.write(f"  {line}".rstrip() + "\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write arguments and options with their types, and the function's own defaults."""
+        """Write arguments and options with their types and the function's defaults."""
         arguments = [
             (p.make_metavar(ctx), p.type.name)
             for p in self.params
@@ -164,12 +164,12 @@ class Call(click.Command):
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Return a function's signature, its annotations evaluated where they can be."""
-    with contextlib.suppress(Exception):  # a name that only a type checker knows
+    """Return a function's signature with annotations evaluated if possible."""
+    with contextlib.suppress(Exception):  # a name defined only for type checkers
         return inspect.signature(function, eval_str=True)
     try:
         found = inspect.signature(function)
-    except (TypeError, ValueError):  # a built-in that does not tell
+    except (TypeError, ValueError):  # a built-in without a signature
         return inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
     plain = [
         p.replace(annotation=p.empty) if isinstance(p.annotation, str) else p
@@ -179,7 +179,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _bound(of: inspect.Signature, given: Mapping[str, Any]) -> inspect.BoundArguments:
-    """Bind values; a default is among them only where something stands behind it."""
+    """Bind values; include a default only if a later positional value follows."""
     values: dict[str, Any] = {}
     has_more = any(given.get(p.name) for p in of.parameters.values() if p.kind is p.VAR_POSITIONAL)
     for name, parameter in of.parameters.items():
@@ -195,7 +195,7 @@ def _bound(of: inspect.Signature, given: Mapping[str, Any]) -> inspect.BoundArgu
 
 
 def _whole(parameter: inspect.Parameter, value: Any) -> Any:
-    """Return several values in the container that the annotation wants."""
+    """Return several values in the annotation's container type."""
     is_one = _item(parameter.annotation) is None or not isinstance(value, tuple)
     if is_one or parameter.kind is parameter.VAR_POSITIONAL:
         return value
@@ -207,7 +207,7 @@ def _whole(parameter: inspect.Parameter, value: Any) -> Any:
 
 
 def _params(of: inspect.Signature) -> Iterator[click.Parameter]:
-    # Only one argument can take any number of values.
+    # click allows only one argument with any number of values.
     is_taken = any(p.kind is p.VAR_POSITIONAL for p in of.parameters.values())
     for parameter in of.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -235,7 +235,7 @@ def _argument(parameter: inspect.Parameter, annotation: Any, *, nargs: int) -> c
         required=not is_rest,
         metavar=f"[{metavar}]" if is_rest else metavar,
     )
-    argument.name = parameter.name  # which click writes in lower case
+    argument.name = parameter.name  # click converts it to lower case
     return argument
 
 
@@ -257,7 +257,7 @@ def _option(parameter: inspect.Parameter, of: inspect.Signature) -> click.Option
 
 
 def _bare(annotation: Any) -> Any:
-    """Return a type without what may surround it: ``Annotated`` and ``None``."""
+    """Return a type without ``Annotated`` and ``None``."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _bare(get_args(annotation)[0])
@@ -268,7 +268,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _item(annotation: Any) -> Any:
-    """Return the type of the values that a list has; None where the type is no list."""
+    """Return the item type of a list type; None for other types."""
     bare = _bare(annotation)
     origin, args = get_origin(bare) or bare, get_args(bare)
     if origin is tuple:
@@ -285,7 +285,7 @@ def _members(annotation: Any) -> Mapping[str, enum.Enum]:
 
 
 def _name(annotation: Any) -> str:
-    """Return what a type is called in the help."""
+    """Return a type's name in the help."""
     bare = _bare(annotation)
     if get_origin(bare) is Literal:
         return "|".join(map(str, get_args(bare)))
@@ -297,7 +297,7 @@ def _name(annotation: Any) -> str:
 
 
 def _is_document(annotation: Any) -> bool:
-    """Return whether a type is written as JSON and in no other way."""
+    """Return whether a type can be written only as JSON."""
     try:
         schema = TypeAdapter(annotation).json_schema()
     except PydanticUserError:

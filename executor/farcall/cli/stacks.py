@@ -1,4 +1,4 @@
-"""What ``farcall deploy`` and ``farcall destroy`` have in common: access, progress, questions."""
+"""Access, progress and prompts of ``farcall deploy`` and ``farcall destroy``."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ options_path = click.option(
 
 
 def settings_for(region: str | None) -> Settings:
-    """Return the options in force, with a region that is given."""
+    """Return the current options, with the given region."""
     return Settings(region=region) if region else Settings()
 
 
 def batch_settings(region: str | None, command: str) -> Settings:
-    """Return them for what only Batch has.
+    """Return the options for features that only Batch has.
 
     Args:
-        region: The region that is given, if one is.
-        command: Who asks.
+        region: The given region, if any.
+        command: The command, for the error.
 
     Raises:
-        SettingsError: The jobs run elsewhere.
+        SettingsError: The jobs run on another platform.
     """
     settings = settings_for(region)
     if settings.backend != BATCH:
@@ -89,7 +89,7 @@ async def opened(settings: Settings) -> AsyncIterator[Aws]:
     """Open the clients.
 
     Raises:
-        SettingsError: Nobody says which region it is about.
+        SettingsError: No region is configured.
         ServiceError: There are no credentials.
     """
     access = await Aws.open(settings)
@@ -106,10 +106,10 @@ async def opened(settings: Settings) -> AsyncIterator[Aws]:
 
 
 def options_of(path: Path, text: str) -> dict[str, Any]:
-    """Return the options of a file's text.
+    """Return the options in a file's text.
 
     Raises:
-        FarcallError: It is not valid TOML.
+        FarcallError: The text is not valid TOML.
     """
     try:
         return options_file.section(text)
@@ -135,12 +135,12 @@ def confirm(question: str, *, refused: str) -> None:
 
 
 def tell(happened: Event | str) -> None:
-    """Print what happens to a stack, on stderr."""
+    """Print a stack's progress to stderr."""
     if isinstance(happened, str):
         say(in_a_line(happened), err=True)
         return
     if not happened.is_of_stack and happened.reason.endswith(_INITIATED):
-        return  # it was told that it begins
+        return  # the start was printed before
     text = f"{happened.at.astimezone():%H:%M:%S}  {happened.status:<36}{happened.resource}"
     if not happened.is_of_stack:
         text += f" ({happened.kind})"
@@ -151,7 +151,7 @@ def tell(happened: Event | str) -> None:
 
 @contextlib.contextmanager
 def explained(name: str, command: str) -> Iterator[None]:
-    """Say of a Ctrl-C that AWS goes on."""
+    """Print on Ctrl-C that AWS continues."""
     try:
         yield
     except KeyboardInterrupt:
@@ -160,14 +160,14 @@ def explained(name: str, command: str) -> Iterator[None]:
 
 
 def covalent_file() -> Path | None:
-    """Return Covalent's configuration file; None where Covalent is neither installed nor set up.
+    """Return Covalent's configuration file; None without Covalent on this machine.
 
-    It need not be there: Covalent takes up one that it finds.
+    The file may be missing, because Covalent reads one that it finds later.
     """
     folder = os.environ.get("COVALENT_CONFIG_DIR") or os.environ.get("XDG_CONFIG_DIR")
     try:
         path = Path(folder or "~/.config/covalent").expanduser() / "covalent.conf"
-    except RuntimeError:  # nobody knows where home is
+    except RuntimeError:  # Path.home() found no home directory
         return None
     is_installed = importlib.util.find_spec("covalent") is not None
     return path if is_installed or path.is_file() else None

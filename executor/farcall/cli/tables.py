@@ -1,4 +1,4 @@
-"""Jobs in lines: a table that fits the terminal, and plain columns where there is none."""
+"""Job lists: a table that fits the terminal, and plain columns elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLOURS = {
     json_view.CANCELLED: "magenta",
 }
 _WIDE = 120
-"""Columns from which on a table has one of its own for everything."""
+"""Minimum number of terminal columns for a table with all columns."""
 
 _LONGEST_TASK = 60
 _LEAST_S = 10
@@ -39,8 +39,8 @@ def show(entries: Sequence[Entry], *, err: bool = False, whole_ids: bool = False
 
     Args:
         entries: The jobs.
-        err: Print it to stderr.
-        whole_ids: Do not shorten IDs on a terminal either.
+        err: Whether to print to stderr.
+        whole_ids: Whether terminals show full IDs, too.
     """
     out = Console(stderr=err)
     if not out.is_terminal:
@@ -50,7 +50,7 @@ def show(entries: Sequence[Entry], *, err: bool = False, whole_ids: bool = False
 
 
 def table(entries: Sequence[Entry], width: int, *, whole_ids: bool = False) -> Table:
-    """Return a table of jobs for a terminal of so many columns."""
+    """Return a table of jobs for a terminal width."""
     is_wide = width >= _WIDE
     ids = [entry.detail.job_id for entry in entries]
     ids = [in_a_line(job_id if whole_ids else short(job_id)) for job_id in ids]
@@ -114,14 +114,14 @@ def _plain_row(entry: Entry) -> tuple[str, ...]:
 
 
 def show_lines(entries: Sequence[Entry]) -> None:
-    """Print jobs, each in a line: its state, since when, and why."""
+    """Print one line per job: its state, since when, and why."""
     out = Console()
     for entry in entries:
         out.print(line(entry, whole_id=not out.is_terminal), soft_wrap=True)
 
 
 def line(entry: Entry, *, whole_id: bool = True) -> Text:
-    """Return a job in a line, which is another one as soon as its state is."""
+    """Return a job's line, which changes whenever its state does."""
     detail = entry.detail
     told = Text(in_a_line(detail.job_id if whole_id else short(detail.job_id)))
     told.append("  ").append_text(coloured(detail))
@@ -132,17 +132,17 @@ def line(entry: Entry, *, whole_id: bool = True) -> Text:
     return told
 
 
-# --- what a cell says -------------------------------------------------------------------------
+# --- cells ------------------------------------------------------------------------------------
 
 
 def coloured(detail: JobDetail) -> Text:
-    """Return a job's state."""
+    """Return a job's state in color."""
     state = json_view.state(detail)
     return Text(state, COLOURS.get(state, ""))
 
 
 def note(detail: JobDetail) -> str:
-    """Say in short why a job is as it is: of an array, how many children are how."""
+    """Return a short reason for a job's state; for an array, the tasks per state."""
     if detail.map_failure:
         return in_a_line(detail.map_failure)
     if detail.array_size:
@@ -159,7 +159,7 @@ def note(detail: JobDetail) -> str:
 
 
 def _note(entry: Entry) -> str:
-    """Say in short why a job is as it is: its error, where that is known."""
+    """Return a short reason for a job's state: its error, if known."""
     error = in_a_line(entry.why.error or "")
     if not error or entry.is_command:
         return note(entry.detail)
@@ -167,24 +167,24 @@ def _note(entry: Entry) -> str:
 
 
 def since(detail: JobDetail) -> datetime | None:
-    """Return since when a job is in its state, as far as Batch tells."""
+    """Return when a job entered its state, as far as Batch reports it."""
     if detail.status.is_final:
         return detail.stopped_at or detail.created_at
     return (detail.started_at if detail.status is JobStatus.RUNNING else None) or detail.created_at
 
 
 def clock(at: datetime | None) -> str:
-    """Return a moment as this machine's clock shows it."""
+    """Return a time in the local time zone."""
     return "?" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def age(at: datetime | None) -> str:
-    """Return how long ago something was."""
+    """Return the time since an event."""
     return "" if at is None else span((datetime.now(timezone.utc) - at).total_seconds())
 
 
 def ran(detail: JobDetail) -> str:
-    """Return how long the last attempt ran, or has run."""
+    """Return the last attempt's duration up to now or its end."""
     if detail.started_at is None:
         return ""
     end = detail.stopped_at or datetime.now(timezone.utc)
@@ -192,7 +192,7 @@ def ran(detail: JobDetail) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a span of time in its largest unit of which there are at least two."""
+    """Return a duration in the largest unit of which it has at least two."""
     for least, unit, name in _MANY_S:
         if seconds >= least:
             return f"{seconds / unit:.0f}{name}"
@@ -200,7 +200,7 @@ def span(seconds: float) -> str:
 
 
 def _task(entry: Entry) -> str:
-    """Return what a job runs: a call, or a command as behind a shell's prompt."""
+    """Return a job's call, or its command with a shell prompt."""
     detail = entry.detail
     told = f"$ {entry.function}" if entry.is_command else entry.why.call or entry.function
     if detail.array_size:

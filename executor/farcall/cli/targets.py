@@ -1,4 +1,4 @@
-"""Finds the function that ``MODULE:FUNCTION`` names on a command line."""
+"""Resolution of ``MODULE:FUNCTION`` on a command line."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _MOST_NAMES = 20
 
 
 class Target(NamedTuple):
-    """What is to be called.
+    """Function to call.
 
     Attributes:
-        name: As it stands on the command line.
-        workflow: What the module is called, as the name of a workflow.
-        callee: The function, or the task that an executor made of one.
+        name: Its name on the command line.
+        workflow: The module's name, used as the workflow's name.
+        callee: The function, or the task that an executor made from it.
     """
 
     name: str
@@ -43,21 +43,21 @@ class Target(NamedTuple):
 
     @property
     def function(self) -> Any:
-        """The function itself."""
+        """The underlying function."""
         return self.callee.function if isinstance(self.callee, Task) else self.callee
 
 
 def find(name: str) -> Target:
     """Import a module and find a function in it.
 
-    What the module prints while it is imported goes to stderr.
+    Output of the module's import goes to stderr.
 
     Args:
-        name: ``package.module:function`` or ``path/file.py:function``; a function within a class
-            or another object is named with dots.
+        name: ``package.module:function`` or ``path/file.py:function``; a function in a class or
+            another object is named with dots.
 
     Raises:
-        click.UsageError: There is no such module or function.
+        click.UsageError: The module or function does not exist.
         FarcallError: The module's own code failed.
     """
     place, _, function = name.rpartition(":")
@@ -74,7 +74,7 @@ def find(name: str) -> Target:
 
 
 def _import(name: str, function: str) -> ModuleType:
-    """Import a module; those of the working directory come first, as with ``python -m``."""
+    """Import a module, with the working directory first, as with ``python -m``."""
     _add_to_path(Path.cwd())
     with _as_own_fault(name):
         try:
@@ -82,7 +82,7 @@ def _import(name: str, function: str) -> ModuleType:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if not error.name or not f"{name}.".startswith(f"{error.name}."):
-                raise  # what is missing is something that it imports
+                raise  # the module imports a missing module
             missing = error.name
     parent, _, last = missing.rpartition(".")
     hint = _near(last, _modules_in(parent), f"{parent}." if parent else "")
@@ -91,14 +91,14 @@ def _import(name: str, function: str) -> ModuleType:
 
 
 def _import_file(path: Path, function: str) -> ModuleType:
-    """Import a file under the name it would have beside it."""
+    """Import a file under the module name that it has in its own folder."""
     if not path.is_file():
         folder = path.parent
         there = [each.name for each in folder.glob("*.py")] if folder.is_dir() else []
         raise click.UsageError(f"there is no file {path}; {_near(path.name, there)}")
     path = path.resolve()
     _add_to_path(path.parent)
-    # A file called like a module that is there already is to be itself anyway.
+    # The file takes precedence over an imported module with the same name.
     name = path.stem if path.stem.isidentifier() and _is_free(path) else f"_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -112,13 +112,13 @@ def _import_file(path: Path, function: str) -> ModuleType:
 
 
 def _check_source(spec: ModuleSpec | None, place: str, function: str) -> None:
-    """Look for the function's name in the source, before the module's own code runs.
+    """Check for the function's name in the source, before the module's own code runs.
 
-    Names that are made while the module runs cannot be seen, so nothing is refused where the
-    source can make some.
+    Names that are created at run time are not visible, so a source that can create names is never
+    rejected.
 
     Raises:
-        click.UsageError: The source has no such name.
+        click.UsageError: The source does not contain the name.
     """
     if spec is None or not isinstance(spec.loader, SourceLoader) or spec.origin is None:
         return
@@ -144,7 +144,7 @@ def _check_source(spec: ModuleSpec | None, place: str, function: str) -> None:
 
 
 _MAKERS = {"exec", "globals", "locals", "setattr", "vars"}
-"""Functions with which a module can make names that its source does not show."""
+"""Functions with which a module can create names that its source does not show."""
 
 
 def _is_free(path: Path) -> bool:
@@ -196,7 +196,7 @@ def _look_up(module: ModuleType, place: str, function: str) -> Any:
 
 
 def _callables(owner: object) -> list[str]:
-    """Return the functions that a module or class defines itself, and its tasks."""
+    """Return the functions and tasks that a module or class defines itself."""
     home = getattr(owner, "__name__", None)
     return [
         name
@@ -215,7 +215,7 @@ def _modules_in(package: str) -> list[str]:
 
 
 def _near(wanted: str, there: Iterable[str], prefix: str = "") -> str:
-    """Return what was probably meant, or else what there is."""
+    """Return the most similar name, or else all available names."""
     names = sorted(there)
     close = difflib.get_close_matches(wanted, names, 1)
     if close:

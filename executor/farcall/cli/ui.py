@@ -1,4 +1,4 @@
-"""The page: ``farcall ui``."""
+"""The web UI: ``farcall ui``."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ def serve_page(
 
 
 async def _serve(settings: Settings, options: ui.Options, *, opens: bool) -> None:
-    """Serve until a signal asks for the end."""
+    """Serve the web UI until a termination signal."""
     loop = asyncio.get_running_loop()
     site = ui.Site(settings, options)
-    about = await site.about()  # credentials that do not work are told of at once
+    about = await site.about()  # report invalid credentials at once
     account = await site.account_id()
 
     def started(served: ui.Served) -> None:
@@ -121,7 +121,7 @@ async def _serve(settings: Settings, options: ui.Options, *, opens: bool) -> Non
 
 
 def _warn(host: str) -> None:
-    """Say what it means that other machines can reach the page."""
+    """Print a warning that other machines can reach the web UI."""
     if is_loopback(host):
         return
     text = (
@@ -133,7 +133,7 @@ def _warn(host: str) -> None:
 
 
 def _tell(served: ui.Served, about: dict[str, Any], account: str) -> None:
-    """Print the address, and what is to be seen there."""
+    """Print the address and a summary of the shown jobs."""
     queues = about["queues"]
     rows = [
         ("jobs", f"of {about['user'] or 'all users'}, since {_short(about['since'])}"),
@@ -158,5 +158,5 @@ def _short(at: str) -> str:
 
 
 def _configured(settings: Settings) -> int:
-    """Return the port of the option ``page_url``."""
+    """Return the port in the option ``page_url``."""
     return urlsplit(settings.page_url).port or _PORT

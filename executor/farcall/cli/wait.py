@@ -1,4 +1,4 @@
-"""``farcall wait``: until jobs have ended, each told as it ends."""
+"""``farcall wait``: waits until jobs have finished, and prints each one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from farcall.model.names import named
 from farcall.operations.catalog import Catalog
 
 _LOOK_S = (0.5, 5.0)
-"""The shortest and the longest time between two looks: after an end, and after a long time."""
+"""Minimum and maximum interval in seconds between polls: after a job's end, and when idle."""
 
 
 @click.command("wait")
@@ -56,7 +56,7 @@ async def _within(arguments: Sequence[str], timeout_s: float | None, *, is_any: 
     for text in missing.values():
         say(text, err=True)
     waiting = _Waiting(session, job_ids, exit_codes.UNKNOWN if missing else 0)
-    await waiting.look()  # however short the time is
+    await waiting.look()  # poll at least once, even with a short timeout
     try:
         if not waiting.is_over(is_any=is_any):
             await asyncio.wait_for(waiting.until_ended(is_any=is_any), timeout_s)
@@ -67,16 +67,16 @@ async def _within(arguments: Sequence[str], timeout_s: float | None, *, is_any: 
 
 
 class _Waiting:
-    """Looks at some jobs, a request for a hundred, until they have ended.
+    """Poller for some jobs, one request per 100 jobs, until they have finished.
 
     Args:
         session: The event loop's session.
         job_ids: The jobs.
-        code: What to exit with if all of them succeed.
+        code: Exit code if all jobs succeed.
 
     Attributes:
-        left: Those that have not ended.
-        code: What to exit with, as things are.
+        left: Unfinished jobs.
+        code: Exit code according to the jobs finished so far.
     """
 
     def __init__(self, session: Session, job_ids: Sequence[str], code: int) -> None:
@@ -86,7 +86,7 @@ class _Waiting:
         self.code = code
 
     async def until_ended(self, *, is_any: bool) -> None:
-        """Wait until all have ended, or the first of them."""
+        """Wait until all jobs have finished, or the first one."""
         pause_s = _LOOK_S[0]
         while not self.is_over(is_any=is_any):
             await asyncio.sleep(pause_s)
@@ -96,11 +96,11 @@ class _Waiting:
             pause_s = _LOOK_S[0] if has_news else min(pause_s * 1.5, _LOOK_S[1])
 
     def is_over(self, *, is_any: bool) -> bool:
-        """Return whether all have ended, or the first of them."""
+        """Return whether all jobs have finished, or the first one."""
         return not self.left or (is_any and len(self.left) < self._count)
 
     async def look(self) -> None:
-        """Tell of those that have ended meanwhile."""
+        """Print the jobs that have finished since the last poll."""
         known = await Catalog(self._session.backend).describe(self.left)
         for job_id in list(self.left):
             try:
