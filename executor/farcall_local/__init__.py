@@ -1,22 +1,22 @@
-"""The local AWS emulator: S3, CloudWatch Logs, STS, IAM and Batch on one port of this machine.
+"""The local AWS emulator: S3, CloudWatch Logs, STS, IAM and Batch on one port.
 
-It is a development and test tool. It answers requests that are signed with the access key that it
-makes at its start, evaluates no policies, keeps nothing after its end, and runs each job as a
+It is a development and test tool. It accepts requests that are signed with the access key that it
+creates at its start, evaluates no policies, and keeps nothing after its end. It runs each job as a
 process of the user who started it, or as a container (``docker``). S3, Logs, STS and IAM are
-moto's. Batch is farcall's own and keeps the documented semantics of the operations it has: states
-and their order, attempts and evaluateOnExit, timeouts, arrays, multi-node parallel jobs and
+moto's. Batch is farcall's own and keeps the documented semantics of its operations: states and
+their order, attempts and evaluateOnExit, timeouts, arrays, multi-node parallel jobs and
 dependencies, cancel and terminate, limits and throttling.
 
-`start` runs it in a child process, `serve` and `run_command` are the command line's two uses of
-that, and `LocalServer` is the same server inside this process. They need the ``local`` extra::
+`start` runs it in a child process. `serve` and `run_command` are the command line's uses of that
+process. `LocalServer` is the same server inside this process. They need the ``local`` extra::
 
     pip install 'farcall[local]'
 
-What it does not do: EKS jobs, ecsProperties, fair-share scheduling and queue priorities; as
-processes, memory limits and images. Jobs share the machine's processors in the order they come. A
-job that waits for a job it has submitted itself can wait forever where processors are few. The
-nodes of a multi-node parallel job, containers too, share this machine's network: the main node's
-address is 127.0.0.1, and two nodes cannot listen on one port.
+Not supported: EKS jobs, ecsProperties, fair-share scheduling and queue priorities; for processes,
+memory limits and images. Jobs share the machine's processors in the order of their submission. A
+job that waits for a job that it submitted itself can wait forever if there are few processors. The
+nodes of a multi-node parallel job, including containers, share this machine's network: the main
+node's address is 127.0.0.1, and two nodes cannot listen on one port.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["LocalAWS", "LocalServer", "run_command", "serve", "start"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the server when it is asked for, because it brings moto with it."""
+    """Import the server on demand, because it imports moto."""
     if name != "LocalServer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from farcall_local.launch import require_extra

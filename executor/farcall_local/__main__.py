@@ -1,9 +1,9 @@
-"""The process behind `farcall_local.start`.
+"""Process that `farcall_local.start` starts.
 
-It takes its options as JSON in its first argument, writes one line of JSON, and ends when its
-standard input ends or SIGTERM comes. The process that started it holds the other end of that
-input, so it ends with that process, even a killed one. The line is the environment, written when
-the port is open, or ``{"error": ...}`` with a sentence for the user.
+It reads its options as JSON from its first argument, writes one line of JSON, and exits when its
+standard input ends or on SIGTERM. The parent process holds the other end of that input, so the
+server exits with its parent, even if the parent is killed. The line contains the environment,
+written when the port is open, or ``{"error": ...}`` with a sentence for the user.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from farcall.model.terminal import Shown
 from farcall_local import names
 from farcall_local.services.signatures import AccessKey
 
-#: So many files and connections may be open, where the system allows it, with jobs, too. By
-#: itself it would be 256 on macOS and 1024 on most Linuxes.
+#: Maximum number of open files and connections, also in jobs, if the system allows it. The default
+#: is 256 on macOS and 1024 on most Linux systems.
 OPEN_FILES = 10_240
 
 
@@ -37,9 +37,9 @@ def main(
     kubernetes: bool = False,
     extension: dict[str, Any] | None = None,
 ) -> None:
-    """Serve until nobody needs it any more."""
+    """Serve until the parent process exits or SIGTERM arrives."""
     log = logging.StreamHandler()
-    log.addFilter(Shown())  # strangers' text too, which libraries may log
+    log.addFilter(Shown())  # libraries may log text from untrusted parties
     logging.basicConfig(level=logging.WARNING, handlers=[log])
     _allow_files()
     signal.signal(signal.SIGTERM, _end)
@@ -63,8 +63,8 @@ def main(
         place = Place(address)
         environment.update(place.environment)
     _tell(environment)
-    # Importing moto takes about a second, in which the caller can import what it needs itself;
-    # its first request waits in the open port.
+    # Importing moto takes about a second, during which the caller can do its own imports; its
+    # first request waits in the open port.
     from farcall_local.services.server import LocalServer
 
     options: dict[str, Any] = {"key": key, "extension": added, "kubernetes": place or False}
@@ -79,7 +79,7 @@ def main(
 
 
 def _load(extension: dict[str, Any] | None) -> Any:
-    """Make what tests add: ``name`` is ``module:class``, ``options`` its arguments."""
+    """Create a test extension from ``name`` (``module:class``) and ``options``."""
     if extension is None:
         return None
     module, _, name = extension["name"].partition(":")
@@ -87,7 +87,7 @@ def _load(extension: dict[str, Any] | None) -> Any:
 
 
 def _allow_files() -> None:
-    """Have room for many connections and jobs."""
+    """Raise the limit of open files for many connections and jobs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -95,7 +95,7 @@ def _allow_files() -> None:
 
 
 def _check_engine() -> None:
-    """End with a sentence where containers cannot be run."""
+    """Exit with an error message if containers cannot be run."""
     from farcall_local.runners.docker import NoEngineError, check_engine
 
     try:

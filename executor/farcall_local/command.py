@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from farcall_local.launch import LocalAWS, own_environment, start
 
-# --- The signals that end programs, handled for a while -----------------------------------------
+# --- Temporary handlers of termination signals --------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -37,7 +37,7 @@ def handling(handler: Callable[[int], object]) -> Iterator[None]:
 
 
 _UNLIMITED = "jobs run as processes whose memory is not limited; --docker enforces the limit"
-#: Seconds between two looks at whether the server is still there.
+#: Interval in seconds between checks that the server still runs.
 LOOK_S = 0.5
 
 

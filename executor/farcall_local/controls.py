@@ -1,8 +1,8 @@
-"""What a developer may change in the local AWS emulator while it runs, for whoever calls it.
+"""Development calls that change the running local AWS emulator.
 
-These calls exist in the emulator only. Over HTTP they are ``POST /_farcall/<name>`` with a JSON
-document; in code they are the methods of `Controls`. `farcall_local.services.server` carries them
-out; nothing of it is imported here, because it brings moto with it.
+These calls exist only in the emulator. Over HTTP they are ``POST /_farcall/<name>`` with a JSON
+document; in code they are the methods of `Controls`. `farcall_local.services.server` implements
+them. This module does not import it, because it imports moto.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class KubernetesControls:
 
 
 class Controls(abc.ABC):
-    """The development calls, for whoever can reach the server."""
+    """The development calls, independent of how the server is reached."""
 
     @property
     def kubernetes(self) -> KubernetesControls:
-        """Those of the local Kubernetes emulator, where there is one."""
+        """Development calls of the local Kubernetes emulator, if there is one."""
         return KubernetesControls(self._call)
 
     def configure(
@@ -59,19 +59,19 @@ class Controls(abc.ABC):
         submit_rate: float | None = UNCHANGED,
         api_rate: float | None = UNCHANGED,
     ) -> None:
-        """Stretch or shorten what takes time.
+        """Change durations and rates.
 
         Args:
-            delays: Seconds a job stays in a state, by the state's name such as ``STARTING``; in
-                ``RUNNING`` they follow the end of its process. Replaces the former delays.
-            stop_grace_s: Seconds from SIGTERM to SIGKILL; 30 at first, as on AWS.
-            timeout_scale: Factor on the timeouts of jobs, whose least value is 60 s; 1 at first.
-            credential_lifetime_s: How long the keys are good for that containers get from now on;
-                6 hours at first.
-            stream_s: Seconds after which a task's output is stored while it runs, so that it can
-                be read along; None at first, as on AWS: after 2 s, and much output less often.
-            submit_rate: SubmitJob calls a second, None for no limit; 50 at first, as on AWS.
-            api_rate: Calls a second of each other operation, likewise.
+            delays: Seconds that a job stays in a state, by the state's name such as ``STARTING``;
+                in ``RUNNING`` they follow the end of its process. Replaces the previous delays.
+            stop_grace_s: Seconds from SIGTERM to SIGKILL; by default 30, as on AWS.
+            timeout_scale: Factor on job timeouts, whose minimum is 60 s; by default 1.
+            credential_lifetime_s: Lifetime in seconds of the keys that containers get from now on;
+                by default 6 hours.
+            stream_s: Seconds after which a running task's output is stored for live reading; by
+                default None, as on AWS: after 2 s, and less often for much output.
+            submit_rate: SubmitJob calls per second, None for no limit; by default 50, as on AWS.
+            api_rate: Calls per second of each other operation, None for no limit; by default 50.
         """
         document: dict[str, Any] = {
             "delays": delays,
@@ -85,35 +85,35 @@ class Controls(abc.ABC):
         self._call("configure", document)
 
     def fault(self, operation: str, kind: str, count: int = 1) -> None:
-        """Let the next calls of a Batch operation go wrong.
+        """Make the next calls of a Batch operation fail.
 
         Args:
             operation: Such as ``SubmitJob``.
-            kind: ``throttle`` answers 429, ``error`` answers 500, ``lost`` does the work and
-                closes the connection without an answer.
-            count: How many calls.
+            kind: ``throttle`` returns 429, ``error`` returns 500, ``lost`` does the work and
+                closes the connection without a response.
+            count: Number of calls.
         """
         self._call("fault", {"operation": operation, "kind": kind, "count": count})
 
     def reclaim(self, job_id: str) -> None:
-        """Take away the host of a job under way, as a spot reclaim does.
+        """Remove a running job's host, as a spot reclaim does.
 
         Args:
-            job_id: A job, a child of an array, or a node, that is ``STARTING`` or ``RUNNING``. A
-                multi-node parallel job stands for its main node.
+            job_id: A job, an array's child, or a node that is ``STARTING`` or ``RUNNING``. For a
+                multi-node parallel job, its main node's host is removed.
         """
         self._call("reclaim", {"job_id": job_id})
 
     def break_starts(self, *reasons: str) -> None:
-        """Let the next attempts fail to start, whichever jobs they are of.
+        """Make the next attempts fail to start, for any jobs.
 
         Args:
-            *reasons: What the container's reason of each is to say, such as
-                ``"CannotPullContainerError: pull image manifest has been retried"``. They replace
-                those that were not used up; none at all lets every container start again.
+            *reasons: Reason of each failed container, such as ``"CannotPullContainerError: pull
+                image manifest has been retried"``. They replace unused reasons; without any, all
+                containers start again.
         """
         self._call("break_starts", {"reasons": list(reasons)})
 
     @abc.abstractmethod
     def _call(self, name: str, document: dict[str, Any]) -> Any:
-        """Reach the server, in this process or by HTTP: each subclass has its own way."""
+        """Reach the server, in this process or via HTTP, depending on the subclass."""

@@ -1,4 +1,4 @@
-"""Start the local AWS emulator in a process of its own."""
+"""Start of the local AWS emulator in its own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from farcall_local.controls import Controls
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Seconds in which a server that was asked to stop has killed its jobs and is gone.
+#: Timeout in seconds for a stopping server to kill its jobs and exit.
 STOP_TIMEOUT_S = 10.0
 
 #: ``python -P -m farcall_local``, for Python 3.10 too: the working directory may hold any module.
@@ -31,7 +31,7 @@ from farcall_local.__main__ import main
 main(**json.loads(sys.argv[1]))
 """
 
-#: The user's variables that would keep a client from the emulator, with the endpoints of services.
+#: User variables that would divert a client from the emulator, in addition to service endpoints.
 _MISLEADING = (
     *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"),
     *("AWS_CREDENTIAL_EXPIRATION", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_CA_BUNDLE"),
@@ -42,16 +42,15 @@ _MISLEADING = (
 class LocalAWS(Controls):
     """A running local AWS emulator; a context manager that stops it.
 
-    It runs in a child process that ends when this process does, however that happens, and takes
-    its jobs with it. Nothing of it outlives it. Its state is in memory, large objects are in a
-    temporary folder.
+    It runs in a child process that ends when this process does, for any reason, and kills its
+    jobs. Nothing outlives it. Its state is in memory; large objects are in a temporary folder.
 
     Attributes:
         endpoint_url: URL of every service.
-        environment: Variables that point AWS clients, farcall and their children at it:
-            endpoint, region, the access key of this start, and farcall's bucket, queue, roles,
-            log group and image. Nothing sets them here; put them where they are needed. Whoever
-            has the key runs commands as this user.
+        environment: Variables that point AWS clients, farcall and their child processes at the
+            emulator: endpoint, region, the access key of this start, and farcall's bucket, queue,
+            roles, log group and image. They are not set in this process; set them where they are
+            needed. The key permits running commands as this user.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], environment: dict[str, str]) -> None:
@@ -72,11 +71,11 @@ class LocalAWS(Controls):
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process exists."""
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """Kill its jobs and end it. May be called twice."""
+        """Kill the emulator's jobs and stop it. May be called twice."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
         try:
@@ -86,7 +85,7 @@ class LocalAWS(Controls):
             self._process.wait()
 
     def _call(self, name: str, document: dict[str, Any]) -> Any:
-        # Not where the module begins: most local AWS emulators are never told anything.
+        # Imported here, because most local AWS emulators never get a development call.
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
         from botocore.credentials import Credentials
@@ -118,31 +117,29 @@ def start(
 ) -> LocalAWS:
     """Start the local AWS emulator.
 
-    Its port is open on return; its first answer takes about a second more.
+    Its port is open on return; its first response takes about one more second.
 
     It starts with one bucket, one job queue, two roles and two log groups, whose names are in
     `LocalAWS.environment`.
 
     Example::
 
-        with farcall_local.start() as aws:
-            os.environ.update(aws.environment)
-            ...
+        with farcall_local.start() as aws: os.environ.update(aws.environment) ...
 
     Args:
-        cpus: Processors the jobs share, None for the machine's. A job occupies as many as its
-            VCPU requirement says, but never more than there are.
-        host: Address to listen on. It speaks HTTP: on a network others read along.
+        cpus: Processors that the jobs share, None for the machine's. A job uses as many as its
+            VCPU requirement, up to all of them.
+        host: Address to listen on. The emulator uses HTTP, so others on the network can read it.
         port: Port to listen on, 0 for a free one.
-        docker: Whether jobs run as containers of their definition's image, with a docker engine
-            of this machine, and not as processes. Then no image is set in the environment.
-        kubernetes: Whether there is a Kubernetes beside it, on a port of its own with TLS, which
-            runs the same jobs as pods. The environment then has a kubeconfig file, and farcall
-            use it: ``FARCALL_BACKEND=kubernetes``.
+        docker: Whether jobs run as containers of their definition's image, with a docker engine of
+            this machine, instead of as processes. In this case the environment sets no image.
+        kubernetes: Whether to start a Kubernetes emulator, too. It has its own port with TLS and
+            runs the same jobs as pods. The environment then has a kubeconfig file and selects
+            Kubernetes: ``FARCALL_BACKEND=kubernetes``.
 
     Raises:
         ModuleNotFoundError: The ``local`` extra is not installed.
-        RuntimeError: The server did not start; the message or its standard error says why.
+        RuntimeError: The server did not start; the message or its standard error has the reason.
     """
     options = {"cpus": cpus, "host": host, "port": port}
     return LocalAWS(*spawn({**options, "docker": docker, "kubernetes": kubernetes}))
@@ -151,11 +148,11 @@ def start(
 def spawn(
     options: Mapping[str, Any], paths: Sequence[str] = ()
 ) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
-    """Start the server's process; return it with the environment of its clients.
+    """Start the server's process; return it with the environment for its clients.
 
     Args:
-        options: Those of `farcall_local.__main__.main`.
-        paths: Folders of modules that it needs beside farcall's.
+        options: Options of `farcall_local.__main__.main`.
+        paths: Folders of modules that it needs in addition to farcall's.
 
     Raises:
         ModuleNotFoundError: The ``local`` extra is not installed.
@@ -173,7 +170,7 @@ def spawn(
     assert process.stdout is not None  # noqa: S101 - says so to the type checker
     try:
         line = process.stdout.readline()
-    except BaseException:  # a signal; without its reader the child would complain
+    except BaseException:  # a signal; the child process would fail without its reader
         process.kill()  # it has no jobs yet
         process.wait()
         raise
@@ -193,7 +190,7 @@ def spawn(
 
 
 def own_environment() -> dict[str, str]:
-    """Return this process's environment without what would lead an AWS client astray."""
+    """Return this process's environment without misleading AWS variables."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -205,7 +202,7 @@ def require_extra(*, docker: bool = False, kubernetes: bool = False) -> None:
     """Check that the ``local`` extra is installed.
 
     Raises:
-        ModuleNotFoundError: It is not; the message says what to install.
+        ModuleNotFoundError: The extra is missing; the message has the command that installs it.
     """
     wanted = ["moto", "flask", "flask_cors"]
     wanted += ["aiodocker"] if docker else []
@@ -218,7 +215,7 @@ def require_extra(*, docker: bool = False, kubernetes: bool = False) -> None:
 
 
 def _source_roots() -> list[str]:
-    """Return the PYTHONPATH with which the server finds farcall where this process does."""
+    """Return the PYTHONPATH that leads the server to this process's farcall."""
     found = map(importlib.util.find_spec, ("farcall_local", "farcall_runtime"))
     roots = {str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin}
     return [*roots, *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -1,7 +1,7 @@
-"""The operations of the emulated Batch, from JSON to JSON.
+"""Operations of the emulated Batch, from JSON to JSON.
 
-Operations it lacks are refused with a sentence instead of being imitated badly: EKS,
-service jobs, consumable resources and scheduling policies.
+Operations that are not supported are rejected with an explanation instead of a poor imitation:
+EKS, service jobs, consumable resources and scheduling policies.
 
 Source:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_Operations.html
@@ -48,10 +48,10 @@ Test = Callable[[Job], bool]
 def list_jobs(
     document: dict[str, Any], jobs: Jobs, queue: Callable[[str], Resource]
 ) -> dict[str, Any]:
-    """Answer ListJobs.
+    """Handle ListJobs.
 
-    Without filters the jobs in one state are listed, RUNNING by default; a filter ignores the
-    state and matches no children. Jobs come newest first, children by index.
+    Without filters, jobs in one state are listed, by default RUNNING. A filter ignores the state
+    and matches no array children. Jobs are sorted newest first, children by index.
     """
     given = [key for key in ("jobQueue", "arrayJobId") if document.get(key)]
     if len(given) != 1:
@@ -72,7 +72,7 @@ def list_jobs(
 def _page(
     pool: list[Job], test: Test, document: dict[str, Any], *, newest_first: bool
 ) -> dict[str, Any]:
-    """Cut a page by position in the pool, so that jobs that change state shift nothing."""
+    """Return a page by position in the pool, so that state changes do not shift pages."""
     most = paging.size(document, MAX_FILTERED if document.get("filters") else MAX_LISTED)
     start = paging.position(document)
     if newest_first:
@@ -140,10 +140,10 @@ def build(
 
     Args:
         document: The request.
-        size_bytes: Length of the request's body, of which Batch takes 30 KiB.
+        size_bytes: Length of the request's body; Batch accepts up to 30 KiB.
         number: The submission's place in the order.
-        definitions: Where the definition is looked up.
-        queues: Where the queue is looked up.
+        definitions: All job definitions.
+        queues: All queues.
 
     Raises:
         ClientError: The request breaks a rule.
@@ -193,7 +193,7 @@ def _check_queue(queue: Resource, document: dict[str, Any]) -> None:
 def _containers(
     document: dict[str, Any], definition: Definition
 ) -> tuple[dict[str, Any] | None, tuple[Container, ...]]:
-    """Return the nodeProperties of a multi-node parallel job, and what is to be run."""
+    """Return a multi-node parallel job's nodeProperties and its containers."""
     if definition.multi_node:
         for name in ("containerOverrides", "arrayProperties"):
             if document.get(name):
@@ -222,10 +222,10 @@ def _extra(document: dict[str, Any], definition: Definition) -> dict[str, Any]:
 
 # --- Whether a request has the members and types that AWS's own model of Batch gives it ---------
 #
-# boto3 checks the same before it sends anything; a client without that check is told here.
+# boto3 makes the same check before it sends a request; other clients need the emulator's.
 
 
-#: What Batch has and an older botocore does not know: by operation, and where it stands.
+#: Batch parameters that are missing in an older botocore: by operation and path.
 _NEWER = {
     "CreateComputeEnvironment": ("computeResources", "scalingPolicy"),
     "UpdateComputeEnvironment": ("computeResources", "scalingPolicy"),
@@ -238,10 +238,10 @@ def _model() -> ServiceModel:
 
 
 def check(operation: str, document: dict[str, Any]) -> None:
-    """Check a request against the model of the botocore that is installed.
+    """Check a request against the service model of the installed botocore.
 
     Args:
-        operation: Such as ``SubmitJob``. One that this botocore does not know is not checked.
+        operation: Such as ``SubmitJob``. An operation unknown to this botocore is not checked.
         document: The request.
 
     Raises:
@@ -278,7 +278,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """An HTTP answer: a JSON document, and the error's code if it is one."""
+    """An HTTP response: a JSON document, and an error code if it is an error."""
 
     status: int
     document: dict[str, Any]
@@ -286,7 +286,7 @@ class Response:
 
 
 class BatchApi:
-    """Answers requests. To be called on the engine's event loop only."""
+    """Request handler; call it only on the engine's event loop."""
 
     def __init__(self, engine: Engine, queues: Queues, limits: Limits) -> None:
         self._engine = engine
@@ -316,10 +316,10 @@ class BatchApi:
         self._by_path = {f"/v1/{name.lower()}": name for name in self._operations}
 
     def answer(self, request: Request) -> Response:
-        """Do what a request asks for, or refuse it as Batch would.
+        """Carry out a request, or reject it as Batch would.
 
         Raises:
-            DropConnectionError: A fault makes the answer get lost.
+            DropConnectionError: A fault drops the response.
         """
         try:
             name, document = self._parse(request)
@@ -342,7 +342,7 @@ class BatchApi:
             size_bytes: The request's size, which Batch limits.
 
         Raises:
-            ApiError: Batch would refuse the request.
+            ApiError: Batch would reject the request.
         """
         self._limits.enter(name)
         check(name, document)
@@ -350,7 +350,7 @@ class BatchApi:
         return self._operations[name](document)
 
     def _parse(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """Return the operation's name and its parameters, wherever they stand."""
+        """Return the operation's name and its parameters from path, query and body."""
         try:
             document = json.loads(request.body or b"{}")
         except ValueError:
@@ -385,7 +385,7 @@ class BatchApi:
         return list_jobs(document, self._engine.jobs, self._queues.queue)
 
     def _terminate_job(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Terminate one job. Batch also answers 200 for unknown IDs."""
+        """Terminate one job. Like Batch, return 200 for unknown IDs."""
         validate.require(document, "jobId")
         validate.reason(document)
         job = self._engine.jobs.find(document["jobId"])
@@ -405,7 +405,7 @@ class BatchApi:
         return self._queues.delete_queue(document, self._end_jobs)
 
     def _end_jobs(self, queue: Resource) -> bool:
-        """Terminate the jobs of a queue; say whether all have ended."""
+        """Terminate the jobs of a queue; return whether all have finished."""
         under_way = [
             job
             for job in self._engine.jobs.submitted
@@ -417,7 +417,7 @@ class BatchApi:
         return not under_way
 
     def inventory(self) -> dict[str, list[str]]:
-        """Return the names of what is there."""
+        """Return the names of all resources."""
         return {**self._queues.inventory(), "job definitions": self._definitions.inventory()}
 
     def _snapshot(self, document: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The states of jobs: what moves a job from SUBMITTED to its end.
+"""State machine of jobs, from SUBMITTED to their end.
 
-Everything here runs on one event loop, so nothing is locked and no reader sees half a step.
+Everything runs on one event loop, so there are no locks, and no reader sees a partial change.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
@@ -23,15 +23,15 @@ from farcall_local.runners.execution import TIMED_OUT, Ending, Execution, World
 # --- One attempt of a multi-node parallel job: its nodes start together, and end with the main
 # node
 #
-# They have the processors of all of them before the first is started. Each is an `Execution` of
-# its own; another node that fails changes nothing for the rest.
+# All nodes' processors are allocated before the first node starts. Each node is an `Execution`; a
+# failure of a node other than the main node does not affect the others.
 #
 # Sources:
 #     https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
 #     https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
 
 
-#: Why a node was stopped; AWS's words are not known.
+#: Reason of a stopped node; AWS's own text is not known.
 MAIN_NODE_ENDED = "Main node of the multi-node parallel job exited"
 
 #: What runs an attempt of any job.
@@ -39,17 +39,17 @@ AnyExecution: TypeAlias = "Execution | Gang"
 
 
 class Gang:
-    """Runs one attempt of a multi-node parallel job; used as `Execution` is.
+    """One attempt of a multi-node parallel job, with the interface of `Execution`.
 
     Args:
         job: The whole job.
-        world: What the attempt meets.
-        executions: What is under way. Each node is added, and removed when it has ended.
-        execute: Makes the execution of a node; see `Engine.execute`.
-        spawn: Makes a task that is cancelled when the server closes.
+        world: The attempt's surroundings.
+        executions: Running executions. Each node is added, and removed when it has finished.
+        execute: Creates the execution of a node; see `Engine.execute`.
+        spawn: Creates a task that is cancelled when the server closes.
 
     Attributes:
-        attempt: The main node's, which is the whole job's as well.
+        attempt: The main node's attempt, which is also the whole job's.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class Gang:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the main node ended well."""
+        """Whether the main node succeeded."""
         return self._main.succeeded
 
     @property
     def final(self) -> bool:
-        """Whether a failure is not to be retried."""
+        """Whether a failure is not retried."""
         return self._main.final
 
     async def run(self) -> None:
-        """Run the main node to its end, and tell the others to stop then."""
+        """Run the main node to its end, and then stop the other nodes."""
         try:
             await self._run(self._main_node, self._main)
         finally:
@@ -92,7 +92,7 @@ class Gang:
             execution.stop(Ending(MAIN_NODE_ENDED, final=True))
 
     async def clear(self) -> None:
-        """Wait until no node is left."""
+        """Wait until all nodes have exited."""
         if self._others:
             await asyncio.wait([task for _, task in self._others])
 
@@ -103,7 +103,7 @@ class Gang:
             execution.stop(ending)
 
     def lose_host(self) -> None:
-        """Take the main node's host away."""
+        """Remove the main node's host."""
         self._main.lose_host()
 
     def _launch(
@@ -133,7 +133,7 @@ class Gang:
         self._job.started_at = self._main_node.started_at
         self._job.enter(JobStatus.RUNNING)
         if self._main.ending is not None:
-            return  # it is to stop already
+            return  # it is already stopping
         limit = self._job.timeout_s
         if limit is not None:
             loop = asyncio.get_running_loop()
@@ -163,13 +163,14 @@ class Dependencies:
         self._waiting: dict[Job, list[Job]] = {}
 
     def connect(self, job: Job) -> News:
-        """Count what a new job waits for, in `Job.waiting_for` of it and of its children.
+        """Count a new job's open dependencies in `Job.waiting_for`, for its children, too.
 
         Returns:
-            News of the dependencies that have already ended.
+            Results of the dependencies that have already finished.
 
         Raises:
-            ClientError: An unknown job, or an unsupported type. Nothing is changed then.
+            ClientError: A job is unknown, or a type is not supported. Nothing is changed in that
+                case.
         """
         targets = [self._target(item) for item in job.submission.depends_on]
         job.waiting_for = len(targets)
@@ -185,7 +186,7 @@ class Dependencies:
         ]
 
     def ended(self, job: Job) -> News:
-        """Return news for everything that waits for a job that has ended."""
+        """Return the results for all jobs that wait for a finished job."""
         succeeded = job.status is JobStatus.SUCCEEDED
         return [(waiter, succeeded) for waiter in self._waiting.pop(job, [])]
 
@@ -209,21 +210,21 @@ T = TypeVar("T")
 
 
 class Processors(Generic[T]):
-    """First come, first served, over all queues.
+    """Allocation of processors over all queues, first come, first served.
 
-    Only the job at the head may start, and it starts as soon as the processors it needs are
-    free; nothing overtakes it. So no job starves: once a job is at the head, processors are
-    given back and none are given out, hence it starts at the latest when every job that runs at
-    that moment has ended; and each job has a finite number of jobs ahead of it, to which only
-    retries are added, of which there are at most nine for each job that was ahead. The price is
-    that a wide job at the head leaves processors idle while it waits.
+    Only the job at the head may start. It starts as soon as the processors that it needs are free,
+    and no job overtakes it. So no job starves: while a job is at the head, processors are returned
+    and none are allocated, so it starts at the latest when every job that runs at that moment has
+    finished; and each job has a finite number of jobs ahead of it, to which only retries are
+    added, at most nine for each job that was ahead. The price is that a wide job at the head
+    leaves processors idle while it waits.
 
     A need above the number of processors counts as all of them, so such a job runs alone.
 
     Args:
-        count: Processors there are.
-        waits: Says whether an item still wants processors; one that does not, because it was
-            cancelled, is dropped when it reaches the head.
+        count: Number of processors.
+        waits: Returns whether an item still needs processors; a cancelled item is dropped when it
+            reaches the head.
     """
 
     def __init__(self, count: int, waits: Callable[[T], bool]) -> None:
@@ -233,11 +234,11 @@ class Processors(Generic[T]):
         self._queue: deque[tuple[float, T]] = deque()
 
     def __iter__(self) -> Iterator[T]:
-        """Iterate over what waits, head first."""
+        """Iterate over the waiting items, head first."""
         return (item for _, item in self._queue if self._waits(item))
 
     def add(self, item: T, need: float, *, front: bool = False) -> None:
-        """Let an item wait, at the front if it is tried again."""
+        """Queue an item, at the front if it is a retry."""
         entry = (min(need, self._count), item)
         if front:
             self._queue.appendleft(entry)
@@ -245,7 +246,7 @@ class Processors(Generic[T]):
             self._queue.append(entry)
 
     def take(self) -> T | None:
-        """Give the head its processors and return it, or None when it must wait."""
+        """Allocate the head's processors and return it, or None if it must wait."""
         while self._queue:
             need, item = self._queue[0]
             if not self._waits(item):
@@ -259,7 +260,7 @@ class Processors(Generic[T]):
         return None
 
     def give_back(self, need: float) -> None:
-        """Take back the processors of an item that has ended."""
+        """Free the processors of a finished item."""
         self._free += min(need, self._count)
 
 
@@ -268,11 +269,11 @@ DEPENDENCY_FAILED = "Dependent Job failed"
 
 
 class Engine:
-    """Runs jobs on so many processors.
+    """Job runner on a fixed number of processors.
 
     Attributes:
         jobs: All jobs.
-        processors: What waits for processors.
+        processors: The items that wait for processors.
     """
 
     def __init__(self, world: World, cpus: int) -> None:
@@ -288,10 +289,10 @@ class Engine:
         self._closed = False
 
     def submit(self, submission: Submission) -> Job:
-        """Take a job; it leaves SUBMITTED when the loop next turns, after the reply is made.
+        """Accept a job; it leaves SUBMITTED in the next loop iteration.
 
         Raises:
-            ClientError: It depends on a job it cannot depend on.
+            ClientError: One of its dependencies is not valid.
         """
         job = Job(submission)
         news = self._dependencies.connect(job)
@@ -302,12 +303,12 @@ class Engine:
         return job
 
     def terminate(self, job: Job, reason: str) -> None:
-        """Stop a job that has a container; fail one that has none.
+        """Stop a job that has a container; fail a job that has none.
 
-        A PENDING job fails only after its dependencies have ended.
+        A PENDING job fails only after its dependencies have finished.
 
-        Of a multi-node parallel job all nodes are stopped. A node is stopped alone; the job fails
-        if it is the main node.
+        For a multi-node parallel job, all nodes are stopped. For a node, only the node is stopped;
+        the job fails if it is the main node.
         """
         if job.status.is_final:
             return
@@ -322,22 +323,22 @@ class Engine:
             self.terminate(child, reason)
 
     def reclaim(self, job: Job) -> None:
-        """Take away the host of a job under way, as a spot reclaim does.
+        """Remove a running job's host, as a spot reclaim does.
 
-        Of a multi-node parallel job it is the main node's.
+        For a multi-node parallel job, this is the main node's host.
         """
         if job not in self._executions:
             raise ClientError(f"Job {job.id} is not under way.")
         self._executions[job].lose_host()
 
     async def finish(self) -> None:
-        """Wait until no attempt is in progress."""
+        """Wait until no attempt is running."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         await asyncio.sleep(0)  # the parents of array tasks finish one iteration later
 
     async def close(self) -> None:
-        """Kill what runs, and start nothing any more."""
+        """Kill all attempts, and start no more."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -367,14 +368,14 @@ class Engine:
         self._after(JobStatus.RUNNABLE, lambda: self.enqueue(job, again=again))
 
     def enqueue(self, job: Job, *, again: bool) -> None:
-        """Let a RUNNABLE job wait for processors, in front of all others if it is retried."""
+        """Queue a RUNNABLE job for processors, in front of all others if it is a retry."""
         if job.status is JobStatus.RUNNABLE:
             self.processors.add(job, job.submission.vcpus, front=again)
             self._dispatch()
 
     def _dispatch(self) -> None:
         while not self._closed and (job := self.processors.take()) is not None:
-            # Before the loop turns: whoever ends the job by then is to find what there is to stop.
+            # Set before the next loop iteration, so that a cancel finds the execution to stop.
             execution = self._executions[job] = self._execution(job)
             job.current = execution.attempt
             job.enter(JobStatus.STARTING)
@@ -386,11 +387,11 @@ class Engine:
         return self.execute(job)
 
     def execute(self, job: Job, on_running: Callable[[], None] | None = None) -> Execution:
-        """Return what runs one attempt of a job with a container, or of a node."""
+        """Create the execution for one attempt of a job with a container, or of a node."""
         return Execution(job, self._world, on_running)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Make a task that is cancelled at the end."""
+        """Create a task that is cancelled when the engine closes."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -410,10 +411,10 @@ class Engine:
         self._dispatch()
 
     def _conclude(self, job: Job, execution: AnyExecution) -> bool:
-        """Note an attempt that has ended, and the job's end unless it is tried again.
+        """Record a finished attempt, and the job's end unless it is retried.
 
         Returns:
-            Whether it is tried again.
+            Whether the job is retried.
         """
         attempt = execution.attempt
         job.attempts += (attempt,)
@@ -437,7 +438,7 @@ class Engine:
         job.status_reason = reason
         job.stopped_at = stopped_at or names.now_ms()
         job.enter(status)
-        # Told later, because a chain of 10,000 failing dependencies is deeper than the stack.
+        # Deferred, because a chain of 10,000 failing dependencies is deeper than the stack.
         self._loop.call_soon(self._tell, job)
 
     def _tell(self, job: Job) -> None:
@@ -456,7 +457,7 @@ class Engine:
             self._finish(parent, JobStatus.SUCCEEDED, None)
 
     def _resolve(self, job: Job, succeeded: bool) -> None:
-        """Note that one of the jobs a job waits for has ended."""
+        """Record that one of a job's dependencies has finished."""
         if job.status.is_final:
             return
         if not succeeded and not job.children:

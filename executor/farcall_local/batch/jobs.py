@@ -1,11 +1,11 @@
-"""What Batch remembers of a job: its submission, its state, its attempts.
+"""Batch's record of a job: its submission, state and attempts.
 
-An array of 10,000 children is 10,001 small objects: what the children have in common is one
-`Submission`, a child's ID is made from its parent's when asked for, and the parent keeps the
-count of its children's states up to date, so that describing it costs nothing.
+An array of 10,000 children is 10,001 small objects: all children share one `Submission`, a child's
+ID is computed from its parent's, and the parent keeps the count of its children's states up to
+date, so that describing it is cheap.
 
 A multi-node parallel job is a job like any other, whose attempts are its main node's. Its nodes
-are jobs besides, made when they are launched for the first time.
+are additional jobs, created at their first launch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from farcall_local.batch.definitions import Definition
 from farcall_local.batch.queues import Resource
 from farcall_local.batch.retries import RetryStrategy
 
-#: A job's ID, and the mark and index of a child or node. Longer indexes are nobody's.
+#: A job's ID, and the separator and index of a child or node. Longer indexes do not exist.
 _ID = re.compile(r"([^:#]*)(?:([:#])([0-9]{1,9}))?")
 #: States of a job that has a container, or is about to.
 STARTED = (JobStatus.STARTING, JobStatus.RUNNING)

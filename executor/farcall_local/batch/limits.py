@@ -1,8 +1,8 @@
-"""How often the emulated Batch may be called, and the faults a test may order.
+"""Request rates of the emulated Batch, and the faults that tests inject.
 
-Batch allows 50 calls a second per account and region, SubmitJob included, and answers HTTP 429
-above that; the limit is fixed. Here every operation has a bucket of its own that holds one
-second's worth of calls, because it is not documented whether the operations share one.
+Batch allows 50 calls per second for each account and region, including SubmitJob, and returns HTTP
+429 above that; the limit is fixed. The emulator gives every operation its own bucket with one
+second's worth of calls, because AWS does not document whether operations share one.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html

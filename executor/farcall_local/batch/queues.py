@@ -30,10 +30,10 @@ from farcall_local.batch.errors import ClientError
 MAX_DESCRIBED = 100
 MAX_COMPUTE_ENVIRONMENTS = 3
 
-#: Minutes that an instance may stay after its last job, besides 0.
+#: Range of the minutes that an instance may stay after its last job, in addition to 0.
 SCALE_DOWN_DELAY = range(20, 10_080 + 1)
 
-#: How often it is looked at whether the jobs of a queue that goes have ended.
+#: Interval in seconds between checks whether a deleted queue's jobs have finished.
 LOOK_S = 0.05
 
 _FARGATE = ("FARGATE", "FARGATE_SPOT")

@@ -16,7 +16,7 @@ MAX_ATTEMPTS = 10
 MAX_RULES = 5
 MAX_PATTERN_LENGTH = 512
 
-#: Condition of a rule, and what its pattern may hold besides one trailing asterisk.
+#: Condition of a rule, and the characters of its pattern, except one trailing asterisk.
 _CONDITIONS = {
     "onStatusReason": re.compile(r"[A-Za-z0-9.:\s]*\*?"),
     "onReason": re.compile(r"[A-Za-z0-9.:\s]*\*?"),

@@ -1,7 +1,7 @@
 """Controllers, scheduler, kubelets and nodes of the local Kubernetes emulator.
 
-It works on the store alone and never speaks HTTP. Its methods besides `start` and `close` are what
-tests do to a cluster: evict, preempt, lose a node. All of it belongs on one event loop.
+They use only the store and no HTTP. The methods other than `start` and `close` are a test's
+actions on a cluster: evict, preempt, lose a node. Everything runs on one event loop.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _TAINTED = "Taint manager: deleting due to NoExecute taint"
 
 
 class Cluster:
-    """What works on the store.
+    """Controllers and nodes of one store.
 
     Args:
         store: Holds all objects.
-        runner: Starts containers; whoever made it closes it.
-        cpus: Processors of the node that is there from the start.
-        timing: How long things take.
+        runner: Starts containers; its creator closes it.
+        cpus: Processors of the initial node.
+        timing: Durations.
 
     Attributes:
         logs: Output of all pods.
@@ -68,7 +68,7 @@ class Cluster:
         self.add_node(nodes.NAME, cpu=self._cpus)
 
     async def close(self) -> None:
-        """Kill what runs, and do nothing any more."""
+        """Kill all containers and stop."""
         self._unsubscribe()
         for part in (self._jobs, self._scheduler, self._garbage):
             part.close()

@@ -161,7 +161,7 @@ class PodRun:
         self._deadline: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Run the pod to its end, and delete it where that is wanted."""
+        """Run the pod to its end, and delete it if requested."""
         try:
             await self._live()
         except Exception:
@@ -180,11 +180,11 @@ class PodRun:
             self.let_go()
 
     def stop(self, grace_s: float, final: Change | None = None) -> None:
-        """End the pod: SIGTERM, and SIGKILL after the grace.
+        """Stop the pod: SIGTERM, and SIGKILL after the grace period.
 
         Args:
-            grace_s: Seconds, before they are scaled. Who stops it again can shorten them.
-            final: Makes its last status; by itself it is that of its container.
+            grace_s: Grace period in seconds, before scaling. A second stop can shorten it.
+            final: Returns the last status; by default it is the container's.
         """
         if self._over:
             return
@@ -205,7 +205,7 @@ class PodRun:
             self._running.kill()
 
     def lose(self) -> None:
-        """Take the node away: what runs is gone, and nobody says so."""
+        """Remove the node: the containers are gone, and their exits are not reported."""
         self._lost = self._stopped = True
         if self._preparing is not None:
             self._preparing.cancel()
@@ -213,7 +213,7 @@ class PodRun:
             self._running.kill()
 
     def let_go(self) -> None:
-        """Delete the pod for good where it was to be deleted."""
+        """Delete the pod permanently if its deletion was requested."""
         there = self._kubelet.store.get(POD, *self._key)
         if there is None or there["metadata"]["uid"] != self._uid:
             return
@@ -316,7 +316,7 @@ class PodRun:
                 await self._bear(error, pause)
 
     async def _bear(self, error: CannotStartError, pause: float) -> None:
-        """Tell why the container does not start, and wait before it is tried again."""
+        """Report why the container does not start, and wait before the next attempt."""
         self._tell(WARNING, error.event, error.message)
         if error.event == "Failed":
             self._tell(WARNING, "Failed", f"Error: {error.reason}")
@@ -350,7 +350,7 @@ class PodRun:
         return await self._kubelet.runner.start(attempt)
 
     def _spec(self, image: str) -> AttemptSpec:
-        """Return what the runner starts.
+        """Return the runner's specification.
 
         Raises:
             CannotStartError: A Secret does not exist, or a volume cannot be mounted.
@@ -390,7 +390,7 @@ class PodRun:
 
 
 async def _kill_started(preparing: asyncio.Future[Running]) -> None:
-    """Kill a container that had started when nobody was to wait for it any more."""
+    """Kill a container that started after its pod's run was cancelled."""
     if preparing.done() and not preparing.cancelled() and preparing.exception() is None:
         running = preparing.result()
         running.kill()

@@ -1,11 +1,11 @@
 """Objects of the local Kubernetes emulator, in memory, with versions and history.
 
-Everything here is synchronous and belongs on one event loop. A document that the store has or
-hands out is never changed: whoever wants another makes a new one of its parts and gives that to
-`Store.update`. So ten thousand pods share the parts that are alike, and nothing is copied.
+Everything is synchronous and belongs on one event loop. Documents in the store are immutable: to
+change one, callers create a new document from its parts and pass it to `Store.update`. So ten
+thousand pods share equal parts, and nothing is copied.
 
-The store knows no rules of single kinds but one: a Pod that runs is given time to end. Defaults,
-validation and rights are in `farcall_local.kubernetes.resources`, garbage collection is in
+The store knows only one rule of a kind: a running Pod has a grace period. Defaults, validation and
+rights are in `farcall_local.kubernetes.resources`, garbage collection is in
 `farcall_local.kubernetes.garbage`.
 """
 
@@ -45,11 +45,11 @@ class Change(NamedTuple):
     """One change of one object.
 
     Attributes:
-        version: Its resourceVersion.
+        version: The change's resourceVersion.
         kind: Kind of the object.
         type: ``ADDED``, ``MODIFIED`` or ``DELETED``.
-        document: The object after it; of a deleted one what it was last.
-        before: The object before it, None if it was not there.
+        document: The object after the change; for a deleted object its last state.
+        before: The object before the change, None if it is new.
     """
 
     version: int
@@ -61,7 +61,7 @@ class Change(NamedTuple):
 
 Changes = list[Change]
 
-#: Is told of each change at once; it may make notes, and must not change the store.
+#: Called with each change at once; it may record the change, but must not change the store.
 Subscriber = Callable[[str, Kind, Document, "Document | None"], None]
 
 
@@ -69,8 +69,8 @@ class Store:
     """All objects, by kind, namespace and name.
 
     Attributes:
-        version: The resourceVersion of the last change of anything.
-        compacted: The one before which nothing is remembered.
+        version: The resourceVersion of the last change.
+        compacted: The version before which there is no history.
     """
 
     def __init__(self) -> None:
@@ -82,12 +82,12 @@ class Store:
         self._subscribers: list[Subscriber] = []
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        """Have somebody told of each change from now on; the returned function ends that."""
+        """Call a subscriber with each later change; the returned function unsubscribes it."""
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 
     def get(self, kind: Kind, namespace: str, name: str) -> Document | None:
-        """Return an object, None if it is not there. The namespace of the cluster's is empty."""
+        """Return an object, None if missing; use "" for objects without a namespace."""
         return self._of(kind).get((namespace, name))
 
     def list(self, kind: Kind, namespace: str = "") -> list[Document]:
@@ -127,23 +127,23 @@ class Store:
         return self._put("ADDED", kind, document, metadata)
 
     def update(self, kind: Kind, document: Document) -> Document:
-        """Replace an object by a newer one of the same name.
+        """Replace an object with a newer one of the same name.
 
-        What the server alone sets stays as it is: uid, creationTimestamp, deletionTimestamp. An
-        object that is being deleted goes with its last finalizer.
+        Fields that only the server sets do not change: uid, creationTimestamp, deletionTimestamp.
+        An object that is being deleted disappears with its last finalizer.
 
         Args:
             kind: The kind.
-            document: All of it, status too. With a resourceVersion it has to be the one that is
-                there; without one it is replaced whatever has happened since.
+            document: The complete object, including its status. A resourceVersion must be the
+                current one; without it the object is replaced regardless of other changes.
 
         Returns:
-            The object as it is now. If nothing is different it is the one that was there, with
-            its resourceVersion, as with the real server.
+            The current object. If nothing has changed, it is the stored one with its
+            resourceVersion, as with the real server.
 
         Raises:
-            NotFoundError: It is not there.
-            ConflictError: It has changed since, or is another one of the same name.
+            NotFoundError: The object does not exist.
+            ConflictError: The object has changed since, or is another one of the same name.
         """
         metadata = dict(document["metadata"])
         if not kind.namespaced:
@@ -213,10 +213,10 @@ class Store:
         return [change for change in found if change.kind is kind]
 
     def compact(self) -> None:
-        """Forget all changes: watches and lists from an older version are refused from now on.
+        """Forget all changes, and reject watches and lists from an older version.
 
-        No object has the new version, so a client that has just listed everything has to list
-        again, too. Open watches that are up to date go on.
+        No object has the new version, so a client that has just listed everything must list again,
+        too. Open watches that are up to date continue.
         """
         self.version += 1
         self.compacted = self.version
@@ -324,7 +324,7 @@ def timestamp(at: float | None = None) -> str:
 
 
 def generated_name(prefix: str) -> str:
-    """Return a new name; what begins it is cut so that all of it has 63 characters at most."""
+    """Return a new name; the prefix is cut so that the name has at most 63 characters."""
     return prefix[:58] + "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
@@ -344,7 +344,7 @@ def _check_same(kind: Kind, metadata: Document, old: Document) -> None:
 
 
 def _carry(name: str, old: Document, new: Document) -> None:
-    """Have what the server sets, and nothing else, in a new document's metadata."""
+    """Copy only the fields that the server sets into a new document's metadata."""
     new.pop(name, None)
     if name in old:
         new[name] = old[name]

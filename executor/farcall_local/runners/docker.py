@@ -188,7 +188,7 @@ class DockerRunner:
 
 @contextlib.contextmanager
 def _told_as(reason: str) -> Iterator[None]:
-    """Tell of what the engine refuses as ECS does."""
+    """Convert the engine's error to ECS's message."""
     try:
         yield
     except _ERRORS as error:

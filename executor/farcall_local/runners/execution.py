@@ -36,7 +36,7 @@ TIMED_OUT = "Job attempt duration exceeded timeout"
 OVERRIDES_TOO_LONG = f"Container Overrides length must be at most {MAX_OVERRIDES_LENGTH}"
 SPOT_INTERRUPTED = "Your Spot Task was interrupted."
 
-#: Variable by which farcall's runtime is told; `farcall_runtime.contract.ENV_STREAM_S`.
+#: Variable that sets the interval in farcall's runtime; `farcall_runtime.contract.ENV_STREAM_S`.
 STREAM_S = "FARCALL_STREAM_S"
 
 _log = logging.getLogger("farcall")
@@ -122,7 +122,7 @@ class Execution:
         self.ending: Ending | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._running: Running | None = None
-        #: Set when the process has ended: who stops a job then comes too late.
+        #: Set when the process has exited, when a stop comes too late.
         self._over = False
         self._timers: list[asyncio.TimerHandle] = []
 

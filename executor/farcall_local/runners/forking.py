@@ -1,16 +1,15 @@
-"""Fork server: has imported farcall's runtime, and forks a job whenever it is told to.
+"""Fork server: has imported farcall's runtime, and forks a job on request.
 
-Runs as a script, in a process of its own, and imports nothing of the emulator: a job has the
-modules that ``python -m farcall_runtime`` would have had at its end.
-`farcall_local.runners.process` starts it and talks with it over a socket: requests are a length
-(four bytes) and JSON, a job's with the descriptor its output goes to; answers are a JSON document
-a line.
+It runs as a script in its own process and imports nothing of the emulator, so that a job has the
+same modules as ``python -m farcall_runtime``. `farcall_local.runners.process` starts it and
+communicates with it over a socket. A request is a length (four bytes) and JSON, with the output's
+descriptor for a job; a response is one line of JSON.
 
-It has no thread and no client at any time, so forking it is safe. Where the other side of the
-socket is gone, it kills its jobs and ends.
+It has no threads and no clients at any time, so forking it is safe. When the other end of the
+socket closes, it kills its jobs and exits.
 
-It adopts what its jobs leave behind. A running job adopts its own orphans, so what comes here is
-of a job that has ended, and is killed: whatever session a program has moved itself into.
+It adopts its jobs' orphans. A running job adopts its own orphans, so the server's orphans belong
+to finished jobs, and are killed in any session.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _LENGTH_BYTES = 4
 
 
 class ForkServer:
-    """Forks jobs, and reaps them."""
+    """Forks and reaps jobs."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -53,7 +52,7 @@ class ForkServer:
         child.adopt_orphans()
 
     def serve(self) -> None:
-        """Do what is asked until the other side is gone."""
+        """Handle requests until the other end of the socket closes."""
         while True:
             ready, _, _ = select([self._control, self._wake], [], [])
             if self._wake in ready:
@@ -88,10 +87,10 @@ class ForkServer:
             os.close(descriptor)
 
     def _reap(self) -> None:
-        """Collect the dead, report the jobs among them, and kill what they left behind.
+        """Reap dead processes, report the jobs among them, and kill their orphans.
 
-        What a dead process had started is a child of this one already. The end of each that is
-        killed here wakes the loop again, and what that one had started is found then.
+        The child processes of a dead process are already children of this one. Each killed child's
+        death wakes the loop again, and reveals its own children.
         """
         with contextlib.suppress(ChildProcessError):  # there are no more
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -110,7 +109,7 @@ class ForkServer:
                 _kill(pid)
 
     def _end(self) -> None:
-        """Kill all jobs, and wait until nothing is left of them."""
+        """Kill all jobs, and wait until all their processes are gone."""
         for pid in self._jobs:
             _kill_group(pid)
         self._jobs.clear()
@@ -120,12 +119,12 @@ class ForkServer:
                 os.waitpid(-1, 0)
 
     def _tell(self, **answer: Any) -> None:
-        with contextlib.suppress(OSError):  # the other side is gone, which the loop will see
+        with contextlib.suppress(OSError):  # the other end is closed, which the loop detects
             self._control.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """Return a request and the descriptors that came with it; None at the end."""
+    """Return a request with its descriptors; None at the end."""
     data, descriptors, size = b"", [], _LENGTH_BYTES
     while len(data) < size:
         try:
@@ -154,7 +153,7 @@ def _kill(pid: int) -> None:
 
 
 def _become(job: dict[str, Any], output: int) -> NoReturn:
-    """Be a job's first process, as an interpreter would be that was started for it."""
+    """Turn this process into a job's first process, like a new interpreter."""
     code = int(ExitCode.SUPERVISOR_FAILED)
     try:
         os.setsid()
@@ -178,7 +177,7 @@ def _become(job: dict[str, Any], output: int) -> NoReturn:
 
 
 def main() -> None:
-    """Serve at the socket that is standard input."""
+    """Serve on the socket that is standard input."""
     sys.modules["__main__"] = runtime  # as python -m farcall_runtime has it
     sys.argv = [runtime.__file__]
     # What there is now stays, and its pages are shared with every job.

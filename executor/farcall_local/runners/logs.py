@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: 256 KiB less the 26 bytes CloudWatch counts for each event.
 MAX_EVENT_BYTES = 256 * 1024 - 26
-#: A stream is named after the first so many characters of the definition's name.
+#: Maximum number of characters of the definition's name in a stream's name.
 MAX_STREAM_PREFIX = 200
 
 
@@ -130,7 +130,7 @@ class CloudWatchLogs:
             if objection:
                 raise _no_stream(f"AccessDeniedException: {objection}")
         with self._lock:
-            if creating or group == names.DEFAULT_LOG_GROUP:  # which Batch makes by itself
+            if creating or group == names.DEFAULT_LOG_GROUP:  # Batch creates this group itself
                 self._backend.ensure_log_group(group)
             if group not in self._backend.groups:
                 raise _no_stream(
@@ -150,7 +150,7 @@ class CloudWatchLogs:
 
     def _store(self, group: str, stream: str, events: list[dict[str, Any]]) -> None:
         with self._lock:
-            # Somebody may delete the group while the job runs; its output is then lost.
+            # If the log group is deleted while the job runs, the output is lost.
             if stream in getattr(self._backend.groups.get(group), "streams", ()):
                 self._backend.put_log_events(group, stream, events)
 

@@ -1,12 +1,11 @@
 """Attempts as processes of this machine.
 
-What a container would bring is imitated as far as a process goes: an environment that holds
-nothing of the user's, an empty working directory of its own, no standard input, and an end that
-takes every process with it. What is not imitated: the image, the memory limit, the file system,
-and a program's being PID 1 (which ignores SIGTERM unless it handles it). Of a job that has a
-command of its own, a program that moves itself into another session outlives it, and a server
-killed by SIGKILL leaves it running. Without ``/proc`` nothing outside of a job's first process
-group is found.
+A process imitates a container as far as possible: its environment contains nothing of the user's,
+it has its own empty working directory and no standard input, and all its processes end with it.
+Not imitated are the image, the memory limit, the file system, and PID 1 (which ignores SIGTERM
+unless it handles it). If a job has its own command, a program that moves to another session
+outlives the job, and continues if the server is killed with SIGKILL. Without ``/proc``, processes
+outside the first process group are not found.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from farcall_local.runners.stock_python import StockPythons, minor_of
 from farcall_runtime.contract import module_arguments
 
 READ_BYTES = 64 * 1024
-#: How often a process is looked at where the kernel cannot tell of its end.
+#: Interval in seconds between checks of a process if the kernel cannot report its exit.
 POLL_S = 0.02
 #: Seconds in which the process that forks jobs takes a request, and in which it has ended after
 #: the last; less than `farcall_local.launch.STOP_TIMEOUT_S`.
@@ -59,18 +58,18 @@ _EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_")
 
 
 class ProcessRunner:
-    """Runs an attempt as a process in a session of its own.
+    """Runs an attempt as a process in its own session.
 
-    A definition's image is not pulled, but Docker's official one of Python is played
-    (`farcall_local.runners.stock_python`). A job without a command runs what farcall's image runs,
-    ``python -m farcall_runtime``, with this interpreter. On Linux such a job is forked by a
-    process that has imported the runtime already (`farcall_local.runners.forking`), which saves it
-    an interpreter's start and its imports; any other one costs a ``vfork``. Each has its own
-    environment, folder, session and descriptors, whichever way it came to be.
+    A definition's image is not pulled. A local interpreter emulates Docker's official Python image
+    (`farcall_local.runners.stock_python`). A job without a command runs the command of farcall's
+    image, ``python -m farcall_runtime``, with this interpreter. On Linux such a job is forked from
+    a process that has already imported the runtime (`farcall_local.runners.forking`), which saves
+    the interpreter's start and imports; other jobs use ``vfork``. Each job has its own
+    environment, folder, session and descriptors in both cases.
 
     Args:
-        endpoint_url: Of the local AWS emulator, given to each job as ``AWS_ENDPOINT_URL``.
-        credentials: Gives a job its keys, in its environment.
+        endpoint_url: URL of the local AWS emulator, each job's ``AWS_ENDPOINT_URL``.
+        credentials: Creates a job's keys for its environment.
     """
 
     def __init__(self, endpoint_url: str, credentials: RoleCredentials) -> None:
@@ -94,13 +93,13 @@ class ProcessRunner:
         self._stock = StockPythons(endpoint_url, credentials)
 
     async def prepare(self, spec: AttemptSpec) -> None:
-        """See that there is an interpreter to play an image of Python; others are not needed."""
+        """Create an interpreter for a Python image; other images are not needed."""
         minor = minor_of(spec.image)
         if minor is not None:
             await self._stock.prepare(minor)
 
     async def start(self, spec: AttemptSpec) -> Running:
-        """Start the command, or farcall's runtime when there is none."""
+        """Start the command, or farcall's runtime if there is none."""
         minor = minor_of(spec.image)
         words = (*spec.entrypoint, *spec.command)
         can_fork = sys.platform == "linux" and not words
@@ -142,22 +141,22 @@ class ProcessRunner:
         return _Attempt(process, reader, directory, spec.output, ended)
 
     def _aws(self, spec: AttemptSpec) -> dict[str, str]:
-        """Return the variables by which a job finds AWS, and its keys there."""
+        """Return the variables with a job's AWS endpoint and keys."""
         if not spec.in_aws:
             return {}
         return {**self._place, **self._credentials.keys(spec.role_arn, spec.task_id)}
 
     async def close(self) -> None:
-        """End the process that forks jobs; each job has let go of what was its own."""
+        """Stop the fork server; each job has already released its own resources."""
         if self._forks is not None:
             self._forks.close()
         self._stock.close()
 
 
 def _told(spec: AttemptSpec) -> dict[str, str]:
-    """Return a job's variables. One that names a mount point names the host's folder instead.
+    """Return a job's variables, with mount points replaced by the host's folders.
 
-    A process sees this machine's file system, where nothing is mounted for it.
+    A process uses this machine's file system, in which nothing is mounted for it.
     """
     return {name: spec.mounts.get(value) or value for name, value in spec.environment.items()}
 
@@ -166,13 +165,13 @@ class _Process(Protocol):
     """The first process of an attempt."""
 
     async def wait(self) -> int | None:
-        """Wait for its end, kill what it left, and return its code: -N after signal N."""
+        """Wait for its end, kill its orphans, and return its code: -N after signal N."""
 
     def terminate(self) -> None:
-        """Send SIGTERM to it alone."""
+        """Send SIGTERM to this process only."""
 
     def kill(self) -> None:
-        """Kill it and what it has started."""
+        """Kill the process and its child processes."""
 
 
 class _Spawned:
@@ -212,7 +211,7 @@ class _Spawned:
 
 
 class _ForkServer:
-    """The process that forks jobs, seen from here; see `farcall_local.runners.forking`."""
+    """Client of the process that forks jobs; see `farcall_local.runners.forking`."""
 
     def __init__(self, interpreter: str, environment: dict[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
@@ -236,10 +235,10 @@ class _ForkServer:
         asyncio.get_running_loop().add_reader(self._socket, self._listen)
 
     async def start(self, environment: dict[str, str], directory: str, output: int) -> _Forked:
-        """Have a job forked.
+        """Request a fork for a job.
 
         Raises:
-            StartError: There is no process to be had.
+            StartError: The fork server cannot be started.
         """
         job = _Forked(self, next(self._numbers))
         self._jobs[job.number] = job
@@ -259,12 +258,12 @@ class _ForkServer:
             sent = socket.send_fds(self._socket, [data], descriptors)
             self._socket.sendall(data[sent:])
         except OSError:
-            # It is gone, or takes nothing any more, and may have half of a request. `_listen`
-            # sees its end, and the next job has another one started.
+            # The fork server has exited or is stuck, possibly with a partial request. `_listen`
+            # detects its end, and the next job starts another one.
             self._process.kill()
 
     def close(self) -> None:
-        """End it, and what it has forked."""
+        """Stop the fork server and its jobs."""
         if self.is_gone:
             return
         self.is_gone = True
@@ -301,11 +300,11 @@ class _ForkServer:
 class _Forked:
     """A process that was forked for a job.
 
-    Who waits for one of the futures and is cancelled leaves it to whoever sets it.
+    A waiter that is cancelled leaves the future to the fork server's client.
 
     Attributes:
-        number: By which the fork server knows it.
-        started: Done when it is there.
+        number: The process's number on the fork server.
+        started: Done when the process exists.
     """
 
     def __init__(self, server: _ForkServer, number: int) -> None:
@@ -316,7 +315,7 @@ class _Forked:
         self._server = server
 
     def hear(self, answer: dict[str, Any]) -> None:
-        """Take what the fork server says of it."""
+        """Handle a fork server's message about this process."""
         if "pid" in answer:
             self.started.set_result(answer["pid"])
         elif "code" in answer:
@@ -325,10 +324,11 @@ class _Forked:
             self._fail(StartError(_cannot_start(RUNTIME, answer["error"])))
 
     def lose(self, *, still_there: bool) -> None:
-        """Go without the fork server, which alone could have told how it ends.
+        """Continue without the fork server, the only source of the exit code.
 
         Args:
-            still_there: Whether it may live: the fork server has not killed it before its end.
+            still_there: Whether the process may be alive, because the fork server has not killed
+                it.
         """
         if not self.started.done():
             self._fail(StartError(None, _FORK_SERVER_GONE))
@@ -339,7 +339,7 @@ class _Forked:
 
     def _fail(self, error: StartError) -> None:
         self.started.set_exception(error)
-        self.started.exception()  # nobody need be there any more, and then asyncio would complain
+        self.started.exception()  # retrieved, because asyncio logs exceptions without a waiter
 
     async def wait(self) -> int | None:
         try:
@@ -396,7 +396,7 @@ class _Attempt:
         self._process.kill()
 
     def _pump(self) -> bool:
-        """Pass on what has come; say whether there may be more at once."""
+        """Forward available output; return whether more may be ready."""
         try:
             data = os.read(self._reader, READ_BYTES)
         except BlockingIOError:
@@ -408,7 +408,7 @@ class _Attempt:
         return bool(data)
 
     def _close(self) -> None:
-        """Pass on the rest without waiting: an escaped process may hold the pipe open."""
+        """Forward the rest without waiting; an escaped process may hold the pipe open."""
         while self._pump():
             pass
         asyncio.get_running_loop().remove_reader(self._reader)
@@ -416,19 +416,19 @@ class _Attempt:
 
 
 def _nothing() -> None:
-    """Do what follows the end of a job that holds nothing."""
+    """No-op callback for the end of a job that holds no resources."""
 
 
 def _kill_session(leader: int) -> None:
-    """Kill every process of a session, whichever group it is in.
+    """Kill every process of a session, in all process groups.
 
-    The runtime has the task in a group of its own, and so has a shell its background jobs.
+    The runtime runs the task in its own group, and shells do so for background jobs.
     """
     # macOS answers EPERM for a group that holds nothing but a zombie.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
     killed = {leader}
-    # What was forked meanwhile is found by another look; what has been killed forks no more.
+    # Another pass finds processes forked meanwhile; killed processes do not fork any more.
     while found := _members(leader) - killed:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -447,7 +447,7 @@ def _members(session: int) -> set[int]:
 
 
 async def _exited(process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process has ended, leaving it to be reaped where the kernel allows that."""
+    """Wait until a process has exited, without reaping it if the kernel allows that."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             descriptor = os.pidfd_open(process.pid)
@@ -482,7 +482,7 @@ def _cannot_start(command: str, error: Exception) -> str:
 
 
 def _runtime_path() -> dict[str, str]:
-    """Return the PYTHONPATH a job needs where farcall is used from a checkout."""
+    """Return the PYTHONPATH that a job needs if farcall runs from a checkout."""
     spec = importlib.util.find_spec(RUNTIME)
     if spec is None or spec.origin is None:
         return {}

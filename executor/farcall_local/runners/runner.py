@@ -1,4 +1,4 @@
-"""The seam between a platform's bookkeeping and whatever runs a container.
+"""Interface between a platform's state machine and the code that runs containers.
 
 Batch or Kubernetes decides when an attempt starts and why it ends; a runner starts it, waits for
 it and signals it. `farcall_local.runners.process` runs it as a process of this machine,
@@ -15,23 +15,23 @@ from typing import Any, NamedTuple, Protocol
 
 @dataclass(frozen=True)
 class AttemptSpec:
-    """What a runner needs to know of an attempt.
+    """Specification of an attempt for a runner.
 
     Attributes:
         job_id: The job's ID, or the pod's name.
-        task_id: Of the ECS task the attempt is, or the pod's UID.
-        command: Argument vector; empty means the image's own command.
+        task_id: ID of the attempt's ECS task, or the pod's UID.
+        command: Argument vector; empty for the image's own command.
         environment: The job's variables and the platform's own, but none of the machine's.
-        output: Takes standard output and standard error, one stream, as they come.
-        attempt: The attempt's number, where the platform has one for it.
+        output: Called with standard output and standard error, as one stream.
+        attempt: The attempt's number, if the platform counts attempts.
         image: The container's image.
-        entrypoint: What takes the place of the image's entry point; empty for that.
+        entrypoint: Replaces the image's entry point; empty for the image's own.
         folder: The container's working directory; empty for the image's.
-        user: Whom the container runs as; empty for the image's user.
+        user: The container's user; empty for the image's user.
         role_arn: ARN of the job role, None for none.
-        in_aws: Whether it is AWS that starts it, and so tells it where AWS is and who it is there.
+        in_aws: Whether AWS starts the attempt, and so provides endpoint and credentials.
         mounts: Folders and files of this machine by their paths in the container.
-        host: Writes a container's HostConfig for docker, given the machine's processors; may
+        host: Returns a container's HostConfig for docker, given the machine's processors; may
             raise `StartError`.
     """
 
@@ -52,12 +52,11 @@ class AttemptSpec:
 
 
 class Exit(NamedTuple):
-    """How a container ended.
+    """Result of a container.
 
     Attributes:
-        code: The exit code; ``128 + N`` where signal N killed the main process; None if nobody
-            can tell.
-        reason: What the container's reason says, mostly nothing.
+        code: The exit code; ``128 + N`` if signal N killed the main process; None if unknown.
+        reason: The container's reason, usually empty.
     """
 
     code: int | None
@@ -68,7 +67,7 @@ class StartError(Exception):
     """The container could not be started.
 
     Attributes:
-        reason: The container's reason, None when the task itself was refused.
+        reason: The container's reason, None if the task itself was rejected.
         status_reason: The attempt's reason.
     """
 
@@ -82,10 +81,10 @@ class Running(Protocol):
     """A started container."""
 
     async def wait(self) -> Exit:
-        """Wait for the end, and pass on the rest of the output."""
+        """Wait for the end, and forward the rest of the output."""
 
     def terminate(self) -> None:
-        """Send SIGTERM to the main process alone, as ``docker stop`` does to PID 1."""
+        """Send SIGTERM only to the main process, as ``docker stop`` does to PID 1."""
 
     def kill(self) -> None:
         """Kill every process of the container."""
@@ -95,10 +94,10 @@ class Runner(Protocol):
     """Starts containers."""
 
     async def prepare(self, spec: AttemptSpec) -> None:
-        """Bring the attempt's image here, which may take minutes; it may be cancelled.
+        """Pull the attempt's image, which may take minutes and can be cancelled.
 
         Raises:
-            StartError: The image is not to be had.
+            StartError: The image is not available.
         """
 
     async def start(self, spec: AttemptSpec) -> Running:
@@ -109,17 +108,17 @@ class Runner(Protocol):
         """
 
     async def close(self) -> None:
-        """Let go of what the runner holds; nothing runs any more."""
+        """Release the runner's resources, when no container runs any more."""
 
 
-# --- Containers that cannot be started, for whoever wants to see what follows -------------------
+# --- Containers that fail to start, for tests of the consequences -------------------------------
 
 
 class BreakingRunner:
-    """Another runner, some of whose containers cannot be started.
+    """Wrapper of another runner that makes some containers fail to start.
 
     Attributes:
-        reasons: What the next attempts say that failed to start, the next one first.
+        reasons: Reasons of the next attempts that fail to start, in order.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -127,7 +126,7 @@ class BreakingRunner:
         self._runner = runner
 
     async def prepare(self, spec: AttemptSpec) -> None:
-        """Fail, or bring the attempt's image here."""
+        """Fail, or pull the attempt's image."""
         if self.reasons:
             raise StartError(self.reasons.popleft())
         await self._runner.prepare(spec)
@@ -137,5 +136,5 @@ class BreakingRunner:
         return await self._runner.start(spec)
 
     async def close(self) -> None:
-        """Let go of what the other runner holds."""
+        """Release the other runner's resources."""
         await self._runner.close()

@@ -1,9 +1,9 @@
-"""Docker's official image of Python, played by an interpreter of this machine without packages.
+"""Docker's official Python image, emulated with a local interpreter.
 
-Its tag says which minor version: ``public.ecr.aws/docker/library/python:3.11-slim-trixie`` is
-played by ``python3.11``, in a virtual environment that holds nothing. As in a container on ECS, a
-job's credentials come from an endpoint, and none where it has no role. Its temporary folder and
-its own are one, for all that it leaves goes with that.
+The image's tag names the minor version: ``public.ecr.aws/docker/library/python:3.11-slim-trixie``
+is emulated with ``python3.11`` in an empty virtual environment. As in a container on ECS, a job's
+credentials come from an endpoint, and a job without a role has none. A job's temporary folder is
+its own folder, because everything in it is deleted with the job.
 
 Source:
     https://hub.docker.com/_/python
@@ -32,17 +32,17 @@ _TOKEN_FILE = "authorization-token"  # noqa: S105 - a name
 
 
 def minor_of(image: str) -> str | None:
-    """Return the minor version that an official image of Python has; None for other images."""
+    """Return the minor version of an official Python image; None for other images."""
     found = _OFFICIAL.fullmatch(image)
     return found[1] if found else None
 
 
 class StockPythons:
-    """The interpreters that play the official images, made when the first job asks for one.
+    """Interpreters that emulate the official images, created on demand.
 
     Args:
-        endpoint_url: Of the local AWS emulator, which hands out credentials.
-        credentials: Gives each job the credentials of its role.
+        endpoint_url: URL of the local AWS emulator, which issues credentials.
+        credentials: Creates the credentials of each job's role.
     """
 
     def __init__(self, endpoint_url: str, credentials: RoleCredentials) -> None:
@@ -52,7 +52,7 @@ class StockPythons:
         self._making = asyncio.Lock()
 
     async def prepare(self, minor: str) -> None:
-        """See that there is an interpreter.
+        """Make sure that the interpreter exists.
 
         Raises:
             StartError: This machine has no such Python.
@@ -80,7 +80,7 @@ class StockPythons:
                 raise StartError(f"CannotPullContainerError: {error}") from error
 
     def environment(self, spec: AttemptSpec, minor: str) -> dict[str, str]:
-        """Return the variables by which a job finds interpreter and credentials."""
+        """Return the variables that lead a job to its interpreter and credentials."""
         path = os.pathsep.join([str(self._home(minor) / "bin"), os.defpath])
         found = {"PATH": path}
         if spec.role_arn:
@@ -90,7 +90,7 @@ class StockPythons:
         return found
 
     def revoke(self, environment: dict[str, str]) -> None:
-        """Take back the credentials that `environment` gave."""
+        """Revoke the credentials from `environment`."""
         url = environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
         self._credentials.revoke(url.removeprefix(self._endpoint_url))
 
@@ -117,7 +117,7 @@ class StockPythons:
 
 
 def _find(minor: str) -> str | None:
-    """Return an interpreter of a minor version that is in no virtual environment."""
+    """Return an interpreter of a minor version outside of virtual environments."""
     name = f"python{minor}"
     if minor == f"{sys.version_info.major}.{sys.version_info.minor}":
         own = Path(sys.base_prefix, "bin", name)

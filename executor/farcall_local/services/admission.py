@@ -1,14 +1,13 @@
-"""Who may ask the local AWS emulator for anything: AWS clients that have a key, and no web page.
+"""Access control of the local AWS emulator: AWS clients with a key, no web pages.
 
-A job is a command that runs as the user who started the server, and every program of the machine
-and every page in a browser there can send it requests. So nothing is answered but what is signed
-with a key that it knows: the one that it makes at its start and tells nobody else, those of the
-users in its IAM, and those of roles that were assumed.
+A job is a command that runs as the user who started the server, and every program on the machine
+and every page in a browser there can send it requests. So the server accepts only requests that
+are signed with a key that it knows: the key that it creates at its start and gives only to its
+parent, keys of users in its IAM, and keys of assumed roles.
 
-A browser can be made to send what another site has written, so what comes from a page is refused
-before anything else of it is looked at: this server has no pages. A website may also let its own
-name lead here (DNS rebinding), so requests for any other host than the address they came to are
-refused.
+Other sites can make a browser send requests. The server rejects requests from web pages before any
+other check, because it has no pages. A website may also let its own name resolve to this machine
+(DNS rebinding), so requests for a host other than the server's address are rejected.
 
 Sources:
     https://fetch.spec.whatwg.org/#origin-header
@@ -32,12 +31,12 @@ _SHOWN = 100
 
 
 class Caller(NamedTuple):
-    """Who a request says has sent it.
+    """Claimed sender of a request.
 
     Attributes:
-        signature: The request's.
-        secret: With which it was made, if that is true.
-        identity: moto's access key, which knows whose it is; None for the account itself.
+        signature: The request's signature.
+        secret: Secret key that a valid signature was made with.
+        identity: moto's access key object, which knows its owner; None for the account itself.
     """
 
     signature: Signature
@@ -46,11 +45,11 @@ class Caller(NamedTuple):
 
 
 class Admission:
-    """Lets requests in. Safe to use from several threads.
+    """Checks of incoming requests. Safe to use from several threads.
 
     Args:
-        key: The account's own, made at the start.
-        host: The address the server listens on.
+        key: The account's own key, created at the start.
+        host: The address that the server listens on.
         locks: Held, in this order, while moto's IAM and STS are read.
     """
 
@@ -60,12 +59,12 @@ class Admission:
         self._iam, self._sts = locks
 
     def turn_away(self, headers: Message, address: str) -> None:
-        """Refuse what a web page may have sent.
+        """Reject requests that a web page may have sent.
 
-        The port is not looked at: a tunnel has another one, and a browser none to choose.
+        The port is not compared: a tunnel may use another one, and a browser cannot choose it.
 
         Raises:
-            RefusedError: It may come from a page, or asks for another server.
+            RefusedError: The request may come from a page, or names another server.
         """
         hosts = headers.get_all("Host") or []
         if len(hosts) != 1 or _name(hosts[0]) not in (self._host, address):
@@ -79,10 +78,10 @@ class Admission:
             raise RefusedError(Reason.DENIED, text)
 
     def find(self, request: Request) -> Caller:
-        """Return who says to have sent a request; `signatures.verify` checks that.
+        """Return the claimed sender of a request; `signatures.verify` checks the claim.
 
         Raises:
-            RefusedError: It has no signature, or one of an unknown key.
+            RefusedError: The request has no signature, or one with an unknown key.
         """
         signature = signatures.read(request)
         if signature is None:

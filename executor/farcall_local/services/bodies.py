@@ -1,6 +1,6 @@
-"""The bodies of requests: read once, as they were signed.
+"""Request bodies, read once and checked against their signature.
 
-A body is a short document, or what becomes an object of S3, which is stored as it comes.
+A body is a short document, or the content of an S3 object, which is stored as it arrives.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from farcall_local.services.refusals import Reason, RefusedError
 
 #: The longest document. The largest that AWS takes, of Lambda's, is 70 MB.
 MOST_BYTES = 100 * 2**20
-#: Under which a request's environment has what becomes an object.
+#: Key of an object's content in a request's environment.
 CONTENT = "farcall.content"
 
-#: As much of a refused body is read.
+#: Maximum number of bytes read from a rejected body.
 _DRAINED_BYTES = 256 * 2**20
-#: What the query of a request says whose body becomes an object, or a part of one.
+#: Query parameters of requests whose body becomes an object or a part of one.
 _UPLOAD = {"partNumber", "uploadId", "x-id"}
 _CHECKSUM = "HTTP_X_AMZ_CHECKSUM_"
 _ALGORITHMS = ("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256")
 
 
 class BrokenBodyError(Exception):
-    """A body does not come as its sender has said: nothing after it can be read."""
+    """The body violates its length or chunks, so nothing after it can be read."""
 
 
 class Body:
-    """A request's body, of which it is known how much is still to come.
+    """A request's body that knows how much of it is still to be read.
 
-    Reading raises `BrokenBodyError` where the rest of it cannot come any more.
+    Reading raises `BrokenBodyError` if the rest of it cannot arrive any more.
 
     Attributes:
-        left: So many bytes; None for a body in HTTP's chunks, whose source knows its end.
+        left: Number of bytes; None for a chunked HTTP body, whose source knows its end.
         at_end: Whether it has been read.
     """
 
@@ -51,11 +51,11 @@ class Body:
         self.at_end = self.left == 0
 
     def read(self, size: int) -> bytes:
-        """Read so many bytes, fewer at the end."""
+        """Read a number of bytes, fewer at the end."""
         return self._take(self._source.read, size)
 
     def readline(self, size: int) -> bytes:
-        """Read a line, or so many bytes of it."""
+        """Read a line, up to a number of bytes."""
         return self._take(self._source.readline, size)
 
     def _take(self, read: Callable[[int], bytes], size: int) -> bytes:
@@ -70,7 +70,7 @@ class Body:
         return data
 
     def drain(self) -> None:
-        """Read the rest, unless it is very long, so that its sender comes to read the answer."""
+        """Read the rest, unless it is very long, so that the sender reads the response."""
         left = _DRAINED_BYTES
         while left > 0 and not self.at_end:
             data = self.read(objects.PIECE_BYTES)
@@ -82,15 +82,15 @@ class Body:
 def _taken(read: Callable[[int], bytes], size: int) -> bytes:
     try:
         return read(size)
-    except OSError as error:  # no chunks of HTTP's, nothing for too long, or nobody is there
+    except OSError as error:  # invalid chunks, a timeout, or a closed connection
         raise BrokenBodyError from error
 
 
 def read(environ: dict[str, Any]) -> bytes:
-    """Read a request's body, and leave it to be read again.
+    """Read a request's body, and make it readable again.
 
     Raises:
-        RefusedError: It is longer than it may be.
+        RefusedError: It is longer than the maximum.
     """
     body = _joined(_pieces(environ["wsgi.input"]))
     _replace_body(environ, body)
@@ -98,13 +98,13 @@ def read(environ: dict[str, Any]) -> bytes:
 
 
 def receive(environ: dict[str, Any], request: signatures.Request, caller: Caller) -> None:
-    """Read the body of a request of S3's, as it was signed.
+    """Read and verify the signed body of an S3 request.
 
-    What is to become an object is stored as it comes, under `CONTENT`; all else is left to be
-    read again.
+    The content of an object is stored as it arrives, under `CONTENT`; other bodies can be read
+    again.
 
     Raises:
-        RefusedError: It is not what was signed, or is longer than it may be.
+        RefusedError: The body does not match the signature, or is longer than the maximum.
     """
     stream, digest = environ["wsgi.input"], hashlib.sha256()
     size: int | None = stream.left
@@ -160,13 +160,13 @@ def _check_checksum(environ: dict[str, Any], digest: bytes) -> None:
 
 
 def _named_checksum(environ: dict[str, Any]) -> str:
-    """Return the algorithm of the checksum that a request has; empty where it has none."""
+    """Return the algorithm of a request's checksum; empty if it has none."""
     found = (environ.keys() & {f"{_CHECKSUM}{each}" for each in _ALGORITHMS}) or {""}
     return min(found).removeprefix(_CHECKSUM)
 
 
 def _unwrap(environ: dict[str, Any], trailers: dict[str, str]) -> None:
-    """Have a request look as if its body had come in one piece."""
+    """Rewrite a request as if its body had been sent in one piece."""
     environ["HTTP_X_AMZ_CONTENT_SHA256"] = signatures.UNSIGNED
     encodings = environ.pop("HTTP_CONTENT_ENCODING", "").split(",")
     left = [each.strip() for each in encodings if each.strip() not in ("", "aws-chunked")]
@@ -194,7 +194,7 @@ def _digested(pieces: Iterable[bytes], digest: Any) -> Iterator[bytes]:
 
 
 def _joined(pieces: Iterable[bytes]) -> bytes:
-    """Return the pieces of a short body as one."""
+    """Join the pieces of a short body."""
     body = bytearray()
     for piece in pieces:
         body += piece

@@ -36,10 +36,10 @@ from farcall_local.services.signatures import AccessKey
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
 CONTROL_PATH = "/_farcall/"
 
-#: What farcall and its jobs use of moto.
+#: moto's services that farcall and its jobs use.
 SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts")
 
-#: Under which a request's environment has who has sent it.
+#: Key of the sender in a request's environment.
 _CALLER = "farcall.caller"
 
 #: The service that development calls are signed for.
@@ -124,14 +124,14 @@ class Front:
         self._admission = Admission(key, host, self.locks["iam"], self.locks["sts"])
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request of the server's own. Those of others go to `receive`."""
+        """Handle a request of the server itself; other clients' requests go to `receive`."""
         scope = environ["HTTP_AUTHORIZATION"].split("/")
         return self.answer(scope[3], environ, start_response)
 
     def receive(
         self, environ: dict[str, Any], headers: Message, start_response: StartResponse
     ) -> Iterable[bytes]:
-        """Answer a request of somebody's.
+        """Handle a request of another client.
 
         Args:
             environ: The request, whose body is still to be read.
@@ -171,7 +171,9 @@ class Front:
         else:
             body = bodies.read(environ)
             signatures.verify(request, signature, caller.secret, hashlib.sha256(body).hexdigest())
-        environ.pop("HTTP_X_MOTO_ACCOUNT_ID", None)  # with which moto lets anybody be anybody
+        environ.pop(
+            "HTTP_X_MOTO_ACCOUNT_ID", None
+        )  # with this header, moto lets a client choose any account
         if self._credentials.expired(signature.key_id):
             text = "The security token included in the request is expired"
             raise RefusedError(Reason.EXPIRED, text)
@@ -210,11 +212,11 @@ class Front:
             return list(app(environ, start_response))
 
 
-# No page may read an answer. `Handler` sees to that for what moto's services say by themselves.
+# No web page may read a response. `Handler` removes the CORS headers of moto's own services.
 _server: Any = werkzeug_app
 _server.DISABLE_GLOBAL_CORS = True
 logs.install()
-# Policies of buckets are not looked at. moto would look at them without their conditions.
+# Bucket policies are not evaluated, because moto would ignore their conditions.
 _bucket: Any = FakeBucket
 _bucket.get_permission = lambda *_: PermissionResult.NEUTRAL
 

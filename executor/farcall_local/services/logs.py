@@ -28,7 +28,7 @@ from moto.logs.utils import EventMessageFilter
 
 MOST_STREAMS, MOST_EVENTS, MOST_BYTES = 100, 10_000, 2**20
 
-#: What CloudWatch counts for an event besides its message.
+#: Bytes that CloudWatch counts for an event in addition to its message.
 EVENT_BYTES = 26
 
 _NO_STREAM = "The specified log stream does not exist."

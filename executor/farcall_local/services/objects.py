@@ -1,12 +1,13 @@
-"""What the objects of S3 hold: kept on disk, and received, joined and sent piece by piece.
+"""Contents of S3 objects: kept on disk, and received, joined and sent in pieces.
 
-moto's S3 reads a whole object for each request, ranges included, receives bodies in one piece, and
-joins the parts of an upload in memory. So the contents of its objects are kept here, and moto
-keeps the rest: names, metadata, versions and conditions. While a thread is `taking` what has come,
-moto stores that; while it is `sending`, moto is given a `Content` instead of bytes, of which
-it cuts the range that was asked for.
+moto's S3 reads a whole object for each request, including ranges, receives bodies in one piece,
+and joins the parts of an upload in memory. So this module keeps the contents, and moto keeps the
+rest: names, metadata, versions and conditions. While a thread is `taking` received content, moto
+stores that; while it is `sending`, moto gets a `Content` instead of bytes and cuts the requested
+range from it.
 
-A content does not change and is read without a lock. Its file goes with the last content in it.
+A content does not change and is read without a lock. Its file is deleted with the last content in
+it.
 """
 
 from __future__ import annotations
@@ -25,19 +26,20 @@ from moto.s3 import models
 
 from farcall.model import leftovers
 
-#: What is shorter stays in memory.
+#: Minimum size in bytes of contents on disk; smaller ones stay in memory.
 MOST_IN_MEMORY = 4 * 2**20
 #: Bytes that are read or written at once.
 PIECE_BYTES = 2**20
 
-#: Begins the name of the folder of a process.
+#: Prefix of a process's folder name.
 _FOLDER = "farcall-s3-"
 
 
 class File:
-    """A file that goes when nobody holds on to it any more.
+    """A file that is deleted when nothing refers to it any more.
 
-    It is not held open: as many as there are large objects are more than a process may have.
+    It is not kept open, because there may be more large objects than a process may have open
+    files.
     """
 
     def __init__(self) -> None:
@@ -50,7 +52,7 @@ class File:
             os.unlink(self._path)  # noqa: PTH108 - no more than the module `os` is left at the end
 
     def write(self, pieces: Iterable[bytes]) -> None:
-        """Write all that comes."""
+        """Write all data from a source."""
         with open(self._path, "wb", buffering=0) as file:  # noqa: PTH123
             for piece in pieces:
                 view = memoryview(piece)
@@ -58,20 +60,20 @@ class File:
                     view = view[file.write(view) :]
 
     def read(self, start: int, size: int) -> bytes:
-        """Read as much, of what was written."""
+        """Read a range of the written data."""
         with open(self._path, "rb", buffering=0) as file:  # noqa: PTH123
             return os.pread(file.fileno(), size, start)
 
 
 class _Folder:
-    """This user's own, for as long as there is a server."""
+    """Folder for files that only this user can read, for the lifetime of a server."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made: tempfile.TemporaryDirectory[str] | None = None
 
     def path(self) -> str:
-        """Return where it is; it is made when it is first needed."""
+        """Return the path; the folder is created on demand."""
         with self._lock:
             if self._made is None:
                 leftovers.remove_folders(_FOLDER)
@@ -80,7 +82,7 @@ class _Folder:
             return self._made.name
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the folder and its content."""
         with self._lock:
             if self._made is not None:
                 self._made.cleanup()
@@ -91,7 +93,7 @@ _folder = _Folder()
 
 
 def forget() -> None:
-    """Let go of all files. To be called when nobody asks for their contents any more."""
+    """Delete all files. Call it when no contents are requested any more."""
     _folder.remove()
 
 
@@ -105,8 +107,8 @@ class Content:
     """The bytes of an object or of a range of it; an iterable of pieces.
 
     Args:
-        extents: Where they are, in order.
-        md5: Of all of them, in hexadecimal, where it is known already.
+        extents: The parts' locations, in order.
+        md5: MD5 of all bytes in hexadecimal, if it is already known.
     """
 
     def __init__(self, extents: Iterable[_Extent], md5: str | None = None) -> None:
@@ -121,7 +123,7 @@ class Content:
 
     @classmethod
     def join(cls, contents: Iterable[Content]) -> Content:
-        """Return several one after the other, without reading them."""
+        """Return the concatenation of several contents, without reading them."""
         return cls(extent for content in contents for extent in content._extents)
 
     def __len__(self) -> int:
@@ -152,7 +154,7 @@ class Content:
 
     @functools.cached_property
     def md5(self) -> str:
-        """The MD5 of all of it, in hexadecimal."""
+        """MD5 of all bytes, in hexadecimal."""
         if self._md5 is not None:
             return self._md5
         digest = hashlib.md5(usedforsecurity=False)
@@ -162,7 +164,7 @@ class Content:
 
 
 def receive(pieces: Iterable[bytes]) -> Content:
-    """Store what comes."""
+    """Store the data from a source."""
     digest = hashlib.md5(usedforsecurity=False)
     first: list[bytes] = []
     came = 0
@@ -190,7 +192,7 @@ def receive(pieces: Iterable[bytes]) -> Content:
 
 
 class _Now(threading.local):
-    """What a thread does just now."""
+    """Current operation of a thread."""
 
     received: Content | None = None
     sends = False
@@ -202,7 +204,7 @@ _now = _Now()
 
 @contextlib.contextmanager
 def taking(content: Content) -> Iterator[None]:
-    """Have moto store a content instead of the empty body that it is given."""
+    """Make moto store a content instead of the empty body that it gets."""
     _now.received = content
     try:
         yield
@@ -212,7 +214,7 @@ def taking(content: Content) -> Iterator[None]:
 
 @contextlib.contextmanager
 def sending() -> Iterator[None]:
-    """Have moto give contents where it would give bytes."""
+    """Make moto return contents instead of bytes."""
     _now.sends = True
     try:
         yield
@@ -253,7 +255,7 @@ _complete = models.FakeMultipart.complete
 
 
 def _completed(multipart: Any, body: Iterable[tuple[int, str]]) -> tuple[Content, str, Any]:
-    """Complete an upload: moto checks the list of parts, and they are joined without a copy."""
+    """Complete an upload: moto checks the parts, which are joined without a copy."""
     listed = list(body)
     _now.counts_alone = True
     try:
@@ -266,7 +268,7 @@ def _completed(multipart: Any, body: Iterable[tuple[int, str]]) -> tuple[Content
 
 
 def _checksum(metadata: Any, parts: list[Any]) -> Any:
-    """Return what moto notes of an upload's checksum, where one was asked for."""
+    """Return moto's record of an upload's checksum, if one was requested."""
     algorithm = metadata.get("x-amz-checksum-algorithm")
     if algorithm is None:
         return None
@@ -278,7 +280,7 @@ def _checksum(metadata: Any, parts: list[Any]) -> Any:
 
 
 class _Untracked(list[Any]):
-    """Instances that moto would keep forever; here they end with their last reference."""
+    """List replacement for instances that moto would keep forever."""
 
     def append(self, _: Any) -> None:
         """Keep nothing."""

@@ -396,7 +396,7 @@ def _create_queue(queues: Queues, cpus: int) -> None:
 def _create_resources(front: Front, *, empty: bool) -> None:
     """Create bucket, roles and log groups by requests, which also warms moto up."""
     for service in SERVICES:
-        # moto keeps its state in the module; a second server in one process starts afresh.
+        # moto keeps its state in the module; a second server in one process starts empty.
         get_backend(service).reset()
     if empty:
         return

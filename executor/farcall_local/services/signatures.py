@@ -31,9 +31,9 @@ from urllib.parse import parse_qsl
 from farcall_local.services.refusals import Reason, RefusedError
 
 ALGORITHM = "AWS4-HMAC-SHA256"
-#: How far a client's clock may be off, in seconds.
+#: Maximum clock difference of a client, in seconds.
 MAX_SKEW_S = 15 * 60
-#: The longest that a presigned URL may be good for, in seconds.
+#: Maximum lifetime of a presigned URL, in seconds.
 MAX_PRESIGNED_S = 7 * 24 * 3600
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
@@ -56,12 +56,12 @@ _MOST_TRAILERS = 20
 
 
 class AccessKey(NamedTuple):
-    """An access key: what a request is signed with.
+    """An access key for signing requests.
 
     Attributes:
-        key_id: Its public part.
-        secret: What nobody else knows.
-        token: Of a session; None for a user's key and the account's own.
+        key_id: The public part.
+        secret: The secret part.
+        token: Session token; None for a user's key and the account's own.
     """
 
     key_id: str
@@ -70,14 +70,14 @@ class AccessKey(NamedTuple):
 
     @classmethod
     def new(cls) -> AccessKey:
-        """Make one up that nobody can guess, in the form of AWS's."""
+        """Create a random key in the format of AWS's keys."""
         letters = string.ascii_uppercase + string.digits
         key_id = "AKIA" + "".join(secrets.choice(letters) for _ in range(16))
         return cls(key_id, secrets.token_urlsafe(30))
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables in which AWS clients look for it."""
+        """The variables that AWS clients read it from."""
         return {"AWS_ACCESS_KEY_ID": self.key_id, "AWS_SECRET_ACCESS_KEY": self.secret}
 
 
@@ -112,20 +112,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a request says of its signature. Nothing of it is known to be true.
+    """Unverified claims of a request's signature.
 
     Attributes:
         key_id: The access key.
-        date: Of the credential scope, as YYYYMMDD.
-        region: Of the credential scope.
-        service: Of the credential scope, such as ``s3``.
-        signed_headers: Their names, in order.
+        date: Date of the credential scope, as YYYYMMDD.
+        region: Region of the credential scope.
+        service: Service of the credential scope, such as ``s3``.
+        signed_headers: Names of the signed headers, in order.
         value: The signature, in hexadecimal.
-        moment: When it was made, as YYYYMMDDTHHMMSSZ.
+        moment: Time of the signature, as YYYYMMDDTHHMMSSZ.
         token: The session token; None for none.
-        lifetime_s: How long a presigned URL is good for; None if the signature is in the header.
-        payload: What it says of the body: its digest, or one of the words for other forms. Empty
-            if it says nothing.
+        lifetime_s: Lifetime of a presigned URL in seconds; None if the signature is in the header.
+        payload: The claimed digest of the body, or a keyword for another form. Empty if missing.
     """
 
     key_id: str
@@ -151,10 +150,10 @@ class Signature:
 
 
 def read(request: Request) -> Signature | None:
-    """Return what a request says of its signature; None if it has none.
+    """Return a request's claimed signature; None if it has none.
 
     Raises:
-        RefusedError: It cannot be read.
+        RefusedError: The signature cannot be parsed.
     """
     authorization = _only(request, "authorization")
     if authorization is not None:
@@ -201,17 +200,17 @@ def read(request: Request) -> Signature | None:
 
 
 def verify(request: Request, signature: Signature, secret: str, digest: str | None = None) -> None:
-    """Check that a signature was made with a secret, for this request, not long ago.
+    """Check that a signature was made recently with a secret for this request.
 
     Args:
-        request: As it came.
-        signature: What it says.
-        secret: Of the access key it names.
-        digest: SHA-256 of the body in hexadecimal; None for S3, where the request says it, and
-            where `check_digest` and `Chunks` hold the body to it.
+        request: The request as received.
+        signature: The claimed signature.
+        secret: Secret of the named access key.
+        digest: SHA-256 of the body in hexadecimal; None for S3, where the request contains it and
+            `check_digest` and `Chunks` compare it with the body.
 
     Raises:
-        RefusedError: It was not.
+        RefusedError: The signature is not valid.
     """
     signed = signature.signed_headers
     unsigned = [
@@ -248,14 +247,14 @@ def verify(request: Request, signature: Signature, secret: str, digest: str | No
 
 
 def check_digest(signature: Signature, digest: str) -> None:
-    """Check that a body is the one that was signed, unless the request leaves it unsigned.
+    """Check that a body is the signed one, unless the request leaves it unsigned.
 
     Args:
-        signature: Verified.
+        signature: The verified signature.
         digest: SHA-256 of the body, in hexadecimal.
 
     Raises:
-        RefusedError: It is another one, or what the request says of it is not known here.
+        RefusedError: The body differs, or the claimed form is not supported.
     """
     if signature.payload == UNSIGNED:
         return
@@ -271,17 +270,17 @@ def check_digest(signature: Signature, digest: str) -> None:
 
 
 class Chunks:
-    """Takes the chunks of an aws-chunked body apart, and checks the signature of each.
+    """Decoder of an aws-chunked body that checks the signature of each chunk.
 
     Args:
-        read_line: Reads a line of at most so many bytes.
-        read: Reads at most so many bytes; fewer than that at the end.
-        signature: The request's, verified.
-        secret: With which the chunks are signed.
+        read_line: Reads a line of at most a number of bytes.
+        read: Reads at most a number of bytes; fewer at the end.
+        signature: The request's verified signature.
+        secret: Secret with which the chunks are signed.
 
     Attributes:
-        trailers: Headers after the last chunk, by name in lower case; complete once all chunks
-            are read.
+        trailers: Headers after the last chunk, by name in lower case; complete once all chunks are
+            read.
     """
 
     def __init__(
@@ -299,10 +298,10 @@ class Chunks:
         self._previous = signature.value
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the data, of which nothing may be used before the last of it has come.
+        """Yield the data, which must not be used before the last chunk has been verified.
 
         Raises:
-            RefusedError: A chunk is not signed as it has to be, or is none.
+            RefusedError: A chunk is invalid or not signed correctly.
         """
         signed = self._signature.payload != UNSIGNED_CHUNKS
         size = -1
@@ -327,7 +326,7 @@ class Chunks:
         self._read_trailers()
 
     def _read_trailers(self) -> None:
-        """Read what follows the last chunk, up to an empty line."""
+        """Read the headers after the last chunk, up to an empty line."""
         given, text = "", ""
         for _ in range(_MOST_TRAILERS):
             name, _, value = (word.strip() for word in self._line().partition(":"))
@@ -372,7 +371,7 @@ class _Headers(dict[str, list[str]]):
 
 def _signer(signature: Signature, secret: str, **request: Any) -> tuple[Any, Any]:
     """Return the signer of a service's clients, and a request for it to sign."""
-    # Not at the top: a process that starts the server needs only the access key.
+    # Imported here, because a process that starts the server needs only the access key.
     from botocore.auth import S3SigV4Auth, SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
@@ -385,7 +384,7 @@ def _signer(signature: Signature, secret: str, **request: Any) -> tuple[Any, Any
 
 
 def _only(request: Request, name: str) -> str | None:
-    """Return a header that must not stand there twice."""
+    """Return a header that must not be repeated."""
     values = request.fields.get(name, [])
     if len(values) > 1:
         raise _incomplete(f"The header {name} stands there {len(values)} times.")
