@@ -1,1 +1,1 @@
-"""What a user's script holds: executor, task, sweep, job. The engine does the work."""
+"""Client objects of a user's script: executor, task, sweep, job."""

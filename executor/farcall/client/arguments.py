@@ -1,4 +1,4 @@
-"""Arguments of a call, bound to the function's signature, and refused in words."""
+"""Arguments of a call, bound to the function's signature with clear errors."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def bind(
     kwargs: Mapping[str, Any],
     own: Collection[str] = (),
 ) -> None:
-    """Let a wrong call fail here, and not after minutes in a queue.
+    """Bind arguments, so that a wrong call fails here and not later in a queue.
 
     Args:
         name: Name of the function.
-        signature: Its signature.
+        signature: Signature of the function.
         args: Positional arguments.
         kwargs: Keyword arguments.
-        own: Names of arguments that are farcall's own: for the calls of a map.
+        own: Names of farcall's own arguments, for the calls of a map.
 
     Raises:
-        TypeError: They don't fit; the text names the function, its signature and the nearest name.
+        TypeError: The arguments do not fit; the text names function, signature and closest name.
     """
     __tracebackhide__ = True
     try:
@@ -51,10 +51,10 @@ def bind(
 
 
 def refuse_none(name: str) -> NoReturn:
-    """Refuse a map of nothing.
+    """Reject a map without iterables.
 
     Raises:
-        TypeError: Always; it says how a function is mapped.
+        TypeError: Always; it explains how to map a function.
     """
     __tracebackhide__ = True
     raise TypeError(
@@ -63,14 +63,14 @@ def refuse_none(name: str) -> NoReturn:
 
 
 def check_iterables(iterables: Sequence[Any], methods: Collection[str] = ("iter",)) -> None:
-    """Refuse a map of an object that is not iterable, before anything is submitted.
+    """Reject a map of an object that is not iterable, before any submission.
 
     Args:
         iterables: The arguments of the map.
-        methods: Special methods, without underscores, of which each needs one.
+        methods: Special methods, without underscores; each iterable needs one of them.
 
     Raises:
-        TypeError: One is not iterable; the text says what was probably meant.
+        TypeError: An object is not iterable; the text suggests the likely intention.
     """
     __tracebackhide__ = True
     for given in iterables:

@@ -1,4 +1,4 @@
-"""Coroutine that is not awaited yet, and says so to whoever takes it for its value."""
+"""Coroutine that explains itself if it is used without ``await``."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ R = TypeVar("R")
 
 _OWN = __name__.partition(".")[0]
 _seen: dict[Any, Any] = {}
-"""Where `warnings` notes what was said, so that a loop's thousand calls are told of once."""
+"""Registry in which `warnings` counts messages, so that a loop's thousand calls warn once."""
 
 
 class Awaitable(Coroutine[Any, Any, R]):
-    """What `asyncio` takes for a coroutine: ``asyncio.run``, tasks, ``gather``, ``wait_for``.
+    """Object that asyncio's run, tasks, gather and wait_for accept as a coroutine.
 
-    Its work begins with the await. Until then it says by its ``repr``, and by the error of
-    whatever else is tried with it, what to write; where it is thrown away it warns, as Python's
-    own coroutines do.
+    Its work begins with the await. Before that, its ``repr`` and the error of any other use say
+    what to write. If it is garbage-collected without an await, it warns, as Python's own
+    coroutines do.
 
     Args:
         function: Name of the function.
-        what: What it is, such as ``call of simulate``.
-        instead: What to write.
+        what: Description, such as ``call of simulate``.
+        instead: Code to write instead.
     """
 
     def __init__(self, function: str, what: str, instead: str) -> None:
-        self.__name__ = self.__qualname__ = function  # which asyncio shows in a task
+        self.__name__ = self.__qualname__ = function  # asyncio shows it in a task
         self._what = what
         self._instead = instead
         self._is_used = False
@@ -58,17 +58,17 @@ class Awaitable(Coroutine[Any, Any, R]):
             return (yield from self._coroutine().__await__())
 
     def send(self, value: Any) -> Any:
-        """Go on, as a coroutine does."""
+        """Resume, as a coroutine does."""
         with frames_hidden():
             return self._at_work().send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Raise an error where it waits, as in a coroutine."""
+        """Raise an error at the current await, as in a coroutine."""
         with frames_hidden():
             return self._at_work().throw(*error)
 
     def close(self) -> None:
-        """End it, as a coroutine is ended."""
+        """Close, as a coroutine does."""
         self._is_used = True
         if self._work is not None:
             self._work.close()
@@ -84,10 +84,10 @@ class Awaitable(Coroutine[Any, Any, R]):
             text = f"{self._what} was never awaited, so it did not run: {self._instead}"
             _warn(text, RuntimeWarning, *self._made_at, registry=_seen)
 
-    if not TYPE_CHECKING:  # to checkers all of these stay the errors that they are
+    if not TYPE_CHECKING:  # type checkers still report them as errors
 
         def __getattr__(self, name: str) -> NoReturn:
-            self._was_told = self._was_told or not name.startswith("_")  # which tools look for
+            self._was_told = self._was_told or not name.startswith("_")  # tools probe such names
             raise AttributeError(
                 f"{self._what} has no {name!r}, it is not awaited yet: {self._instead}"
             )
@@ -108,9 +108,9 @@ class Unawaited(Awaitable[R]):
 
     Args:
         function: Name of the function.
-        what: What it is.
-        instead: What to write.
-        begin: Makes the coroutine that does the work.
+        what: Description of the call.
+        instead: Code to write instead.
+        begin: Creates the coroutine that does the work.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Unawaited(Awaitable[R]):
         self._make: Callable[[], Coroutine[Any, Any, R]] | None = begin
 
     def _coroutine(self) -> Coroutine[Any, Any, R]:
-        make, self._make = self._make, None  # its arguments are not held any longer than needed
+        make, self._make = self._make, None  # release its arguments as early as possible
         if make is None:
             raise RuntimeError(f"{self._what} was awaited before: keep its value, or call again")
         return make()

@@ -1,4 +1,4 @@
-"""Bars of sweeps: rows of one live display, which all sweeps of a process share."""
+"""Progress bars of sweeps: rows of one live display per process."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class _Display(Progress):
         return map(self.draw, self.tasks)
 
     def draw(self, task: Task) -> RenderableType:
-        """Return a row: a name and a bar, and the report below."""
+        """Return a row: a name and a bar, with the report below."""
         report: Report = task.fields["report"]
         trouble = f"\n  {report.trouble}" if report.trouble else ""
         text = Text.assemble(f"  {report}", (trouble, "yellow"))
         return Group(self.make_tasks_table([task]), text)
 
     def refresh(self) -> None:
-        """Leave drawing to `Bar.show`: a row that is new must be there even if that fails."""
+        """Do nothing: only `Bar.show` draws, so a new row exists if drawing fails."""
 
 
 class Bar:
@@ -45,19 +45,19 @@ class Bar:
             self._row = self._display.add_task(report.name, total=report.total, report=report)
 
     def show(self) -> None:
-        """Draw."""
+        """Draw the row."""
         report = self._report
         self._display.update(self._row, completed=report.counts.ended, total=report.total)
         self._display.live.refresh()
 
     def close(self) -> None:
-        """Leave the row as it is now: with the last one the display ends."""
+        """Freeze the row; the display ends with the last row."""
         with self._lock:
             display, rows = self._display, {task.id: task for task in self._display.tasks}
             if self._row not in rows:
                 return
             try:
-                self.show()  # stopping draws on terminals alone
+                self.show()  # stopping draws only on terminals
             finally:
                 if len(rows) == 1:
                     Bar._shared = None
@@ -75,7 +75,7 @@ def _start(console: Console) -> _Display:
         console=console,
         auto_refresh=False,
         expand=True,
-        # What goes elsewhere must not come here; what comes here anyway is to stand above.
+        # Redirected output must not appear here; other output is printed above the bars.
         redirect_stdout=sys.stdout.isatty(),
     )
     display.live.start()

@@ -231,11 +231,11 @@ class BlockingCalls:
             future: BatchFuture[Any] = BatchFuture(self)
             work.future = future
             self._works[future] = work
-            self.is_abandoned = False  # it is another time that somebody may leave
+            self.is_abandoned = False  # a new block can be left again
             try:
                 self._loop.tell(partial(self._admit, work))
-            except Exception:  # no thread or no file is left for the loop
-                del self._works[future]  # which nothing would ever end
+            except Exception:  # the process has no threads or files left for the loop
+                del self._works[future]  # it would never finish
                 raise
         return future
 
@@ -287,7 +287,7 @@ class BlockingCalls:
     def shut(self) -> None:
         """Accept no more calls, and release the loop after the last one, without waiting."""
         if self.is_of_parent:
-            return  # its loop is not here, and another one would never end
+            return  # its loop belongs to the parent, and a new one would never end
         with self._changed:
             self.is_shut = True
             if self._loop.is_held:
@@ -398,7 +398,7 @@ class BlockingCalls:
 async def _run(work: Work) -> None:
     try:
         result = await work.run()
-    except Exception as error:  # whatever it is, the one who waits is to have it
+    except Exception as error:  # the waiting caller receives any error
         result = Result(error=error)
     _settle(work.future, result)
 
@@ -411,7 +411,7 @@ def _settle(future: BatchFuture[Any], result: Result) -> None:
             future.set_result(result.value)
     except InvalidStateError:  # it was cancelled
         pass
-    except BaseException:  # what its callbacks raise must not end the loop
+    except BaseException:  # errors of callbacks must not end the loop
         _log.exception("a callback of %r failed", future)
 
 

@@ -1,8 +1,8 @@
-"""Argument reader: the calls of a sweep, made of iterables that are read while the first ones run.
+"""Argument reader: reads a sweep's iterables while the first calls run.
 
-What is at hand, such as a list, is read where its calls are pickled. Anything else may be slow or
-endless, so it is read ahead: plain iterables in one thread of their own, async ones in one task
-of the event loop. What has come is taken in blocks, as soon as there is enough, or after a moment.
+Collections such as lists are read where their calls are pickled. Other iterables may be slow or
+endless, so they are read ahead: plain iterables in a separate thread, async ones in one task of
+the event loop. Rows are taken in blocks, as soon as there are enough, or after a delay.
 """
 
 from __future__ import annotations
@@ -29,37 +29,36 @@ _AT_HAND: tuple[type, ...] = (
     *(list, tuple, range, dict, set, frozenset, deque, str, bytes, bytearray),
     *(type({}.keys()), type({}.values()), type({}.items())),
 )
-"""Read in no time, and to their end. Of these very classes: others may do anything meanwhile."""
+"""Classes that are quick to read and finite; subclasses do not count, as they may do anything."""
 
 _AT_FIRST = 1000
 _MOST_AHEAD = 100_000
 _AHEAD_BYTES = 32 * 1024 * 1024
-"""How many calls are read ahead: at first, and when it is known how large their pickles are."""
+"""Limits of reading ahead: a number at first, then bytes, once pickle sizes are known."""
 
 _LONGEST_MOMENT_S = 5.0
 _SHARE_OF_TIME = 0.1
-"""A moment grows with the time that was read, so a slow source ends up in hundreds of arrays, and
-not in thousands."""
+"""Delay as a share of the reading time: slow sources create hundreds of arrays, not thousands."""
 
 _TURN = 100
-"""Rows of async iterables, which may never wait, after which the event loop has its turn."""
+"""Rows of async iterables, which may never wait, after which the event loop gets its turn."""
 
 
 class Inputs:
-    """What the calls of a sweep are made of.
+    """Sources of a sweep's calls.
 
     Args:
         sources: Iterables and async iterables, at least one; a row has an item of each, and the
             shortest ends them.
-        arguments: Makes the arguments of a call of its number and its row; by default they are
-            the row.
+        arguments: Returns a call's arguments for its number and its row; by default they are the
+            row.
 
     Attributes:
-        size: Number of calls; None where only reading tells.
-        is_once: Whether they can be read once only.
+        size: Number of calls; None if it is known only after reading.
+        is_once: Whether the sources can be read only once.
 
     Raises:
-        TypeError: One of them is no iterable.
+        TypeError: A source is not iterable.
     """
 
     def __init__(
@@ -76,18 +75,18 @@ class Inputs:
         self._arguments = arguments
 
     def at_hand(self) -> Iterator[Arguments]:
-        """Read them here; `is_at_hand` says whether that is quick."""
+        """Read the calls in this thread; `is_at_hand` says whether that is quick."""
         rows: Iterator[Arguments] = zip(*self._sources, strict=False)
         return map(self._arguments, itertools.count(), rows) if self._arguments else rows
 
     def ahead(self) -> Ahead:
-        """Begin to read them ahead."""
+        """Start reading the calls ahead."""
         if not any(map(_is_async, self._sources)):
             return _InThread(self.at_hand)
         return _InTask(self._each)
 
     async def _each(self) -> AsyncGenerator[Arguments, None]:
-        """Read them on the event loop; those that may be slow are read in a thread."""
+        """Read the sources on the event loop, the slow ones in a thread."""
         plain = [each for each in self._sources if not _is_async(each)]
         others = Inputs(tuple(plain))
         rows = _listed(others.at_hand()) if others.is_at_hand else _from(_InThread(others.at_hand))
@@ -96,7 +95,7 @@ class Inputs:
         async with contextlib.aclosing(rows):
             for number in itertools.count():
                 try:
-                    # First what may end without a wait for the others.
+                    # Read first the iterables that can end without waiting for the others.
                     row = iter(await anext(rows) if plain else ())
                     found = iter([await anext(each) for each in sources])
                 except StopAsyncIteration:
@@ -112,16 +111,16 @@ def _is_async(source: Source) -> bool:
 def _size(sources: tuple[Source, ...]) -> int | None:
     try:
         return min(len(source) for source in sources)  # type: ignore[arg-type]
-    except Exception:  # a class that has a length for some of its objects alone
+    except Exception:  # a class whose objects do not all have a length
         return None
 
 
 class Ahead:
-    """Rows that are read ahead of who takes them, on one event loop.
+    """Rows that are read ahead of the consumer, on one event loop.
 
     Attributes:
-        most: How many may lie here.
-        task: Where they are read, if that is on the event loop.
+        most: Maximum number of rows kept here.
+        task: The reading task, if rows are read on the event loop.
     """
 
     def __init__(self) -> None:
@@ -133,17 +132,17 @@ class Ahead:
         self._news = asyncio.Event()
 
     async def take(self, step: int = 1, moment_s: float = 0.0) -> list[Arguments]:
-        """Wait for rows, and take those that have come.
+        """Wait for rows, and return the available ones.
 
         Args:
-            step: Take a multiple of so many, where there are as many and others follow.
-            moment_s: How long to wait, after the first one, for `most` of them.
+            step: Return a multiple of this number, if enough rows are available and others follow.
+            moment_s: Seconds to wait, after the first row, until there are `most` rows.
 
         Returns:
-            Some rows; none at their end.
+            Rows; none at the end.
 
         Raises:
-            BaseException: What came out of an iterable.
+            BaseException: The exception of an iterable.
         """
         while not self._rows and not self._has_ended:
             await self._hear()
@@ -165,14 +164,14 @@ class Ahead:
         return taken
 
     async def _hear(self) -> None:
-        """Wait until there is a first row, or enough of them, or an end."""
+        """Wait for a first row, enough rows, or the end."""
         self._news.clear()
         if self._has_ended or len(self._rows) >= self.most:
             return
         await self._news.wait()
 
     def close(self) -> None:
-        """Read no more, as soon as the iterables let that be."""
+        """Stop reading as soon as the iterables permit it."""
 
     def _is_news(self) -> bool:
         return len(self._rows) == 1 or len(self._rows) >= self.most
@@ -181,10 +180,10 @@ class Ahead:
 
 
 class _InThread(Ahead):
-    """Reads in a thread of its own, the same one for all rows.
+    """Reader in a separate thread, the same one for all rows.
 
-    An iterable may wait forever, and nobody can end that. So the interpreter's end does not wait
-    for this thread, and neither does `close`.
+    An iterable may block forever and cannot be interrupted, so neither `close` nor the
+    interpreter's exit waits for this thread.
     """
 
     def __init__(self, read: Callable[[], Iterator[Arguments]]) -> None:
@@ -214,19 +213,19 @@ class _InThread(Ahead):
                     self._room.clear()
                 if self._is_closed:
                     return
-        except BaseException as error:  # whatever it is, the waiting caller is to have it
+        except BaseException as error:  # the waiting caller receives any error
             self._error = error
         finally:
             self._has_ended = True
             self._tell()
 
     def _tell(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop has ended, and nobody waits
+        with contextlib.suppress(RuntimeError):  # the event loop has ended, and no caller waits
             self._loop.call_soon_threadsafe(self._news.set)
 
 
 class _InTask(Ahead):
-    """Reads on the event loop, in one task, as an ``async for`` loop there does."""
+    """Reader in one task on the event loop, as an ``async for`` loop there."""
 
     def __init__(self, read: Callable[[], AsyncGenerator[Arguments, None]]) -> None:
         super().__init__()
@@ -254,7 +253,7 @@ class _InTask(Ahead):
                     while len(self._rows) >= self.most:
                         self._room.clear()
                         await self._room.wait()
-        except BaseException as error:  # likewise
+        except BaseException as error:  # the waiting caller receives any error
             self._error = error
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
@@ -264,16 +263,16 @@ class _InTask(Ahead):
 
 
 class CallReader:
-    """Reads calls once, block by block, in groups that are a task each.
+    """Reads calls once, block by block, in groups that become one task each.
 
     Args:
-        inputs: What they are made of.
+        inputs: Sources of the calls.
         chunksize: Calls in one group.
-        linger_s: For how long a call waits at first for others to come.
+        linger_s: Initial time in seconds that a call waits for others.
 
     Attributes:
-        given: How many calls were given out.
-        task: What is to be cancelled and waited for at the end; None where nothing is.
+        given: Number of returned calls.
+        task: Task to cancel and await at the end; None if there is none.
     """
 
     def __init__(self, inputs: Inputs, chunksize: int, linger_s: float) -> None:
@@ -287,16 +286,16 @@ class CallReader:
         self.task = self._ahead.task if self._ahead else None
 
     async def groups(self) -> Iterator[list[Call]] | None:
-        """Wait for calls; return the groups of those that have come, to be taken in any thread.
+        """Wait for calls; return the available groups, which any thread may consume.
 
-        Groups that are left are in the next answer. Only the last group of each answer may be a
-        smaller one.
+        The next call returns the groups that were not consumed. Only the last group of each return
+        value may be smaller.
 
         Returns:
-            None at the end of the calls.
+            The groups; None at the end of the calls.
 
         Raises:
-            BaseException: What came out of an iterable.
+            BaseException: The exception of an iterable.
         """
         while True:
             for first in self._block:
@@ -311,14 +310,14 @@ class CallReader:
             self._block = iter(taken)
 
     def note_bytes(self, size_bytes: int) -> None:
-        """Take in how large the pickle of a group is: of large ones fewer are read ahead."""
+        """Record a group's pickled size, because fewer large calls are read ahead."""
         self._given_bytes += size_bytes
         if self._ahead is not None:
             fitting = _AHEAD_BYTES * self.given // self._given_bytes
             self._ahead.most = max(self._chunksize, min(_MOST_AHEAD, fitting))
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._ahead is not None:
             self._ahead.close()
 

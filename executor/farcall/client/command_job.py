@@ -1,4 +1,4 @@
-"""Command job: an image and a command that were submitted, their status, end and nodes."""
+"""Command job: status, result and nodes of a command in an image."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from farcall.model.output import LogLine
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What came of a command job that ended well.
+    """Result of a successful command job.
 
     Attributes:
         job_id: The job's ID.
-        exit_codes: By node, what its command returned in the last attempt; None where a node was
-            stopped before, or Batch does not tell. The main node's is 0.
-        attempts: How many attempts there were.
-        started_at: When the last attempt began to run.
-        stopped_at: When it ended.
+        exit_codes: Exit code of each node's command in the last attempt; None if a node was
+            stopped early or Batch does not report it. The main node's is 0.
+        attempts: Number of attempts.
+        started_at: Start time of the last attempt.
+        stopped_at: End time of the last attempt.
     """
 
     job_id: str
@@ -42,8 +42,8 @@ class CommandResult:
 class CommandJob(SubmittedJob[CommandRun]):
     """A command job: one AWS Batch job, on one node or several.
 
-    Made by `BatchExecutor.command` and `BatchExecutor.attach_command`. One event loop at a time
-    waits by it.
+    Created by `BatchExecutor.command` and `BatchExecutor.attach_command`. Only one event loop at a
+    time can wait for it.
 
     Args:
         run: The job.
@@ -53,18 +53,18 @@ class CommandJob(SubmittedJob[CommandRun]):
     """
 
     async def wait(self) -> CommandResult:
-        """Wait for the job's end.
+        """Wait until the job has finished.
 
-        Cancelling the wait leaves the job running; `cancel` ends the job.
+        Cancelling the wait leaves the job running; `cancel` terminates the job.
 
         Returns:
-            What came of it, where the main node's command returned 0.
+            The result, if the main node's command returned 0.
 
         Raises:
-            JobError: The job ended otherwise; its class says how: `farcall.CommandError` where
-                the command itself failed. ``exit_code`` is the main node's, ``stdout`` the last
-                200 lines of its log.
-            UnknownError: It is no command job of farcall's.
+            JobError: The job failed; the class names the reason: `farcall.CommandError` if the
+                command itself failed. ``exit_code`` is the main node's, ``stdout`` the last 200
+                lines of its log.
+            UnknownError: The job is not one of farcall's command jobs.
             ServiceError: AWS refused a call.
         """
         arrived = await self._run.wait()
@@ -84,10 +84,10 @@ class CommandJob(SubmittedJob[CommandRun]):
         )
 
     async def nodes(self) -> list[JobDetail]:
-        """Ask Batch for everything it says of each node, the main node first.
+        """Return Batch's description of each node, the main node first.
 
-        Of a job on one node, without an instance type, that is the job itself. Nodes that Batch
-        does not know yet are missing; `JobDetail.node_index` tells which one is which.
+        For a job on one node without an instance type, that is the job itself. Nodes that Batch
+        does not know yet are missing; `JobDetail.node_index` identifies a node.
 
         Raises:
             JobLostError: Batch does not know the job.
@@ -104,21 +104,20 @@ class CommandJob(SubmittedJob[CommandRun]):
         tail: int | None = None,
         since: datetime | None = None,
     ) -> AsyncGenerator[LogLine, None]:
-        """Yield the lines that nodes have written: of each in its order, of several by time.
+        """Yield the lines that nodes have written, sorted by time across nodes.
 
-        They are those of the platform's own log, which has both streams in one, and shows a line
-        some seconds after it was written. However many follow, one look at it serves them all.
+        The lines come from the platform's own log, which merges both streams and shows a line some
+        seconds after it was written. All followers share one poll.
 
         Args:
             node: Index of a node, from 0; by default all.
-            follow: Go on until the nodes have ended; their last lines are among them.
-            tail: Only so many lines of what there is up to now, the last ones.
-            since: Only what was written at this moment or later. Without a time zone it is local
-                time.
+            follow: Continue until the nodes have finished, including their last lines.
+            tail: Maximum number of existing lines, the latest ones.
+            since: Earliest time of a line. Without a time zone it is local time.
 
         Raises:
             ValueError: ``tail`` is negative.
-            UnknownError: There is no such node; it names those there are.
+            UnknownError: The node does not exist; the error names the existing ones.
             JobLostError: Batch does not know the job.
             ServiceError: AWS refused a call.
         """
@@ -131,10 +130,10 @@ class CommandJob(SubmittedJob[CommandRun]):
                     yield line
 
     async def delete(self) -> None:
-        """End the job if it has not ended, and deregister a definition that is its own.
+        """Terminate an unfinished job, and deregister its own job definition, if any.
 
-        It has one where its command or its variables are too long for SubmitJob. Other definitions
-        serve equal jobs, and stay; Batch itself forgets jobs some days after their end.
+        A job has its own definition if its command or variables are too long for SubmitJob. Shared
+        definitions are kept; Batch itself deletes jobs some days after their end.
 
         Raises:
             JobLostError: Batch does not know the job.
@@ -158,12 +157,13 @@ async def _nodes(session: Session, detail: JobDetail) -> list[JobDetail]:
 def group_nodes(
     groups: Sequence[Nodes] | None, alone: Mapping[str, Any], count: int
 ) -> tuple[Nodes, ...]:
-    """Return what the nodes of a job run, of what a user says of it.
+    """Return a job's node groups from the user's arguments.
 
     Args:
         groups: The groups, or None for a single one.
-        alone: What is said of a single one, by the names of `Nodes`; ``nodes`` for their number.
-        count: That number where it is not said.
+        alone: Arguments of a single group, by the names of `Nodes`; ``nodes`` for the number of
+            nodes.
+        count: Default number of nodes.
 
     Raises:
         SettingsError: Both are given, or neither.
@@ -194,10 +194,10 @@ def group_nodes(
 
 
 def _is_zero(value: object) -> bool:
-    """Return whether a number was given that is not allowed, as opposed to none."""
+    """Return whether an invalid number was given, as opposed to none."""
     return value == 0 and value is not False
 
 
 def name_of(groups: Sequence[Nodes]) -> str:
-    """Return what a job is called that its user gave no name: as the main node's image is."""
+    """Return the default name of a job: the main node's image."""
     return str(groups[0].image).rpartition("/")[2].partition("@")[0].partition(":")[0]

@@ -1,4 +1,4 @@
-"""Console of rich's on which a terminal shows what is printed, and obeys nothing of it."""
+"""Rich console that escapes control characters in printed texts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from farcall.model import terminal
 
 
 class Console(rich.console.Console):
-    """A console that takes nothing in a text for its own: controls, markup or emojis.
+    """Console that ignores control characters, markup and emoji codes in texts.
 
     Args:
-        **options: Those of `rich.console.Console`.
+        **options: Options of `rich.console.Console`.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
-        """Render, and show the controls in what does not come from rich itself."""
+        """Render, and escape control characters in everything that is not rich's own."""
         for segment in super().render(*arguments, **options):
             is_own = segment.control is not None
             text = segment.text if is_own else terminal.shown(segment.text)

@@ -96,7 +96,7 @@ class BatchExecutor:
             )
         self._settings = settings.replace(**options) if settings else Settings(**options)
         self._unfinished: dict[str, asyncio.AbstractEventLoop] = {}
-        # By event loop: those of the blocks that are inside, one in another.
+        # By event loop: the jobs of nested blocks.
         self._entered: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Session]]
         self._entered = weakref.WeakKeyDictionary()
 
@@ -169,7 +169,7 @@ class BatchExecutor:
             ServiceError: AWS refused a call.
         """
         if isinstance(function, Task):
-            function = function.function  # whose executor is asked decides the options
+            function = function.function  # this executor's options apply, not the task's
         task: Task[..., Any] = Task(function, self)
         with frames_hidden():
             return task.submission(f"executor.submit({task.name}, ...)", args, kwargs)
@@ -392,7 +392,7 @@ class BatchExecutor:
         session = blocks.pop()
         unfinished = [i for i, loop in list(self._unfinished.items()) if loop is here]
         if blocks:
-            unfinished.clear()  # they are the outer block's
+            unfinished.clear()  # they belong to the outer block
         try:
             if unfinished and error is not None and not is_unseen(error):
                 reason = left_by(error)
@@ -409,7 +409,7 @@ class BatchExecutor:
                 self._unfinished.pop(job_id, None)
             await session.leave_block()
 
-    if not TYPE_CHECKING:  # to checkers these stay the errors that they are
+    if not TYPE_CHECKING:  # type checkers still report them as errors
 
         def __enter__(self) -> NoReturn:
             raise TypeError(

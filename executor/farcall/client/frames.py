@@ -1,8 +1,8 @@
-"""Traceback of an error that is the user's: farcall's own frames are left out of it.
+"""Tracebacks without farcall's own frames.
 
-What a job raised, and what farcall says on purpose, came about elsewhere: the frames between the
-user's line and the ``raise`` tell nothing. Python's development mode, ``python -X dev``, keeps
-them.
+A job's exceptions and farcall's intentional errors do not originate in farcall's frames, so the
+frames between the user's line and the ``raise`` carry no information. Python's development mode,
+``python -X dev``, keeps them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from farcall.model.errors import FarcallError
 
 
 class frames_hidden:  # noqa: N801  # used like a function, as those of contextlib
-    """Leave out the block's frames, and those below, from what it raises; see `hide_if_meant`.
+    """Remove the block's and lower frames from its errors; see `hide_if_meant`.
 
     Python 3.10 shows the frame of the block itself.
     """
@@ -35,23 +35,25 @@ class frames_hidden:  # noqa: N801  # used like a function, as those of contextl
 
 
 def hide_if_meant(error: BaseException) -> None:
-    """Leave out the frames of an error that is about to be raised again by a bare ``raise``.
+    """Remove the frames of an error that a bare ``raise`` is about to raise again.
 
-    So it is done with a `FarcallError`, and with what was raised by a function that has set
-    ``__tracebackhide__``, as pytest and IPython know it. All other errors are nobody's intention,
-    and keep their frames.
+    This applies to a `FarcallError`, and to errors raised by a function that has set
+    ``__tracebackhide__``, as in pytest and IPython. All other errors are unexpected and keep their
+    frames.
     """
     if isinstance(error, FarcallError) or _was_raised_for_others(error.__traceback__):
         hide(error)
 
 
 def hide(error: BaseException) -> None:
-    """Leave out the frames of an error that is about to be raised again by a bare ``raise``."""
+    """Remove the frames of an error that a bare ``raise`` is about to raise again."""
     if sys.flags.dev_mode:
         return
     if error.__traceback__ is not None:
-        error.__traceback__.tb_next = None  # Python 3.10 goes on with it, whatever the error has
-    BaseException.with_traceback(error, None)  # its class may do anything with its own
+        error.__traceback__.tb_next = (
+            None  # Python 3.10 follows it regardless of the error's own traceback
+        )
+    BaseException.with_traceback(error, None)  # its class may override with_traceback
 
 
 def _was_raised_for_others(stack: TracebackType | None) -> bool:

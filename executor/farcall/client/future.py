@@ -81,7 +81,7 @@ class BatchFuture(concurrent.futures.Future[R]):
             "a BatchFuture cannot be pickled: pass its result() to the other call"
         )
 
-    if not TYPE_CHECKING:  # to checkers it stays the error that it is
+    if not TYPE_CHECKING:  # type checkers still report it as an error
 
         def __await__(self) -> NoReturn:
             raise TypeError(
@@ -93,9 +93,8 @@ class BatchFuture(concurrent.futures.Future[R]):
         """Cancel the call and terminate its job, even if it is running.
 
         Returns:
-            Whether the call is cancelled; False if it had finished before. A later result of the
-                job
-            is discarded.
+            Whether the call is cancelled; False if it had finished before. A later result
+            of the job is discarded.
 
         Raises:
             RuntimeError: The future belongs to the parent process.

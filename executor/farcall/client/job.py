@@ -111,7 +111,7 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
             "a Job cannot be pickled: pass the value of await job.result(), or job.id"
         )
 
-    if not TYPE_CHECKING:  # to checkers it stays the error that it is
+    if not TYPE_CHECKING:  # type checkers still report it as an error
 
         def __await__(self) -> NoReturn:
             raise TypeError("a Job is not awaited itself: write await job.result()")

@@ -1,7 +1,7 @@
-"""Live output: what jobs print, in the caller's own stdout and stderr, with whose it is before it.
+"""Job output on the caller's stdout and stderr, each line prefixed with its task.
 
-Everything of a process goes through one writer, line by line. Nobody reads more than some hundred
-lines a second, so what comes faster is left out, and it is told how much that was.
+One writer per process writes everything, line by line. People cannot read more than some hundred
+lines per second, so faster output is dropped, and the number of dropped lines is reported.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NOTE_S = 5.0
 
 
 class LiveOutput:
-    """Writes lines of all jobs, as many as can be read.
+    """Writer of all jobs' lines, with a limited rate.
 
     Args:
-        now: Tells the time in seconds.
+        now: Returns the time in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class LiveOutput:
         self._run = ""
 
     def write(self, label: str, run: str, lines: list[LogLine], left_out_bytes: int = 0) -> None:
-        """Write lines of a task, as many as there is room for; stderr to stderr."""
+        """Write a task's lines up to the limit; stderr goes to stderr."""
         with self._lock:
             now = self._now()
             self._room = min(_LINES_PER_S, self._room + (now - self._at) * _LINES_PER_S)
@@ -61,7 +61,7 @@ class LiveOutput:
                 self._run = run
 
     def settle(self) -> None:
-        """Tell what was left out."""
+        """Report the dropped lines."""
         with self._lock:
             if self._jobs:
                 self._tell()
@@ -79,11 +79,11 @@ class LiveOutput:
 
 
 writer = LiveOutput()
-"""The one of this process."""
+"""The process's writer."""
 
 
 def label_of(name: str, calls: Sequence[int]) -> str:
-    """Return what stands before the lines of a task of a map.
+    """Return the prefix of the lines of a map's task.
 
     Args:
         name: The function's name.
@@ -94,7 +94,9 @@ def label_of(name: str, calls: Sequence[int]) -> str:
 
 
 def _print(stream: TextIO, text: str) -> None:
-    encoding = getattr(stream, "encoding", None) or "utf-8"  # a stream of text alone has none
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+    encoding = getattr(stream, "encoding", None) or "utf-8"  # a text-only stream has no encoding
+    with contextlib.suppress(
+        OSError, ValueError, AttributeError
+    ):  # the stream is closed or missing
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()

@@ -109,12 +109,12 @@ class LoopThread:
             waited_for = list(self._waited_for)
             is_last = held is not None and held.let_go() and held.pid == os.getpid()
             if held is not None and is_last:
-                held.end()  # before somebody else takes it
+                held.end()  # before another holder acquires it
                 self._ended = held
         if held is not None and not is_last:
             for future in waited_for:
                 future.cancel()
-        elif self._ended is not None:  # it may be another thread that has let go just now
+        elif self._ended is not None:  # another thread may have released it just now
             self._ended.join(_CLOSING_S)
 
     def _run(self, loop: _Loop, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -153,7 +153,7 @@ class _Loop:
         self.pid = os.getpid()
         self.holders = 0
         self._is_closing = False
-        # What is told before the end is done before it; garbage collection may tell in between.
+        # Functions passed before the end run first; garbage collection may pass more meanwhile.
         self._lock = threading.RLock()
         self._told: deque[Callable[[], object]] = deque()
         self._is_awake = False

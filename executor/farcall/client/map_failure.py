@@ -1,4 +1,4 @@
-"""Failure of a map: what a call's error says of the other calls."""
+"""Progress of a failed map, attached to a call's error."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _NAME_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class MapFailure:
-    """How far a map had come when the error of one of its calls was raised.
+    """Progress of a map when the error of one of its calls was raised.
 
-    The error has it as ``error.map_failure``. The calls that had not ended by then were ended;
-    those of a pool's map go on until its iterator is left.
+    It is the error's attribute ``map_failure``. Unfinished calls were terminated, except the calls
+    of a pool's map, which continue until its iterator is closed.
 
     Attributes:
-        total: Number of calls; of inputs without a length, of those that were submitted.
-        failed: Calls without a value, as far as their outcomes were read.
-        ended: Calls that had not ended, and were ended.
-        ended_tasks: The tasks of these; several calls are one with a ``chunksize``.
-        unsubmitted: Calls of which there is no job.
-        kept: Calls that had ended otherwise, and whose values nobody has taken.
-        errors: How many calls raised an error of which class, the most frequent first.
-        run: Name of the run, for `BatchExecutor.recover`, which gives the values that are kept.
+        total: Number of calls; for inputs without a length, the number of submitted calls.
+        failed: Calls without a result, among those whose outcomes were read.
+        ended: Unfinished calls that were terminated.
+        ended_tasks: Tasks of these calls; with a ``chunksize``, a task has several calls.
+        unsubmitted: Calls without a job.
+        kept: Other finished calls, whose results were not collected.
+        errors: Number of calls by error class, the most frequent first.
+        run: Name of the run, with which `BatchExecutor.recover` returns the kept results.
         job_ids: The map's jobs.
-        unfinished: Calls of a pool's map that had not ended, and go on.
+        unfinished: Unfinished calls of a pool's map, which continue.
     """
 
     total: int
@@ -46,7 +46,7 @@ class MapFailure:
 
     @property
     def sentence(self) -> str:
-        """All of it in a line: "3 of 100 raised ValueError; 95 were ended because of it"."""
+        """Summary in one line: "3 of 100 raised ValueError; 95 were ended because of it"."""
         told = f"{self.failed:,} of {self.total:,} raised {self._named}"
         if self.ended:
             tasks = "" if self.ended == self.ended_tasks else f" calls in {self.ended_tasks} tasks"
@@ -68,11 +68,11 @@ class MapFailure:
         return f"{told} and {more} more" if more else told
 
     def tell(self, error: BaseException, way: str) -> None:
-        """Have an error that is raised say it.
+        """Attach the progress to an error that is being raised.
 
         Args:
             error: The error.
-            way: What gives the values that are kept.
+            way: Method that returns the kept results.
         """
         told = f"map: {self.sentence}."
         if self.unfinished:
@@ -86,7 +86,7 @@ class MapFailure:
 
 
 def names_of(errors: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return classes of errors with their numbers, the most frequent first."""
+    """Return error classes with their counts, the most frequent first."""
     return tuple(sorted(errors.items(), key=lambda each: -each[1]))
 
 

@@ -105,9 +105,9 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             )
         self.executor = BatchExecutor(settings, **options)
         self._limit = max_workers
-        self._max_workers = max_workers or _MANY  # dask looks at it
+        self._max_workers = max_workers or _MANY  # dask reads it
         self._calls = BlockingCalls(max_workers)
-        # A pool that nobody refers to ends, as soon as its calls have.
+        # An unreferenced pool ends as soon as its calls have finished.
         weakref.finalize(self, self._calls.shut).atexit = False
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             "it is used"
         )
 
-    if not TYPE_CHECKING:  # to checkers these stay the errors that they are
+    if not TYPE_CHECKING:  # type checkers still report them as errors
 
         async def __aenter__(self) -> NoReturn:
             raise TypeError(
@@ -241,7 +241,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
 
     def _task(self, function: Callable[P, R]) -> Task[P, R]:
         if isinstance(function, Task):
-            function = function.function  # whose executor is asked decides the options
+            function = function.function  # this pool's options apply, not the task's
         return Task(function, self.executor)
 
     def _start_sweep(
@@ -275,7 +275,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             RuntimeError: The caller would wait on farcall's own event loop, which runs the calls.
         """
         if self._calls.is_of_parent:
-            return  # there is nothing of it in a fork's child
+            return  # a forked child has none of it
         self._calls.shut()
         if cancel_futures:
             self._calls.cancel_pending()

@@ -1,7 +1,7 @@
-"""Map of a pool: an iterator over the values of many calls, in the order of the arguments.
+"""Map of a pool: an iterator over results in the order of the arguments.
 
-Where all calls may be submitted at once they are one sweep: one future, and a slot for each
-result. Where only some may be unfinished at a time, each chunk of them has a future.
+If all calls may be submitted at once, they are one sweep: one future, and a slot for each result.
+If only some may be unfinished at a time, each chunk of calls has a future.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ R = TypeVar("R")
 
 
 class Source(Protocol):
-    """Where results come from."""
+    """Source of results."""
 
     def take(self, timeout: float | None) -> Sequence[Result]:
-        """Wait for the next results, for so many seconds, and return them; none at the end.
+        """Wait for the next results up to a number of seconds; return none at the end.
 
         Raises:
-            concurrent.futures.TimeoutError: They are not there by then.
-            Exception: What keeps this and all others from coming.
+            concurrent.futures.TimeoutError: The results have not arrived by then.
+            Exception: The reason that this and all later results cannot arrive.
         """
 
     def note_raised(self, error: BaseException) -> None:
-        """Have the error of a call, which is being raised, say how far the map is."""
+        """Attach the progress of the map to a call's error that is being raised."""
 
     def cancel(self) -> None:
-        """End the calls whose results were not taken."""
+        """Cancel the calls whose results were not taken."""
 
     def discard(self) -> None:
-        """Let go of what is kept beside the results, all of which were taken."""
+        """Delete the kept results, after all results were taken."""
 
 
 class MapValues(Iterator[R], Generic[R]):
-    """The values of a map, in the order of its arguments.
+    """Results of a map, in the order of its arguments.
 
-    The error of a call is raised instead of its value, and the next value follows. Leaving
-    it early ends the calls that are left, as soon as nobody refers to it; so do `close` and the
-    end of the time. What was never iterated over goes on.
+    The error of a call is raised in place of its result, and the next result follows. If the
+    iterator is closed, garbage-collected early or timed out, the remaining calls are cancelled. A
+    map that was never iterated over continues.
 
     Args:
-        source: Gives the results.
-        ends_at: When the wait for all of them ends, by the clock of `time.monotonic`.
+        source: Source of the results.
+        ends_at: Deadline for all results, by the clock of `time.monotonic`.
     """
 
     def __init__(self, source: Source, ends_at: float | None) -> None:
@@ -75,7 +75,7 @@ class MapValues(Iterator[R], Generic[R]):
                 raise StopIteration
             if result.error is not None and self._source is not None:
                 self._source.note_raised(result.error)
-            del self  # which the traceback of an error would hold, and so the calls that are left
+            del self  # an error's traceback would retain it and the remaining calls
             try:
                 return result.unwrap()  # type: ignore[no-any-return]
             except StopIteration as error:  # it would end the caller's loop without an error
@@ -84,7 +84,7 @@ class MapValues(Iterator[R], Generic[R]):
                 del result
 
     def close(self) -> None:
-        """End the calls whose values were not taken, if any value was asked for."""
+        """Cancel the calls whose results were not taken, if iteration has begun."""
         source, self._source = self._source, None
         self._ready.clear()
         if source is not None and self._is_begun:
@@ -114,12 +114,12 @@ class MapValues(Iterator[R], Generic[R]):
 
 
 class SweepWork(Work):
-    """A sweep whose results are taken in the order of its calls, by one thread.
+    """A sweep whose results one thread takes in the order of the calls.
 
     Args:
         sweep: The sweep.
-        size: How many calls it has.
-        tell: Has the event loop call something.
+        size: Number of calls.
+        tell: Calls a function on the event loop.
     """
 
     __slots__ = ("_arrived", "_awaited", "_left", "_outcomes", "_results", "_sweep", "_tell")
@@ -138,20 +138,20 @@ class SweepWork(Work):
 
     @property
     def unfinished(self) -> int:
-        """How many calls have no result yet."""
+        """Number of calls without a result."""
         return 0 if self.is_settled else self._left
 
     @property
     def job_ids(self) -> list[str]:
-        """The sweep's arrays."""
+        """IDs of the sweep's array jobs."""
         return self._sweep.job_ids
 
     async def run(self) -> Result:
-        """Submit the calls, and take in what comes of them."""
+        """Submit the calls, and receive their results."""
         try:
             async for index, result in self._outcomes:
                 given = [result]
-                del result  # it is the taker's, who may have it before this goes on
+                del result  # the consumer may receive it before this line
                 self._note(index, given)
         except FarcallError as error:
             if self.future.cancelled():
@@ -182,16 +182,16 @@ class SweepWork(Work):
         return taken
 
     def note_raised(self, error: BaseException) -> None:
-        """Have an error say how far the map is; see `Source`."""
+        """Attach the progress of the map to an error; see `Source`."""
         failure = self._sweep.note_raised(error)
         failure.tell(error, f"farcall recover {failure.run}")
 
     def cancel(self) -> None:
-        """End the calls that have not ended."""
+        """Cancel the unfinished calls."""
         self.future.cancel()
 
     def discard(self) -> None:
-        """Have values deleted that were kept because of an error."""
+        """Delete results that were kept because of an error."""
         self._tell(self._sweep.discard)
 
     def _is_ready(self) -> bool:
@@ -205,19 +205,19 @@ class SweepWork(Work):
                 self._arrived.notify()
 
     def wake(self, _future: object) -> None:
-        """Have the taker look at the future, which is done."""
+        """Wake the consumer, because the future is done."""
         with self._arrived:
             self._arrived.notify()
 
 
 class Chunks:
-    """Chunks of calls that are submitted as long as so many are not taken.
+    """Chunks of calls that are submitted up to a maximum of untaken chunks.
 
     Args:
-        start: Submits a chunk; the future's result is the results of its calls.
-        calls: The arguments of each.
-        chunksize: How many are in one chunk.
-        most: How many chunks are submitted that were not taken; None for all.
+        start: Submits a chunk; the future's result is the list of its calls' results.
+        calls: The arguments of each call.
+        chunksize: Number of calls in one chunk.
+        most: Maximum number of submitted, untaken chunks; None for all.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Chunks:
         try:
             results = future.result(timeout)
         finally:
-            future.cancel()  # where it was not waited for
+            future.cancel()  # if it was not waited for
         self._job_ids[(future.job_id or "").partition(":")[0]] = None
         self._errors.update(
             type(each.error).__name__ for each in results if each.error is not None
@@ -254,7 +254,7 @@ class Chunks:
         return results
 
     def note_raised(self, error: BaseException) -> None:
-        """Have an error say how far the map is; see `Source`. Nothing is kept for others."""
+        """Attach the progress of the map to an error; see `Source`. No results are kept."""
         unfinished = sum(size for size, future in self._futures if not future.done())
         failure = MapFailure(
             self._submitted,
@@ -271,12 +271,12 @@ class Chunks:
         failure.tell(error, "")
 
     def cancel(self) -> None:
-        """End the calls whose results were not taken."""
+        """Cancel the calls whose results were not taken."""
         for _, future in self._futures:
             future.cancel()
 
     def discard(self) -> None:
-        """Let go of nothing: each value was deleted when it was fetched."""
+        """No-op: results were deleted when they were fetched."""
 
     def _submit(self, most: int | None) -> None:
         for chunk in islice(self._chunks, most):

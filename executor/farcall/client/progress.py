@@ -1,4 +1,4 @@
-"""Progress display of a sweep: a bar on a terminal or in a notebook, elsewhere single lines."""
+"""Progress display of a sweep: a bar in terminals and notebooks, or lines."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ if TYPE_CHECKING:
     from farcall.client.bars import Bar
 
 
-# --- Notebook's bar: an output of the cell, which is replaced as its sweep goes on --------------
+# --- Notebook bar: an output of the cell that is replaced during the sweep ----------------------
 #
-# IPython's own display is enough for it, so nothing needs to be installed beside it. The output is
-# kept in the notebook's file as it was last.
+# It needs only IPython's own display. The notebook's file keeps the last output.
 
 
 def is_here() -> bool:
-    """Return whether this is a notebook's kernel, and no terminal."""
+    """Return whether the process is a notebook's kernel without a terminal."""
     ipython: Any = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 class NotebookBar:
-    """A sweep's output.
+    """Progress bar in a sweep's output cell.
 
     Args:
-        report: How far it is.
+        report: The sweep's progress.
     """
 
     def __init__(self, report: Report) -> None:
@@ -48,21 +47,21 @@ class NotebookBar:
         self._output: Any = display(self._shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]
 
     def show(self) -> None:
-        """Draw."""
+        """Draw the bar."""
         picture = self._picture()
         if picture != self._shown:
             self._output.update(picture, raw=True)
             self._shown = picture
 
     def close(self) -> None:
-        """Leave it as it is now."""
+        """Keep the bar in its current state."""
         self.show()
 
     def _picture(self) -> dict[str, str]:
         report = self._report
         trouble = f"; {report.trouble}" if report.trouble else ""
         name, text = html.escape(report.name), html.escape(f"{report}{trouble}")
-        # Without a value it says that something goes on.
+        # Without a value, the bar shows that work is in progress.
         value = f' value="{report.counts.ended}" max="{report.total}"' if report.total else ""
         bar = f'<progress style="width: 20em"{value}></progress>'
         return {
@@ -82,16 +81,17 @@ _SAMPLES = 100
 
 @dataclass(frozen=True)
 class Counts:
-    """How many calls are how far.
+    """Number of calls by state.
 
     Attributes:
-        running: In tasks that run, or are being started.
-        done: Returned, as far as is known: a task that has ended and was not fetched counts here.
-        failed: Have an error.
-        total: How many there are; None as long as it is not known, or was known before.
-        packed: How many are pickled, while some are uploaded; None where none are.
-        sent_bytes: How much was uploaded so far.
-        errors: How many of those that failed have which error: ``ValueError x14, KeyError x1``.
+        running: Calls in tasks that are running or starting.
+        done: Calls that have returned, as far as is known: finished tasks count before they are
+            fetched.
+        failed: Calls with an error.
+        total: Number of calls; None if it is not known yet, or was given before.
+        packed: Number of pickled calls during an upload; None without an upload.
+        sent_bytes: Number of uploaded bytes.
+        errors: Number of failed calls by error: ``ValueError x14, KeyError x1``.
     """
 
     running: int = 0
@@ -104,22 +104,22 @@ class Counts:
 
     @property
     def ended(self) -> int:
-        """Calls that will not be run again."""
+        """Calls that do not run again."""
         return self.done + self.failed
 
 
 class Progress:
-    """Shows how far some calls are, for as long as the ``with`` block lasts.
+    """Progress display for the duration of a ``with`` block.
 
-    It never fails: what cannot be shown is not shown.
+    It never fails: display errors are ignored.
 
     Args:
-        name: What they are calls of.
-        total: Their number; None where it is not known yet.
-        count: Tells how far they are.
-        timing: How often it is looked.
-        trouble: Tells what keeps that from being known, and what to do; empty where nothing does.
-        failures: Tells at the end in some lines which calls failed, and why.
+        name: Name of the function.
+        total: Number of calls; None if it is not known yet.
+        count: Returns the current counts.
+        timing: Intervals of the display.
+        trouble: Returns why the counts cannot be updated, and a remedy; empty if they can.
+        failures: Returns lines about failed calls and their errors, for the end.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Progress:
 
 @contextlib.contextmanager
 def _harmless() -> Iterator[None]:
-    """Keep a terminal's trouble from a sweep."""
+    """Ignore errors of the terminal during a block."""
     try:
         yield
     except Exception as error:
@@ -176,14 +176,14 @@ def _harmless() -> Iterator[None]:
 
 
 class Report:
-    """Counts, and how fast they grow.
+    """Counts, and their rate of growth.
 
     Args:
-        name: What they are calls of.
-        total: Their number; None where it is not known yet.
+        name: Name of the function.
+        total: Number of calls; None if it is not known yet.
 
     Attributes:
-        trouble: What keeps them from being known any better; else empty.
+        trouble: Why the counts cannot be updated; otherwise empty.
     """
 
     def __init__(self, name: str, total: int | None) -> None:
@@ -196,11 +196,11 @@ class Report:
         self._per_s = 0.0
 
     def take(self, counts: Counts) -> None:
-        """Take in how far they are now."""
+        """Update the counts."""
         self.counts = counts
         self.total = self.total if counts.total is None else counts.total
         now = time.monotonic()
-        # What passed before the first task began says nothing of how long the others will take.
+        # The time before the first task began does not predict the duration of the others.
         if not self._seen or not (counts.running or counts.ended):
             self._seen = deque([(now, counts.ended)])
             return
@@ -238,7 +238,7 @@ def _duration(seconds: float) -> str:
 
 
 class LineReport:
-    """A line on stderr at each tenth of the way, and where that takes long now and then."""
+    """A line on stderr at each tenth of the calls, or at intervals if that is long."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -248,7 +248,7 @@ class LineReport:
         self._was_in_trouble = False
 
     def show(self) -> None:
-        """Say a line if it is time for one."""
+        """Print a line if it is due."""
         tenth = _LINES * self._report.counts.ended // (self._report.total or sys.maxsize)
         is_new = self._report.trouble != "" and not self._was_in_trouble
         if tenth > self._tenth or is_new or time.monotonic() - self._said_at >= _LINE_S:
@@ -257,7 +257,7 @@ class LineReport:
         self._was_in_trouble = self._report.trouble != ""
 
     def close(self) -> None:
-        """Say how it ended."""
+        """Print the result."""
         if self._said != self._report.counts:
             self._say()
 
@@ -269,7 +269,7 @@ class LineReport:
 
 
 def _view_of(report: Report) -> Bar | NotebookBar | LineReport:
-    """Return a bar, or lines where it would only leave control codes."""
+    """Return a bar, or lines if a bar would only print control codes."""
     if is_here():
         return NotebookBar(report)
     from farcall.client.console import Console  # which has rich, as bars: slow to import

@@ -1,8 +1,8 @@
-"""Recovery of a run whose client is gone, from the bucket and Batch alone.
+"""Recovery of a run whose client is gone, only from the bucket and Batch.
 
-A run's bundles have the names of its jobs, and say in which queue to look. What is believed is
-Batch's word: the job whose environment names the bundle also holds the digest of it, and the key
-that its outcomes are signed with.
+A run's bundles have the names of its jobs, and name the queue to search. Only Batch is trusted:
+the job whose environment names a bundle also has the bundle's digest and the key that signs its
+outcomes.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Run:
-    """What one client process has left in the bucket.
+    """Objects of one client process in the bucket.
 
     Attributes:
-        name: ``<user>-<date>-<time>-<random>``, of the moment it began, UTC.
-        bundles: How many bundles are left; one is deleted when all of its tasks are delivered.
-        stored_at: When the first of them was stored.
-        functions: Names of the functions that they call, as keys in the bucket have them.
+        name: ``<user>-<date>-<time>-<random>``, with the start time in UTC.
+        bundles: Number of remaining bundles; a bundle is deleted when all of its tasks are
+            delivered.
+        stored_at: Time at which the first bundle was stored.
+        functions: Names of the called functions, as they appear in the bucket's keys.
     """
 
     name: str
@@ -74,14 +75,15 @@ class Recovered:
 
     Attributes:
         run: The run's name.
-        jobs: One for each task that Batch knows and that has not been delivered. Take them out of
-            this list to let go of their values.
-        delivered: Number of tasks whose outcomes are gone, because they were delivered. Those of
-            bundles that are gone are not counted.
-        unsubmitted: Names of bundles that have no job: nothing of them has run.
-        forgotten: Names of bundles of whose jobs Batch tells nothing, although they may have run:
-            it forgets a job seven days after its end at the earliest, and a queue may be gone or
-            closed to this user. Outcomes there cannot be verified without the job.
+        jobs: One for each undelivered task that Batch knows. Remove jobs from this list to release
+            their results.
+        delivered: Number of tasks whose outcomes were deleted after delivery, except tasks of
+            deleted bundles.
+        unsubmitted: Names of bundles without a job: none of their tasks has run.
+        forgotten: Names of bundles whose jobs Batch does not return, although they may have run:
+            Batch deletes a job seven days after its end at the earliest, and a queue may be
+            deleted or not accessible to this user. Their outcomes cannot be verified without the
+            job.
     """
 
     def __init__(self, run: str, settings: Settings) -> None:
@@ -102,9 +104,9 @@ class Recovered:
     async def discard(self) -> None:
         """Delete the bundles whose tasks have all been delivered, now or before.
 
-        Other than those of a run that goes well they stay until then, for `Job.calls`. What is
-        left of the run after that are tasks that failed, and what was not submitted; the bucket's
-        lifecycle rule deletes those. Failing to delete is not an error.
+        They are kept until then for `Job.calls`, unlike the bundles of an undisturbed run. After
+        that, the run has only failed and unsubmitted tasks, which the bucket's lifecycle rule
+        deletes. A failed deletion is not an error.
         """
         session = await session_for(self._settings)
         for where, left in list(self._left.items()):
@@ -134,11 +136,11 @@ class Recovered:
 
 
 async def runs(session: Session, settings: Settings) -> list[Run]:
-    """Return the runs that have left something in the bucket, the oldest first.
+    """Return the runs that have objects in the bucket, the oldest first.
 
     Raises:
-        SettingsError: There is no such bucket.
-        ServiceError: S3 refused.
+        SettingsError: The bucket does not exist.
+        ServiceError: An S3 call failed.
     """
     store = session.stores.of(settings.s3_bucket_name)
     listed = await store.list_folders(f"{run_root(settings.prefix, '')}/")
@@ -176,7 +178,7 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
     timing = session.timing
     found, unanswered = await _find_jobs(session, queues, timing.recover_looks_s)
     succeeded = await _each(lambda one: _succeeded(session, *one), list(found.values()))
-    # Listed last: what Batch calls a success by now was stored before, unless it was deleted.
+    # Listed last: the outcomes of tasks that have succeeded by now were stored, unless deleted.
     arrived = await _outcomes(store, root)
     recovered = Recovered(run, settings)
     for (where, (submission, _)), done in zip(found.items(), succeeded, strict=True):
@@ -200,7 +202,7 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
 
 
 async def _bundles(store: Store, root: str) -> tuple[dict[str, datetime], dict[str, list[str]]]:
-    """Return when the bundles of a run were stored, and the keys of their receipts, by name."""
+    """Return the storage times of a run's bundles, and their receipts' keys, by name."""
     prefix = bundles_prefix(root)
     stored: dict[str, datetime] = {}
     receipts: dict[str, list[str]] = {}
@@ -208,17 +210,17 @@ async def _bundles(store: Store, root: str) -> tuple[dict[str, datetime], dict[s
         bundle, is_receipt, _ = name.partition(RECEIPTS)
         if is_receipt:
             receipts.setdefault(bundle, []).append(f"{prefix}{name}")
-        elif _NAME.fullmatch(name):  # anybody may have put others there
+        elif _NAME.fullmatch(name):  # other users may have stored other objects there
             stored[name] = at
     return stored, receipts
 
 
 async def find(session: Session, settings: Settings, where: Location) -> Submission | None:
-    """Return the job of a bundle, from Batch; None if it was never submitted.
+    """Return the job of a bundle from Batch; None if it was never submitted.
 
-    Who is told that there is none submits again. So the bundle is deleted then: a job that turns
-    up anyway finds no payload, and runs nothing. One that is found at the last moment has
-    its bundle back.
+    If there is no job, the caller submits again. So the bundle is deleted in this case: a job that
+    turns up later finds no payload and runs nothing. If a job is found at the last moment, its
+    bundle is restored.
 
     Args:
         session: The event loop's session.
@@ -226,7 +228,7 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
         where: The bundle's place.
 
     Raises:
-        FarcallError: That cannot be told.
+        FarcallError: Whether there is a job cannot be determined.
         ServiceError: AWS refused a call.
     """
     store = session.stores.of(where.bucket)
@@ -241,7 +243,7 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     except ServiceError as error:
         if error.code != NO_SUCH_KEY:
             raise
-        return await look()  # without its bundle no job runs anything
+        return await look()  # without its bundle, a job runs nothing
     if found is None:
         await store.delete([new.bundle_key])
     return found
@@ -254,7 +256,7 @@ async def _look(
     where: Location,
     waits_s: Sequence[float] = (0.0,),
 ) -> Submission | None:
-    """Look for the job of a bundle; None where nothing tells of one."""
+    """Search for the job of a bundle; None if there is no trace of one."""
     found, unanswered = await _find_jobs(session, queues, waits_s)
     if where in found:
         return found[where][0]
@@ -274,9 +276,9 @@ async def _look(
 async def _queues(
     settings: Settings, store: Store, places: list[Location]
 ) -> dict[Location, list[str]]:
-    """Return in which queues to look for the jobs of bundles, the most likely one first."""
+    """Return the queues to search for the jobs of bundles, the most likely first."""
     hints = await _each(lambda where: bundles.queue_of(store, where), places)
-    # Kubernetes has jobs without a queue: an empty name stands for all of the namespace.
+    # Kubernetes has jobs without a queue; an empty name means the whole namespace.
     return {
         where: list(dict.fromkeys(q for q in (hint, settings.queue) if q)) or [""]
         for where, hint in zip(places, hints, strict=True)
@@ -286,16 +288,16 @@ async def _queues(
 async def _find_jobs(
     session: Session, queues: Mapping[Location, list[str]], waits_s: Sequence[float]
 ) -> tuple[dict[Location, tuple[Submission, JobDetail]], set[Location]]:
-    """Look for the jobs of bundles.
+    """Search for the jobs of bundles.
 
     Args:
         session: The event loop's session.
         queues: The queues of each bundle.
-        waits_s: Before each look at the lists.
+        waits_s: Seconds before each list request.
 
     Returns:
-        The jobs that there are, in the order of their bundles; and the bundles of which nothing
-        can be said, because Batch refused to list their queue.
+        The existing jobs in the order of their bundles, and the bundles whose state is unknown
+        because Batch refused to list their queue.
     """
     places = list(queues)
     found: dict[Location, tuple[Submission, JobDetail]] = {}
@@ -309,7 +311,7 @@ async def _find_jobs(
         for detail in details.values():
             try:
                 submission = Submission.whole(detail)
-            except FarcallError:  # somebody else's job of the same name
+            except FarcallError:  # another user's job with the same name
                 continue
             if submission.where in queues:
                 found[submission.where] = submission, detail
@@ -319,10 +321,10 @@ async def _find_jobs(
 
 
 async def _named(session: Session, where: Location, queues: list[str]) -> list[str] | None:
-    """Return the IDs of the jobs that have a bundle's name, from the first queue that has any.
+    """Return the IDs of jobs with a bundle's name, from the first queue that has any.
 
     Returns:
-        None where there are none, and the first of the queues could not be asked.
+        None if there are none and the first queue could not be listed.
     """
     refused: dict[str, ServiceError] = {}
     for queue in queues:
@@ -344,8 +346,8 @@ async def _named(session: Session, where: Location, queues: list[str]) -> list[s
 
 
 async def _succeeded(session: Session, submission: Submission, detail: JobDetail) -> set[int]:
-    """Return which tasks of a job have succeeded by now."""
-    if detail.status is JobStatus.SUCCEEDED:  # of an array, each child
+    """Return the tasks of a job that have succeeded so far."""
+    if detail.status is JobStatus.SUCCEEDED:  # for an array, every child
         return set(range(submission.size))
     if submission.size == 1:
         return set()
@@ -354,7 +356,7 @@ async def _succeeded(session: Session, submission: Submission, detail: JobDetail
 
 
 async def _outcomes(store: Store, root: str) -> dict[str, dict[int, Arrived]]:
-    """Return what lies in a run's inbox, by bundle and number."""
+    """Return the objects in a run's inbox, by bundle and number."""
     found: dict[str, dict[int, Arrived]] = {}
     after = ""
     while True:
@@ -378,7 +380,7 @@ async def _unknown(session: Session, settings: Settings, run: str) -> UnknownErr
 
 
 async def _each(function: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-    """Call a function with each item, some at a time."""
+    """Call a function with each item, a limited number at a time."""
     places = asyncio.Semaphore(_PARALLEL)
 
     async def one(item: T) -> R:

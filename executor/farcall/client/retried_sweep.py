@@ -367,5 +367,5 @@ class RetriedSweep(Awaitable[list[R]]):
         try:
             for source in self._before:
                 await take_all(source)
-        finally:  # what was fetched is no longer in the bucket
+        finally:  # fetched results are no longer in the bucket
             self._earlier = {**found, **self._earlier}

@@ -1,4 +1,4 @@
-"""Shared value: what was put into the bucket once, and stands in arguments for what it is."""
+"""Shared value: stored in the bucket once, used in any number of calls."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ T = TypeVar("T")
 class Shared(Generic[T]):
     """A value in the bucket; see `BatchExecutor.put`.
 
-    It may stand anywhere in the arguments of calls: in a list, a dictionary, an object. The
+    It can be used anywhere in the arguments of calls: in a list, a dictionary, an object. The
     function gets the value itself.
 
     Attributes:
-        size: Its bytes as it is pickled.
+        size: Size of the pickled value in bytes.
     """
 
     def __init__(self, value: Value, session: Session, settings: Settings, name: str) -> None:
         self.size = value.size
         self._value = value
-        self._session = weakref.ref(session)  # who keeps this keeps no connections open
+        self._session = weakref.ref(session)  # keeping this object does not keep connections open
         self._loop = asyncio.get_running_loop()
         self._bucket = settings.s3_bucket_name
         self._root = run_root(settings.prefix, session.run)
@@ -47,16 +47,15 @@ class Shared(Generic[T]):
         return self._value.reduce()
 
     async def discard(self) -> None:
-        """Let the value go: it is deleted as soon as no job needs it, of this run or another.
+        """Release the value: it is deleted as soon as no job of any run needs it.
 
-        A call that is submitted after that with this object is refused. Doing it twice is no
-        error. Without it the value goes when the run ends: when the block is left, or the event
-        loop ends.
+        Later submissions with this object are rejected. A second call is not an error. Without it,
+        the value is deleted when the run ends: when the block is left, or the event loop ends.
 
         Raises:
-            FarcallError: Another event loop has put it.
-            SettingsError: There is no such bucket.
-            ServiceError: S3 refused or could not be reached.
+            FarcallError: Another event loop stored the value.
+            SettingsError: The bucket does not exist.
+            ServiceError: S3 refused a request or could not be reached.
         """
         if self._loop is not asyncio.get_running_loop():
             raise FarcallError(
@@ -66,7 +65,7 @@ class Shared(Generic[T]):
             return
         self._is_discarded = True
         session = self._session()
-        if session is None:  # it went with the run
+        if session is None:  # it was deleted with the run
             return
         with session.at_work():
             store = session.stores.of(self._bucket)
@@ -75,10 +74,10 @@ class Shared(Generic[T]):
 
 
 async def put(settings: Settings, value: T) -> Shared[T]:
-    """Store a value, unless it is there; see `BatchExecutor.put`."""
+    """Store a value unless it exists; see `BatchExecutor.put`."""
     session = await session_for(settings)
     with session.at_work():
-        await session.submitter(settings)  # checks whether there is such a bucket
+        await session.submitter(settings)  # checks that the bucket exists
         using = await session.threads.run(Pickling.of, settings)
         packed = await session.threads.run(pickling.pack_value, value, using)
         store = session.stores.of(settings.s3_bucket_name)

@@ -167,7 +167,7 @@ class Sweep(Awaitable[list[R]]):
         for array in state.arrays.values():
             calls = [state.calls_of(array, n) for n in range(array.submission.size)]
             sources.append(Source(array.submission, calls))
-            if array.returned < len(array.calls):  # what all went well of may be gone by now
+            if array.returned < len(array.calls):  # successful jobs may be deleted by now
                 lacking.append(sources[-1])
         return RetriedSweep(
             self._name,
@@ -393,7 +393,7 @@ class Sweep(Awaitable[list[R]]):
 
     async def _submit(self, session: Session, state: SweepState, reader: CallReader) -> None:
         """Submit the calls as they are read, one array after the other."""
-        digests = Digests()  # an array that is changed meanwhile would not travel safely anyway
+        digests = Digests()  # changing an array meanwhile would not be safe anyway
         try:
             with session.at_work():
                 submitter = await session.submitter(self._settings)
@@ -419,14 +419,14 @@ class Sweep(Awaitable[list[R]]):
                             facts=same,
                             on_sent=state.note_sent,
                         )
-                    # Those that are left were given out, for they are pickled some at a time.
+                    # The remaining calls were already read, because several are pickled at a time.
                     left = reader.given - state.submitted
                     calls = min(submission.size * self._chunksize, left)
                     self._watch(session, state, submission, calls)
                     if calls == left:
                         break
             state.note_whole()
-        except BaseException as error:  # whatever it is, the waiting caller is to have it
+        except BaseException as error:  # the waiting caller receives any error
             state.fetched.put_nowait(error)
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -468,9 +468,9 @@ class Sweep(Awaitable[list[R]]):
         )
 
     async def _fetch(self, session: Session, state: SweepState) -> None:
-        """Fetch outcomes, as fast as the caller takes their values.
+        """Fetch outcomes, as fast as the caller takes their results.
 
-        What goes wrong with one of them is its own calls' matter: others are fetched anyway.
+        A failure affects only the calls of its task; other tasks are fetched anyway.
         """
         while True:
             ready = await state.arrivals.get()
@@ -504,4 +504,4 @@ class Sweep(Awaitable[list[R]]):
                 session.cleaner.discard, self._settings, submission, index, delivered.all_spent
             )
             state.put(Fetched(numbers.start, job_id, deque(results), place, discard))
-            del delivered, results  # the values are the caller's, as soon as they are taken
+            del delivered, results  # the caller owns the values once they are taken

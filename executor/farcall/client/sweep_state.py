@@ -1,4 +1,4 @@
-"""State of a sweep that is waited for: what is under way."""
+"""State of a running sweep."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from farcall.payload.error_texts import Groups
 from farcall.payload.results import Result, add_note
 from farcall_runtime.contract import Location
 
-# --- Byte budget: how much may be held at once of what is fetched. No I/O -----------------------
+# --- Byte budget: limit of the fetched results in memory. No I/O --------------------------------
 
 
 class ByteBudget:
-    """Lets tasks in up to a number of bytes, first come, first served.
+    """Admission of tasks up to a number of bytes, first come, first served.
 
-    One at least is always inside, however large it is.
+    At least one task is always admitted, however large it is.
 
     Args:
-        size_bytes: The bytes of all that are inside.
-        most: Their number, however small they are.
+        size_bytes: Maximum total size in bytes.
+        most: Maximum number of tasks.
     """
 
     def __init__(self, size_bytes: int, most: int) -> None:
@@ -41,7 +41,7 @@ class ByteBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def enter(self, size_bytes: int) -> Reservation:
-        """Wait for room, and take it."""
+        """Wait for capacity, and reserve it."""
         place = Reservation(self)
         await place.grow(size_bytes)
         return place
@@ -55,7 +55,7 @@ class ByteBudget:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it came in the same moment
+            if not turn.cancelled():  # the turn arrived at the same moment
                 self._give_back(size_bytes)
             else:
                 self._admit()
@@ -86,10 +86,10 @@ class ByteBudget:
 
 
 class Reservation:
-    """The room that one task has in a budget.
+    """One task's share of a budget.
 
     Attributes:
-        size_bytes: How much it is.
+        size_bytes: Size of the share in bytes.
     """
 
     def __init__(self, budget: ByteBudget) -> None:
@@ -98,10 +98,10 @@ class Reservation:
         self._is_inside = False
 
     async def grow(self, more_bytes: int) -> None:
-        """Wait for more room.
+        """Wait for more capacity.
 
-        What it had goes back before: of several that wait for more, each would keep the others
-        from it.
+        The current share is returned first, because several waiting tasks would otherwise block
+        each other.
         """
         if self._is_inside and not more_bytes:
             return
@@ -111,7 +111,7 @@ class Reservation:
         self.size_bytes, self._is_inside = size_bytes, True
 
     def leave(self) -> None:
-        """Give the room back; doing so again does nothing."""
+        """Return the share; a second call does nothing."""
         if self._is_inside:
             self._is_inside = False
             self._budget._give_back(self.size_bytes)
@@ -124,14 +124,14 @@ _RUNNING = (JobStatus.STARTING.value, JobStatus.RUNNING.value)
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A task that has ended and is to be fetched.
+    """A finished task that is to be fetched.
 
     Attributes:
-        submission: Its job.
-        index: Its number there.
-        numbers: Those of its calls.
-        arrival: How it ended.
-        failing_since: When fetching it failed first; None where it has not.
+        submission: The task's job.
+        index: The task's index in the job.
+        numbers: Numbers of the task's calls.
+        arrival: How the task finished.
+        failing_since: Time of the first failed fetch; None if none has failed.
     """
 
     submission: Submission
@@ -142,14 +142,14 @@ class Ready:
 
 
 class Fetched(NamedTuple):
-    """A task that was fetched.
+    """A fetched task.
 
     Attributes:
-        first: Number of its first call.
-        job_id: Its job.
-        results: Those of its calls.
-        place: The room that they take.
-        on_taken: Is told when the last of them was handed over.
+        first: Number of the task's first call.
+        job_id: The task's job.
+        results: Results of the task's calls.
+        place: The results' share of the budget.
+        on_taken: Called when the last result was handed over.
     """
 
     first: int
@@ -165,13 +165,13 @@ class Array:
 
     Attributes:
         submission: The job.
-        calls: Numbers of its calls in the sweep.
-        unfinished: How many of its tasks have not ended.
-        ended: How many calls are in those that have.
-        returned: How many of these have a value that was fetched.
-        tell: What the tracker tells of their ends.
-        is_unseen: Whether it could not be looked for any longer; it goes on.
-        texts: What its tasks were called with, once one of them has failed.
+        calls: Numbers of the job's calls in the sweep.
+        unfinished: Number of unfinished tasks.
+        ended: Number of calls in finished tasks.
+        returned: Number of these calls whose result was fetched.
+        tell: Called by the tracker with finished tasks.
+        is_unseen: Whether the job can no longer be polled; it continues.
+        texts: Call texts of the job's tasks, once a task has failed.
     """
 
     submission: Submission
@@ -185,13 +185,13 @@ class Array:
 
 
 def how_far(detail: JobDetail | None, calls: int, chunksize: int, ended: int) -> tuple[int, int]:
-    """Return how many calls of a job have ended, and how many run.
+    """Return the numbers of finished and of running calls of a job.
 
     Args:
-        detail: What Batch said last of it.
-        calls: How many it makes.
-        chunksize: How many are in one task.
-        ended: How many are known to have ended.
+        detail: Batch's latest description of the job.
+        calls: Number of the job's calls.
+        chunksize: Number of calls in one task.
+        ended: Number of calls that are known to have finished.
     """
     said = (detail.status_summary or {detail.status.value: 1}) if detail else {}
     ended_there = chunksize * sum(said.get(status, 0) for status in _ENDED)
@@ -201,33 +201,33 @@ def how_far(detail: JobDetail | None, calls: int, chunksize: int, ended: int) ->
 
 
 class SweepState:
-    """One wait for a sweep. What an earlier one left unfinished may still report to that.
+    """State of one wait for a sweep; an earlier wait's tasks report to its state.
 
-    The budget is its own: a loop that waits for another sweep in its body takes nothing meanwhile.
+    The budget is separate, because a loop that waits for another sweep in its body takes no
+    results meanwhile.
 
     Args:
-        total: Number of calls; None where it is not known yet.
+        total: Number of calls; None if it is not known yet.
         chunksize: Calls in one task.
-        timing: How much is fetched ahead, and how long what fails.
-        with_output: Whether the caller gets what the tasks wrote, too.
+        timing: Limits of fetching ahead and of repeated fetches.
+        with_output: Whether the caller gets the tasks' output, too.
 
     Attributes:
-        total: As the argument.
-        submitted: How many calls are in jobs that were accepted.
-        packed: How many calls are pickled, while a bundle of them is uploaded; else None.
-        sent_bytes: How much of the bundles was sent.
+        total: Number of calls; None if it is not known yet.
+        submitted: Number of calls in accepted jobs.
+        packed: Number of pickled calls during an upload; otherwise None.
+        sent_bytes: Number of uploaded bytes of bundles.
         arrays: The jobs by their IDs.
-        arrivals: Tasks that have ended.
-        fetched: Those that were fetched, or an error that ends the wait; None where no more
-            calls will come.
-        budget: Bounds what is fetched and was not taken.
-        is_over: Whether nobody waits any more.
-        errors: How many of the calls that were fetched have an error of which class.
-        raised: The error of a call that is being raised, if any.
-        has_raised: Whether a pool has raised the error of a call; it may go on anyway.
-        given_values: How many values were handed over.
-        failures: The calls that have an error, of those that were fetched.
-        with_output: As the argument.
+        arrivals: Finished tasks.
+        fetched: Fetched tasks, or an error that ends the wait; None after the last call.
+        budget: Limits the results that were fetched and not taken.
+        is_over: Whether no caller waits any more.
+        errors: Number of fetched calls by error class.
+        raised: The call's error that is being raised, if any.
+        has_raised: Whether a pool has raised a call's error; it may continue anyway.
+        given_values: Number of results that were handed over.
+        failures: Fetched calls with an error.
+        with_output: Whether the caller gets the tasks' output, too.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class SweepState:
         self._taken: list[Callable[[], None]] = []
 
     def postpone(self, ready: Ready) -> bool:
-        """Have a task fetched again a little later; say whether that still makes sense."""
+        """Schedule another fetch of a task; return False if its time is over."""
         now = clock.now()
         since = now if ready.failing_since is None else ready.failing_since
         if now - since > self._timing.fetch_retry_s:
@@ -273,7 +273,7 @@ class SweepState:
             self.arrivals.put_nowait(ready)
 
     def put(self, fetched: Fetched) -> None:
-        """Have a task's results taken."""
+        """Make a task's results available."""
         for result in fetched.results:
             if result.error is not None:
                 self.errors[type(result.error).__name__] += 1
@@ -282,12 +282,12 @@ class SweepState:
     def note_results(
         self, submission: Submission, index: int, results: Iterable[tuple[int, Result]]
     ) -> None:
-        """Take in which calls of a task have an error, and say there what they were called with.
+        """Record a task's failed calls, and add their call texts to the errors.
 
         Args:
             submission: The task's job.
-            index: Its number there.
-            results: Number and result of each of its calls.
+            index: The task's index in the job.
+            results: Number and result of each call.
         """
         for number, result in results:
             self.arrays[submission.job_id].returned += result.error is None
@@ -309,36 +309,36 @@ class SweepState:
         return array.texts[index] if index < len(array.texts) else ""
 
     def note_job(self, submission: Submission, calls: int) -> Array:
-        """Take in a job that was accepted, of the calls that follow those of the last one."""
+        """Record an accepted job, whose calls follow the previous job's."""
         numbers = range(self.submitted, self.submitted + calls)
         self.submitted += calls
         array = self.arrays[submission.job_id] = Array(submission, numbers, submission.size)
         return array
 
     def note_sent(self, size_bytes: int) -> None:
-        """Take in that so much more of a bundle was sent."""
+        """Record uploaded bytes of a bundle."""
         self.sent_bytes += size_bytes
 
     async def note_uploaded(self, _where: Location) -> None:
-        """Take in that a bundle is in the bucket."""
+        """Record that a bundle is in the bucket."""
         self.packed = None
 
     def note_whole(self) -> None:
-        """Take in that all calls were submitted."""
+        """Record that all calls were submitted."""
         self._is_whole, self.total = True, self.submitted
         self.fetched.put_nowait(None)
 
     async def wait_for_taker(self, most: int) -> None:
-        """Wait until no more than so many calls were submitted whose results were not taken."""
+        """Wait until a maximum number of submitted calls have untaken results."""
         while self.submitted - self._given > most:
             self._less.clear()
             await self._less.wait()
 
     async def has_more(self) -> bool:
-        """Wait until there is a result to be taken; say whether there is one.
+        """Wait for a result; return whether there is one.
 
         Raises:
-            BaseException: What keeps others from coming.
+            BaseException: The reason that no more results can arrive.
         """
         while self._now is None:
             if self._is_whole and self._given == self.submitted:
@@ -351,7 +351,7 @@ class SweepState:
         return True
 
     def take(self) -> tuple[int, str, Result]:
-        """Return the number of the next call, its job, and its result; see `has_more`."""
+        """Return the next call's number, job and result; see `has_more`."""
         now, number = self._now, self._number
         assert now is not None  # noqa: S101 - says so to the type checker
         result = now.results.popleft()
@@ -366,13 +366,13 @@ class SweepState:
         return number, now.job_id, result
 
     def note_taken(self) -> None:
-        """Tell of the tasks whose results the caller has, and not only gets in this moment."""
+        """Notify the owners of results that the caller has processed."""
         for on_taken in self._taken:
             on_taken()
         self._taken.clear()
 
     def end(self) -> None:
-        """Let go of what nobody has taken."""
+        """Release the results that were not taken."""
         self.is_over = True
         self._now = None
         for queue in (self.arrivals, self.fetched):
@@ -380,18 +380,18 @@ class SweepState:
                 queue.get_nowait()
 
     def is_full(self) -> bool:
-        """Return whether enough tasks are known that wait to be fetched."""
+        """Return whether enough tasks wait to be fetched."""
         return self.arrivals.qsize() >= self._timing.most_unfetched
 
     def calls_of(self, array: Array, index: int) -> range:
-        """Return the numbers of the calls in a task of a job."""
+        """Return the numbers of the calls in a job's task."""
         return array.calls[index * self._chunksize : (index + 1) * self._chunksize]
 
     def count(self, latest: Callable[[str], JobDetail | None]) -> Counts:
-        """Count the calls by what has arrived here and what Batch said last.
+        """Count the calls by state, from the results here and Batch's latest descriptions.
 
         Args:
-            latest: Gives what Batch said last of a job.
+            latest: Returns Batch's latest description of a job.
         """
         ended = running = 0
         for job_id, array in self.arrays.items():

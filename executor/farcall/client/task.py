@@ -75,7 +75,7 @@ class Task(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], executor: Executor) -> None:
         pickling.check_callable(function)
-        # Its attributes stay its own: of a class they would be methods called like ours.
+        # The function's attributes are not copied: a class may have methods with the same names.
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.executor = executor
@@ -202,8 +202,7 @@ class Task(Generic[P, R]):
 
         Returns:
             A sweep. Await it for a list in the order of the arguments, iterate with ``async for``
-                for
-            pairs of index and value as they arrive, or use its ``results()`` for a
+            over pairs of index and value as they arrive, or use its ``results()`` for a
             `farcall.CallResult` of each call. An exception of an iterable is raised there and
             terminates the jobs.
 
@@ -214,7 +213,7 @@ class Task(Generic[P, R]):
         with frames_hidden():
             if not iterables:
                 arguments.refuse_none(self.name)
-            # What fits does not depend on the values.
+            # The check does not depend on the values.
             self._bind((None,) * len(iterables), fixed, _OF_MAPS)
             inputs = Inputs(iterables)
             return self._sweep(inputs, fixed, chunksize, return_exceptions, progress, output)
@@ -343,7 +342,7 @@ class Task(Generic[P, R]):
     def _signature(self) -> inspect.Signature | None:
         try:
             return inspect.signature(self.function)
-        except (TypeError, ValueError):  # a built-in that does not tell
+        except (TypeError, ValueError):  # a built-in without a signature
             return None
 
 
