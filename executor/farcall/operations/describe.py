@@ -1,4 +1,4 @@
-"""Description of one job: all that ``farcall describe`` and the page show."""
+"""Description of one job, for ``farcall describe`` and the web UI."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from farcall_runtime.envelope import EnvelopeError
 
 
 async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> dict[str, Any]:
-    """Return what is known of a job, as JSON has words for it.
+    """Return all known data of a job as JSON values.
 
     Args:
         session: The event loop's session.
-        entry: The job, an array as a whole, a child or a node, as `Catalog.describe` found it.
-        reasons: Where texts of its calls and errors are known, if anywhere.
+        entry: The job, a whole array, an array task or a node, as `Catalog.describe` found it.
+        reasons: Source of call and error texts, if there is one.
 
     Returns:
         - ``job``: see `json_view.job`.
-        - ``explanation``: see `explanation.Explanation`; ``usage``: what it used, or None.
-        - ``attempts``: those that have ended; see `json_view.attempt`.
-        - ``nodes``: those of a job on several, all of them; see `json_view.node`.
-        - ``electron``: of a job of Covalent's the number of its node, of a task group the last
-          one's; None where that is not known: a value that was delivered takes it along.
-        - ``position``: place in the queue, from 1; None where it is not among the first 100.
-        - ``log``: ``group`` and ``stream`` of CloudWatch; ``bundle``: what it carries, in S3;
-          a command job carries nothing.
-        - ``places``: where the platform has it, by what each is called.
-        - ``retries``: IDs of the retries of the job, the oldest first. ``job`` has the ID of the
-          job that it is a retry of.
-        - ``links``: addresses in the AWS console, where there is one: ``job``, ``queue``,
-          ``log``, ``bucket``.
+        - ``explanation``: see `explanation.Explanation`; ``usage``: used resources, or None.
+        - ``attempts``: the finished attempts; see `json_view.attempt`.
+        - ``nodes``: all nodes of a multi-node job; see `json_view.node`.
+        - ``electron``: for a job of Covalent's, the node's number; for a task group, the last
+          node's. None if unknown, because delivery of a result deletes it.
+        - ``position``: place in the queue, from 1; None if it is not among the first 100.
+        - ``log``: ``group`` and ``stream`` in CloudWatch; ``bundle``: the job's bundle in S3; a
+          command job has none.
+        - ``places``: the job's locations on the platform, by name.
+        - ``retries``: IDs of the job's retries, the oldest first. If the job is a retry, ``job``
+          has the ID of the original job.
+        - ``links``: URLs in the AWS console, if there is one: ``job``, ``queue``, ``log``,
+          ``bucket``.
 
     Raises:
         ServiceError: Batch refused a call.
@@ -72,7 +72,7 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
 
 
 async def _electron(session: Session, entry: Entry) -> int | None:
-    """Return which node of its dispatch a job is, by what its bundle says."""
+    """Return the number of a job's Covalent node, from its bundle."""
     detail = entry.detail
     if not entry.workflow.dispatch or detail.array_size:
         return None
@@ -80,7 +80,7 @@ async def _electron(session: Session, entry: Entry) -> int | None:
         submission, index = Submission.of(detail)
         store = session.stores.of(submission.where.bucket)
         facts = await bundles.facts_of(store, submission) or {}
-    except (EnvelopeError, FarcallError):  # what is wrong with a bundle, the explanation says
+    except (EnvelopeError, FarcallError):  # the explanation reports errors of the bundle
         return None
     node = node_at(facts.get(NODES), index)
     return None if node is None else node.number

@@ -1,8 +1,8 @@
-"""Explanation of a job for whoever looks at it: how it ended, or what it waits for.
+"""Explanation of a job's state: why it finished, or what it waits for.
 
-An outcome in the bucket is believed where the job's own key signed it, and only what it says of
-itself is read: neither value nor exception is unpickled, and nothing is deleted. Without one there
-are Batch's words.
+An outcome in the bucket is trusted if the job's own key signed it. Only its description is read:
+neither result nor exception is unpickled, and nothing is deleted. Without an outcome, the
+explanation uses Batch's reasons.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer
 
-# --- Explanation values: why a job is as it is, and how that is said. No I/O --------------------
+# --- Explanation values: reasons for a job's state, and their texts. No I/O ---------------------
 
 
 WAITING = "waiting"
@@ -48,12 +48,12 @@ BATCH = "Batch"
 
 @dataclass(frozen=True)
 class FailedChild:
-    """One of an array's children, or of a job's nodes, that failed.
+    """A failed task of an array, or a failed node of a job.
 
     Attributes:
-        job_id: Its ID.
+        job_id: The task's or node's ID.
         error: Class of the error.
-        sentence: What happened.
+        sentence: Failure as a sentence.
     """
 
     job_id: str
@@ -63,26 +63,27 @@ class FailedChild:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a job is as it is.
+    """Reason for a job's state.
 
-    All texts may hold what a task has written, control characters among them.
+    All texts may contain a task's output, including control characters.
 
     Attributes:
-        kind: ``waiting``, ``running``, ``returned``, ``failed``, ``cancelled``, or ``unknown``
-            for a job that farcall did not submit.
-        sentence: What happened, or what the job waits for.
+        kind: ``waiting``, ``running``, ``returned``, ``failed``, ``cancelled``, or ``unknown`` for
+            a job that farcall did not submit.
+        sentence: Result of the job, or what the job waits for.
         remedy: What to do.
-        error: Class of the error, the function's own or one of `farcall.model.errors`; empty where
+        error: Class of the error, the function's own or one of `farcall.model.errors`; empty if
             there is none.
-        traceback: Where the function raised, as the container wrote it; else empty.
-        usage: What the task used, where it has told.
-        earlier: How each attempt before the last one ended; of a job that goes on, each.
-        source: ``outcome``, or ``Batch`` where Batch's words are all there is.
-        calls: Of a task of several calls, how many of them returned, raised and so on, in the
-            words of `CallStatus`, and how many were not begun (``cut_off``).
-        children: Of an array the first failed children; of a job on several nodes those that
-            failed first, and not because the main node had ended.
-        log: Of what failed and has no traceback, the last lines of its log, where it has told.
+        traceback: The function's traceback, as the container wrote it; otherwise empty.
+        usage: Resources that the task used, if it reported them.
+        earlier: Result of each attempt before the last one; for an unfinished job, of each
+            attempt.
+        source: ``outcome``, or ``Batch`` if only Batch's reasons are available.
+        calls: For a task of several calls, the number of calls by result, in the words of
+            `CallStatus`, and of calls that had not begun (``cut_off``).
+        children: The first failed tasks of an array; for a multi-node job, the nodes that failed
+            first, except nodes that stopped because the main node had finished.
+        log: The last lines of the log of a failed job without a traceback, if available.
     """
 
     kind: str
@@ -99,37 +100,37 @@ class Explanation:
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation as JSON has words for it."""
+    """Return an explanation as JSON values."""
     return asdict(explanation)
 
 
 def of_verdict(why: Verdict) -> Explanation:
-    """Explain a job that has ended, by what a backend makes of it."""
+    """Explain a finished job by a backend's verdict."""
     kind = CANCELLED if why.kind is JobCancelledError else FAILED
     return Explanation(kind, why.sentence, why.remedy, why.kind.__name__)
 
 
 def of_waiting(detail: JobDetail) -> Explanation:
-    """Explain a job that has not ended."""
+    """Explain an unfinished job."""
     kind = RUNNING if detail.status is JobStatus.RUNNING else WAITING
     return Explanation(kind, *detail.waiting())
 
 
-# --- Explanation of what leaves no outcome: command jobs, and single nodes of any job -----------
+# --- Explanation of jobs without an outcome: command jobs, and single nodes of any job ----------
 #
-# The backend's words, exit codes and the log are all there is.
+# Only the backend's reasons, exit codes and the log are available.
 
 
 _MAIN = 0
-"""The node as which the job ends, of all jobs that farcall submits."""
+"""Main node, whose end is the job's end, in all jobs that farcall submits."""
 
 """Failed nodes that are explained."""
 
 _LINES = 10
-"""Of the log of what failed."""
+"""Maximum number of log lines of a failed job."""
 
 _FROM_OUTSIDE = (errors.JobCancelledError, errors.JobTimeoutError, errors.JobStuckError)
-"""Ends that all nodes met at the same time, so that none of them failed by itself."""
+"""Failures that affect all nodes at the same time, so that no node failed by itself."""
 
 _LAST = datetime.max.replace(tzinfo=timezone.utc)
 
@@ -137,15 +138,15 @@ _LAST = datetime.max.replace(tzinfo=timezone.utc)
 async def explain_without_outcome(
     session: Session, detail: JobDetail, nodes: Mapping[int, JobDetail] | None = None
 ) -> Explanation:
-    """Say why a command job, or a node, is as it is.
+    """Explain the state of a command job or of a node.
 
     Args:
         session: The event loop's session.
-        detail: The backend's description of it.
-        nodes: Those of its nodes, where they were asked for already.
+        detail: The backend's description of the job or node.
+        nodes: The backend's descriptions of the job's nodes, if already requested.
 
     Raises:
-        ServiceError: The backend refused a call. What the log's service refuses is left out.
+        ServiceError: The backend refused a call. Errors of the log's service only omit the log.
     """
     if nodes is None:
         nodes = await nodes_of(session, detail)
@@ -169,7 +170,7 @@ def _succeeded(detail: JobDetail) -> Explanation:
 
 
 def _with_failed(found: Explanation, nodes: Mapping[int, JobDetail]) -> Explanation:
-    """Name the nodes that failed by themselves, the first one first."""
+    """Add the nodes that failed by themselves, in the order of their failures."""
     main = nodes.get(_MAIN)
     end = main.stopped_at if main is not None and main.status.is_final else None
     failed = [
@@ -191,13 +192,13 @@ async def _last_lines(session: Session, main: JobDetail, detail: JobDetail) -> t
     stream = main.log_stream or detail.log_stream
     try:
         lines = await session.backend.log(detail, stream).last(_LINES)
-    except ServiceError:  # who may not read logs is told the rest
+    except ServiceError:  # without access to logs, the rest is still useful
         return ()
     return tuple(last_state(line.text) for line in lines)
 
 
 def _earlier_attempts(detail: JobDetail) -> tuple[str, ...]:
-    """Say how each attempt before the last one ended; of a job that goes on, each."""
+    """Return the results of earlier attempts; for an unfinished job, of all."""
     tried = detail.tried[:-1] if detail.status.is_final else detail.tried
     return tuple(attempt_reporter.of_tried(detail.of_attempt(said)) for said in tried)
 
@@ -205,7 +206,7 @@ def _earlier_attempts(detail: JobDetail) -> tuple[str, ...]:
 _BY_MAP = f"{endings.OWN_REASON}{endings.MAP_FAILED}"
 _FEW = 3
 _MOST_RECEIPTS = 4
-"""Each client that takes values of an array has one."""
+"""Maximum number of receipts; each client that collects an array's results stores one."""
 
 _LARGEST_RECEIPT_BYTES = 64 * 1024
 """Failed children of an array that are explained: two requests for all, and one for each."""
@@ -214,15 +215,15 @@ _LARGEST_RECEIPT_BYTES = 64 * 1024
 async def explain(
     session: Session, detail: JobDetail, nodes: Mapping[int, JobDetail] | None = None
 ) -> Explanation:
-    """Say why a job is as it is; of one that has begun the bucket is asked, too.
+    """Explain a job's state; for a job that has begun, also from the bucket.
 
     Args:
         session: The event loop's session.
-        detail: Batch's description of a plain job, an array as a whole, a child, or a node.
-        nodes: Batch's descriptions of its nodes, where they were asked for already.
+        detail: Batch's description of a plain job, a whole array, an array task, or a node.
+        nodes: Batch's descriptions of the job's nodes, if already requested.
 
     Raises:
-        ServiceError: Batch refused a call. What S3 refuses is said in the explanation.
+        ServiceError: Batch refused a call. S3 errors become part of the explanation.
     """
     if detail.is_command:
         return await explain_without_outcome(session, detail, nodes)
@@ -263,7 +264,7 @@ async def _of_task(
 
 
 async def _read_meta(session: Session, submission: Submission, key: str) -> dict[str, Any] | None:
-    """Return what an outcome says of itself, or that of an attempt; None if it is not there."""
+    """Return an outcome's description, or an attempt's; None if it is missing."""
     store = session.stores.of(submission.where.bucket)
     found = await outcomes.fetch(store, submission, key)
     return None if found is None else found.outcome.meta
@@ -302,13 +303,13 @@ def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
 
 
 def _traceback(meta: dict[str, Any]) -> str:
-    """Return where the function raised on another node, as that one's outcome says."""
+    """Return the traceback in another node's outcome."""
     tracebacks = (str(each.get("traceback", "")) for each in meta.get("results", ()))
     return next(filter(None, tracebacks), "")
 
 
 def _of_call(call: dict[str, Any], detail: JobDetail) -> Explanation:
-    """Explain the first call of a task that has no value."""
+    """Explain a task's first call without a result."""
     if call.get("nodes"):
         return _of_electrons(call, detail)
     traceback = str(call.get("traceback", ""))
@@ -322,7 +323,7 @@ def _of_call(call: dict[str, Any], detail: JobDetail) -> Explanation:
 
 
 def _of_electrons(call: dict[str, Any], detail: JobDetail) -> Explanation:
-    """Explain a task group of Covalent's by the node whose end is the group's."""
+    """Explain a Covalent task group by the node that determines the group's result."""
     nodes = call["nodes"]
     bad = [each for each in nodes if each["status"] != CallStatus.RETURNED]
     first = next(each for each in bad if each["chain"] == call["chain"])
@@ -351,7 +352,7 @@ async def _of_ended(
     meta: dict[str, Any] | None,
     detail: JobDetail,
 ) -> Explanation:
-    """Explain a job that has ended, by what its last attempt said of itself, if anything."""
+    """Explain a finished job by its last attempt's description, if there is one."""
     if meta is not None and attempt_reporter.is_the_end(meta, detail):
         return _of_outcome(meta, detail)
     usage = Usage(**meta["usage"]) if meta is not None else None
@@ -367,9 +368,9 @@ async def _of_ended(
 
 
 async def _delivered(session: Session, submission: Submission) -> dict[int, int] | None:
-    """Return the delivered tasks of a bundle with their peak memory in bytes, as receipts say.
+    """Return a bundle's delivered tasks with their peak memory in bytes.
 
-    None: all of them are delivered, because the bundle is deleted.
+    The data come from receipts. None: all tasks are delivered, because the bundle was deleted.
     """
     store = session.stores.of(submission.where.bucket)
     try:
@@ -381,13 +382,13 @@ async def _delivered(session: Session, submission: Submission) -> dict[int, int]
                 envelope.receipted(submission.key, key, data, submission.size), 0
             )
             found |= envelope.receipted_peaks(submission.key, key, data, submission.size)
-    except (envelope.EnvelopeError, FarcallError):  # it is only a help
+    except (envelope.EnvelopeError, FarcallError):  # optional information
         return {}
     return found
 
 
 async def _receipts(store: Store, submission: Submission) -> list[tuple[Buffer, str]]:
-    """Return the receipts of a bundle that clients have left, each with its key; unverified."""
+    """Return a bundle's receipts from clients, each with its key; unverified."""
     found: list[tuple[Buffer, str]] = []
     for number in range(_MOST_RECEIPTS):
         key = submission.where.receipt_key(number)
@@ -399,7 +400,7 @@ async def _receipts(store: Store, submission: Submission) -> list[tuple[Buffer, 
 
 
 def _unread(detail: JobDetail, error: FarcallError) -> Explanation:
-    """Say that S3 keeps from this user what came of a job."""
+    """Explain that S3 denies this user access to the job's outcome."""
     if detail.status is JobStatus.RUNNING:
         return of_waiting(detail)
     kind = RETURNED if detail.status is JobStatus.SUCCEEDED else FAILED
@@ -411,11 +412,11 @@ def _unread(detail: JobDetail, error: FarcallError) -> Explanation:
 async def _last_attempt(
     session: Session, submission: Submission, index: int, detail: JobDetail
 ) -> dict[str, Any] | None:
-    """Return what the last attempt said of itself, where another one was to follow."""
+    """Return the last attempt's description, if another attempt was to follow."""
     key = submission.attempt_key(index, max(1, detail.attempts))
     try:
         return await _read_meta(session, submission, key)
-    except (envelope.EnvelopeError, FarcallError):  # it is but a help
+    except (envelope.EnvelopeError, FarcallError):  # optional information
         return None
 
 
@@ -429,7 +430,7 @@ async def _earlier(
     store = session.stores.of(submission.where.bucket)
     try:
         return tuple(await attempt_reporter.explain(store, submission, index, detail, numbers))
-    except FarcallError:  # S3 refused: Batch has words for each, too
+    except FarcallError:  # S3 refused the call; Batch's reasons are used instead
         said = map(detail.of_attempt, detail.tried[: last - 1])
         return tuple(map(attempt_reporter.of_tried, said))
 
@@ -440,7 +441,7 @@ async def _earlier(
 async def _of_node(
     session: Session, submission: Submission, index: int, detail: JobDetail
 ) -> Explanation:
-    """Explain a node that is not the main one; the job's end is the main one's."""
+    """Explain a node other than the main node, which determines the job's result."""
     meta = await _last_attempt(session, submission, index, detail)
     if meta is not None and meta["status"] != OutcomeStatus.TERMINATED:
         found = _of_outcome(meta, detail)
@@ -499,9 +500,9 @@ def _remedy(detail: JobDetail) -> str:
 
 
 async def _failed_children(session: Session, detail: JobDetail) -> tuple[FailedChild, ...]:
-    """Explain the first of an array's failed children, of those that Batch lists first."""
+    """Explain an array's first failed tasks, in Batch's order."""
     page = await _first_page(session, detail, JobStatus.FAILED)
-    # Those that were only ended because another call raised say nothing of why.
+    # Tasks that were terminated because another call raised do not explain the failure.
     page.sort(key=lambda child: (child.status_reason.startswith(_BY_MAP), child.index))
     ids = [child.job_id for child in page[:_FEW]]
     known = await session.backend.describe(ids)
@@ -514,7 +515,7 @@ async def _failed_children(session: Session, detail: JobDetail) -> tuple[FailedC
 
 
 async def _blocked_child(session: Session, detail: JobDetail) -> JobDetail | None:
-    """Return a child that cannot be placed: of the array Batch only says that it is pending."""
+    """Return an array task that cannot be placed; for arrays Batch has no reason."""
     page = await _first_page(session, detail, JobStatus.RUNNABLE)
     return next((child for child in page if child.is_blocked), None)
 
@@ -524,13 +525,13 @@ async def _first_page(session: Session, detail: JobDetail, status: JobStatus) ->
     return await anext((page async for page in pages if page), [])
 
 
-# --- Nodes of a job on several, as the backend describes each -----------------------------------
+# --- Nodes of a multi-node job, from the backend's descriptions ---------------------------------
 
 
 async def nodes_of(session: Session, detail: JobDetail) -> dict[int, JobDetail]:
-    """Return what is known of a job's nodes, by number: a request for a hundred.
+    """Return descriptions of a job's nodes by index: one request per 100 nodes.
 
-    Nodes that were not started yet may be missing. Other jobs have none.
+    Nodes that have not started may be missing. Other jobs have none.
 
     Raises:
         ServiceError: The backend refused a call.
@@ -543,8 +544,8 @@ async def nodes_of(session: Session, detail: JobDetail) -> dict[int, JobDetail]:
 
 
 def unstarted(whole: JobDetail, number: int) -> JobDetail:
-    """Describe a node of which the backend says nothing yet: it is as its job is."""
-    # The main node runs, and the others are on their way.
+    """Describe a node that the backend does not know yet: it has its job's state."""
+    # The main node runs, and the others are starting.
     runs = whole.status is JobStatus.RUNNING
     return replace(
         whole,

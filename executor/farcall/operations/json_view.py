@@ -1,4 +1,4 @@
-"""JSON view of jobs: the plain values that ``--json`` prints and the page is told."""
+"""JSON view of jobs: the plain values for ``--json`` and the web UI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.operations.catalog import Entry
 
 CANCELLED = "CANCELLED"
-"""The state of a job that somebody ended. Batch calls it FAILED."""
+"""State of a cancelled job. Batch calls it FAILED."""
 
 FUNCTION, COMMAND = "function", "command"
 """Kinds of jobs."""
@@ -19,14 +19,14 @@ STATES = (*(status.value for status in JobStatus), CANCELLED)
 
 
 def state(detail: JobDetail) -> str:
-    """Return a job's status in Batch's words, or `CANCELLED`; of an array its furthest child's."""
+    """Return a job's or an array's most advanced task's status, or `CANCELLED`."""
     if detail.status is JobStatus.FAILED and detail.verdict().kind is JobCancelledError:
         return CANCELLED
     return detail.furthest.value
 
 
 def counts(detail: JobDetail) -> dict[str, int]:
-    """Count an array's children by state. Batch counts the cancelled ones as failed."""
+    """Count an array's tasks by state. Batch counts cancelled tasks as failed."""
     found = {name: count for name, count in detail.status_summary.items() if count}
     failed = found.pop(JobStatus.FAILED.value, 0)
     is_cancelled = state(detail) == CANCELLED
@@ -36,7 +36,7 @@ def counts(detail: JobDetail) -> dict[str, int]:
 
 
 def detail_of(job: JobDetail) -> str:
-    """Say of an array that failed, how many of its calls did; empty for all others."""
+    """Return the number of failed calls of a failed array; empty for other jobs."""
     if job.map_failure or not job.array_size or state(job) != JobStatus.FAILED.value:
         return job.map_failure
     failed = job.status_summary.get(JobStatus.FAILED.value, 0)
@@ -44,9 +44,9 @@ def detail_of(job: JobDetail) -> str:
 
 
 def job(entry: Entry) -> dict[str, Any]:
-    """Return what is known of a job, of a child of an array, or of a node of a job on several.
+    """Return the known data of a job, an array task, or a node of a multi-node job.
 
-    Moments are ISO 8601 in UTC; what is not known is None or empty.
+    Times are ISO 8601 in UTC; unknown values are None or empty.
     """
     detail = entry.detail
     parent, _, index = detail.job_id.partition(":")
@@ -100,7 +100,7 @@ def job(entry: Entry) -> dict[str, Any]:
 
 
 def _earlier_s(detail: JobDetail) -> float:
-    """Return how long the attempts ran that came before the last one that began."""
+    """Return the total duration in seconds of the attempts before the latest one."""
     spans = (
         (tried.stopped_at - tried.started_at).total_seconds()
         for tried in detail.tried
@@ -110,7 +110,7 @@ def _earlier_s(detail: JobDetail) -> float:
 
 
 def _group(nodes: NodeGroup) -> dict[str, Any]:
-    """Return what a group of nodes runs, without its variables, which may hold secrets."""
+    """Return a node group's command without its variables, which may contain secrets."""
     return {
         "first": nodes.first,
         "last": nodes.last,
@@ -123,11 +123,11 @@ def _group(nodes: NodeGroup) -> dict[str, Any]:
 
 
 def attempt(number: int, said: Attempt) -> dict[str, Any]:
-    """Return what Batch says of an attempt that has ended.
+    """Return Batch's description of a finished attempt.
 
     Args:
-        number: Its number, from 1.
-        said: Batch's words.
+        number: The attempt's number, from 1.
+        said: Batch's description.
     """
     return {
         "attempt": number,
@@ -140,7 +140,7 @@ def attempt(number: int, said: Attempt) -> dict[str, Any]:
 
 
 def node(said: JobDetail) -> dict[str, Any]:
-    """Return what is known of a node of a job on several."""
+    """Return the known data of a node of a multi-node job."""
     return {
         "id": said.job_id,
         "index": said.node_index,
@@ -156,5 +156,5 @@ def node(said: JobDetail) -> dict[str, Any]:
 
 
 def moment(at: datetime | None) -> str | None:
-    """Return a moment as ISO 8601, with milliseconds."""
+    """Return a time as ISO 8601, with milliseconds."""
     return None if at is None else at.isoformat(timespec="milliseconds")

@@ -1,6 +1,6 @@
-"""Replay: a call of a job, fetched to be run again elsewhere than on Batch.
+"""Replay: downloads a job's call in order to run it again outside of Batch.
 
-Nothing is unpickled here. What of the bundle the task needs goes into a folder, in which
+Nothing is unpickled here. The task's part of the bundle is written to a folder, in which
 `farcall_runtime.replay` finds it.
 """
 
@@ -31,20 +31,20 @@ from farcall_runtime.replay import ORDER, Order
 _FIRST_READ_BYTES = 64 * 1024
 
 _Piece = tuple[int, Buffer]
-"""An offset in the bundle, and the bytes that are there."""
+"""An offset in the bundle, and the bytes at this offset."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A task whose bundle is there, as it was submitted.
+    """A task with its original bundle.
 
     Attributes:
         entry: The job.
-        submission: What it carries.
-        index: The task's number there.
+        submission: The job's submission.
+        index: The task's index in the job.
         bundle: The verified root of the bundle's index.
-        explanation: How the job ended.
-        call: Number of the first call that gave no value.
+        explanation: Explanation of the job's result.
+        call: Number of the first call without a result.
     """
 
     entry: Entry
@@ -56,14 +56,14 @@ class Found:
 
     @property
     def python(self) -> str:
-        """The Python that pickled it, such as ``"3.11"``."""
+        """The Python version that pickled the bundle, such as ``"3.11"``."""
         return ".".join(map(str, self.bundle.python))
 
     def check_python(self) -> None:
-        """Refuse to run it in this interpreter where it is another's.
+        """Raise an error if this interpreter has another Python version than the bundle.
 
         Raises:
-            VersionMismatchError: It is another's.
+            VersionMismatchError: The versions differ.
         """
         if self.bundle.python == sys.version_info[:2]:
             return
@@ -76,14 +76,14 @@ class Found:
 
 
 async def find(session: Session, job_id: str) -> Found:
-    """Check whether a job can be replayed; of an array its first failed child is meant.
+    """Check whether a job can be replayed; for an array, its first failed task.
 
     Raises:
         JobLostError: Batch does not know the job.
-        UnknownError: farcall did not submit it, or it is an array of which no child failed.
-        FarcallError: It cannot be replayed; the message says why.
-        IntegrityError: Its bundle is not what was submitted.
-        VersionMismatchError: Its bundle was written by another farcall.
+        UnknownError: farcall did not submit the job, or it is an array without a failed task.
+        FarcallError: The job cannot be replayed; the message has the reason.
+        IntegrityError: The bundle is not the submitted one.
+        VersionMismatchError: Another version of farcall wrote the bundle.
         ServiceError: AWS refused a call.
     """
     detail = await session.describe(job_id)
@@ -96,7 +96,7 @@ async def find(session: Session, job_id: str) -> Found:
                 f"failed; name one of them, {job_id}:0 to {job_id}:{detail.array_size - 1}"
             )
         detail = await session.describe(children[0].job_id)
-    entry = cast(Entry, Entry.of(detail))  # it carries a bundle
+    entry = cast(Entry, Entry.of(detail))  # it has a bundle
     _refuse_others(entry, whole)
     submission, index = Submission.of(detail)
     store = session.stores.of(submission.where.bucket)
@@ -129,19 +129,19 @@ async def fetch(
     call: int | None = None,
     debug: bool = False,
 ) -> None:
-    """Put into a folder what `farcall_runtime.replay` runs.
+    """Write the data for `farcall_runtime.replay` to a folder.
 
     Args:
         session: The event loop's session.
         found: The task.
         folder: An empty folder.
-        environment: Variables to be set for it.
-        call: Number of the call in the task, from 0; by default the first that gave no value.
-        debug: Whether the debugger is to stop where the function fails.
+        environment: Variables to set for the call.
+        call: Number of the call in the task, from 0; by default the first one without a result.
+        debug: Whether the debugger stops where the function fails.
 
     Raises:
-        FarcallError: The bundle is no longer there.
-        IntegrityError: It is not what was submitted.
+        FarcallError: The bundle is no longer in the bucket.
+        IntegrityError: The bundle is not the submitted one.
         ServiceError: AWS refused a call.
     """
     submission = found.submission
@@ -175,7 +175,7 @@ async def fetch(
 
 
 async def _write(path: Path, size: int, pieces: Iterable[_Piece]) -> None:
-    """Write parts of a file where they belong; what is between them takes no room."""
+    """Write pieces of a sparse file at their offsets."""
     path.parent.mkdir(parents=True, exist_ok=True)
     async with aiofiles.open(path, "wb") as file:
         await file.truncate(size)
@@ -185,10 +185,10 @@ async def _write(path: Path, size: int, pieces: Iterable[_Piece]) -> None:
 
 
 def _shared(found: Found, pieces: Sequence[_Piece]) -> dict[str, int]:
-    """Return the keys of the shared values that function and arguments refer to, and their sizes.
+    """Return keys and sizes of the shared values that function and arguments refer to.
 
     Raises:
-        IntegrityError: The bundle's index does not name one.
+        IntegrityError: A shared value is missing in the bundle's index.
     """
     *_, function, arguments = (data for _, data in pieces)
     wanted = {*envelope.references(function), *envelope.references(arguments)}
@@ -200,7 +200,7 @@ def _shared(found: Found, pieces: Sequence[_Piece]) -> dict[str, int]:
 
 
 async def _parts(store: Store, submission: Submission, number: int) -> list[_Piece]:
-    """Return what of a bundle a task's container reads; function and arguments come last."""
+    """Return the parts of a bundle that a task reads, function and arguments last."""
     tail, index = await _open(store, submission)
     tail_at = index.end - len(tail)
     key = submission.where.bundle_key
@@ -223,7 +223,7 @@ async def _parts(store: Store, submission: Submission, number: int) -> list[_Pie
 
 
 async def _open(store: Store, submission: Submission) -> tuple[Buffer, Index]:
-    """Return the end of a bundle, and the verified root of its index that is in it."""
+    """Return the end of a bundle, with the verified root of its index."""
     try:
         tail = await store.get_end(submission.where.bundle_key, _FIRST_READ_BYTES)
         if tail is not None and (size := envelope.root_size(tail)) > len(tail):
@@ -239,7 +239,7 @@ async def _open(store: Store, submission: Submission) -> tuple[Buffer, Index]:
 
 
 async def _first_failed(store: Store, submission: Submission, index: int) -> int:
-    """Return which call of a task is the first without a value; the first where nobody knows."""
+    """Return a task's first call without a result; the first call if unknown."""
     try:
         stored = await outcomes.fetch(store, submission, submission.where.outcome_key(index))
     except envelope.EnvelopeError:
@@ -250,7 +250,7 @@ async def _first_failed(store: Store, submission: Submission, index: int) -> int
     for number, record in enumerate(records):
         if record["status"] != CallStatus.RETURNED:
             return number
-    # It was cut off in the one after these.
+    # The call after these was cut off.
     return len(records) if stored.outcome.meta["status"] != OutcomeStatus.DONE else 0
 
 

@@ -1,4 +1,4 @@
-"""Health checks: whether everything is there that a job needs, before one is paid for."""
+"""Health checks for everything that a job needs, before one is paid for."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ async def examine(
     tell: Callable[[list[str]], object] = lambda _: None,
     every_s: float = 1.0,
 ) -> list[Finding]:
-    """Look at everything, side by side, by the options in force.
+    """Check everything concurrently, with the current options.
 
     Args:
-        time_limit_s: How long a check may take.
-        tell: Is given now and then what is still looked at, for how long, and what was answered
-            last that was no success.
-        every_s: How many seconds that takes.
+        time_limit_s: Time limit of each check in seconds.
+        tell: Called at intervals with the pending checks, their duration, and the latest failure.
+        every_s: Interval of these calls in seconds.
 
     Returns:
-        What was found, in an order for reading; nothing is raised.
+        The findings in reading order; nothing is raised.
     """
     try:
         settings = Settings()
@@ -78,7 +77,7 @@ async def _examine(
         return [*identity.findings, *region, rest]
     checks = backend.examine(settings, answers=region[0].verdict != FAILED)
     limited = (guarded(name, check, time_limit_s) for name, check in checks.items())
-    of_bucket = doctor.examine(access, settings, time_limit_s)  # which has limits of its own
+    of_bucket = doctor.examine(access, settings, time_limit_s)  # it has its own limits
     stacks = []
     if settings.backend == BATCH:
         stacks.append(guarded("stack", account.examine(access, settings), time_limit_s))

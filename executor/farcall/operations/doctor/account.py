@@ -1,4 +1,4 @@
-"""Health checks of the account: whose credentials are in use, and whether clocks agree."""
+"""Health checks of the account: the active credentials, and the clock difference."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from farcall.model.names import BATCH
 from farcall.model.settings import Settings
 
 _SKEW_S = 60
-"""AWS refuses what was signed five minutes ago, or will be in five minutes."""
+"""Maximum clock difference in seconds: AWS rejects signatures that are five minutes off."""
 
 _SOON_S = 15 * 60
 
 
 class Identity(NamedTuple):
-    """What came of asking who is calling.
+    """Result of the identity request.
 
     Attributes:
-        findings: What was found.
-        is_refused: Whether AWS does not take the credentials, hence nothing else can be asked.
+        findings: The findings.
+        is_refused: Whether AWS rejects the credentials, so that no other check can run.
     """
 
     findings: list[Finding]
@@ -39,7 +39,7 @@ class Identity(NamedTuple):
 
 
 async def identify(access: Aws, settings: Settings, time_limit_s: float) -> Identity:
-    """Ask STS whose credentials they are; of a cluster they are the bucket's alone."""
+    """Request the credentials' identity from STS; Kubernetes needs only the bucket's."""
     if settings.backend != BATCH:
         if not settings.s3_bucket_name:
             return Identity([], False)
@@ -63,7 +63,7 @@ async def _asked(access: Aws, time_limit_s: float) -> Identity:
         finding = told(name, error)
         if refusals.is_of_credentials(error):
             return Identity([finding], True)
-        if finding.verdict == FAILED:  # of STS alone, as far as is known
+        if finding.verdict == FAILED:  # only STS is known to be affected
             finding = replace(finding, verdict=WARNING)
         return Identity([finding], False)
     source, expires = await access.credentials()
@@ -82,7 +82,7 @@ async def _asked(access: Aws, time_limit_s: float) -> Identity:
 
 
 async def _of_other_store(access: Aws) -> Identity:
-    """Tell where credentials come from that are for a store which is none of AWS's."""
+    """Report the source of credentials for a store outside of AWS."""
     name = "credentials"
     try:
         source, _ = await access.credentials()
@@ -105,14 +105,14 @@ def _clock(reply: dict[str, Any]) -> list[Finding]:
     return [Finding("clock", WARNING, found, "set it; AWS refuses calls from five minutes on")]
 
 
-# --- Health checks of the stack that a queue belongs to: its state, and what options name -------
+# --- Health checks of a queue's stack: its state, and the resources in the options --------------
 
 
 _CHECK = "stack"
 
 
 async def examine(access: Aws, settings: Settings) -> list[Finding]:
-    """Look at the stack that `farcall deploy` has made; of other queues nothing is said."""
+    """Check the stack that `farcall deploy` created; other queues are not checked."""
     queue = settings.queue
     reply = await ask(access, "batch", "describe_job_queues", jobQueues=[queue])
     name = next((q.get("tags", {}).get(TAG, "") for q in reply["jobQueues"]), "")
