@@ -100,13 +100,13 @@ class AttemptReporter:
                     watch = next(iter(self._looks))
                     del self._looks[watch]
                     await self._look(watch)
-            except Exception as error:  # whatever it is, the tasks themselves go on
+            except Exception as error:  # the tasks themselves continue after any error
                 _log.debug("failed attempts are not told of: %r", error)
 
     async def _tell(self, watch: TrackedJob, index: int, detail: JobDetail, first: int) -> None:
         job = watch.job
         for number in range(first, detail.attempts + 1):
-            if index not in watch.waiting:  # it has ended meanwhile
+            if index not in watch.waiting:  # the task has finished meanwhile
                 return
             if not self._may_tell():
                 self._count(1)
@@ -123,7 +123,7 @@ class AttemptReporter:
         new = await self._find_new(watch)
         if not new:
             return
-        # Whether another attempt follows, Batch knows: a task that was cancelled leaves the same.
+        # Only Batch knows whether another attempt follows: a cancelled task stores the same.
         id_of = watch.job.id_of
         asked = list(new)[: max(1, self._lines_left)]
         found = await self._backend.describe(map(id_of, asked))
@@ -142,7 +142,7 @@ class AttemptReporter:
                 watch.tried[index] = number
 
     async def _find_new(self, watch: TrackedJob) -> dict[int, int]:
-        """Return by number of the task the last of its attempts that stored something since."""
+        """Return each task's latest attempt that has stored an outcome since, by index."""
         where = watch.submission.where
         listed = await self._stores.of(where.bucket).list_keys(where.attempts_prefix)
         if watch.waiting:  # still
@@ -185,21 +185,21 @@ async def explain(
     detail: JobDetail | None,
     numbers: list[int],
 ) -> list[str]:
-    """Say how attempts ended, each in a line: the error's class and its text.
+    """Describe how attempts ended, one line each: the error's class and text.
 
     Args:
         store: The bucket.
         submission: The job.
-        index: Number of the task.
-        detail: What Batch says of it, or None.
-        numbers: Those of the attempts, from 1.
+        index: Index of the task.
+        detail: Batch's description of the task, or None.
+        numbers: Numbers of the attempts, from 1.
 
     Raises:
-        ServiceError: S3 refused.
+        ServiceError: S3 refused a request.
     """
     where = submission.where
     listed: list[tuple[str, int]] = []
-    if not submission.is_other_node(index):  # of which the backend's words are enough
+    if not submission.is_other_node(index):  # the backend's reason is enough for other nodes
         listed = await store.list_keys(f"{where.attempts_prefix}{index}/")
     sizes = {_place(where, key): size for key, size in listed}
     lines = []
@@ -217,7 +217,7 @@ async def explain(
 
 
 async def _read(store: Store, submission: Submission, key: str, said: JobDetail | None) -> str:
-    """Say what an attempt stored of its end; nothing is unpickled for it."""
+    """Return the description of an attempt's outcome, without unpickling."""
     try:
         found = await outcomes.fetch(store, submission, key)
     except envelope.EnvelopeError as error:
@@ -226,27 +226,27 @@ async def _read(store: Store, submission: Submission, key: str, said: JobDetail 
 
 
 def _goes_on(detail: JobDetail) -> bool:
-    """Return whether Batch follows an attempt that has ended with another."""
+    """Return whether Batch follows a finished attempt with another."""
     withdrawn = detail.is_cancelled or detail.is_terminated
     return not detail.status.is_final and not withdrawn
 
 
 def _place(where: Location, key: str) -> tuple[int, int]:
-    """Return number of the task and of the attempt that a key names; anybody may have made it."""
+    """Return the task index and attempt number in a key of any origin."""
     index, _, number = key.removeprefix(where.attempts_prefix).partition("/")
     task, attempt = number_in(index), number_in(number)
     return (-1, 0) if task is None or attempt is None else (task, attempt)
 
 
 def is_the_end(meta: dict[str, Any], detail: JobDetail) -> bool:
-    """Return whether what the last attempt stored of itself says how the job ended.
+    """Return whether the last attempt's own outcome says how the job ended.
 
-    It was stored for another attempt to follow, which Batch did not let follow. Where the attempt
-    was told to stop, or somebody ended the job after it, the reasons for that are the job's.
+    The attempt stored it for another attempt to follow, but Batch started none. If the attempt was
+    told to stop, or the job was cancelled after it, the job has its own reasons.
 
     Args:
-        meta: The description of the outcome that the attempt stored.
-        detail: What Batch says of the job.
+        meta: The description of the attempt's outcome.
+        detail: Batch's description of the job.
     """
     if meta["status"] == OutcomeStatus.TERMINATED:
         return False
@@ -254,11 +254,11 @@ def is_the_end(meta: dict[str, Any], detail: JobDetail) -> bool:
 
 
 def of_attempt(meta: dict[str, Any], said: JobDetail | None) -> str:
-    """Return in a line how an attempt ended that Batch followed with another.
+    """Return one line on how a retried attempt ended.
 
     Args:
-        meta: The description of the outcome that it stored.
-        said: What the backend says of it, where that is known; see `JobDetail.of_attempt`.
+        meta: The description of the attempt's outcome.
+        said: The backend's description of the attempt, if known; see `JobDetail.of_attempt`.
     """
     status = meta["status"]
     if status == OutcomeStatus.DONE:
@@ -278,7 +278,7 @@ def of_attempt(meta: dict[str, Any], said: JobDetail | None) -> str:
 
 
 def of_tried(said: JobDetail | None) -> str:
-    """Return in a line how an attempt ended that left no outcome, by the backend's words on it."""
+    """Return one line on an attempt without an outcome, by the backend's report."""
     if said is None:
         return "no outcome"
     return _in_a_line(said.verdict(), f", {said.platform} says {said.told!r}" if said.told else "")

@@ -77,7 +77,7 @@ class OutcomePoller:
         self.trouble = trouble
         self.looking: set[asyncio.Task[None]] = set()
         self._has_told = False
-        self._small = _Lister(self, _NEAREST_S)  # nobody knows yet how near the endpoint is
+        self._small = _Lister(self, _NEAREST_S)  # the endpoint's latency is not known yet
         self._large: dict[str, _Lister] = {}
 
     @property
@@ -106,7 +106,7 @@ class OutcomePoller:
         lister = self._large.pop(bundle, self._small)
         lister.watches.pop(bundle, None)
         if not lister.watches:
-            lister.poll_soon()  # to its end
+            lister.poll_soon()  # so that it exits
 
     def note_foreign(self, pages: int) -> None:
         """Warn once that objects of other programs slow down the polls.
@@ -165,7 +165,7 @@ class _Lister:
             try:
                 await self._look()
                 self._patience.renew()
-            except Exception as error:  # nobody may wait forever because of a bug
+            except Exception as error:  # no caller may wait forever because of a bug
                 self._patience.endure(error, self.watches)
         self._patience.end()
 
@@ -186,11 +186,11 @@ class _Lister:
         wanted = {bundle: watch for bundle, watch in self.watches.items() if not watch.is_full}
         self._least_s = self._pause_s
         if not wanted:
-            self._news = clock.now()  # those who fetch are busy, and will want more
+            self._news = clock.now()  # the fetchers are busy and will need more
             return
         self._longest_s = min(watch.settings.poll_freq for watch in wanted.values())
-        # Taken before the listing. S3 lists whatever was stored before it was asked, so a task
-        # known by now to have ended, and whose outcome is not in the listing, has none.
+        # Copied before the listing. S3 lists everything that was stored before the request, so a
+        # task that is known to have ended and is not in the listing has no outcome.
         ended = [(watch, dict(watch.ended)) for watch in wanted.values() if watch.ended]
         parts = {"": wanted}
         if len(wanted) <= _FEW:
@@ -199,13 +199,13 @@ class _Lister:
         pages = [await self._list(bundle, part) for bundle, part in parts.items()]
         self._least_s = self._shortest_s(wanted, pages, clock.now() - begin)
         for watch, ends in ended:
-            if not watch.is_full:  # else the listing may have been left before its end
+            if not watch.is_full:  # otherwise the listing may have stopped early
                 self._tell_ends(watch, ends)
 
     def _shortest_s(
         self, wanted: Mapping[str, TrackedJob], pages: Sequence[int], took_s: float
     ) -> float:
-        """Return the minimum interval after a poll that took so many pages per part."""
+        """Return the minimum interval after a poll, by its number of pages per part."""
         far_s = max(1, *pages) * self._pause_s
         is_near = took_s < sum(pages) * self._poller.timing.near_s
         if not is_near or sum(len(watch.waiting) for watch in wanted.values()) > _MANY:
@@ -217,7 +217,7 @@ class _Lister:
         pages = foreign = 0
         last, key = "", _first(wanted, "")
         while key:
-            # Others may have put any number of keys between the two.
+            # Other programs may have added any number of keys between the two.
             start = max(_before(key), last)
             page, last = await self._poller.store.list_outcomes(self._poller.root, bundle, start)
             pages += 1
@@ -250,15 +250,15 @@ class _Lister:
 
 
 def _first(wanted: Mapping[str, TrackedJob], after: str) -> str:
-    """Return the first key beyond another that is waited for, or an empty string."""
+    """Return the first awaited key after another key, or an empty string."""
     keys = (f"{bundle}/{i}" for bundle, watch in wanted.items() for i in watch.waiting)
     return min((key for key in keys if key > after), default="")
 
 
 def _before(key: str) -> str:
-    """Return a text that a listing can begin after to find a key, and little before it.
+    """Return a start for a listing that includes a key and few keys before it.
 
-    ``b/12~`` is beyond ``b/129``, and beyond most of what others might put there, but before
+    ``b/12~`` is after ``b/129`` and most keys that other programs might add there, but before
     ``b/13``; ``b/1/~`` is before ``b/10``.
     """
     stem, last = key[:-1], key[-1]

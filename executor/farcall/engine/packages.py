@@ -1,7 +1,7 @@
-"""Packages of one session: packed and stored before a job is submitted that needs them.
+"""Packages of one session, packed and uploaded before the jobs' submission.
 
-What is installed is looked at before each submission, by the names and times of its metadata
-alone. What the bucket has is listed once, and again after an hour, or once a job has failed.
+Before each submission, installed packages are compared only by the names and times of their
+metadata. The bucket's packages are listed once, and again after an hour or after a job has failed.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _OPTIONS = ("packages", "extra_packages", "exclude_packages", "architecture")
 
 
 class _Judged(NamedTuple):
-    """Whether requirements can travel.
+    """Whether requirements can be synced.
 
     Attributes:
-        at: When that was asked, by the monotonic clock.
-        answer: What is to be added to the options for them; None where they cannot.
+        at: Time of the check, by the monotonic clock.
+        answer: Additions to the options; None if they cannot be synced.
     """
 
     at: float
@@ -59,11 +59,11 @@ class _Judged(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A distribution that would travel.
+    """A distribution that would be synced.
 
     Attributes:
-        packed: Its archive.
-        is_stored: Whether the bucket has it; None where nobody has looked.
+        packed: The distribution's archive.
+        is_stored: Whether the bucket has it; None if that was not checked.
     """
 
     packed: Packed
@@ -83,15 +83,15 @@ class TaskPackages:
         self._verified: dict[tuple[Store, str], dict[str, Stored]] = {}
 
     async def store(self, store: Store, root: str, settings: Settings) -> list[str | int] | None:
-        """See to it that the packages are in the bucket which the options name.
+        """Make sure that the packages are in the bucket that the options name.
 
         Returns:
-            What the bundle says of them; None where the image holds all.
+            The bundle's record of them; None if the image contains all.
 
         Raises:
-            SettingsError: They cannot be had for the jobs; nothing is submitted then.
+            SettingsError: The packages are not available for the jobs; nothing is submitted.
             FarcallError: No index was reached, or an archive could not be made.
-            ServiceError: S3 refused or could not be reached.
+            ServiceError: S3 refused a request or could not be reached.
         """
         if not environment.is_wanted(settings):
             return None
@@ -116,9 +116,9 @@ class TaskPackages:
     async def adding(
         self, store: Store, root: str, settings: Settings, requirements: Sequence[str]
     ) -> Settings | None:
-        """See to it that requirements travel on top of what the options name, if they can.
+        """Sync requirements in addition to the options' packages, if possible.
 
-        Many tasks ask the same at once: one answer serves them all, for ten minutes.
+        Many tasks request the same at once: one check serves them all, for ten minutes.
 
         Args:
             store: The bucket.
@@ -127,10 +127,11 @@ class TaskPackages:
             requirements: Such as ``numpy>=2``.
 
         Returns:
-            The options with what they lack; None where it cannot be had here, or is excluded.
+            The options with the missing packages; None if a package is not available here, or is
+            excluded.
 
         Raises:
-            ServiceError: S3 refused or could not be reached.
+            ServiceError: S3 refused a request or could not be reached.
         """
         key = store, root, repr([*(getattr(settings, name) for name in _OPTIONS), *requirements])
         judged = self._judged.get(key)
@@ -161,17 +162,17 @@ class TaskPackages:
     async def plan(
         self, store: Store | None, root: str, settings: Settings
     ) -> tuple[Environment, Manifest | None, list[Planned]]:
-        """Return what would travel; it is packed, for nothing else tells its size, and not sent.
+        """Return the packages that would be synced, packed to know their size.
 
         Args:
-            store: The bucket; None where nobody is to be asked.
+            store: The bucket; None to make no requests.
             root: Key prefix of any run.
             settings: The options.
 
         Raises:
-            SettingsError: They cannot be had for the jobs.
+            SettingsError: The packages are not available for the jobs.
             FarcallError: No index was reached, or an archive could not be made.
-            ServiceError: S3 refused or could not be reached.
+            ServiceError: S3 refused a request or could not be reached.
         """
         found = await self._threads.run(self._find, settings)
         changed = await self._threads.run(environment.forget_changed, found)
@@ -191,13 +192,13 @@ class TaskPackages:
         return found, _seal(found) if planned else None, planned
 
     async def confirm(self, store: Store, root: str, fact: Sequence[Any]) -> None:
-        """See that the packages of a job are there which runs again; see `packages.confirm`."""
+        """Check that the packages of a retried job exist; see `packages.confirm`."""
         await packages.confirm(store, root, fact)
 
     def forget(self) -> None:
-        """Look again what the bucket has before the next submission, and whether it is that.
+        """Check the bucket's packages and their content again before the next submission.
 
-        A container missed some, maybe, or found some changed.
+        A container may have missed packages or found changed ones.
         """
         self._in_doubt.update(self._stored)
         self._stored.clear()
@@ -205,7 +206,7 @@ class TaskPackages:
     async def _weed(
         self, store: Store, root: str, found: Environment, stored: dict[str, Stored]
     ) -> None:
-        """Take what is not what its name says for absent; ask once of what stays as it is."""
+        """Treat packages with wrong content as missing; check unchanged ones only once."""
         verified = self._verified.setdefault((store, root), {})
         prefix = packages_prefix(root)
         places = asyncio.Semaphore(_HEADS)
@@ -216,7 +217,7 @@ class TaskPackages:
             if is_right or (is_right is None and sha256 in verified):
                 verified[sha256] = stored[sha256]
             else:
-                # From now on one that came in parts is ours.
+                # From now on, an object uploaded in parts is this session's.
                 verified[sha256] = stored.pop(sha256)
 
         packed = [each.packed for each in found.items if each.packed is not None]
@@ -224,7 +225,7 @@ class TaskPackages:
         if packed:
             sealed = _seal(found)
             named[sealed.sha256] = len(sealed.data)
-        # Times are whole seconds: within one of them an object may be another one.
+        # Times are whole seconds, so an object may be replaced without a new time.
         recent = datetime.now(timezone.utc) - _SOON
         doubted = {
             sha256: size
@@ -235,7 +236,7 @@ class TaskPackages:
         await asyncio.gather(*(look(*each) for each in doubted.items()))
 
     def _find(self, settings: Settings) -> Environment:
-        """Return the environment; again only where something was installed or changed."""
+        """Return the environment, read again only if packages were installed or changed."""
         key = repr([getattr(settings, name) for name in _OPTIONS])
         stamp = _stamp(settings)
         before, found = self._found.get(key, (None, None))
@@ -247,7 +248,7 @@ class TaskPackages:
     def _note(
         self, settings: Settings, found: Environment, done: Mapping[str, Packed]
     ) -> Environment:
-        """Keep what became of distributions that were packed."""
+        """Record the results of packed distributions."""
         items = [
             replace(each, packed=done[each.name], version=done[each.name].version)
             if each.name in done
@@ -272,7 +273,7 @@ def _failed(answer: asyncio.Future[list[str] | None]) -> bool:
 
 
 def _stamp(settings: Settings) -> object:
-    """Return what differs once the options name something else than before."""
+    """Return a value that changes if the options name other packages."""
     if settings.packages in (wanted.LOCAL, wanted.AUTO):
         names = imported.modules(settings) if settings.packages == wanted.AUTO else ()
         return [each.stamp for each in installed.scan()], names
@@ -299,12 +300,12 @@ async def _put(store: Store, root: str, sealed: Manifest, stored: dict[str, Stor
 
 
 class _Upload:
-    """Stores archives which the bucket lacks.
+    """Uploader of archives that the bucket lacks.
 
     Args:
         store: The bucket.
         root: Key prefix of the run.
-        stored: What it has; what is stored is noted there.
+        stored: The bucket's archives; uploads are added.
     """
 
     def __init__(self, store: Store, root: str, stored: dict[str, Stored]) -> None:
@@ -315,7 +316,7 @@ class _Upload:
         self._sent = 0
 
     async def add(self, packed: Packed, archive: Archive) -> None:
-        """Store an archive, unless it is there."""
+        """Upload an archive, unless it exists."""
         if _is_there(self._stored, packed):
             return
         async with self._places:
@@ -324,7 +325,7 @@ class _Upload:
         self._stored[packed.sha256] = packages.new(packed.size)
 
     def report(self, text: str) -> None:
-        """Say how far it is: it may take minutes, and nothing else is to be seen."""
+        """Log progress, because packing can take minutes."""
         sys.stderr.write(f"farcall: packages: {text}, {self._sent / 1e6:.1f} MB sent\n")
         sys.stderr.flush()
 
@@ -333,7 +334,7 @@ class _Upload:
 
 
 async def _drop(packed: Packed, archive: Archive) -> None:
-    """Send nothing."""
+    """No-op upload."""
 
 
 async def _pack(
@@ -342,9 +343,9 @@ async def _pack(
     use: Callable[[Packed, Archive], Awaitable[None]],
     report: Callable[[str], object],
 ) -> dict[str, Packed]:
-    """Pack distributions, several at a time, and have each used before its archive is deleted."""
+    """Pack several distributions at a time; use each before its archive is deleted."""
     loop = asyncio.get_running_loop()
-    await asyncio.to_thread(leftovers.remove_folders, _FOLDER)  # of who was killed
+    await asyncio.to_thread(leftovers.remove_folders, _FOLDER)  # of killed processes
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{leftovers.identity(os.getpid())}-"))
     threads = ThreadPoolExecutor(max(2, os.cpu_count() or 1), "farcall-packages")
     done: dict[str, Packed] = {}
@@ -384,5 +385,5 @@ def _clean_up(threads: ThreadPoolExecutor, folder: Path) -> None:
 
 
 def _largest_first(items: Sequence[Item]) -> list[Item]:
-    """Return them in an order in which the last one does not take long."""
+    """Return distributions, largest first, so that the last one does not take long."""
     return sorted(items, key=lambda item: -item.found.record_bytes if item.found else 0)

@@ -1,4 +1,4 @@
-"""Runtime archives of one session: in the bucket, for jobs whose image holds Python alone."""
+"""Runtime archives of one session, for jobs whose image contains only Python."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LOOK_AGAIN_S = 3600.0
 
 @dataclass(eq=False)
 class _Stored:
-    """An archive that is in a bucket.
+    """An archive in a bucket.
 
     Attributes:
-        key: Its key; empty where it is not known to be there.
-        looked_at: When that was seen, by the loop's clock.
-        lock: Held while it is stored.
+        key: The archive's key; empty if it is not known to exist.
+        looked_at: Time of the last check, by the loop's clock.
+        lock: Held while it is uploaded.
     """
 
     key: str = ""
@@ -39,7 +39,7 @@ class _Stored:
 
 
 class Runtimes:
-    """Stores the runtime that jobs fetch, and checks once an hour that it exists."""
+    """Uploader of the runtime that jobs download; checks once an hour that it exists."""
 
     def __init__(self, backend: Backend, access: Access) -> None:
         self._backend = backend
@@ -47,11 +47,11 @@ class Runtimes:
         self._stored: dict[tuple[str, str, Target], _Stored] = {}
 
     async def stored(self, settings: Settings, store: Store, root: str) -> Runtime | None:
-        """Return what a job's container fetches first, stored; None where its image holds it.
+        """Upload and return a container's first download; None if its image contains it.
 
         Raises:
-            SettingsError: There is no such bucket.
-            FarcallError: The archive cannot be made here.
+            SettingsError: The bucket does not exist.
+            FarcallError: The archive cannot be built here.
             ServiceError: AWS refused a call.
         """
         if not await self._backend.needs_runtime(settings):
@@ -66,17 +66,17 @@ class Runtimes:
         return _runtime(self._access, store.bucket, found.key, target)
 
     def forget(self) -> None:
-        """Note that a job has failed, maybe for want of one: the next submission looks for it."""
+        """Record a job's failure, so that the next submission checks the archive."""
         self._stored.clear()
 
 
 async def planned(
     backend: Backend, access: Access, settings: Settings, root: str, *, offline: bool
 ) -> Runtime | None:
-    """Return what a job's container would fetch; nothing is stored.
+    """Return a container's download, without an upload.
 
     Raises:
-        FarcallError: The archive cannot be made here.
+        FarcallError: The archive cannot be built here.
         ServiceError: AWS refused a call.
     """
     if not await backend.needs_runtime(settings, offline=offline):
@@ -89,7 +89,7 @@ async def planned(
 
 
 async def _store(store: Store, prefix: str, target: Target) -> str:
-    """See that the archive is in the bucket, and for long enough; return its key."""
+    """Make sure that the archive is in the bucket for long enough; return its key."""
     with tempfile.TemporaryDirectory(prefix="farcall-runtime-") as folder:
         sealed, make = await asyncio.to_thread(runtime_archive.seal, target, Path(folder))
         if await packages.verify(store, prefix, *sealed):

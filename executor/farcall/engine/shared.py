@@ -1,9 +1,9 @@
-"""Shared values of one session: which it holds in the bucket, for which bundles, and until when.
+"""Shared values of one session: the values in the bucket, and their retention.
 
-A value is held from the first bundle that refers to it on. It is let go an hour after the last one
-was through, or when the session ends, unless it was put by the user: then when that is taken back.
-A bundle is through when it was deleted, so one that was kept, because a task of it failed, keeps
-its values; `farcall.storage.shared` tells what becomes of them then.
+A value is retained from the first bundle that refers to it. It is released an hour after its last
+bundle has finished, or when the session ends; a value that the user has put is released when the
+user discards it. A bundle has finished when it was deleted, so a bundle that is kept because a
+task failed keeps its values; `farcall.storage.shared` describes what happens to them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from farcall_runtime.contract import Location, SharedPlace, shared_prefix
 _log = logging.getLogger("farcall")
 
 _AHEAD = 4
-"""Values of a bundle that are on their way, while its next ones are pickled."""
+"""Maximum number of a bundle's values that are uploaded while its next ones are pickled."""
 
 _SMALL_AT_ONCE = 4
 _PARALLEL = 16
 
 _STRANGERS = 100
-"""Values of others that are looked at once in a session, whether nobody holds them any more."""
+"""Maximum number of other sessions' values that are checked, once per session, for release."""
 
 
 @dataclass(eq=False)
@@ -43,13 +43,13 @@ class _Value:
 
     Attributes:
         store: The bucket.
-        place: Where it lies there.
-        generation: Which upload of it bundles name; empty where none is known to be there.
-        marked_at: When the marker was last stored, by two clocks.
-        used_at: When it was last of use, in the same way.
+        place: The value's place in the bucket.
+        generation: The upload that bundles name; empty if none is known to exist.
+        marked_at: Time at which the marker was last stored, by two clocks.
+        used_at: Time of the last use, by two clocks.
         pins: How often the user has put it.
-        users: Those that refer to it: bundles, and what is becoming one.
-        lock: Held while it is stored or let go.
+        users: Bundles that refer to it, including those being built.
+        lock: Held while it is stored or released.
     """
 
     store: Store
@@ -68,7 +68,7 @@ class _Value:
 
 
 class Use:
-    """What one bundle refers to; it is called, in a thread, with each value."""
+    """One bundle's references to shared values, called in a thread with each value."""
 
     def __init__(self, values: SharedValues, store: Store, root: str) -> None:
         self._values = values
@@ -79,10 +79,10 @@ class Use:
         self._under_way: list[Future[str]] = []
 
     def __call__(self, piece: Piece) -> Future[str]:
-        """See to it that a value is in the bucket; wait where several are on their way already.
+        """Make sure that a value is in the bucket; wait if several are being uploaded.
 
         Returns:
-            Its generation, to come.
+            A future of its generation.
         """
         self._places.acquire()
         holding = self._values.hold(self._store, self._root, piece, self)
@@ -92,12 +92,12 @@ class Use:
         return future
 
     def note_submitted(self, where: Location) -> None:
-        """Note that a job may have the bundle, which keeps the values from now on."""
+        """Record that a job may have the bundle, which retains the values from now on."""
         if self._under_way:
             self._values.note_submitted(self, where)
 
     def release(self) -> None:
-        """Note that no job will ever ask for the bundle."""
+        """Record that no job will read the bundle."""
         for future in self._under_way:
             future.cancel()
         self._values.release(self)
@@ -111,9 +111,9 @@ class SharedValues:
         self._timing = timing
         self._values: dict[tuple[Store, SharedPlace], _Value] = {}
         self._bundles: dict[str, Use] = {}
-        self._large = asyncio.Semaphore(1)  # each has several parts on their way
+        self._large = asyncio.Semaphore(1)  # each one uploads several parts at a time
         self._small = asyncio.Semaphore(_SMALL_AT_ONCE)
-        # Not the event loop's own, which bundles may take up, all of them waiting for values.
+        # Not the event loop's own pool, which bundles that wait for values may fill.
         self._threads: ThreadPoolExecutor | None = None
         self._renewing: asyncio.Future[None] | None = None
         self._sweeping: dict[tuple[Store, str], asyncio.Future[None]] = {}
@@ -123,10 +123,10 @@ class SharedValues:
         return Use(self, store, root)
 
     async def pin(self, store: Store, root: str, pieces: Sequence[Piece]) -> None:
-        """Hold values that the user puts, until `discard` or the session's end.
+        """Retain values that the user puts, until `discard` or the session's end.
 
         Raises:
-            Exception: As of `hold`; then none of them is held.
+            Exception: See `hold`; in this case none of them is retained.
         """
         values = [self._at(store, root, piece.sha256) for piece in pieces]
         for value in values:
@@ -143,18 +143,19 @@ class SharedValues:
             raise
 
     async def hold(self, store: Store, root: str, piece: Piece, user: object) -> str:
-        """See to it that a value is in the bucket; return its generation.
+        """Make sure that a value is in the bucket; return its generation.
 
         Args:
             store: The bucket.
             root: Key prefix of the run.
             piece: The value.
-            user: For whom it is held until `release`; None where the user has put it.
+            user: The value's user until `release`; None if the user has put it.
 
         Raises:
-            FarcallError: It is not there, and its bytes are not here; or they were changed.
-            SettingsError: There is no such bucket.
-            ServiceError: S3 refused or could not be reached.
+            FarcallError: The value is not in the bucket and its bytes are not in this process, or
+                they were changed.
+            SettingsError: The bucket does not exist.
+            ServiceError: S3 refused a request or could not be reached.
         """
         value = self._at(store, root, piece.sha256)
         if user is not None:
@@ -175,18 +176,18 @@ class SharedValues:
     async def confirm(
         self, store: Store, root: str, named: Mapping[str, Sequence[Any]], user: object
     ) -> None:
-        """Hold the very generations that a bundle names whose calls are to run again.
+        """Retain the exact generations that a bundle names whose calls run again.
 
         Args:
             store: The bucket.
             root: Key prefix of the run that submits it.
-            named: Generation and bytes of each, by its SHA-256, hexadecimal.
-            user: For whom it is held until `release`.
+            named: Generation and size in bytes of each value, by its SHA-256, hexadecimal.
+            user: The values' user until `release`.
 
         Raises:
-            FarcallError: One of them is gone, or may be deleted at any moment.
-            SettingsError: There is no such bucket.
-            ServiceError: S3 refused or could not be reached.
+            FarcallError: A value was deleted, or may be deleted at any moment.
+            SettingsError: The bucket does not exist.
+            ServiceError: S3 refused a request or could not be reached.
         """
         for sha256, (generation, size) in named.items():
             value = self._at(store, root, bytes.fromhex(sha256))
@@ -200,38 +201,35 @@ class SharedValues:
             self._start(store, shared_prefix(root))
 
     def note_submitted(self, use: Use, where: Location) -> None:
-        """Note which bundle it became; see `Use`."""
+        """Record the bundle that a use became; see `Use`."""
         self._bundles[where.bundle_key] = use
 
     def note_deleted(self, where: Location) -> None:
-        """Note that a bundle was deleted, for all of its tasks were delivered."""
+        """Record that a bundle was deleted, because all of its tasks were delivered."""
         use = self._bundles.pop(where.bundle_key, None)
         if use is not None:
             self.release(use)
 
     def release(self, user: object) -> None:
-        """Note that somebody needs values no longer; they stay for a while."""
+        """Record that a user no longer needs values; they stay for a while."""
         for value in self._values.values():
             if user in value.users:
                 value.users.discard(user)
                 value.used_at = _now()
 
     def forget(self, where: Location) -> None:
-        """Look again before they are used whether the values of a bundle are there.
-
-        A container has missed one.
-        """
+        """Check a bundle's values again before their next use: a container missed one."""
         use = self._bundles.get(where.bundle_key)
         for value in self._values.values():
             if use in value.users:
                 value.generation = ""
 
     async def discard(self, store: Store, root: str, digests: Iterable[bytes]) -> None:
-        """Let values go that the user has put; what jobs still need stays until they are through.
+        """Release values that the user has put; jobs keep those that they need.
 
         Raises:
-            SettingsError: There is no such bucket.
-            ServiceError: S3 refused or could not be reached.
+            SettingsError: The bucket does not exist.
+            ServiceError: S3 refused a request or could not be reached.
         """
         for sha256 in digests:
             place = SharedPlace(f"{shared_prefix(root)}{sha256.hex()}")
@@ -241,7 +239,7 @@ class SharedValues:
                 await self._let_go(value)
 
     async def close(self) -> None:
-        """Let go what no bundle refers to any more; markers of the others stay."""
+        """Release values without a bundle; markers of the others stay."""
         background = [self._renewing, *self._sweeping.values()]
         started = [each for each in background if each is not None]
         for each in started:
@@ -268,11 +266,11 @@ class SharedValues:
         return self._values.setdefault((store, place), _Value(store, place))
 
     async def _let_go(self, value: _Value) -> None:
-        """Take the marker away, and delete the value where nobody else has one."""
+        """Delete the marker, and the value if no other session has a marker."""
         async with value.lock:
             if not value.is_free:
                 return
-            # Whoever comes meanwhile waits for the lock, and stores a marker again.
+            # A concurrent user waits for the lock, and then stores a marker again.
             value.generation = ""
             await shared.release(value.store, value.place, self._run)
             await shared.collect(value.store, value.place)
@@ -294,11 +292,11 @@ class SharedValues:
             self._sweeping[store, prefix] = sweeping
 
     async def _renew(self) -> None:
-        """Renew markers, and let go what was of no use for long, for as long as there is some."""
+        """Renew markers, and release long unused values, while there are values."""
         while self._values:
             await asyncio.sleep(self._timing.shared_mark_s / 2)
             for value in list(self._values.values()):
-                if not value.lock.locked():  # what is being stored has a new one
+                if not value.lock.locked():  # a value that is being uploaded gets a new marker
                     await self._quietly(self._renew_one(value))
 
     async def _renew_one(self, value: _Value) -> None:
@@ -308,13 +306,13 @@ class SharedValues:
         async with value.lock:
             marked_at = _now()
             if _since(value.marked_at) > shared.ABANDONED.total_seconds() / 2:
-                value.generation = ""  # this machine has slept; it may have been deleted
+                value.generation = ""  # the value may have been deleted while this machine slept
             key = value.place.held_key(self._run)
             await value.store.put(key, [shared.MARK], quick=True)
             value.marked_at = marked_at
 
     async def _sweep(self, store: Store, prefix: str) -> None:
-        """Delete what runs have left that were killed."""
+        """Delete the values of killed runs."""
         places = await shared.values_in(store, prefix)
         strangers = [each for each in places if (store, each) not in self._values]
         for place in strangers[:_STRANGERS]:
@@ -323,7 +321,7 @@ class SharedValues:
 
     @staticmethod
     async def _quietly(work: Awaitable[None]) -> None:
-        """Do what the next run can do as well."""
+        """Do clean-up that the next run can do as well, ignoring errors."""
         try:
             await work
         except FarcallError as error:
@@ -331,10 +329,10 @@ class SharedValues:
 
 
 def _now() -> tuple[float, float]:
-    """Return the time by two clocks: one stands while the machine sleeps, one is set by people."""
+    """Return the time by two clocks: one stops during sleep, one can be set."""
     return time.monotonic(), time.time()
 
 
 def _since(then: tuple[float, float]) -> float:
-    """Return how many seconds have gone by, by the clock that tells of more."""
+    """Return the elapsed seconds, by the clock with the larger difference."""
     return max(now - before for now, before in zip(_now(), then, strict=True))

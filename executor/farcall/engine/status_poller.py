@@ -115,7 +115,7 @@ class StatusPoller:
             try:
                 if await self._ask_jobs(self._due()) + await self._ask_missing():
                     self._patience.renew()
-            except Exception as error:  # nobody may wait forever because of a bug
+            except Exception as error:  # no caller may wait forever because of a bug
                 self._patience.endure(error, self._watches)
                 await asyncio.sleep(self._pause_s)
         self._patience.end()
@@ -199,7 +199,7 @@ class StatusPoller:
         is_first = watch.detail is None
         if watch.take(detail):
             self._on_news(watch)
-            if not is_first:  # what is told first may have been so for long
+            if not is_first:  # the first description may be old
                 watch.news = clock.now()
         if detail.attempts_allowed > 1 and not detail.status.is_final:
             if watch.job.size == 1:
@@ -242,7 +242,7 @@ class StatusPoller:
             self._idle_since = now
             return
         self._check_idle_at = now + _REPORT_AGAIN_S
-        if any(watch.blocked_told for watch in watches):  # was logged with the reason
+        if any(watch.blocked_told for watch in watches):  # it was logged with the reason
             return
         _log.warning(
             "no job has started or finished for %.0f s: %s %s waiting, and %s reports %s for job "
@@ -345,23 +345,23 @@ class StatusPoller:
         if is_over:
             watch.deliver(index, Ended(detail))
         elif detail is None or (watch.detail is not None and watch.detail.status.is_final):
-            watch.ended[index] = None  # its outcome is looked for again, and then Batch is asked
+            watch.ended[index] = None  # search its outcome again, and then poll Batch
         else:
-            watch.failed = 0  # it lives: failed children are listed again
+            watch.failed = 0  # the job exists, so its failed tasks are listed again
         return is_over
 
 
 def _telling(watch: TrackedJob, head: JobDetail | None) -> JobDetail | None:
-    """Return what says whether a job can be started: itself, or of an array the next child."""
+    """Return the ID whose description shows a start: the job or the next task."""
     whole = watch.detail
     return whole if watch.job.size == 1 or (whole and whole.is_blocked) else head
 
 
 def _head(watch: TrackedJob) -> str:
-    """Return the ID of the array's child that Batch may be unable to place, or an empty string.
+    """Return the array task that Batch may be unable to place, or an empty string.
 
-    Of an array as a whole Batch says but that it is pending. A reason is given to the job at the
-    head of the queue, so where no child has a place it is the first one.
+    For an array, Batch only reports that it is pending. Batch gives a reason to the job at the
+    head of the queue, so if no task has a place, this is the first one.
     """
     if watch.job.size == 1 or watch.detail is None or watch.detail.status.is_final:
         return ""

@@ -97,9 +97,9 @@ class Terminations:
         self._tracker = tracker
         self._stores = stores
         self._requests: set[asyncio.Future[Refused]] = set()
-        self._unended: dict[str, set[int]] = {}  # of arrays, children whose end is not known
+        self._unended: dict[str, set[int]] = {}  # unfinished tasks by array
         self._doomed: dict[str, _Doomed] = {}
-        self._asked: dict[str, str] = {}  # by ID, why it is to be ended, until Batch has answered
+        self._asked: dict[str, str] = {}  # reason by ID, until Batch has responded
         self._interrupts = Interrupts(self._abandon)
         self._abandoned_at = -math.inf
 
@@ -138,7 +138,7 @@ class Terminations:
         try:
             with self._interrupts:
                 raise_first(await self.end(left, reason))
-        except FarcallError as error:  # why they are left matters more
+        except FarcallError as error:  # the owner's own error matters more
             _log.warning("they may still run: %s", error)
         else:
             _log.warning("ended %s", what)
@@ -149,7 +149,7 @@ class Terminations:
         try:
             with self._interrupts:
                 raise_first(await self.end([job_id], reason, together=True))
-        except FarcallError as error:  # why it is left matters more
+        except FarcallError as error:  # the owner's own error matters more
             _log.warning("%s may still run: %s", job_id, error)
 
     def note_children(self, submission: Submission) -> None:
@@ -239,7 +239,7 @@ class Terminations:
             await self._mark(job_ids, reason)
             refused = await self._backend.terminate(job_ids, reason)
         except Exception:
-            self._note_answered(job_ids)  # whoever waits is told
+            self._note_answered(job_ids)  # notifies the waiting callers
             raise
         self._note_answered(job_ids)
         self._tracker.poll_soon(job_ids)

@@ -144,7 +144,7 @@ class TrackedJob:
         known = self.detail
         if known is not None and known.status.is_final and not detail.status.is_final:
             return False
-        # 10,000 of these may be kept, so what is known already is not kept twice.
+        # A client may keep 10,000 of these objects, so nothing is stored twice.
         job = self.job
         self.detail = replace(detail, job_id=job.job_id, name=job.name, environment=_NOTHING)
         if detail.status.is_final:
@@ -216,17 +216,17 @@ class Patience:
         self._failing_since: float | None = None
 
     def renew(self) -> None:
-        """Note that a call got through."""
+        """Record that a request succeeded."""
         self._failing_since = None
         self._trouble.clear(self)
 
     def end(self) -> None:
-        """Note that there is nothing to look for any more."""
+        """Record that nothing is left to poll."""
         self._failing_since = None
         self._trouble.forget(self)
 
     def bear(self, error: FarcallError) -> bool:
-        """Note a failure; say whether it is borne, and not given up."""
+        """Record a failure; return whether to retry."""
         now = clock.now()
         if self._failing_since is None:
             self._failing_since = now
@@ -241,11 +241,11 @@ class Patience:
         return True
 
     def endure(self, error: Exception, watches: Mapping[str, TrackedJob]) -> None:
-        """Note a failure; where it would last forever, tell those who wait.
+        """Record a failure; if it is permanent, notify the waiting callers.
 
         Args:
-            error: Whatever it is, nobody may wait forever because of it.
-            watches: What could not be looked for.
+            error: Any error, because no caller may wait forever.
+            watches: Jobs that could not be polled.
         """
         if isinstance(error, FarcallError):
             told = error
@@ -259,7 +259,7 @@ class Patience:
 
 
 def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> FarcallError:
-    """Say that it is only the wait that has ended, and how to go on with it."""
+    """Return an error that only the wait has ended, with how to continue it."""
     if not isinstance(error, ServiceError):
         return error
     one = f"{job.job_id}:INDEX" if job.size > 1 else job.job_id
@@ -279,10 +279,10 @@ def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> F
 
 
 def is_unseen(error: BaseException) -> bool:
-    """Return whether an error, or one that it wraps, says that a job could not be polled.
+    """Return whether an error, or its cause, says that a job could not be polled.
 
-    Such a job goes on, and so do others of whoever stops for it: nothing is wrong with them. The
-    same is so where AWS does not take the credentials.
+    Such a job continues, and so do the other jobs of a caller that stops for this error, because
+    nothing is wrong with them. The same applies if AWS rejects the credentials.
     """
     left: list[BaseException | None] = [error]
     known = set()

@@ -1,4 +1,4 @@
-"""Workspaces of command jobs: stored before a job is submitted, and fetched by its command."""
+"""Workspaces of command jobs: uploaded by farcall, downloaded by the command."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from farcall_runtime.contract import run_root
 
 # --- Workspace store: archives in the bucket, each stored once, under its hash ------------------
 #
-# Nobody owns one: the jobs of whoever has the same files share it. So farcall deletes none, and a
-# lifecycle rule of the bucket does. What a job fetches it compares with the hash that it was told.
+# Archives have no owner: all users with the same files share one. So farcall deletes none; a
+# lifecycle rule of the bucket does. A job verifies its download with the hash in its command.
 
 
 _log = logging.getLogger("farcall")
 
 FRESH = timedelta(days=7)
-"""Age after which an archive is stored again, so that a lifecycle rule keeps what is in use."""
+"""Age after which an archive is uploaded again, so that a lifecycle rule keeps used ones."""
 
 
 def key_of(prefix: str, sha256: str) -> str:
@@ -39,16 +39,16 @@ def key_of(prefix: str, sha256: str) -> str:
 
 
 async def put_once(store: Store, key: str, archive: Archive) -> bool:
-    """Store an archive, unless it is there.
+    """Upload an archive, unless it exists.
 
-    Two clients that do so at once store the same bytes twice, which harms nobody.
+    If two clients do so at once, they store the same bytes twice, which is harmless.
 
     Returns:
-        Whether it was stored now.
+        Whether it was uploaded now.
 
     Raises:
-        SettingsError: There is no such bucket.
-        ServiceError: S3 refused or could not be reached.
+        SettingsError: The bucket does not exist.
+        ServiceError: S3 refused a request or could not be reached.
     """
     found = await store.stored(key)
     if found is not None:
@@ -70,20 +70,20 @@ async def take_along(
     workspace: str | os.PathLike[str],
     folder: str = HERE,
 ) -> tuple[Nodes, ...]:
-    """Have nodes run their commands in a folder of this machine, stored unless it is there.
+    """Upload a local folder unless it exists, and let nodes run their commands in it.
 
     Args:
-        session: With which the job is submitted.
+        session: The session that submits the job.
         settings: The options.
-        groups: What the nodes run.
+        groups: Commands of the job's nodes.
         workspace: The folder.
-        folder: Where it is unpacked; ``.`` for the image's working directory.
+        folder: Path where it is unpacked; ``.`` for the image's working directory.
 
     Raises:
-        SettingsError: Something of it cannot be read or is too large, a group has no command, or
-            the options name no role or no bucket that is there.
-        NoRoomError: There is no room for the archive.
-        ServiceError: S3 refused or could not be reached.
+        SettingsError: A file cannot be read or is too large, a group has no command, or the
+            options name no role or no existing bucket.
+        NoRoomError: The disk is too full for the archive.
+        ServiceError: S3 refused a request or could not be reached.
     """
     archive, fetched = await _packed(settings, groups, workspace, folder)
     try:
@@ -98,11 +98,11 @@ async def plan_along(
     workspace: str | os.PathLike[str],
     folder: str = HERE,
 ) -> tuple[Nodes, ...]:
-    """Return what nodes would run in a folder of this machine; nothing is stored.
+    """Return the commands that nodes would run in a local folder, without an upload.
 
     Raises:
-        SettingsError: As of `take_along`.
-        NoRoomError: There is no room for the archive.
+        SettingsError: See `take_along`.
+        NoRoomError: The disk is too full for the archive.
     """
     archive, fetched = await _packed(settings, groups, workspace, folder)
     archive.close()
@@ -137,16 +137,16 @@ def _in_workspace(groups: Sequence[Nodes], fetched: Fetched) -> tuple[Nodes, ...
 
 
 def planned(settings: Settings, archive: Archive, folder: str = HERE) -> Fetched:
-    """Return what a command fetches, as far as the options tell. Nobody is asked for anything.
+    """Return a command's download as far as the options determine it; no requests.
 
     Args:
         settings: The options.
         archive: The workspace.
-        folder: Where it is unpacked; ``.`` for the image's working directory.
+        folder: Path where it is unpacked; ``.`` for the image's working directory.
 
     Raises:
-        SettingsError: There is no bucket, the job could not fetch from it, or the folder is none
-            of a container.
+        SettingsError: There is no bucket, the job could not download from it, or the folder is not
+            a container path.
     """
     if not settings.s3_bucket_name:
         raise SettingsError(
@@ -174,7 +174,7 @@ def planned(settings: Settings, archive: Archive, folder: str = HERE) -> Fetched
 
 
 def _check_rights(settings: Settings) -> None:
-    """Refuse a job that has nothing to fetch a workspace with."""
+    """Reject a job without credentials for downloading a workspace."""
     if settings.backend == KUBERNETES:
         if not settings.s3_secret and not settings.service_account:
             raise SettingsError(
@@ -191,25 +191,25 @@ def _check_rights(settings: Settings) -> None:
 
 
 async def store(session: Session, fetched: Fetched, archive: Archive) -> Fetched:
-    """Store a workspace, unless it is there.
+    """Upload a workspace, unless it exists.
 
     Returns:
-        What the command fetches, with region and URL as they are by now known to be.
+        The command's download, with the known region and URL.
 
     Raises:
-        SettingsError: There is no such bucket.
-        ServiceError: S3 refused or could not be reached.
+        SettingsError: The bucket does not exist.
+        ServiceError: S3 refused a request or could not be reached.
     """
     await put_once(session.stores.of(fetched.bucket), fetched.key, archive)
     return located(session, fetched)
 
 
 async def stored(session: Session, fetched: Fetched) -> Fetched:
-    """See that a workspace is there; return what the command fetches, likewise.
+    """Check that a workspace exists; return the command's complete download.
 
     Raises:
-        SettingsError: It is not there, or there is no such bucket.
-        ServiceError: S3 refused or could not be reached.
+        SettingsError: The workspace or the bucket does not exist.
+        ServiceError: S3 refused a request or could not be reached.
     """
     if await session.stores.of(fetched.bucket).stored(fetched.key) is None:
         raise SettingsError(
@@ -221,6 +221,6 @@ async def stored(session: Session, fetched: Fetched) -> Fetched:
 
 
 def located(session: Session, fetched: Fetched) -> Fetched:
-    """Return what a command fetches, with region and URL as the session knows them."""
+    """Return a command's download, with the session's region and URL."""
     url, region = session.aws.place(fetched.bucket)
     return fetched._replace(region=region, url=url)

@@ -1,1 +1,1 @@
-"""Log readers: what a task printed, wherever it lies, as it comes or from its end."""
+"""Log readers for a task's output, from all sources, during the run or after it."""

@@ -1,4 +1,4 @@
-"""Attempt history: which attempts of a task there are, which are over, and what they left."""
+"""Attempt history: a task's attempts, their ends and outputs."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class AttemptHistory:
     """The attempts of one task.
 
     Args:
-        find: Gives the running event loop's session, again where it was closed meanwhile.
-        session: That of now.
+        find: Returns the running event loop's session, again if it was closed meanwhile.
+        session: The current session.
         submission: The task's job.
-        index: Its number there.
-        detail: What Batch says of it.
-        kept: Tells what this process itself has taken from the bucket, if it has.
+        index: The task's index in the job.
+        detail: Batch's description of the task.
+        kept: Returns the data that this process has taken from the bucket, if any.
 
     Attributes:
-        timing: How often is looked and asked.
-        detail: What Batch said last.
-        kept: The same as the argument.
+        timing: Polling intervals.
+        detail: Batch's latest description.
+        kept: Returns the data that this process has taken from the bucket, if any.
         store: The bucket.
         submission: The task's job.
-        index: Its number there.
+        index: The task's index in the job.
         chunks: The task's chunks.
     """
 
@@ -67,15 +67,15 @@ class AttemptHistory:
         self._is_forgotten = False
 
     def last(self) -> int:
-        """Return the number of the last attempt there is up to now, or is about to be."""
+        """Return the number of the latest attempt, which may be about to start."""
         detail = self.detail
         return max(1, detail.attempts) if detail.status.is_final else detail.attempts + 1
 
     def check(self, attempt: int, *, follow: bool) -> None:
-        """See that there is such an attempt, or that there may be one.
+        """Check that an attempt exists or may still start.
 
         Raises:
-            FarcallError: There is none.
+            FarcallError: The attempt does not exist.
         """
         detail, last = self.detail, self.last()
         most = detail.attempts_allowed if follow and not detail.status.is_final else last
@@ -86,22 +86,22 @@ class AttemptHistory:
             )
 
     def goes_on(self, number: int, *, follow: bool) -> bool:
-        """Return whether there is another attempt, or may be, after one that is over."""
+        """Return whether another attempt follows, or may follow, a finished one."""
         if self._is_forgotten or (self._final is not None and self._final.attempt <= number):
             return False
         kept = self.kept()
         if kept is not None:
             return number < kept.attempt
         if follow and not self.detail.status.is_final:
-            self._asked_at = -math.inf  # Batch may know by now whether another one follows
+            self._asked_at = -math.inf  # Batch may now know whether another attempt follows
             return True
         return number < self.last()
 
     async def is_over(self, number: int) -> bool:
-        """Return whether an attempt is over.
+        """Return whether an attempt has finished.
 
         Raises:
-            IntegrityError: What it stored at its end is not what the container wrote.
+            IntegrityError: Its stored outcome is not what the container wrote.
             ServiceError: AWS refused a call.
         """
         if self.kept() is not None or self._has_ended(number):
@@ -111,7 +111,7 @@ class AttemptHistory:
         return self._has_ended(number) or await self.ending(number) is not None
 
     async def ask(self) -> None:
-        """Ask Batch for the job again. What it has forgotten is over.
+        """Describe the job again. A job that Batch has forgotten has finished.
 
         Raises:
             ServiceError: Batch refused the call.
@@ -129,11 +129,11 @@ class AttemptHistory:
         return is_final or self.detail.status.is_final or self.detail.attempts >= number
 
     async def ending(self, number: int) -> Written | None:
-        """Return what an attempt stored at its end; None if it is not there, or no longer.
+        """Return an attempt's outcome; None if it is missing or was deleted.
 
         Raises:
             IntegrityError: It is not what the container wrote.
-            ServiceError: S3 refused.
+            ServiceError: S3 refused a request.
         """
         submission, index = self.submission, self.index
         if self._final is None and not submission.is_other_node(index):
@@ -153,17 +153,17 @@ class AttemptHistory:
         return Written.of(self.submission, self.index, found.outcome, found.at)
 
     def tried(self, number: int) -> Attempt:
-        """Return what Batch says of an attempt; of one that goes on that is nothing."""
+        """Return Batch's description of an attempt; None for a running one."""
         tried = self.detail.tried
         return tried[number - 1] if number <= len(tried) else Attempt()
 
     def transcript(self, number: int) -> Transcript:
-        """Return the output of an attempt, of which nothing was read yet."""
+        """Return the output of an attempt, still unread."""
         cut_bytes = self._backend.capabilities.longest_log_line_bytes
         return Transcript(self.chunks, number, self.timing, cut_bytes)
 
     def log(self, number: int) -> Log:
-        """Return the platform's own log of an attempt; that of one that goes on is the job's."""
+        """Return the platform's log of an attempt; for a running attempt, the job's."""
         stream = self.tried(number).log_stream
         detail = self.detail
         if number == detail.attempts + 1 and detail.status is JobStatus.RUNNING:
@@ -172,7 +172,7 @@ class AttemptHistory:
         return self._backend.log(detail, stream)
 
     def has_just_ended(self) -> bool:
-        """Return whether the job has ended so lately that CloudWatch may not show it all."""
+        """Return whether the job ended so recently that CloudWatch may lack output."""
         stopped = self.detail.stopped_at
         return stopped is not None and not _is_past(stopped + _JUST_NOW)
 

@@ -1,7 +1,7 @@
-"""Gang of nodes: which logs the nodes of a command job have, and which of them are over. No I/O.
+"""Nodes of a command job: their logs, and which of these are complete. No I/O.
 
-A job on one node is a gang of one, whose node is the job itself. Batch makes another attempt of
-the whole job, never of one node: a node that has ended may run again as long as the job goes on.
+A job on one node has one node, which is the job itself. Batch retries the whole job, never one
+node: a finished node may run again while the job is unfinished.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.names import counted
 
 _CLOCKS = timedelta(hours=1)
-"""The clock of a machine that writes may be behind that of the service by so much."""
+"""Maximum time in seconds by which a writing machine's clock is behind the service's."""
 
 _STOPPING_S = 60.0
-"""Other nodes are stopped when the main one has ended. They have half a minute for it."""
+"""Seconds that other nodes have to stop after the main node; Batch waits half a minute."""
 
 _LONG = timedelta(minutes=10)
-"""The clock of this machine may be ahead of the service's; not by so much, or it is refused."""
+"""Time by which this machine's clock is never ahead, because the service rejects requests."""
 
 _NODE, _CHILD = "#", ":"
 
 
 class NodeLog(NamedTuple):
-    """The log that one attempt of a node has written, or writes.
+    """Log of one attempt of a node.
 
     Attributes:
         node: Index of the node.
         attempt: Number of the job's attempt, from 1.
-        group: Where the log is.
-        stream: Its name.
+        group: The log's group.
+        stream: The log's stream.
         is_over: Whether the container has ended.
-        stopped_at: When it did; None where that is not known.
+        stopped_at: Time at which it ended; None if unknown.
     """
 
     node: int
@@ -47,15 +47,15 @@ class NodeLog(NamedTuple):
 
 
 class Gang:
-    """A job and those of its nodes that somebody wants to read.
+    """A job and the nodes to read.
 
     Args:
-        job: What is known of the job as a whole.
-        nodes: By index, what is known of nodes; one that never ran may be missing.
+        job: Description of the whole job.
+        nodes: Descriptions of nodes by index; one that never ran may be missing.
 
     Attributes:
-        job: The same as the argument.
-        is_forgotten: Whether the platform knows the job no more: nothing of it goes on.
+        job: Description of the whole job.
+        is_forgotten: Whether the platform no longer knows the job, so that it cannot be running.
     """
 
     def __init__(self, job: JobDetail, nodes: Mapping[int, JobDetail]) -> None:
@@ -69,11 +69,11 @@ class Gang:
     def update(
         self, found: Mapping[str, JobDetail], nodes: Iterable[int], now: float = 0.0
     ) -> None:
-        """Take in what the platform says by now.
+        """Record the platform's current descriptions.
 
         Args:
             found: Descriptions by ID.
-            nodes: Indexes of the nodes that were asked for.
+            nodes: Indexes of the requested nodes.
             now: The event loop's time.
         """
         self._is_confirmed = self.is_over
@@ -93,35 +93,35 @@ class Gang:
 
     @property
     def begun(self) -> datetime:
-        """When no node had written anything yet."""
+        """Time before which no node has written anything."""
         return (self.job.created_at or datetime(1970, 1, 2, tzinfo=timezone.utc)) - _CLOCKS
 
     @property
     def is_over(self) -> bool:
-        """Whether no node runs again."""
+        """Whether no node will run again."""
         return self.is_forgotten or self.job.status.is_final
 
     @property
     def last_attempt(self) -> int:
-        """Number of the last attempt there is up to now, or is about to be."""
+        """Number of the latest attempt, which may be about to start."""
         ended = self.job.attempts
         return max(1, ended if self.is_over else ended + 1)
 
     def ids(self, nodes: Iterable[int]) -> list[str]:
-        """Return the IDs by which the platform is asked for the job and some of its nodes."""
+        """Return the IDs for describing the job and some of its nodes."""
         return list(dict.fromkeys([self.job.job_id, *map(self.job.node_id, nodes)]))
 
     def chosen(self, nodes: Sequence[int] | None, attempt: int | None, *, follow: bool) -> range:
-        """Return which attempts are read, and see that there are such nodes and attempts.
+        """Return the attempts to read, and check that nodes and attempts exist.
 
         Args:
             nodes: Indexes of nodes; None for all.
-            attempt: Number of one attempt; None for all, or for those from now on.
-            follow: Whether what is to come is read as well.
+            attempt: Number of one attempt; None for all, or for the latest and later ones.
+            follow: Whether to read future output, too.
 
         Raises:
-            UnknownError: There is no such node, or no such attempt; it names those there are.
-            FarcallError: The job is an array as a whole.
+            UnknownError: The node or attempt does not exist; the error names the existing ones.
+            FarcallError: The job is a whole array.
         """
         job, last = self.job, self.last_attempt
         if job.array_size:
@@ -161,11 +161,11 @@ class Gang:
         return found
 
     def has_ended(self, index: int, attempt: int | None = None) -> bool:
-        """Return whether no log is to come from a node.
+        """Return whether a node has no further logs.
 
         Args:
-            index: Which node.
-            attempt: The last attempt that is of interest; by default any that may come.
+            index: The node.
+            attempt: The last relevant attempt; by default any later one.
         """
         detail = self._nodes.get(index)
         if detail is not None and self._goes_on(detail):
@@ -173,12 +173,12 @@ class Gang:
         last = self.job.attempts_allowed if attempt is None else attempt
         is_final = detail is not None and detail.status.is_final
         if self.is_over or self.job.attempts >= last:
-            # A node may be seen to end a moment later than its job.
+            # A node's end may be reported a moment after its job's.
             return is_final or self._is_confirmed or not self.is_over
         return detail is not None and is_final and self._number(detail) >= last
 
     def _goes_on(self, node: JobDetail) -> bool:
-        """Return whether a node's container runs; it is being stopped when the job has ended."""
+        """Return whether a node's container runs; after the job's end it is being stopped."""
         if self.is_forgotten or node.status is not JobStatus.RUNNING:
             return False
         stopped_at = self.job.stopped_at
@@ -186,7 +186,7 @@ class Gang:
         return not self.is_over or (self._over_s < _STOPPING_S and not is_old)
 
     def _tried(self, node: JobDetail) -> list[tuple[int, Attempt]]:
-        """Return a node's attempts that have ended, each with the number of the job's attempt."""
+        """Return a node's finished attempts, each with the number of the job's attempt."""
         found: list[tuple[int, Attempt]] = []
         number = 0
         for tried in node.tried:
@@ -195,7 +195,7 @@ class Gang:
         return found
 
     def _number(self, node: JobDetail) -> int:
-        """Return the number of the job's attempt that a node had last, or has."""
+        """Return the number of the job's attempt in which a node ran last."""
         tried = self._tried(node)
         known = {each.log_stream for _, each in tried}
         if tried and (not node.log_stream or node.log_stream in known):
@@ -204,11 +204,11 @@ class Gang:
         return max(after, self._attempt_at(node.started_at))
 
     def _attempt_at(self, moment: datetime | None) -> int:
-        """Return in which attempt of the job something began; 1 where that is not known.
+        """Return the job's attempt at a time; 1 if unknown.
 
-        Kubernetes tells whole seconds: what began as another ended may have been that one. A node
-        has had fewer attempts than the job where the main node did not get so far as to
-        have it started.
+        Kubernetes reports whole seconds: a container that began as an attempt ended may belong to
+        that attempt. A node has had fewer attempts than the job if the main node failed before the
+        node started.
         """
         if moment is None:
             return 1
@@ -217,12 +217,12 @@ class Gang:
 
 
 def is_long_ago(moment: datetime) -> bool:
-    """Return whether nothing of a container comes any more that ended at a moment."""
+    """Return whether a container that ended at a time can have no further output."""
     return moment < datetime.now(timezone.utc) - _LONG
 
 
 def parts_of(job_id: str, nodes: Sequence[int] | None) -> tuple[str, Sequence[int] | None]:
-    """Return the job and the nodes that are meant; a node's own ID names both."""
+    """Return the requested job and nodes; a node's own ID names both."""
     job, mark, index = job_id.partition(_NODE)
     if mark and index.isdecimal() and nodes is None:
         return job, [int(index)]
@@ -230,9 +230,9 @@ def parts_of(job_id: str, nodes: Sequence[int] | None) -> tuple[str, Sequence[in
 
 
 def ids_of(job_id: str, nodes: Iterable[int]) -> list[str]:
-    """Return IDs to ask for before anything is known of a job; some may be nobody's.
+    """Return the IDs to describe before a job is known; some may not exist.
 
-    The job of an array's child has no nodes, nor has a node.
+    The job of an array task has no nodes, and neither has a node.
     """
     if _CHILD in job_id or _NODE in job_id:
         return [job_id]

@@ -1,7 +1,7 @@
-"""Log reader: what a job writes, in lines, up to now or as it comes, of one attempt or of all.
+"""Log reader: a job's output in lines, of one attempt or all, existing or live.
 
-Batch is asked every few seconds, S3 twice a second: for the next chunk of either stream and for
-the outcome, whose keys are known. So a look lists nothing and costs little.
+Batch is polled every few seconds, S3 twice a second: for the next chunk of each stream and for the
+outcome, whose keys are known. So a poll needs no listing and is cheap.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _RENEW_S = FOLLOWED_S / 2.5
 _FROM_CHUNKS = SOON_CHUNKS // 2
 """Chunks from which on the marker is stored; before that, every container uploads often."""
 _LONG = timedelta(seconds=60)
-"""A container that has stored nothing for so long may be another's image, or have no way to S3."""
+"""Seconds without a chunk after which a container may have another image, or no access to S3."""
 
 
 class Part(NamedTuple):
-    """Which part of the output is asked for.
+    """Requested part of the output.
 
     Attributes:
-        since: What was stored at this moment or later; None for all.
-        tail: So many lines at the end, or all.
-        streams: Of which streams.
+        since: Earliest time at which a line was stored; None for all.
+        tail: Number of lines at the end, or all.
+        streams: Names of the streams.
     """
 
     since: datetime | None = None
@@ -51,11 +51,11 @@ EVERYTHING = Part()
 
 
 class _Prepared(NamedTuple):
-    """An attempt of which the beginning may be left out.
+    """An attempt whose beginning may be skipped.
 
     Attributes:
         transcript: The attempt's output.
-        lines: The wanted lines, if they are from the platform's own log; else None.
+        lines: The requested lines, if they are from the platform's own log; otherwise None.
     """
 
     transcript: Transcript
@@ -175,7 +175,7 @@ class LogReader:
 
     Args:
         history: The task's attempts.
-        follow: Whether to go on until its end.
+        follow: Whether to continue until the task's end.
     """
 
     def __init__(self, history: AttemptHistory, *, follow: bool) -> None:
@@ -188,11 +188,11 @@ class LogReader:
     async def read(
         self, attempt: int | None = None, part: Part = EVERYTHING
     ) -> AsyncGenerator[list[LogLine] | None, None]:
-        """Yield lines, and None wherever everything up to now was given.
+        """Yield lines, and None whenever all existing lines were yielded.
 
         Args:
             attempt: Number of one attempt; by default all.
-            part: What is asked for; there may be more.
+            part: The requested part; more may be yielded.
 
         Raises:
             FarcallError: See `lines`.
@@ -238,7 +238,7 @@ class LogReader:
             yield batch
 
     async def _pause(self, transcript: Transcript) -> AsyncIterator[list[LogLine]]:
-        """Yield what else there is of an attempt that goes on."""
+        """Yield other sources' lines of a running attempt."""
         yield transcript.end()
         started = self._history.detail.started_at
         if not transcript.given and started is not None and _is_past(started + _LONG):
@@ -248,7 +248,7 @@ class LogReader:
                 yield batch
 
     async def _close(self, transcript: Transcript) -> AsyncIterator[list[LogLine]]:
-        """Yield the lines up to the end of an attempt that is over."""
+        """Yield the remaining lines of a finished attempt."""
         number = transcript.number
         kept = self._history.kept()
         if kept is not None and kept.attempt == number:
@@ -256,13 +256,13 @@ class LogReader:
             return
         ending = await self._history.ending(number)
         if ending is None:
-            yield await transcript.look()  # what it stored right before it died
+            yield await transcript.look()  # chunks stored right before the container died
         else:
             rest = await transcript.close(ending)
             if rest is not None:
                 yield rest
                 return
-        await self._history.ask()  # where its log is
+        await self._history.ask()  # get the log's location
         log, given = self._history.log(number), transcript.given
         async for batch in transcript.from_log(
             log, settle=self._follow and self._history.has_just_ended()
@@ -281,10 +281,10 @@ class LogReader:
 async def prepare(
     history: AttemptHistory, first: int, last: int, part: Part
 ) -> dict[int, _Prepared]:
-    """Go back from the end as far as is asked for.
+    """Go back from the end as far as requested.
 
     Returns:
-        The attempts to be read, by number.
+        The attempts to read, by number.
 
     Raises:
         IntegrityError: A chunk is not the one the container wrote.
@@ -304,7 +304,7 @@ async def prepare(
 
 
 async def _prepare(history: AttemptHistory, number: int, part: Part) -> tuple[_Prepared, int]:
-    """Return an attempt, and how many lines of it are left."""
+    """Return an attempt, and the number of lines still to find."""
     chunks = history.chunks
     transcript = history.transcript(number)
     is_over = await history.is_over(number)
@@ -335,19 +335,19 @@ async def _prepare(history: AttemptHistory, number: int, part: Part) -> tuple[_P
 
 
 async def _begun(chunks: Chunks, number: int, stream: str, sequence: int) -> bytes:
-    """Return the beginning of the line that goes on in a chunk."""
+    """Return the beginning of the line that continues in a chunk."""
     begun = b""
     for before in range(sequence - 1, -1, -1):
         chunk = await chunks.get(number, stream, before)
         _, end, last = (chunk[0] if chunk is not None else b"\n").rpartition(b"\n")
         begun = last + begun
         if end or b"\r" in begun.rstrip(b"\r"):
-            break  # what comes before was replaced
+            break  # earlier states were replaced
     return begun
 
 
 def _is_whole(written: Written | None, places: list[ChunkPlace]) -> bool:
-    """Return whether S3 has all that an attempt wrote."""
+    """Return whether S3 has the complete output of an attempt."""
     if written is None:
         return False
     there = {(place.stream, place.sequence) for place in places}
@@ -382,7 +382,7 @@ class Mark:
             self._storing = asyncio.ensure_future(self._put())
 
     async def remove(self) -> None:
-        """Have it deleted. Who else follows stores it again before the container forgets it."""
+        """Delete the marker in the background; other followers store it again in time."""
         if self._storing is not None:
             self._storing.cancel()
             await asyncio.gather(self._storing, return_exceptions=True)
@@ -395,7 +395,7 @@ class Mark:
             if error.code == "AccessDenied":
                 self._due = math.inf
         except FarcallError:
-            pass  # the next one may get through
+            pass  # the next one may succeed
 
 
 def _check(streams: Collection[str], attempt: int | None, tail: int | None) -> None:

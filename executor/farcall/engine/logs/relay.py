@@ -1,7 +1,7 @@
-"""Relay: passes on what tasks print while they run, to whoever waits for their values.
+"""Relay: forwards the output of running tasks to callers that await results.
 
-One listing tells what is new of all tasks of a bundle, so a look costs the same for one of them
-as for a thousand. What comes too fast to be read is left out, and that is told.
+One listing returns the news of all tasks of a bundle, so a poll costs the same for one task as for
+a thousand. Output that is too fast to read is dropped, and the dropped amount is reported.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from farcall_runtime.contract import STREAMS
 _log = logging.getLogger("farcall")
 
 _MOST_TASKS = 64
-"""Maximum tasks that one look reads, chosen at random: nobody can read the lines of more."""
+"""Maximum tasks that one poll reads, chosen at random, because people cannot read more."""
 
 _TOGETHER = 8
 _MOST_BYTES = 1024 * 1024
-"""Of a stream, what is read at once; what comes before it is left out."""
+"""Maximum bytes of a stream read at once; earlier bytes are dropped."""
 
 _LONGER, _LONGEST = 1.5, 4
 
 
 class Writer(Protocol):
-    """Who shows the lines."""
+    """Output of the lines."""
 
     def write(self, label: str, run: str, lines: list[LogLine], left_out_bytes: int = 0) -> None:
-        """Show lines of a task, after so many bytes that are left out."""
+        """Print lines of a task, after a number of dropped bytes."""
 
     def settle(self) -> None:
-        """Tell what was left out: no more is to come for now."""
+        """Report dropped output, because no more follows for now."""
 
 
 @dataclass(eq=False, slots=True)
 class _Task:
-    """A task of which something was read.
+    """A task whose output was read in part.
 
     Attributes:
-        transcripts: By number, its attempts.
-        lock: Whoever reads has it.
+        transcripts: The task's attempts, by number.
+        lock: Held by the current reader.
     """
 
     transcripts: dict[int, Transcript] = field(default_factory=dict)
@@ -61,13 +61,13 @@ class _Task:
 
 @dataclass(eq=False, slots=True)
 class _Followed:
-    """The tasks of a bundle that are followed.
+    """The followed tasks of a bundle.
 
     Attributes:
-        submission: Their job.
-        writer: Who shows their lines.
-        labels: By index, what those are called that have not ended.
-        tasks: By index, those of which something was read.
+        submission: The tasks' job.
+        writer: Prints the lines.
+        labels: Prefixes of unfinished tasks, by index.
+        tasks: Tasks whose output was read in part, by index.
     """
 
     submission: Submission
@@ -81,14 +81,14 @@ class _Followed:
         return self.submission.where.root.rpartition("/")[2]
 
     def write(self, index: int, lines: list[LogLine], left_out_bytes: int = 0) -> None:
-        """Show lines of a task."""
+        """Print lines of a task."""
         label = self.labels.get(index)
         if label is not None and (lines or left_out_bytes):
             self.writer.write(label, self.run, lines, left_out_bytes)
 
 
 class _Chunk(NamedTuple):
-    """A chunk in the bucket: of which stream, its number there, and the bytes of output in it."""
+    """A chunk in the bucket: stream, number in the stream, output size in bytes."""
 
     stream: str
     sequence: int
@@ -96,7 +96,7 @@ class _Chunk(NamedTuple):
 
 
 class Relay:
-    """The tasks of one session whose output is passed on."""
+    """Output forwarding for the tasks of one session."""
 
     def __init__(self, stores: Stores, timing: Timing) -> None:
         self._stores = stores
@@ -105,7 +105,7 @@ class Relay:
         self._looking: asyncio.Task[None] | None = None
 
     def follow(self, submission: Submission, labels: Mapping[int, str], writer: Writer) -> None:
-        """Pass on what tasks of a job print, until they are finished or left."""
+        """Forward the output of a job's tasks until they are finished or left."""
         key = submission.where.bundle_key
         followed = self._followed.setdefault(key, _Followed(submission, writer))
         followed.labels.update(labels)
@@ -113,10 +113,10 @@ class Relay:
             self._looking = asyncio.ensure_future(self._look_on())
 
     async def finish(self, submission: Submission, index: int, delivered: Delivered) -> None:
-        """Pass on the rest of what a task printed, whose end was fetched and still lies there.
+        """Forward the rest of a task's output, after its outcome was fetched.
 
-        One that is not followed is none of this one's business. What cannot be read is no
-        failure: the task's value is there.
+        Tasks that are not followed are ignored. Unreadable output is not a failure, because the
+        task's result is available.
         """
         followed = self._followed.get(submission.where.bundle_key)
         if followed is None or index not in followed.labels:
@@ -133,7 +133,7 @@ class Relay:
         self.leave(submission, [index])
 
     def leave(self, submission: Submission, indexes: Iterable[int]) -> None:
-        """Pass nothing more on of some tasks."""
+        """Stop forwarding the output of some tasks."""
         key = submission.where.bundle_key
         followed = self._followed.get(key)
         if followed is None:
@@ -146,7 +146,7 @@ class Relay:
             followed.writer.settle()
 
     async def close(self) -> None:
-        """Pass nothing more on."""
+        """Stop forwarding."""
         self._followed.clear()
         if self._looking is not None:
             self._looking.cancel()
@@ -163,7 +163,7 @@ class Relay:
             for followed in list(self._followed.values()):
                 try:
                     some, others = await self._look_at(followed)
-                except FarcallError as error:  # the rest comes with the values
+                except FarcallError as error:  # the rest arrives with the results
                     _log.debug("output cannot be looked for: %s", error)
                     some, others = 1, 0
                 listed, read = listed + some, read + others
@@ -172,10 +172,10 @@ class Relay:
             pause_s = max(pause_s, listed * timing.outcome_pause_s)
 
     async def _look_at(self, followed: _Followed) -> tuple[int, int]:
-        """Read what is new of a bundle's tasks; return how many pages were listed, and tasks read.
+        """Read a bundle's new output; return the numbers of listed pages and read tasks.
 
         Raises:
-            FarcallError: It cannot be listed.
+            FarcallError: The bundle cannot be listed.
         """
         submission = followed.submission
         store = self._stores.of(submission.where.bucket)
@@ -204,13 +204,13 @@ class Relay:
     async def _read(
         self, followed: _Followed, index: int, news: Mapping[int, list[_Chunk]]
     ) -> None:
-        """Read new chunks of a task, up to so many bytes of each stream."""
+        """Read a task's new chunks, up to a number of bytes per stream."""
         task = followed.tasks.get(index)
         if task is None:
             return
         async with task.lock:
             for attempt in sorted(news):
-                if index not in followed.labels:  # what it printed has gone out meanwhile
+                if index not in followed.labels:  # its output was printed meanwhile
                     return
                 if any(number > attempt for number in task.transcripts):
                     continue
@@ -220,7 +220,7 @@ class Relay:
                     chunks = [chunk for chunk in news[attempt] if chunk.stream == stream]
                     try:
                         followed.write(index, *await _news(transcript, chunks))
-                    except FarcallError as error:  # the rest comes with the value
+                    except FarcallError as error:  # the rest arrives with the result
                         _log.debug("output cannot be read: %s", error)
 
     def _transcript(
@@ -235,11 +235,11 @@ class Relay:
 
     @staticmethod
     def _end_others(task: _Task, attempt: int) -> list[LogLine]:
-        """Return the last lines of attempts before one."""
+        """Return the last lines of earlier attempts."""
         before = [number for number in sorted(task.transcripts) if number < attempt]
         return [line for number in before for line in task.transcripts.pop(number).end()]
 
-    # --- at their end -------------------------------------------------------------------------
+    # --- after their end ----------------------------------------------------------------------
 
     async def _finish(
         self, followed: _Followed, index: int, task: _Task, delivered: Delivered
@@ -268,7 +268,7 @@ class Relay:
 
 
 async def _news(transcript: Transcript, chunks: list[_Chunk]) -> tuple[list[LogLine], int]:
-    """Return the lines of a stream's new chunks, and how many bytes before them are left out."""
+    """Return a stream's new lines, and the number of dropped bytes before them."""
     kept = _last(chunks)
     if not kept:
         return [], 0
@@ -279,7 +279,7 @@ async def _news(transcript: Transcript, chunks: list[_Chunk]) -> tuple[list[LogL
 
 
 def _last(chunks: list[_Chunk]) -> list[_Chunk]:
-    """Return the last chunks of a stream that are not too many bytes, the very last one always."""
+    """Return a stream's last chunks up to a size, and always the very last one."""
     kept: list[_Chunk] = []
     size = 0
     for chunk in reversed(chunks):

@@ -1,11 +1,11 @@
-"""Transcript of one attempt: its output as lines, each given once, from wherever it can be had.
+"""Transcript of one attempt: its output as lines from all sources.
 
-Chunks come first: they are verified, and tell stdout from stderr. What an attempt's outcome has
-beyond them comes next. Where there is no outcome, because the container was killed or because
-somebody has taken the result, CloudWatch has the rest; of its lines those are left out that were
-given before.
+Each line is yielded once. Chunks come first: they are verified and separate stdout from stderr.
+The rest of the output comes from the attempt's outcome. If there is no outcome, because the
+container was killed or the result was collected, the rest comes from CloudWatch, without the lines
+that were already yielded.
 
-A progress bar's line is given once, as it is at last. Who follows is given its states before, too.
+A progress bar's line is yielded once, in its last state. Followers also get its earlier states.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from farcall_runtime.contract import STREAMS
 _SETTLING_LOOKS = 5
 _STATES_S = 0.25
 _LONGEST_CHARACTER = 4
-"""Bytes of UTF-8; a log that cuts a line cuts no character in two."""
+"""Maximum bytes of a UTF-8 character; a log never cuts within a character."""
 _REPLACED = re.compile("\ufffd+")
 
 
@@ -39,13 +39,13 @@ class Transcript:
     Args:
         chunks: The task's chunks.
         number: Number of the attempt.
-        timing: How long CloudWatch is waited for.
-        cut_bytes: The platform's own log cuts a longer line.
+        timing: Time limits of waiting for CloudWatch.
+        cut_bytes: Length in bytes at which the platform's own log cuts a line.
 
     Attributes:
         number: Number of the attempt.
-        next: By stream, the chunk that is read next.
-        given: How many lines were given.
+        next: Next chunk to read, by stream.
+        given: Number of yielded lines.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Transcript:
     def begin_at(
         self, stream: str, sequence: int, begun: bytes, left_out: ChunkPlace | None
     ) -> None:
-        """Leave out the first chunks of a stream.
+        """Skip the first chunks of a stream.
 
         Args:
-            stream: Which stream.
-            sequence: The first chunk to be read.
-            begun: The beginning of the line that goes on in it.
+            stream: The stream.
+            sequence: The first chunk to read.
+            begun: The beginning of the line that continues in this chunk.
             left_out: The chunk before it; None if there is none.
         """
         self.next[stream] = sequence
@@ -81,13 +81,13 @@ class Transcript:
             self._left_out_until = left_out.at if until is None else max(until, left_out.at)
 
     async def catch_up(self) -> AsyncIterator[list[LogLine]]:
-        """Yield the lines of the chunks there are, of both streams in the order of their storing.
+        """Yield the existing chunks' lines of both streams in the order of storing.
 
-        Nothing is given beyond a chunk that is gone.
+        Nothing is yielded after a missing chunk.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
-            ServiceError: S3 refused.
+            ServiceError: S3 refused a request.
         """
         places = []
         coming = dict(self.next)
@@ -101,11 +101,11 @@ class Transcript:
                 yield self._give(self._lines.add(place.stream, data), place.stream, place.at)
 
     async def look(self) -> list[LogLine]:
-        """Return the lines of the chunks that have come since, up to one that is not there.
+        """Return the lines of new chunks, up to the first missing one.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
-            ServiceError: S3 refused.
+            ServiceError: S3 refused a request.
         """
         both = await asyncio.gather(*(self.look_at(stream, None) for stream in STREAMS))
         return [line for lines in both for line in lines]
@@ -114,12 +114,12 @@ class Transcript:
         """Return the lines of a stream's next chunks.
 
         Args:
-            stream: Which stream.
-            end: The first chunk that is not read; None for the first one that is not there.
+            stream: The stream.
+            end: The first chunk that is not read; None for the first missing one.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
-            ServiceError: S3 refused.
+            ServiceError: S3 refused a request.
         """
         lines: list[LogLine] = []
         while end is None or self.next[stream] < end:
@@ -131,19 +131,19 @@ class Transcript:
         return lines
 
     def seen(self, stream: str) -> int:
-        """Return how many bytes of a stream were read or left out."""
+        """Return the number of bytes of a stream that were read or skipped."""
         return self._lines.seen(stream)
 
     def skip(self, stream: str, sequence: int, size_bytes: int) -> list[LogLine]:
-        """Leave out chunks that were not read yet.
+        """Skip unread chunks.
 
         Args:
-            stream: Which stream.
-            sequence: The next chunk to be read.
-            size_bytes: How many bytes are in those before it.
+            stream: The stream.
+            sequence: The next chunk to read.
+            size_bytes: Total size in bytes of the chunks before it.
 
         Returns:
-            The line that would have gone on in them.
+            The line that would have continued in them.
         """
         self.next[stream] = sequence
         lines = self._end(stream, None)
@@ -151,15 +151,15 @@ class Transcript:
         return lines
 
     async def close(self, written: Written, *, with_notes: bool = False) -> list[LogLine] | None:
-        """Return the lines up to the attempt's end; None if chunks of them are gone.
+        """Return the remaining lines of the attempt; None if chunks of them are missing.
 
         Args:
-            written: What the attempt's outcome says.
-            with_notes: Whether to put a note instead of chunks that are gone.
+            written: The outcome's record of the output.
+            with_notes: Whether to return a note instead of missing chunks.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
-            ServiceError: S3 refused.
+            ServiceError: S3 refused a request.
         """
         rests = {
             stream: await self._rest(stream, written, with_notes=with_notes) for stream in STREAMS
@@ -173,7 +173,7 @@ class Transcript:
         return lines
 
     async def _rest(self, stream: str, written: Written, *, with_notes: bool) -> bytes | None:
-        """Return what comes after the chunks that were read, with a note at each gap."""
+        """Return the output after the chunks that were read, with a note at each gap."""
         said, tail = written.said[stream], written.tails[stream]
         found = [
             await self._chunks.get(self.number, stream, sequence)
@@ -192,23 +192,24 @@ class Transcript:
     async def close_kept(
         self, written: Written | None, stdout: Bytes, stderr: Bytes
     ) -> list[LogLine]:
-        """Return the lines up to the end of an attempt whose outcome was taken by this process.
+        """Return the remaining lines of an attempt whose outcome this process has taken.
 
         Args:
-            written: What it said, where not all output is here; else None.
-            stdout: What is here.
-            stderr: The same of the other stream.
+            written: The outcome's record, if this process lacks part of the output; otherwise
+                None.
+            stdout: The available standard output.
+            stderr: The available standard error.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
-            ServiceError: S3 refused.
+            ServiceError: S3 refused a request.
         """
         if written is None:
             return self.close_with(stdout, stderr)
         return await self.close(written, with_notes=True) or []
 
     def close_with(self, stdout: Bytes, stderr: Bytes) -> list[LogLine]:
-        """Return the lines up to the attempt's end, given all that it has written."""
+        """Return the remaining lines of the attempt, given its complete output."""
         lines: list[LogLine] = []
         for stream, whole in zip(STREAMS, (stdout, stderr), strict=True):
             texts = self._lines.add_rest_of(stream, whole)
@@ -216,20 +217,20 @@ class Transcript:
         return lines
 
     def end(self) -> list[LogLine]:
-        """Return the lines that have not ended, as far as they are known."""
+        """Return the unfinished lines, as far as they are known."""
         return [line for stream in STREAMS for line in self._end(stream, None)]
 
     def _end(self, stream: str, at: datetime | None) -> list[LogLine]:
-        # A bar may be wiped at its end.
+        # A progress bar may clear itself at its end.
         return self._give(self._lines.end(stream), stream, at) + self._wipe(stream)
 
     def _wipe(self, stream: str) -> list[LogLine]:
         return self._give_state("", stream) if self._states.get(stream) else []
 
     def states(self) -> list[LogLine]:
-        """Return what the lines that go on show by now, if it is new, 4 times a second at most.
+        """Return new states of unfinished lines, at most 4 times per second.
 
-        It is for who follows. `LogLine.goes_on` is set in these.
+        Only followers need them. `LogLine.goes_on` is set in these lines.
         """
         if clock.now() - self._states_at < _STATES_S:
             return []
@@ -249,14 +250,14 @@ class Transcript:
         return [LogLine(state, stream, self.number, None, goes_on=True)]
 
     async def from_log(self, log: Log, *, settle: bool) -> AsyncIterator[list[LogLine]]:
-        """Yield those lines of the attempt's CloudWatch log that were not given before.
+        """Yield the lines of the attempt's CloudWatch log that were not yielded before.
 
         Args:
             log: The log.
-            settle: Whether the attempt ended just now, so that lines may still come.
+            settle: Whether the attempt ended just now, so that lines may still arrive.
 
         Raises:
-            ServiceError: CloudWatch Logs refused.
+            ServiceError: CloudWatch Logs refused a request.
         """
         yield [line for stream in STREAMS for line in self._wipe(stream)]
         left = Counter(self._remembered)
@@ -278,14 +279,14 @@ class Transcript:
                 return
 
     def missing(self) -> LogLine:
-        """Return a note which says that output may be missing."""
+        """Return a note that output may be missing."""
         return self._note("what it wrote last was not stored, and there is no CloudWatch log")
 
     def _note(self, text: str) -> LogLine:
         return LogLine(f"[farcall: attempt {self.number}: {text}]", LOG, self.number, None)
 
     def _reduced(self, event: LogEvent) -> LogEvent | None:
-        """Return a line as it was at last; None for a part of one that the next part replaces."""
+        """Return a line's last state; None for a part that the next part replaces."""
         if "\r" not in event.text:
             return event
         if len(event.text.encode(errors="replace")) > self._cut_bytes - _LONGEST_CHARACTER:
@@ -310,14 +311,14 @@ class Transcript:
     def _give(self, texts: list[str], stream: str, at: datetime | None) -> list[LogLine]:
         self.given += len(texts)
         if texts:
-            self._states.pop(stream, None)  # what it showed is replaced
+            self._states.pop(stream, None)  # its state is replaced
         for text in texts:
             self._remembered.extend(map(_recognize, _pieces(text, self._cut_bytes)))
         return [LogLine(text, stream, self.number, at) for text in texts]
 
 
 def _pieces(text: str, most_bytes: int) -> list[str]:
-    """Return a line as the platform's own log has it: cut where it is long, and no empty one."""
+    """Split a line as the platform's log does: long lines are cut, empty ones dropped."""
     if not text:
         return []
     if len(text) <= most_bytes // 4:
@@ -330,8 +331,8 @@ def _pieces(text: str, most_bytes: int) -> list[str]:
 
 
 def _recognize(text: str) -> int:
-    """Return a number that a line has here and in CloudWatch alike.
+    """Return a value that is the same for a line here and in CloudWatch.
 
-    For bytes that are no UTF-8 there is one mark here, and perhaps several there.
+    Bytes that are not UTF-8 have one replacement character here, and perhaps several there.
     """
     return hash(_REPLACED.sub("\ufffd", text) if "\ufffd" in text else text)
