@@ -205,11 +205,13 @@ def _earlier_attempts(detail: JobDetail) -> tuple[str, ...]:
 
 _BY_MAP = f"{endings.OWN_REASON}{endings.MAP_FAILED}"
 _FEW = 3
+"""Maximum number of explained failed tasks of an array: two requests, and one for each task."""
+
 _MOST_RECEIPTS = 4
 """Maximum number of receipts; each client that collects an array's results stores one."""
 
 _LARGEST_RECEIPT_BYTES = 64 * 1024
-"""Failed children of an array that are explained: two requests for all, and one for each."""
+"""Maximum size in bytes of a receipt that is read."""
 
 
 async def explain(
