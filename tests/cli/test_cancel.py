@@ -6,6 +6,7 @@ Starts the local AWS emulator, because the command terminates running jobs.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
@@ -84,8 +85,10 @@ async def test_a_workflow_is_ended_after_a_question(make_executor, cancel, tmp_p
         assert "2 jobs need a confirmation" in done.stderr
         assert "--yes cancels them" in done.stderr
         for named in (which, [job.id for job in jobs]):
-            done = await cancel(*named, "--dry-run")
-            assert (0, 2) == (done.returncode, done.stdout.count("RUNNING")), done.stderr
+            done = await cancel(*named, "--dry-run", "--json")
+            found = [(each["id"], each["text"]) for each in json.loads(done.stdout)]
+            would = "is RUNNING and would be cancelled"
+            assert sorted((job.id, f"{job.id} {would}") for job in jobs) == sorted(found)
         command = [FARCALL, "cancel", *which]
         shown = await asyncio.to_thread(terminal.run, command, answer="n\n")
         assert 1 == shown.returncode

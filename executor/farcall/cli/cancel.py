@@ -93,19 +93,13 @@ def cancel_jobs(
         raise click.UsageError("name either jobs (JOB...), or --workflow or --run")
     whose = chosen_user(user, all_users=all_users, run=None)
     server = _server(address)
-    if dry_run and job_ids:
-        _show(*asyncio.run(_named(queues, job_ids, whose)))
-        return
     if whole:
         entries, idle = asyncio.run(_find(queues, Query(whose, workflow, run), server))
-        if dry_run:
-            _show(entries, idle)
-            return
-        if not yes and (idle or cancel.unfinished(entries)):
+        if not (yes or dry_run) and (idle or cancel.unfinished(entries)):
             _ask(entries, idle)  # outside of the event loop, which would intercept Ctrl-C
-        found = asyncio.run(_cancel_all(entries, reason, server))
+        found = asyncio.run(_cancel_all(entries, reason, server, dry_run=dry_run))
     else:
-        found = asyncio.run(_cancel(queues, job_ids, whose, reason, server))
+        found = asyncio.run(_cancel(queues, job_ids, whose, reason, server, dry_run=dry_run))
     if as_json:
         print_json([{"id": one.job_id, "outcome": one.outcome, "text": one.text} for one in found])
     else:
@@ -133,29 +127,14 @@ async def _cancel(
     user: str | None,
     reason: str,
     covalent: CovalentCompanion | None,
+    *,
+    dry_run: bool,
 ) -> list[Cancelled]:
     settings, session = await opened()
     finder = Finder(session.backend, _where(queues, settings), user)
     job_ids, missing = await references.found(finder, named, to_end=True)
-    done = await cancel.cancel(session, job_ids, reason, covalent, user)
+    done = await cancel.cancel(session, job_ids, reason, covalent, user, dry_run=dry_run)
     return done + [Cancelled(name, "unknown", text) for name, text in missing.items()]
-
-
-async def _named(
-    queues: Sequence[str], named: Sequence[str], user: str | None
-) -> tuple[list[Entry], list[str]]:
-    """Return the jobs with these names or IDs.
-
-    Raises:
-        UnknownError: One of them is unknown, or was not submitted by farcall.
-    """
-    settings, session = await opened()
-    finder = Finder(session.backend, _where(queues, settings), user)
-    job_ids, missing = await references.found(finder, named, to_end=True)
-    for text in missing.values():
-        raise UnknownError(text)
-    found = await Catalog(session.backend).describe(each.partition("#")[0] for each in job_ids)
-    return [entry for entry in found.values() if entry is not None], []
 
 
 def _where(queues: Sequence[str], settings: Settings) -> list[str]:
@@ -178,16 +157,23 @@ async def _find(
 
 
 async def _cancel_all(
-    entries: Sequence[Entry], reason: str, covalent: CovalentCompanion | None
+    entries: Sequence[Entry],
+    reason: str,
+    covalent: CovalentCompanion | None,
+    *,
+    dry_run: bool,
 ) -> list[Cancelled]:
     _, session = await opened()
-    return await cancel.cancel_all(session, entries, reason, covalent)
+    return await cancel.cancel_all(session, entries, reason, covalent, dry_run=dry_run)
 
 
 def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:
     """Show the jobs, and prompt before they are cancelled."""
-    _show(entries, idle, err=True)
     left = cancel.unfinished(entries)
+    if left:
+        tables.show(left, err=True)
+    for dispatch in idle:
+        say(f"dispatch {dispatch}, which has no job at the moment", err=True)
     jobs = counted(len(left), "job")
     dispatches = counted(len(idle), "dispatch", "es")
     many = " and ".join([jobs] * bool(left) + [dispatches] * bool(idle))
@@ -198,15 +184,6 @@ def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:
         )
     if not click.confirm(f"Cancel {many}?", err=True):
         raise FarcallError("nothing was cancelled")
-
-
-def _show(entries: Sequence[Entry], idle: Sequence[str], *, err: bool = False) -> None:
-    """Print the unfinished jobs, and the dispatches that have none at the moment."""
-    left = cancel.unfinished(entries)
-    if left:
-        tables.show(left, err=err)
-    for dispatch in idle:
-        say(f"dispatch {dispatch}, which has no job at the moment", err=err)
 
 
 def _unknown(query: Query, queues: Sequence[str]) -> UnknownError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -82,7 +83,12 @@ async def idle(entries: Iterable[Entry], companion: Companion | None) -> list[st
 
 
 async def cancel_all(
-    session: Session, entries: Sequence[Entry], reason: str, companion: Companion | None = None
+    session: Session,
+    entries: Sequence[Entry],
+    reason: str,
+    companion: Companion | None = None,
+    *,
+    dry_run: bool = False,
 ) -> list[Cancelled]:
     """Cancel the jobs of a workflow or a run, so that no more of its tasks start.
 
@@ -98,8 +104,10 @@ async def cancel_all(
     left = unfinished(entries)
     whole = {entry.workflow.dispatch for entry in left}
     job_ids = [entry.detail.job_id for entry in left]
-    done = await _cancel(session, job_ids, reason, companion, whole=whole)
+    done = await _cancel(session, job_ids, reason, companion, whole=whole, dry_run=dry_run)
     waiting = await idle(entries, companion)
+    if dry_run:
+        return done + [Cancelled(each, "ending", f"{each} would be cancelled") for each in waiting]
     if companion is not None and waiting:
         untold = await companion.tell_whole(waiting)
         done += [_told(dispatch, untold.get(dispatch, "")) for dispatch in waiting]
@@ -118,6 +126,8 @@ async def cancel(
     reason: str,
     companion: Companion | None = None,
     user: str | None = None,
+    *,
+    dry_run: bool = False,
 ) -> list[Cancelled]:
     """Cancel jobs that farcall submitted, in any state.
 
@@ -134,6 +144,7 @@ async def cancel(
         reason: Reason that Batch stores, up to 1000 characters.
         companion: Covalent's server, if any.
         user: Only cancel jobs of this user, as `Entry.user`; by default jobs of all users.
+        dry_run: Whether to cancel nothing, and report what would be cancelled as ``ending``.
 
     Returns:
         A result for each job, in the same order.
@@ -141,7 +152,7 @@ async def cancel(
     Raises:
         ServiceError: Batch did not return the state of the jobs.
     """
-    return await _cancel(session, job_ids, reason, companion, user=user)
+    return await _cancel(session, job_ids, reason, companion, user=user, dry_run=dry_run)
 
 
 async def _cancel(
@@ -152,6 +163,7 @@ async def _cancel(
     *,
     whole: Collection[str] = (),
     user: str | None = None,
+    dry_run: bool,
 ) -> list[Cancelled]:
     job_ids = list(dict.fromkeys(job_ids))
     found = await Catalog(session.backend).describe(each for each in job_ids if "#" not in each)
@@ -161,15 +173,11 @@ async def _cancel(
         if entry is not None and user in (None, entry.user)
     }
     left = {job_id: each for job_id, each in ours.items() if not each.detail.status.is_final}
-    wanted = await _in_few(session, named=ours, left=left)
-    refused, untold = await asyncio.gather(
-        session.terminations.end(wanted, reason),
-        _tell(companion, session, left, whole),
+    ended = (
+        _Ended({}, {}, {})
+        if dry_run
+        else await _end(session, ours, left, reason, companion, whole)
     )
-    try:
-        later = await session.backend.describe(left)
-    except ServiceError:  # what was done is known anyway
-        later = {}
 
     def tell(job_id: str) -> Cancelled:
         if "#" in job_id:
@@ -177,19 +185,54 @@ async def _cancel(
         entry = ours.get(job_id)
         if entry is None:
             return _left_alone(session, job_id, found)
-        error = refused.get(job_id) or refused.get(job_id.partition(":")[0])
-        detail = later.get(job_id, entry.detail)
+        error = ended.refused.get(job_id) or ended.refused.get(job_id.partition(":")[0])
+        detail = ended.later.get(job_id, entry.detail)
         if job_id not in left or _has_ended_by_itself(detail):
             text = f"{job_id} has ended: {json_view.state(detail)}"
             return Cancelled(job_id, "ended", text)
         if error is not None:
             return Cancelled(job_id, "refused", f"{job_id} may still run: {error}")
+        if dry_run:
+            text = f"{job_id} is {entry.detail.status} and would be cancelled"
+            return Cancelled(job_id, "ending", text)
         text = f"{job_id} was {entry.detail.status} and is being cancelled"
-        if job_id in untold:
-            text += f"; Covalent was not notified: {untold[job_id]}"
+        if job_id in ended.untold:
+            text += f"; Covalent was not notified: {ended.untold[job_id]}"
         return Cancelled(job_id, "ending", text)
 
     return [tell(job_id) for job_id in job_ids]
+
+
+class _Ended(NamedTuple):
+    """Results of the requests that cancel jobs, by job ID.
+
+    Attributes:
+        refused: Errors of jobs that could not be terminated.
+        untold: Errors of jobs of which Covalent could not be notified.
+        later: Descriptions after the termination.
+    """
+
+    refused: dict[str, ServiceError]
+    untold: dict[str, str]
+    later: Mapping[str, JobDetail]
+
+
+async def _end(
+    session: Session,
+    named: Mapping[str, Entry],
+    left: Mapping[str, Entry],
+    reason: str,
+    companion: Companion | None,
+    whole: Collection[str],
+) -> _Ended:
+    wanted = await _in_few(session, named=named, left=left)
+    refused, untold = await asyncio.gather(
+        session.terminations.end(wanted, reason), _tell(companion, session, left, whole)
+    )
+    later: Mapping[str, JobDetail] = {}
+    with contextlib.suppress(ServiceError):  # the termination's result is known anyway
+        later = await session.backend.describe(left)
+    return _Ended(refused, untold, later)
 
 
 async def _tell(
