@@ -89,7 +89,7 @@ class Times:
         return None
 
     def stop(self, why: str) -> None:
-        """Stop the function for a reason of farcall's own."""
+        """Stop the function for a reason that farcall gives."""
         if self.stopped_at is None:
             self.stopped_at, self._stopped_for = time.monotonic(), why
 

@@ -25,7 +25,7 @@ def calm(call: Callable[[], _Value]) -> _Value:
     """Call into Rust; a panic is not an `Exception` and would pass every handler.
 
     Raises:
-        NoAnswerError: It panicked, for example because no further threads are allowed.
+        NoAnswerError: It panicked, for example because the process may not start more threads.
         Exception: Any other exception of the call.
     """
     try:

@@ -13,7 +13,7 @@ from farcall.model.terminal import in_a_line
 
 # --- ``farcall covalent resume``: finish dispatches after Covalent's server was stopped ---------
 #
-# Covalent resumes nothing by itself. For each unfinished task of farcall's, the command sends the
+# Covalent resumes nothing by itself. For each unfinished farcall task, the command sends the
 # request with which executors report; `AWSBatchExecutor.receive` does the rest in the server.
 
 

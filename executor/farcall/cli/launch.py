@@ -47,7 +47,7 @@ async def exit_code(job: CommandJob) -> int:
     """Wait until a job finishes, and print the reason if it failed.
 
     Returns:
-        The exit code of the main node's command; one of farcall's if the command has none.
+        The exit code of the main node's command; a farcall exit code if the command has none.
     """
     try:
         await job.wait()
@@ -146,7 +146,7 @@ def launch(
     SubmitJob) as JSON.
 
     Ctrl-C cancels the job. Exits with the exit code of the main node's command, or
-    with one of farcall's exit codes if the command has none.
+    with a farcall exit code if the command has none.
     """  # noqa: D301  # click's marker for preformatted lines
     if detach and is_plan:
         raise click.UsageError("--detach and --dry-run exclude each other")

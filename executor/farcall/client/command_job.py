@@ -64,7 +64,7 @@ class CommandJob(SubmittedJob[CommandRun]):
             JobError: The job failed; the class names the reason: `farcall.CommandError` if the
                 command itself failed. ``exit_code`` is the main node's, ``stdout`` the last 200
                 lines of its log.
-            UnknownError: The job is not one of farcall's command jobs.
+            UnknownError: The job is not a farcall command job.
             ServiceError: AWS refused a call.
         """
         arrived = await self._run.wait()

@@ -7,7 +7,7 @@ archive is verified as a whole.
 
 This file is also the program that creates an archive, in a process of its own: compiling takes
 long, and its result depends on the strings that a process has interned, and on its hash seed. It
-imports nothing of farcall's.
+imports no module of farcall.
 """
 
 from __future__ import annotations

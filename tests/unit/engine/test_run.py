@@ -60,7 +60,7 @@ async def test_everybody_who_waits_is_told_of_the_end(world, run, ended):
     world.store("6f1c")
     await asyncio.gather(*waits[1:])
     assert run.is_completed
-    await run.wait()  # once more asks nobody
+    await run.wait()  # returns without a request
     assert ended == ["6f1c"]
 
 

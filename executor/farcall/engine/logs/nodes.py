@@ -101,7 +101,7 @@ class NodeLogs:
             tail: Only this many of the existing lines, the last ones of all nodes together.
             since: Only lines written at this moment or later, to the millisecond. Without a time
                 zone it is local time.
-            until: Only lines written at this moment or before, likewise.
+            until: Only lines written at this moment or before, with the same precision.
 
         Raises:
             ValueError: ``tail`` is negative.
