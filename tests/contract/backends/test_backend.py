@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import farcall
-from farcall import JobStatus, ServiceError, Settings
+from farcall import JobDetail, JobStatus, ServiceError, Settings
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import LogMissingError
 from farcall.engine.sender import Sender
@@ -414,8 +414,15 @@ async def test_a_lost_host_is_told(jobs, platform, go):
     assert found.exit_code is None
     assert found.verdict().kind is farcall.HostLostError
     assert found.told
-    listed = {job.job_id: job for job in await jobs.listed()}
-    assert listed[job_id].verdict() == found.verdict()
+
+    async def ended_in_list() -> JobDetail | None:
+        # A Kubernetes Job reports a failure a moment after its pod, and lists read only Jobs.
+        listed = {job.job_id: job for job in await jobs.listed()}
+        return listed[job_id] if listed[job_id].status.is_final else None
+
+    listed = await until_async(ended_in_list)
+    assert listed is not None
+    assert listed.verdict() == found.verdict()
 
 
 async def test_a_container_that_does_not_start_is_told(jobs, platform):
