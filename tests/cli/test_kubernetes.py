@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from typing import Any
 
 import pytest
 
 from farcall import BatchExecutor
+from tests.support.patience import until_async
 
 pytestmark = pytest.mark.usefixtures("kubernetes", "module_travels")
 SMALL = {"vcpu": 1, "memory": 0.25, "retry_attempts": 2, "linger_s": 0.05}
@@ -30,8 +32,13 @@ async def test_a_map_is_found_told_and_tried_again(farcall_command) -> None:
             *(executor.task(halve_it)(number) for number in range(4)), return_exceptions=True
         )
     assert found[:3] == [0, 0.5, 1]
-    listed = json.loads((await farcall_command("list", "--json")).stdout)
-    [job] = [each for each in listed if each["function"] == "halve_it" and each["array_size"]]
+
+    async def ended() -> dict[str, Any] | None:
+        listed = json.loads((await farcall_command("list", "--json")).stdout)
+        [job] = [each for each in listed if each["function"] == "halve_it" and each["array_size"]]
+        return job if job["state"] != "RUNNING" else None
+
+    job = await until_async(ended)
     assert ("Kubernetes", "FAILED", "") == (job["platform"], job["state"], job["queue"])
     assert job["id"].startswith("halve-it-")
 
