@@ -273,7 +273,7 @@ async def test_a_job_can_be_suspended_and_resumed(world):
 async def test_a_job_goes_with_its_pods_when_its_time_is_over(world):
     world.create(ttlSecondsAfterFinished=0)
     await world.until(lambda: world.job() is None)
-    assert world.pods() == []
+    await world.until(lambda: world.pods() == [])
 
 
 async def test_a_pod_that_somebody_deletes_is_replaced(world):
