@@ -6,6 +6,7 @@ Starts the local AWS emulator, because references are looked up in the queue.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 
 import pytest
@@ -46,8 +47,9 @@ async def test_name_or_id_prefix_finds_job(jobs, farcall_command, aws, executor)
             done = await farcall_command("logs", reference, FARCALL_ENDPOINT_URL=proxy.url)
             assert done.returncode == 0
             assert done.stdout == ("newer\n" if job is newer else "older\n")
-            told = f"{reference}: job {job.id} ({job.name}), SUCCEEDED, submitted "
-            assert done.stderr.startswith(told) if is_named else not done.stderr
+            # The result may be there before the job has ended.
+            told = re.escape(f"{reference}: job {job.id} ({job.name}), ") + "[A-Z]+, submitted "
+            assert re.match(told, done.stderr) if is_named else not done.stderr
             # Other tests' jobs lie there, too, which an ID is told apart from.
             assert proxy.counts["batch listjobs"] <= (1 if is_named else MOST_PAGES + 1)
 
