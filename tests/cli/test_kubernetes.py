@@ -36,7 +36,7 @@ async def test_a_map_is_found_told_and_tried_again(farcall_command) -> None:
     async def ended() -> dict[str, Any] | None:
         listed = json.loads((await farcall_command("list", "--json")).stdout)
         [job] = [each for each in listed if each["function"] == "halve_it" and each["array_size"]]
-        return job if job["state"] != "RUNNING" else None
+        return job if job["state"] in ("SUCCEEDED", "FAILED") else None
 
     job = await until_async(ended)
     assert ("Kubernetes", "FAILED", "") == (job["platform"], job["state"], job["queue"])

@@ -36,7 +36,7 @@ class Account:
         self.is_empty = is_empty
         self._stacks: Stacks | None = None
         self._lock = threading.Lock()
-        # A role of farcall's template has one of AWS's policies, which moto leaves out by default.
+        # The template's role has a policy managed by AWS, which moto leaves out by default.
         default_user_config["iam"]["load_aws_managed_policies"] = is_empty
 
     def attach(self, server: LocalServer) -> None:

@@ -1,4 +1,4 @@
-"""Stacks of farcall's template: order, events, rollback, failed deletion.
+"""Stacks of the farcall template: order, events, rollback, failed deletion.
 
 Starts an empty local AWS account, because a stack makes its resources through the other services.
 Slow, because stacks are made and deleted step by step.

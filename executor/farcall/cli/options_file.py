@@ -1,4 +1,4 @@
-"""Editor of farcall's and Covalent's options files that keeps all other content."""
+"""Editor of options files, farcall's and Covalent's, that keeps all other content."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def bind(
         signature: Signature of the function.
         args: Positional arguments.
         kwargs: Keyword arguments.
-        own: Names of farcall's own arguments, for the calls of a map.
+        own: Names of the arguments that farcall itself takes, for the calls of a map.
 
     Raises:
         TypeError: The arguments do not fit; the text names function, signature and closest name.

@@ -28,7 +28,7 @@ SUBNET = "the subnets of the queue's compute environment need a way to"
 """Remedies for more than one kind of failure."""
 
 OWN_REASON = "farcall: "
-"""Prefix of farcall's own reasons for terminating a job."""
+"""Prefix of the reason with which farcall terminates a job."""
 
 STUCK = "stuck for "
 """Continuation of such a reason if the job could not be placed."""

@@ -607,7 +607,7 @@ class Settings(BaseModel):
 def from_environment() -> dict[str, Any]:
     """Return the options in the environment, including unknown ones.
 
-    Other variables of farcall's jobs are not options.
+    Other variables in a farcall job are not options.
     """
     found = {
         name[len(ENVIRONMENT_PREFIX) :].lower(): text

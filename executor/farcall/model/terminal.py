@@ -59,7 +59,7 @@ def _name(found: re.Match[str]) -> str:
 
 
 class Shown(logging.Filter):
-    """Log filter that escapes control characters in all of farcall's records.
+    """Log filter that escapes control characters in all farcall records.
 
     A logger's filter does not see the records of child loggers, so farcall has only one logger.
     """

@@ -1,4 +1,4 @@
-"""Catalog of farcall's jobs, from the platform alone: owner, workflow and state.
+"""Catalog of farcall jobs, from the platform alone: owner, workflow and state.
 
 It works on any machine and after any crash, because a job's environment contains its owner and
 workflow. Batch describes each job once, a hundred jobs per request; the state is in each listing.

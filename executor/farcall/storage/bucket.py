@@ -2,7 +2,7 @@
 
 obstore repeats most requests by itself: for some seconds, and for up to a minute for large
 uploads. Here requests are repeated for a minute, including those that obstore does not repeat: an
-interrupted response, a request that obstore considers unsafe to repeat (all of farcall's are
+interrupted response, a request that obstore considers unsafe to repeat (all farcall requests are
 safe), and credentials that have expired since obstore requested them. `farcall.aws.s3` never
 retries.
 """

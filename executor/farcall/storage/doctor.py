@@ -252,7 +252,7 @@ async def _retention(client: Any, name: str) -> str:
 
 
 async def _rules(client: Any, settings: Settings) -> list[dict[str, Any]]:
-    """Return the enabled rules that cover all of farcall's objects."""
+    """Return the enabled rules that cover all objects that farcall writes."""
     reply = await _configured(
         client,
         "get_bucket_lifecycle_configuration",

@@ -65,7 +65,7 @@ def is_there(stored: Mapping[str, Stored], sha256: str, size: int) -> bool:
 async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool | None:
     """Return whether an object exists, will not expire soon, and matches its digest.
 
-    S3 has verified the SHA-256 of each of farcall's uploads. An object that another user has
+    S3 has verified the SHA-256 of each farcall upload. An object that another user has
     stored in its place has another SHA-256, or none.
 
     Args:

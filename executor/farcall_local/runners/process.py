@@ -61,7 +61,7 @@ class ProcessRunner:
     """Runs an attempt as a process in its own session.
 
     A definition's image is not pulled. A local interpreter emulates Docker's official Python image
-    (`farcall_local.runners.stock_python`). A job without a command runs the command of farcall's
+    (`farcall_local.runners.stock_python`). A job without a command runs the command of the farcall
     image, ``python -m farcall_runtime``, with this interpreter. On Linux such a job is forked from
     a process that has already imported the runtime (`farcall_local.runners.forking`), which saves
     the interpreter's start and imports; other jobs use ``vfork``. Each job has its own

@@ -1,4 +1,4 @@
-"""Resource types of the emulated CloudFormation, which are those of farcall's own template.
+"""Resource types of the emulated CloudFormation, which are those of the farcall template.
 
 CloudFormation makes resources through the services' own API, with the permissions of the caller
 of CreateStack. So does this one, so that tests see which permissions a deployer needs.
