@@ -520,6 +520,15 @@ def describe() -> dict[str, object]:
     }
 
 
+def usage_text(wall_s: float, cpu_s: float, peak_memory_bytes: int) -> str:
+    """Return the last line of a task's log, without its prefix ``farcall: ``.
+
+    It is what is known of a task's resources after its result was delivered and deleted.
+    """
+    memory_mib = peak_memory_bytes / 2**20
+    return f"the task took {wall_s:.2f} s, {cpu_s:.2f} s of CPU time and {memory_mib:.1f} MiB"
+
+
 def module_arguments(module: str) -> tuple[str, str]:
     """Return an interpreter's arguments that run a module as ``-m`` does, but without its path.
 

@@ -48,8 +48,6 @@ _OUTCOME_HEAD = struct.Struct(">12s32sI")  # prefix, signature, bytes of meta
 _CHUNK_HEAD = struct.Struct(">12s32s")  # prefix, signature
 CHUNK_HEAD_BYTES = _CHUNK_HEAD.size
 _PACK_HEAD = struct.Struct(">I")
-_PEAK_BYTES = 4
-_MOST_PEAK_KIB = (1 << 8 * _PEAK_BYTES) - 1
 _PACK_LENGTH = struct.Struct(">Q")
 _REFERS = 1 << 63  # in a length: the bytes lie elsewhere, and their digest behind the table
 _GOES_ON = 1 << 62  # the buffer before it is not at its end: this is more of it
@@ -659,9 +657,7 @@ def open_chunk(key: bytes, context: str, data: Buffer) -> memoryview:
     return _open_plain(CHUNK, key, context, data)
 
 
-def seal_receipt(
-    key: bytes, context: str, delivered: Buffer, peaks: Sequence[int] = ()
-) -> list[Buffer]:
+def seal_receipt(key: bytes, context: str, delivered: Buffer) -> list[Buffer]:
     """Frame and sign a receipt.
 
     Args:
@@ -669,25 +665,8 @@ def seal_receipt(
         context: The receipt's key in the bucket.
         delivered: A bit for each task of the bundle, the first in the lowest of the first byte;
             it may end early. Set are those whose value the client has.
-        peaks: The peak memory of each task in KiB, 0 where it is not known; it may end early.
     """
-    most = [min(peak, _MOST_PEAK_KIB) for peak in peaks]
-    said = (
-        _PACK_HEAD.pack(len(delivered)) + bytes(delivered) + struct.pack(f">{len(most)}I", *most)
-    )
-    return _seal_plain(RECEIPT, key, context, said)
-
-
-def _open_receipt(key: bytes, context: str, data: Buffer) -> tuple[memoryview, memoryview]:
-    """Verify a receipt; return its bits, and what comes behind them."""
-    said = _open_plain(RECEIPT, key, context, data)
-    if len(said) < _PACK_HEAD.size:
-        raise IntegrityError("the receipt ends early")
-    (length,) = _PACK_HEAD.unpack_from(said)
-    rest = said[_PACK_HEAD.size :]
-    if length > len(rest) or (len(rest) - length) % _PEAK_BYTES:
-        raise IntegrityError("the receipt ends early")
-    return rest[:length], rest[length:]
+    return _seal_plain(RECEIPT, key, context, delivered)
 
 
 def receipted(key: bytes, context: str, data: Buffer, tasks: int) -> set[int]:
@@ -697,22 +676,9 @@ def receipted(key: bytes, context: str, data: Buffer, tasks: int) -> set[int]:
         IntegrityError: It was not written by one that holds the key, or elsewhere.
         VersionMismatchError: It has another protocol version.
     """
-    delivered, _ = _open_receipt(key, context, data)
+    delivered = _open_plain(RECEIPT, key, context, data)
     count = min(tasks, 8 * len(delivered))
     return {n for n in range(count) if delivered[n >> 3] >> (n & 7) & 1}
-
-
-def receipted_peaks(key: bytes, context: str, data: Buffer, tasks: int) -> dict[int, int]:
-    """Verify a receipt, and return the peak memory of tasks in bytes, by number, where it tells.
-
-    Raises:
-        IntegrityError: It was not written by one that holds the key, or elsewhere.
-        VersionMismatchError: It has another protocol version.
-    """
-    _, said = _open_receipt(key, context, data)
-    count = min(tasks, len(said) // _PEAK_BYTES)
-    peaks = struct.unpack_from(f">{count}I", said)
-    return {n: peak * 1024 for n, peak in enumerate(peaks) if peak}
 
 
 def seal_note(key: bytes, context: str, said: dict[str, Any]) -> list[Buffer]:

@@ -336,6 +336,9 @@ class Supervisor:
     def _store(self, status: OutcomeStatus, code: ExitCode, details: dict[str, Any]) -> ExitCode:
         """Store the outcome; return the exit code."""
         job = self.assignment
+        usage = self._usage()
+        if usage:
+            say(contract.usage_text(usage["wall_s"], usage["cpu_s"], usage["peak_memory_bytes"]))
         meta: dict[str, Any] = {
             "status": status,
             "code": code.value,
@@ -343,7 +346,7 @@ class Supervisor:
             "job_id": job.job_id,
             "python": sys.version.partition(" ")[0],
             "child_status": self._child.status,
-            "usage": self._usage(),
+            "usage": usage,
             **{stream.name: stream.describe() for stream in self._streams.both},
             **self._place(),
             **details,

@@ -114,6 +114,9 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
         (["--run", jobs[0]["run"]], order),
     ):
         assert [job["id"] for job in await listed(*arguments)] == [ids[k] for k in expected]
+    used = {job["id"]: job["usage"] for job in await listed("--usage")}
+    assert used[ids["FAILED"]]["peak_memory_bytes"] > 2**20
+    assert used[ids["array"]] is used[ids["RUNNING"]] is None
     with_children = [job["id"] for job in await listed("--children", "--state", "failed")]
     assert with_children == [ids["array"], f"{ids['array']}:1", f"{ids['array']}:3", ids["FAILED"]]
 

@@ -120,6 +120,7 @@ async def test_an_array_is_followed_as_its_lines_come(executor, tmp_path):
     assert begun == {f"tell_and_hold[{n}] | begins {n}\n" for n in range(2)}
     gate.touch()
     out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
-    assert sorted(out.splitlines()) == [f"tell_and_hold[{n}] | ends {n}" for n in range(2)]
+    ends = {line for line in out.splitlines() if "farcall: the task took" not in line}
+    assert ends == {f"tell_and_hold[{n}] | ends {n}" for n in range(2)}
     assert (started.returncode, err) == (0, "")
     assert await swept == [None, None]

@@ -48,7 +48,6 @@ READERS = {
     "open_outcome": open_outcome,
     "open_chunk": open_chunk,
     "receipted": lambda data: envelope.receipted(golden.KEY, "k", data, 7),
-    "receipted_peaks": lambda data: envelope.receipted_peaks(golden.KEY, "k", data, 7),
     "open_note": lambda data: envelope.open_note(golden.KEY, "k", data),
     "unpack": envelope.unpack,
     "unpack_shared": lambda data: envelope.unpack_shared(data, found),

@@ -16,6 +16,7 @@ from obstore.store import S3Store
 
 import farcall_runtime
 from farcall import Settings
+from farcall.engine.delivered import Usage
 from farcall.model.workflows import Workflow
 from farcall.payload import pickling, unpickling
 from farcall.payload.bundle import Bundle
@@ -155,9 +156,9 @@ class Attempt:
         return self
 
     def end(self):
-        """Wait for the end; return exit code and stderr."""
+        """Wait for the end; return exit code and stderr without the line on the task's usage."""
         _, stderr = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, (stderr or b"").decode()
+        return self.process.returncode, without_usage((stderr or b"").decode())
 
     def outcome(self, key=None):
         """Return the outcome, verified; None where there is none."""
@@ -189,3 +190,9 @@ class Attempt:
         if self.process is not None:
             self.process.kill()
             self.process.communicate()
+
+
+def without_usage(stderr: str) -> str:
+    """Return a container's stderr without the line on the task's usage."""
+    lines = stderr.splitlines(keepends=True)
+    return "".join(line for line in lines if Usage.logged([line.rstrip("\n")]) is None)

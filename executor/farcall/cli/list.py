@@ -15,7 +15,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, NoReturn
 
@@ -162,6 +162,11 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 )
 @click.option("-w", "--watch", is_flag=True, help="Refresh every 2 s until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print all details as JSON.")
+@click.option(
+    "--usage",
+    is_flag=True,
+    help="With --json: add each finished task's time, CPU and peak memory, from its log.",
+)
 def list_jobs(
     wholes: tuple[str, ...],
     user: str | None,
@@ -177,6 +182,7 @@ def list_jobs(
     children: bool,
     watch: bool,
     as_json: bool,
+    usage: bool,
 ) -> None:
     """List jobs, the newest first.
 
@@ -204,17 +210,31 @@ def list_jobs(
     wanted = _wanted(states)
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other")
+    if usage and not as_json:
+        raise click.UsageError("--usage requires --json")
     look = _Look(queues, wholes, query, wanted, limit, children, grep)
     if watch:
         asyncio.run(redraw(look.again, whole_ids=bool(queues)))
-    entries = asyncio.run(look.again())
     if as_json:
-        print_json([json_view.job(entry) for entry in entries])
+        print_json(asyncio.run(_as_json(look, usage=usage)))
         return
+    entries = asyncio.run(look.again())
     # A prefix of an ID is searched in one queue.
     tables.show(entries, whole_ids=bool(queues))
     _say_troubles(entries)
     say(_footer(len(entries), limit, None if wholes else query), err=True)
+
+
+async def _as_json(look: _Look, *, usage: bool) -> list[dict[str, Any]]:
+    entries = await look.again()
+    listed = [json_view.job(entry) for entry in entries]
+    if usage:
+        _, session = await opened()
+        found = await explain.logged_usages(session, [entry.detail for entry in entries])
+        for each in listed:
+            used = found.get(each["id"])
+            each["usage"] = None if used is None else asdict(used)
+    return listed
 
 
 def chosen_user(user: str | None, *, all_users: bool, run: str | None) -> str | None:

@@ -55,10 +55,6 @@ def _tell(reference: weakref.ref[Held], loop: asyncio.AbstractEventLoop, number:
             loop.call_soon_threadsafe(held._release, number)
 
 
-_MOST_MEMORY_BYTES = 2**50
-"""One pebibyte: larger than any machine's memory."""
-
-
 class Cleaner:
     """Deletes the objects of tasks that were submitted in one session.
 
@@ -97,7 +93,6 @@ class Cleaner:
         spent: list[str],
         output: Sequence[str] = (),
         holder: object | None = None,
-        peak_bytes: int = 0,
     ) -> None:
         """Delete the objects of a collected task, if all of its calls succeeded.
 
@@ -111,15 +106,12 @@ class Cleaner:
             output: Keys of output that can still be requested.
             holder: Object that can request the output; it is kept while this object lives and the
                 session is open.
-            peak_bytes: Peak memory of the task.
         """
         bundle = submission.where.bundle_key
         store = self._stores.of(submission.where.bucket)
         spent = [] if settings.keep_artifacts else spent
         if spent:
-            is_plausible = type(peak_bytes) is int and 0 <= peak_bytes <= _MOST_MEMORY_BYTES
-            peak = peak_bytes if is_plausible else 0
-            store.delete_delivered(submission, index, spent, peak)
+            store.delete_delivered(submission, index, spent)
             if output and holder is not None:
                 self._held.hold(holder, store, list(output))
         else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +30,28 @@ class Usage:
     cpu_s: float = 0.0
     peak_memory_bytes: int = 0
     memory_limit_bytes: int | None = None
+
+    @classmethod
+    def logged(cls, lines: Iterable[str]) -> Usage | None:
+        """Return the usage in the last line of a task's log that has one.
+
+        Only numbers of a plausible length are accepted, because a task can write any line.
+
+        Args:
+            lines: The log's last lines, the oldest first.
+        """
+        found = [match for match in map(_LOGGED.fullmatch, lines) if match]
+        if not found:
+            return None
+        wall_s, cpu_s, memory_mib = map(float, found[-1].groups())
+        return cls(wall_s, cpu_s, int(memory_mib * 2**20))
+
+
+_LOGGED = re.compile(
+    r"farcall: the task took ([0-9]{1,9}\.[0-9]{2}) s, ([0-9]{1,9}\.[0-9]{2}) s of CPU time and "
+    r"([0-9]{1,9}\.[0-9]) MiB"
+)
+"""See `farcall_runtime.contract.usage_text`."""
 
 
 @dataclass(frozen=True)

@@ -503,7 +503,7 @@ async def _ends(
             unfinished = submission.size - len(done | {child.index for child in failed})
     if failed:
         # A host that is lost after its task has stored the outcome fails the task for Batch.
-        complete = await _delivered(session, submission)
+        complete = await delivered(session, submission)
         failed = [child for child in failed if child.index not in complete]
         complete = await _successes(session, submission, failed)
         failed = [child for child in failed if child.index not in complete]
@@ -521,7 +521,7 @@ async def _children(session: Session, detail: JobDetail, status: JobStatus) -> l
     return [child async for page in pages for child in page]
 
 
-async def _delivered(session: Session, submission: Submission) -> set[int]:
+async def delivered(session: Session, submission: Submission) -> set[int]:
     """Return the indexes of tasks whose results a client has received."""
     store = session.stores.of(submission.where.bucket)
     keys = await store.list_keys(f"{submission.where.bundle_key}{contract.RECEIPTS}")

@@ -459,8 +459,7 @@ class TaskRun(JobRun):
             spent, output, holder = delivered.all_spent, [], None
             if self.wanted.output is not Output.NONE and not delivered.is_whole:
                 spent, output, holder = delivered.spent, delivered.output, self
-            peak = delivered.usage.peak_memory_bytes
-            session.cleaner.discard(settings, submission, index, spent, output, holder, peak)
+            session.cleaner.discard(settings, submission, index, spent, output, holder)
         if delivered.spent and self._on_spent is not None:
             self._on_spent()
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from farcall.engine import attempt_reporter
+from farcall.engine import attempt_reporter, retry
 from farcall.engine.delivered import Usage
 from farcall.engine.session import Session
 from farcall.model import endings, errors, exit_codes
@@ -27,10 +27,8 @@ from farcall.model.submission import Submission
 from farcall.model.terminal import in_a_line
 from farcall.payload import results
 from farcall.storage import outcomes
-from farcall.storage.store import Store
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
-from farcall_runtime.envelope import Buffer
 
 # --- Explanation values: reasons for a job's state, and their texts. No I/O ---------------------
 
@@ -124,8 +122,7 @@ def of_waiting(detail: JobDetail) -> Explanation:
 _MAIN = 0
 """Main node, whose end is the job's end, in all jobs that farcall submits."""
 
-"""Failed nodes that are explained."""
-
+_PARALLEL = 32
 _LINES = 10
 """Maximum number of log lines of a failed job."""
 
@@ -188,6 +185,31 @@ def _with_failed(found: Explanation, nodes: Mapping[int, JobDetail]) -> Explanat
     return replace(found, sentence=sentence, children=children)
 
 
+async def logged_usages(session: Session, details: Sequence[JobDetail]) -> dict[str, Usage]:
+    """Return the resources that finished tasks used, from their logs, by job ID.
+
+    It takes one request per task, and one per 100 tasks. Jobs without such a line in their log,
+    such as arrays and command jobs, are missing.
+
+    Args:
+        session: The event loop's session.
+        details: Jobs and array tasks.
+
+    Raises:
+        ServiceError: The backend refused to describe the jobs.
+    """
+    places = asyncio.Semaphore(_PARALLEL)
+    ended = [each.job_id for each in details if each.status.is_final and not each.array_size]
+    found = await session.backend.describe(ended)
+
+    async def read(detail: JobDetail) -> Usage | None:
+        async with places:
+            return Usage.logged(await _last_lines(session, detail, detail))
+
+    usages = await asyncio.gather(*map(read, found.values()))
+    return {job_id: usage for job_id, usage in zip(found, usages, strict=True) if usage}
+
+
 async def _last_lines(session: Session, main: JobDetail, detail: JobDetail) -> tuple[str, ...]:
     stream = main.log_stream or detail.log_stream
     try:
@@ -206,12 +228,6 @@ def _earlier_attempts(detail: JobDetail) -> tuple[str, ...]:
 _BY_MAP = f"{endings.OWN_REASON}{endings.MAP_FAILED}"
 _FEW = 3
 """Maximum number of explained failed tasks of an array: two requests, and one for each task."""
-
-_MOST_RECEIPTS = 4
-"""Maximum number of receipts; each client that collects an array's results stores one."""
-
-_LARGEST_RECEIPT_BYTES = 64 * 1024
-"""Maximum size in bytes of a receipt that is read."""
 
 
 async def explain(
@@ -359,46 +375,29 @@ async def _of_ended(
         return _of_outcome(meta, detail)
     usage = Usage(**meta["usage"]) if meta is not None else None
     found = detail.verdict()
-    if found.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED:
-        peaks = await _delivered(session, submission)
-        if peaks is None or index in peaks:
-            peak = (peaks or {}).get(index, 0)
-            usage = usage or (Usage(peak_memory_bytes=peak) if peak else None)
-            sentence = "the function returned, and its result was delivered"
-            return Explanation(RETURNED, sentence, "", usage=usage)
+    is_missing = found.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED
+    if is_missing and await _is_delivered(session, submission, index):
+        sentence = "the function returned, and its result was delivered"
+        usage = Usage.logged(await _last_lines(session, detail, detail))
+        return Explanation(RETURNED, sentence, "", usage=usage)
     return replace(of_verdict(found), usage=usage)
 
 
-async def _delivered(session: Session, submission: Submission) -> dict[int, int] | None:
-    """Return a bundle's delivered tasks with their peak memory in bytes.
+async def _is_delivered(session: Session, submission: Submission, index: int | None) -> bool:
+    """Return whether a client has received a task's result; False if S3 refuses.
 
-    The data come from receipts. None: all tasks are delivered, because the bundle was deleted.
+    Args:
+        session: The event loop's session.
+        submission: The job.
+        index: Index of the task; None for all tasks of the job.
     """
     store = session.stores.of(submission.where.bucket)
     try:
         if await store.stored(submission.where.bundle_key) is None:
-            return None
-        found: dict[int, int] = {}
-        for data, key in await _receipts(store, submission):
-            found |= dict.fromkeys(
-                envelope.receipted(submission.key, key, data, submission.size), 0
-            )
-            found |= envelope.receipted_peaks(submission.key, key, data, submission.size)
-    except (envelope.EnvelopeError, FarcallError):  # optional information
-        return {}
-    return found
-
-
-async def _receipts(store: Store, submission: Submission) -> list[tuple[Buffer, str]]:
-    """Return a bundle's receipts from clients, each with its key; unverified."""
-    found: list[tuple[Buffer, str]] = []
-    for number in range(_MOST_RECEIPTS):
-        key = submission.where.receipt_key(number)
-        got = await store.get_dated(key, most=_LARGEST_RECEIPT_BYTES)
-        if got is None:
-            break
-        found.append((got[0], key))
-    return found
+            return True  # the bundle is deleted with the last result
+        return index is not None and index in await retry.delivered(session, submission)
+    except FarcallError:
+        return False
 
 
 def _unread(detail: JobDetail, error: FarcallError) -> Explanation:
@@ -491,7 +490,7 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
 
 async def _of_succeeded_array(session: Session, detail: JobDetail) -> Explanation:
     sentence = f"all {detail.array_size} tasks succeeded"
-    if await _delivered(session, Submission.whole(detail)) is None:
+    if await _is_delivered(session, Submission.whole(detail), None):
         return Explanation(RETURNED, f"{sentence}, and the results were delivered", "")
     remedy = f"`farcall result {detail.job_id}:0` shows a child's value"
     return Explanation(RETURNED, sentence, remedy)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,7 +46,6 @@ class _Bundle:
     Attributes:
         submission: Its job, with the key that signs receipts.
         delivered: One bit for each of its tasks.
-        peaks: The peak memory of each task in KiB, which its receipt contains.
         keys: The keys to delete.
         number: The number of the receipt; once written, no other client writes it.
         is_begun: Whether a receipt may exist.
@@ -57,7 +55,6 @@ class _Bundle:
 
     submission: Submission
     delivered: bytearray = field(default_factory=bytearray)
-    peaks: array[int] = field(default_factory=lambda: array("Q"))
     keys: list[str] = field(default_factory=list)
     number: int = 0
     is_begun: bool = False
@@ -70,12 +67,10 @@ class _Bundle:
         where = self.submission.where
         return [where.receipt_key(n) for n in range(self.number + 1)] if self.is_begun else []
 
-    def note(self, index: int, peak_bytes: int) -> None:
+    def note(self, index: int) -> None:
         at = index >> 3
         self.delivered.extend(bytes(max(0, at + 1 - len(self.delivered))))
         self.delivered[at] |= 1 << (index & 7)
-        self.peaks.extend([0] * max(0, index + 1 - len(self.peaks)))
-        self.peaks[index] = peak_bytes >> 10
 
 
 class Deletions:
@@ -105,9 +100,7 @@ class Deletions:
             self._doomed.extend(keys)
             self._start()
 
-    def add_delivered(
-        self, submission: Submission, index: int, keys: Iterable[str], peak_bytes: int = 0
-    ) -> None:
+    def add_delivered(self, submission: Submission, index: int, keys: Iterable[str]) -> None:
         """Delete a task's objects, its outcome included, after writing a receipt."""
         if not self._may_delete:
             return
@@ -115,7 +108,7 @@ class Deletions:
         bundle = self._bundles.get(where)
         if bundle is None:
             bundle = self._bundles[where] = _Bundle(submission)
-        bundle.note(index, peak_bytes)
+        bundle.note(index)
         bundle.keys.extend(keys)
         self._waiting[bundle] = None
         self._start()
@@ -214,7 +207,7 @@ class Deletions:
         """Write a receipt; return whether it was stored."""
         key = bundle.submission.where.receipt_key(bundle.number)
         submission, said = bundle.submission, bytes(bundle.delivered)
-        pieces = envelope.seal_receipt(submission.key, key, said, bundle.peaks)
+        pieces = envelope.seal_receipt(submission.key, key, said)
         data = b"".join(pieces)
         mode: Literal["create", "overwrite"] = "overwrite" if bundle.is_written else "create"
         bundle.is_begun = True

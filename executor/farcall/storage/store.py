@@ -653,18 +653,15 @@ class Store:
         """Delete objects in bulk, a little later; a failure to delete is not an error."""
         self._deletions.add(keys)
 
-    def delete_delivered(
-        self, submission: Submission, index: int, keys: Iterable[str], peak_bytes: int = 0
-    ) -> None:
+    def delete_delivered(self, submission: Submission, index: int, keys: Iterable[str]) -> None:
         """Delete a task's objects later, after recording that its result was delivered.
 
         Args:
             submission: Its job.
             index: Its index in the job.
             keys: The objects.
-            peak_bytes: Its peak memory for the receipt, if known.
         """
-        self._deletions.add_delivered(submission, index, keys, peak_bytes)
+        self._deletions.add_delivered(submission, index, keys)
 
     def note_mark(self, where: Location, key: str) -> None:
         """Delete a marker object together with its bundle."""

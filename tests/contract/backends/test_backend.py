@@ -14,6 +14,7 @@ import farcall
 from farcall import JobDetail, JobStatus, ServiceError, Settings
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import LogMissingError
+from farcall.engine.delivered import Usage
 from farcall.engine.sender import Sender
 from farcall.engine.session import open_session
 from farcall.model.endings import OWN_REASON
@@ -483,12 +484,13 @@ async def test_the_log_has_what_a_container_wrote(jobs):
     found = await jobs.ended(await jobs.start(say, ("one\ntwo\nthree",)))
     log = jobs.backend.log(found, found.log_stream)
     lines = [line async for page in log.read() for line in page]
-    assert [line.text for line in lines] == ["one", "two", "three"]
+    assert [line.text for line in lines[:-1]] == ["one", "two", "three"]
+    assert Usage.logged([lines[-1].text]).peak_memory_bytes > 2**20
     assert log.exists
     last = found.stopped_at + timedelta(seconds=1)  # it may be told in whole seconds
     assert all(found.created_at <= line.at <= last for line in lines)
     assert [line async for page in log.read() for line in page] == []
-    assert [line.text for line in await log.last(2)] == ["two", "three"]
+    assert await log.last(2) == lines[-2:]
     assert await log.last(0) == []
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from farcall.engine.delivered import Delivered
+from farcall.engine.delivered import Delivered, Usage
 from farcall.payload.results import Result
-from farcall_runtime.contract import OutcomeStatus
+from farcall_runtime.contract import OutcomeStatus, usage_text
 from tests.unit.transcripts import written
 
 OUTPUT, ERRORS = b"first\nsecond\n", b"1\n2\n"
@@ -55,3 +55,11 @@ def test_missing_output_is_found_elsewhere():
     assert Delivered([], written=what, meta=meta).elsewhere() is None
     assert Delivered([], written=what, is_whole=False).elsewhere() is None
     assert Delivered([], written=what, meta=meta, is_whole=False).elsewhere() is what
+
+
+def test_usage_is_read_from_the_log():
+    ours = f"farcall: {usage_text(12.25, 0.5, 512 * 2**20)}"
+    forged = f"farcall: {usage_text(10**12, 0.5, 0)}"
+    found = Usage.logged(["a line", "farcall: another line", ours, forged, f" {ours}"])
+    assert found == Usage(12.25, 0.5, 512 * 2**20)
+    assert Usage.logged([forged, "a line"]) is None

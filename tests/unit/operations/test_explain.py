@@ -106,7 +106,7 @@ async def test_delivered_result_needs_no_advice(executor, why, session):
     assert told.sentence == "the function returned, and its result was delivered"
 
 
-async def test_delivered_task_of_array_has_peak_memory(executor, why, session):
+async def test_delivered_task_has_usage_from_its_log(executor, why, session):
     jobs = await asyncio.gather(*(executor.submit(pow, 2, n) for n in range(2)))
     await jobs[0].result()
     await session.stores.of(executor.settings.s3_bucket_name).flush()
