@@ -22,8 +22,8 @@ help:
 	@echo "                     (KEEP=1 leaves Covalent's page open)"
 	@echo "make demo            the same from plain Python, and a sweep"
 	@echo "make demo-page       the page, with workflows to look at and to cancel, until Ctrl-C"
-	@echo "make test            the fast tests"
-	@echo "make test-ci         the fast tests, and one path of each slow kind, as .ci/run does"
+	@echo "make test            the unit and contract tests, and one path through each integration"
+	@echo "make test-ci         all tests but the slow ones, and one of each slow kind, as .ci/run does"
 	@echo "make test-all        all tests, before a release"
 	@echo "make test-newest     the tests without constraints.txt, with the newest release of each dependency"
 	@echo "make test-lowest     the tests with the oldest release of each dependency that pyproject.toml allows"
@@ -52,9 +52,9 @@ demo-covalent: $(VENV)/demo-covalent
 	@PATH="$(CURDIR)/.uv/bin:$$PATH" $(BIN)/python examples/covalent_demo/run.py $(if $(KEEP),--keep)
 
 test: $(VENV)/test
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
-	@echo "make test-all also runs the slow tests: Covalent servers, browsers, containers, demos,"
-	@echo "installations, gigabytes, chaos"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not system"
+	@echo "make test-ci runs all that must pass before a change lands, and make test-all everything:"
+	@echo "Covalent servers, browsers, containers, demos, installations, gigabytes, chaos"
 
 test-all: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE)
@@ -67,7 +67,7 @@ test-newest test-lowest: test-%:
 	@sh .ci/venv "$(PYTHON)" .venv-$* demo,joblib,kubernetes,torchx,ui test
 	.venv-$*/bin/python -m pytest $(SIDE_BY_SIDE) -m "not slow"
 
-# What .ci/run runs: the fast tests, and one path of each slow kind.
+# What .ci/run runs: all tests but the slow ones, and one path of each slow kind.
 test-ci: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow or path"
 

@@ -42,6 +42,18 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_SMALL = ("unit", "contract")
+"""Folders whose tests start no server of their own; see ``tests/README.md``."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that ``make test`` leaves to ``.ci/run``."""
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if folder not in _SMALL and item.get_closest_marker("core") is None:
+            item.add_marker("system")
+
+
 @pytest.fixture(autouse=True)
 def _forget_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Unload what a test imported from its temporary folder.

@@ -51,6 +51,7 @@ def batch(aws):
     return boto3.client("batch")
 
 
+@pytest.mark.core
 async def test_cancelled_job_keeps_its_output(executor, batch, tmp_path, cancel):
     job = await executor.submit(sleep, str(tmp_path / "begun"))
     await until_async((tmp_path / "begun").exists)

@@ -72,6 +72,7 @@ async def job(executor, tmp_path):
     return submitted
 
 
+@pytest.mark.core
 async def test_a_followed_job_shows_everything_where_it_was_written(executor, tmp_path):
     go = tmp_path / "go"
     submitted = await executor.submit(talk, str(go))

@@ -85,6 +85,7 @@ async def test_resource_options_are_in_the_requests(farcall_command):
     assert {"type": "GPU", "value": "2"} in submit["containerOverrides"]["resourceRequirements"]
 
 
+@pytest.mark.slow
 async def test_packages_that_would_travel_are_shown_and_not_sent(
     installed_command, aws, index, tmp_path: Path
 ) -> None:

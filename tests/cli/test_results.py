@@ -90,6 +90,7 @@ async def test_an_unknown_job_is_told(aws, farcall):
     assert "Traceback" not in err
 
 
+@pytest.mark.core
 async def test_result_prints_the_value_and_leaves_it(executor, tmp_path, farcall):
     go = tmp_path / "go"
     go.touch()

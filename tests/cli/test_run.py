@@ -50,6 +50,7 @@ def _work(aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"FARCALL_{name}", str(value))
 
 
+@pytest.mark.core
 async def test_it_shows_what_the_job_writes_and_prints_the_value_last(farcall_command) -> None:
     done = await farcall_command("run", "work:add", 40, "--note", "[1]")
 
@@ -69,6 +70,7 @@ async def test_with_json_the_value_is_alone_on_stdout(farcall_command) -> None:
     assert "to stdout" in done.stderr.splitlines()
 
 
+@pytest.mark.core
 async def test_a_failure_comes_with_the_remote_traceback(farcall_command) -> None:
     done = await farcall_command("run", "work:add", "1", "--fail")
 

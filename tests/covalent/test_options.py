@@ -301,6 +301,7 @@ def direct(small, tmp_path, monkeypatch):
     return lambda **options: Direct(EXECUTOR(**{**small, **options}), tmp_path, monkeypatch)
 
 
+@pytest.mark.core
 async def test_a_task_that_is_run_directly_gives_value_and_output(direct, tmp_path):
     def work(left, *, right, noted=0):
         print("out", flush=True)

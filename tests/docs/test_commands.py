@@ -11,6 +11,8 @@ import pytest
 from farcall.cli.main import cli
 from tests.docs.pages import PAGES, ROOT, blocks, spans
 
+pytestmark = pytest.mark.core
+
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split())
 SHELL = {"", "sh", "console"}

@@ -54,6 +54,7 @@ def _fill(folder: Path, aws: farcall_local.LocalAWS) -> None:
         path.write_text(text)
 
 
+@pytest.mark.slow
 def test_complete_example_runs(
     kubernetes: farcall_local.LocalAWS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

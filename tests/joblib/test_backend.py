@@ -68,6 +68,7 @@ def test_packages_travel_with_the_calls(on_batch: OnBatch, index: Index) -> None
 
 
 @pytest.mark.slow  # 200 fits
+@pytest.mark.slow
 def test_a_search_over_200_fits_is_the_local_one_to_the_bit(on_batch: OnBatch) -> None:
     def search() -> GridSearchCV:
         grid = {"C": np.logspace(-2, 2, 10), "gamma": np.logspace(-3, 1, 4)}
@@ -162,6 +163,7 @@ def test_a_parallel_call_in_a_job_runs_there_in_a_thread_for_each_processor(
 # --- what comes of them -----------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_the_first_failure_is_raised_and_ends_the_other_jobs(
     on_batch: OnBatch, tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 
 from tests.local.account import FINAL, ORDER
 
+pytestmark = pytest.mark.core
+
 
 def refusal(call, *args, **kwargs):
     """Return the message of the ClientException a call ends in."""

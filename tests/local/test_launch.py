@@ -111,6 +111,7 @@ def test_server_and_jobs_end_with_a_killed_parent(spawn, tmp_path):
     until(lambda: all(gone(pid) for pid in (server, *jobs)))
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_server_and_its_jobs(tmp_path):
     """SIGTERM to the server itself ends its jobs, too."""
     marker = tmp_path / "job"
@@ -230,6 +231,7 @@ def test_serve_prints_exports_until_ctrl_c(spawn):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
+@pytest.mark.slow
 def test_serve_ends_quietly_with_a_running_job(spawn, tmp_path):
     process = spawn("import farcall_local; farcall_local.serve()", stderr=subprocess.PIPE)
     environment = {}

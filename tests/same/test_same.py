@@ -5,9 +5,14 @@ Starts the local AWS emulator, and two processes for each project.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.same.programs import NAMES, Runner, compare
+from tests.same.programs import NAMES, PROGRAMS, Runner, compare
+
+FIRST = sorted(PROGRAMS)[::12]
+"""Programs that ``make test`` runs, too."""
 
 
 @pytest.fixture(
@@ -20,9 +25,17 @@ def outcomes(request, tmp_path_factory):
     variables = dict(cloud.environment)
     if request.param == "embedded_kubernetes":
         variables["FARCALL_BACKEND"] = "kubernetes"
-    return Runner(tmp_path_factory.mktemp("same"), variables).run_all(NAMES)
+    asked = [item.callspec.params["name"] for item in request.session.items if _is_here(item)]
+    return Runner(tmp_path_factory.mktemp("same"), variables).run_all(dict.fromkeys(asked))
 
 
-@pytest.mark.parametrize("name", NAMES)
+def _is_here(item):
+    return item.path == Path(__file__)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.core if name in FIRST else ()) for name in NAMES],
+)
 def test_job_behaves_as_a_local_call(outcomes, name):
     compare(*outcomes[name], name)

@@ -25,6 +25,7 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("work", ["map", "submit"])
+@pytest.mark.slow
 def test_fleet_runs_a_clients_tasks(stage: Stage, work: str) -> None:
     """The client checks the values."""
     run = stage.measure(work, TASKS, jobs={})
@@ -34,6 +35,7 @@ def test_fleet_runs_a_clients_tasks(stage: Stage, work: str) -> None:
     assert run.cpu_s > 0
 
 
+@pytest.mark.slow
 def test_real_container_side_runs_as_process(stage: Stage) -> None:
     (both,) = stage.measure("starts", 1, jobs={"process": True}).result
     assert len(both) == 2

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from farcall import BatchExecutor
 
@@ -40,6 +41,7 @@ async def test_keywords_named_like_options_are_passed(
     assert await job.result() == (1, 2, 3, 4)
 
 
+@pytest.mark.slow
 async def test_large_arrays_travel_both_ways(executor: BatchExecutor) -> None:
     array = np.arange(2**25, dtype=np.float64)  # 256 MiB, in several parts of an upload
 

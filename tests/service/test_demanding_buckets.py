@@ -18,6 +18,8 @@ from farcall.engine.session import session_for
 from tests.support.faults import Fault, Request
 from tests.support.proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 LARGE = 70 * 2**20
 """More bytes than client and container send by one request."""
 

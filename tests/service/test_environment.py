@@ -82,6 +82,7 @@ def refusal(run, home):
 # --- what a task has of its packages ----------------------------------------------------------
 
 
+@pytest.mark.core
 def test_a_task_imports_packages_that_came_with_it(value):
     def task():
         import importlib.metadata

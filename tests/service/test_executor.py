@@ -20,6 +20,8 @@ import farcall_local
 from farcall import BatchExecutor, FarcallError, JobCancelledError, JobLostError, JobStatus
 from tests.support.foreign import submit
 
+pytestmark = pytest.mark.core
+
 
 def work(x: int) -> int:
     return x + 1

@@ -94,8 +94,12 @@ def _id(script: dict[str, list[Fault]]) -> str:
     return ", ".join(said)
 
 
+def _slow(scripts: list[dict[str, list[Fault]]]) -> list[Any]:
+    return [pytest.param(script, marks=pytest.mark.slow) for script in scripts]
+
+
 @pytest.mark.timing(submit_looks_s=(0.1, 0.2, 0.4, 0.8))
-@pytest.mark.parametrize("script", SCRIPTS, ids=_id)
+@pytest.mark.parametrize("script", [*SCRIPTS[:2], *_slow(SCRIPTS[2:])], ids=_id)
 async def test_a_submission_becomes_one_job(
     proxy: Proxy,
     ledger: Ledger,
@@ -115,6 +119,7 @@ async def test_a_submission_becomes_one_job(
 
 
 @pytest.mark.parametrize("fault", ["lost"])
+@pytest.mark.slow
 async def test_many_submissions_become_one_job_each(
     proxy: Proxy, ledger: Ledger, make_executor: Callable[..., BatchExecutor], fault: Fault
 ) -> None:
@@ -134,6 +139,7 @@ async def test_many_submissions_become_one_job_each(
     assert ledger.runs() == [*range(many)]
 
 
+@pytest.mark.core
 async def test_a_sweep_becomes_one_job(
     proxy: Proxy, ledger: Ledger, make_executor: Callable[..., BatchExecutor]
 ) -> None:

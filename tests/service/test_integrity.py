@@ -165,7 +165,7 @@ async def submit_three(executor: BatchExecutor, size: int) -> list[Job[int]]:
     return await asyncio.gather(*(executor.submit(weigh, data) for data in arguments))
 
 
-@pytest.mark.parametrize("size", [4096, 200_000])
+@pytest.mark.parametrize("size", [4096, pytest.param(200_000, marks=pytest.mark.slow)])
 async def test_a_container_refuses_a_forged_bundle(
     size: int, attacker: Attacker, gate: Gate, behind: BatchExecutor
 ) -> None:
@@ -368,6 +368,7 @@ async def test_a_client_refuses_forged_output(
     assert [b"\1" * 4096] == await result(sibling)
 
 
+@pytest.mark.core
 async def test_client_rejects_forged_value(attacker: Attacker, executor: BatchExecutor) -> None:
     """A value that is too large for its outcome is an object of its own."""
     victim, sibling = [await executor.submit(bytes, 65 * MIB + number) for number in range(2)]

@@ -96,7 +96,14 @@ def jobs(aws: farcall_local.LocalAWS) -> dict[str, str]:
     ("way", "count", "words"),
     [
         ("sweep", 1, ["ending 5000 unfinished tasks of 1 job (", "ended 5000 unfinished tasks"]),
-        ("jobs", 20, ["ending 20 unfinished tasks of 20 jobs (", "ended 20 unfinished tasks"]),
+        pytest.param(
+            *(
+                "jobs",
+                20,
+                ["ending 20 unfinished tasks of 20 jobs (", "ended 20 unfinished tasks"],
+            ),
+            marks=pytest.mark.slow,
+        ),
         ("command", 1, ["ending 1 unfinished task of 1 job (", "ended 1 unfinished task"]),
     ],
 )
@@ -126,6 +133,7 @@ def test_ctrl_c_ends_every_job_and_says_how_many(
 
 
 @pytest.mark.parametrize("way", ["sweep", "jobs"])
+@pytest.mark.slow
 def test_a_second_ctrl_c_leaves_at_once_and_says_what_it_left(
     aws: farcall_local.LocalAWS,
     batch: Proxy,

@@ -5,10 +5,13 @@ Starts the local Kubernetes emulator, because nodes learn their index from their
 
 from __future__ import annotations
 
+import pytest
+
 import farcall_local
 from farcall import BatchExecutor
 
 
+@pytest.mark.core
 async def test_the_nodes_of_a_command_say_who_they_are(
     kubernetes: farcall_local.LocalAWS,
 ) -> None:

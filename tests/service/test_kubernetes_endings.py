@@ -217,6 +217,7 @@ SURVIVED = {
 
 
 @pytest.mark.parametrize("name", SURVIVED)
+@pytest.mark.core
 async def test_lost_pod_is_retried(
     name: str, kubernetes: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ async def test_lost_pod_is_retried(
         assert await asyncio.wait_for(job.result(), PATIENCE_S) == "done"
 
 
+@pytest.mark.core
 async def test_cancelled_array_task_leaves_others(
     kubernetes: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:

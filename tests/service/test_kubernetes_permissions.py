@@ -130,6 +130,7 @@ def commands(folder: Path) -> list[str]:
     return told
 
 
+@pytest.mark.slow
 async def test_documented_role_grants_what_a_session_asks(
     own: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ async def test_documented_role_grants_what_a_session_asks(
     assert granted() - ours == {"get serviceaccounts"}  # with service_account
 
 
+@pytest.mark.slow
 async def test_api_server_that_restarts_loses_no_call(
     own: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -160,6 +162,7 @@ async def test_api_server_that_restarts_loses_no_call(
         assert (await job.result(), await other.result()) == (1, 2)
 
 
+@pytest.mark.slow
 def test_without_any_right_one_is_told_which(cluster: Cluster) -> None:
     cluster.kubectl("delete", "rolebindings", "--all")
     done = run_installed("farcall", "doctor", FARCALL_CONTEXT=USER)

@@ -94,6 +94,7 @@ async def test_an_executor_whose_block_was_left_opens_again_by_itself(
 # --- event loops and threads --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_event_loops_in_two_threads_share_an_executor(make_executor: MakeExecutor) -> None:
     executor = make_executor()
     task = executor.task(work)
@@ -287,6 +288,7 @@ def test_nothing_is_left_of_event_loops(make_executor: MakeExecutor) -> None:
     before.check()
 
 
+@pytest.mark.slow
 async def test_leaks_are_found(tmp_path: Path) -> None:
     """The two tests above can fail."""
     before = Held.now()

@@ -30,6 +30,7 @@ from farcall.engine.session import session_for
 from tests.support.patience import PATIENCE_S, until
 
 
+@pytest.mark.core
 async def test_results_have_argument_order(executor: BatchExecutor) -> None:
     sweep = executor.task(lambda x, y: x * y).map(range(12), range(1, 13))
 

@@ -85,6 +85,7 @@ def who(x: int) -> tuple[int, int, int]:
     return node.index, node.count, x
 
 
+@pytest.mark.core
 async def test_result_has_value_of_each_node(
     gang: BatchExecutor, aws: farcall_local.LocalAWS
 ) -> None:

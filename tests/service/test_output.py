@@ -10,9 +10,12 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from farcall import BatchExecutor
 
 
+@pytest.mark.core
 async def test_output_of_python_c_code_and_subprocesses_is_caught(executor: BatchExecutor) -> None:
     def work() -> None:
         import ctypes
@@ -33,6 +36,7 @@ async def test_output_of_python_c_code_and_subprocesses_is_caught(executor: Batc
     assert await job.stderr() == "an error\n"
 
 
+@pytest.mark.slow
 async def test_a_million_lines_arrive_in_order(executor: BatchExecutor) -> None:
     def work() -> None:
         for number in range(1_000_000):

@@ -69,6 +69,7 @@ def looking(commands):
     return Looking(commands)
 
 
+@pytest.mark.slow
 async def test_who_may_look_sees_and_ends_jobs_and_submits_none(jobs, looking):
     failed, running, waiting = jobs
     listed = json.loads(looking.run("list", "--json").stdout)

@@ -77,6 +77,7 @@ def unfinished_jobs() -> list[str]:
     return [job["jobId"] for page in pages for job in page["jobSummaryList"]]
 
 
+@pytest.mark.core
 def test_the_end_of_the_process_waits_for_calls_and_says_so(script, gate: Path) -> None:
     text = """
 future = pool.submit(wait)

@@ -179,6 +179,7 @@ def test_before_submitjob(place):
     assert place.ran() == []
 
 
+@pytest.mark.slow
 def test_while_the_answer_of_submitjob_is_on_its_way(place, kind):
     name, options = kind
     is_accepted, is_over = threading.Event(), threading.Event()
@@ -202,6 +203,7 @@ def test_while_the_answer_of_submitjob_is_on_its_way(place, kind):
     assert place.ran() == list(range(tasks))
 
 
+@pytest.mark.core
 def test_right_after_submitjob(place, kind):
     name, options = kind
     client, run = place.begin(name, **options)
@@ -233,6 +235,7 @@ def test_while_tasks_run(place, kind):
     assert {said["stdout"] for said in found.of("ended")} == {f"task {n}\n" for n in range(TASKS)}
 
 
+@pytest.mark.slow
 def test_when_outcomes_are_stored_and_were_not_fetched(place, kind):
     name, options = kind
     # What is looked for before the first task is not there, and has no number.
@@ -291,6 +294,7 @@ def all_ended(run):
 # --- and then -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_recover_one_run_at_the_same_time(place):
     client, run = place.begin("submit", tasks=TASKS)
     until(place.ran)

@@ -189,6 +189,7 @@ async def note_key(watcher: Watcher, job: Job[Any]) -> str:
     return Location.parse(environment[ENV_BUNDLE]).outcome_key(0)
 
 
+@pytest.mark.slow
 async def test_nothing_secret_shows_where_tasks_succeed_and_fail(
     watcher: Watcher, make_executor: Callable[..., BatchExecutor], attacker: Attacker
 ) -> None:

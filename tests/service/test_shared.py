@@ -58,6 +58,7 @@ async def test_small_project_archive_is_shared(executor: BatchExecutor) -> None:
     assert await executor.task(len)(pickle.PickleBuffer(archive)) == len(archive)
 
 
+@pytest.mark.core
 async def test_array_is_stored_once(
     make_executor: Callable[..., BatchExecutor], array: Any, before: list[str]
 ) -> None:
@@ -131,6 +132,7 @@ def client(file: Path, gate: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 async def test_killed_client_keeps_shared_array(
     make_executor: Callable[..., BatchExecutor], array: Any, tmp_path: Path, before: list[str]
 ) -> None:

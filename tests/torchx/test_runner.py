@@ -55,6 +55,7 @@ def test_a_dry_run_submits_nothing_and_its_request_is_what_is_submitted(runner, 
 # --- described --------------------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_each_replica_has_a_state_and_a_reason(runner, go):
     first = role(waiting(go), name="ps")
     workers = role("exit 0$AWS_BATCH_JOB_NODE_INDEX", name="worker", replicas=2)

@@ -9,7 +9,12 @@ from farcall.engine.session import open_session
 from tests.contract.backends.platforms import PLATFORMS, Jobs
 
 
-@pytest.fixture(params=PLATFORMS)
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=() if name == "fake" else pytest.mark.system)
+        for name in PLATFORMS
+    ]
+)
 def platform(request):
     with PLATFORMS[request.param](request) as opened:
         yield opened

@@ -6,6 +6,7 @@ Starts the web UI and jobs on the local AWS emulator, because events follow the 
 from __future__ import annotations
 
 import aiohttp
+import pytest
 
 from tests.ui import serving, tasks
 from tests.ui.server.screen import Screen, cancel, get, listening
@@ -49,6 +50,7 @@ async def test_a_task_is_seen_from_its_beginning_to_its_end(page, executor, tmp_
         assert 7 == await job.result()
 
 
+@pytest.mark.core
 async def test_one_child_is_cancelled_and_then_the_run(page, submit, client):
     array = submit("sleep 600", size=3)
     other = submit("sleep 600", workflow="other")

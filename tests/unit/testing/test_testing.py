@@ -75,6 +75,7 @@ def test_the_page_tells_of_all_that_can_be_scripted():
     assert sorted(told) == sorted(each.__name__ for each in known)
 
 
+@pytest.mark.slow
 def test_the_example_works_without_anything(tmp_path):
     """By another pytest, without plugins and configuration."""
     shutil.copytree(DOCS / "testing", tmp_path / "project")
