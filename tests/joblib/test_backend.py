@@ -14,10 +14,6 @@ import joblib
 import numpy as np
 import pytest
 from joblib import Parallel, delayed
-from sklearn.datasets import make_classification
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.model_selection import GridSearchCV
-from sklearn.svm import SVC
 
 from farcall import BatchPoolExecutor, SettingsError
 from tests.support import jobs
@@ -48,6 +44,8 @@ def calls(found: list[dict[str, Any]]) -> int:
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.datasets import make_classification  # two seconds, in each process of the tests
+
     return make_classification(n_samples=60, n_features=8, random_state=3)  # type: ignore[no-any-return]
 
 
@@ -68,8 +66,10 @@ def test_packages_travel_with_the_calls(on_batch: OnBatch, index: Index) -> None
 
 
 @pytest.mark.slow  # 200 fits
-@pytest.mark.slow
 def test_a_search_over_200_fits_is_the_local_one_to_the_bit(on_batch: OnBatch) -> None:
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.svm import SVC
+
     def search() -> GridSearchCV:
         grid = {"C": np.logspace(-2, 2, 10), "gamma": np.logspace(-3, 1, 4)}
         return GridSearchCV(SVC(), grid, cv=5).fit(*data())
@@ -89,6 +89,8 @@ def test_a_search_over_200_fits_is_the_local_one_to_the_bit(on_batch: OnBatch) -
 
 
 def test_a_forest_grows_on_batch_and_predicts_here(on_batch: OnBatch) -> None:
+    from sklearn.ensemble import RandomForestClassifier
+
     forest = RandomForestClassifier(n_estimators=8, random_state=1)
     here = forest.fit(*data()).predict_proba(data()[0])
 

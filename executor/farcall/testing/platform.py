@@ -40,7 +40,7 @@ from farcall_local.runners import execution
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.execution import Durations, Execution, World
 from farcall_local.runners.logs import LogStream
-from farcall_local.runners.process import ProcessRunner
+from farcall_local.runners.process import IdleForkServer, ProcessRunner
 from farcall_local.runners.runner import AttemptSpec, Running, StartError
 from farcall_local.services.signatures import AccessKey
 
@@ -129,13 +129,16 @@ class _Logs:
         return self._streams[stream]
 
 
+_IDLE = IdleForkServer()
+
+
 class _Runner(ProcessRunner):
     """Runs commands without their images, and unpacks workspaces from the bucket's folder."""
 
     def __init__(self, folder: Path) -> None:
         # No job gets a key: it has no role here, and its bucket needs none.
         credentials = RoleCredentials(lambda *_: None, AccessKey("", ""), enforced=True)
-        super().__init__(folder.as_uri(), credentials)
+        super().__init__(folder.as_uri(), credentials, idle=_IDLE)
         self._folder = folder
 
     async def prepare(self, spec: AttemptSpec) -> None:

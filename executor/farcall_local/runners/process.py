@@ -11,6 +11,7 @@ outside the first process group are not found.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import functools
 import importlib.util
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -70,9 +72,15 @@ class ProcessRunner:
     Args:
         endpoint_url: URL of the local AWS emulator, each job's ``AWS_ENDPOINT_URL``.
         credentials: Creates a job's keys for its environment.
+        idle: Where the fork server is kept when the runner is closed; None to end it.
     """
 
-    def __init__(self, endpoint_url: str, credentials: RoleCredentials) -> None:
+    def __init__(
+        self,
+        endpoint_url: str,
+        credentials: RoleCredentials,
+        idle: IdleForkServer | None = None,
+    ) -> None:
         self._credentials = credentials
         self._environment = {
             "PATH": os.pathsep.join(
@@ -90,6 +98,7 @@ class ProcessRunner:
         }
         self._command = (sys.executable, *module_arguments(RUNTIME))
         self._forks: _ForkServer | None = None
+        self._idle = idle
         self._stock = StockPythons(endpoint_url, credentials)
 
     async def prepare(self, spec: AttemptSpec) -> None:
@@ -129,7 +138,9 @@ class ProcessRunner:
                 try:
                     if can_fork and not any(name.startswith(_EARLY) for name in spec.environment):
                         if self._forks is None or self._forks.is_gone:
-                            self._forks = _ForkServer(self._command[0], self._environment)
+                            self._forks = (self._idle and self._idle.take()) or _ForkServer(
+                                self._command[0], self._environment
+                            )
                         process = await self._forks.start(environment, directory, writer)
                     else:
                         process = _Spawned(command, environment, directory, writer)
@@ -148,7 +159,7 @@ class ProcessRunner:
 
     async def close(self) -> None:
         """Stop the fork server; each job has already released its own resources."""
-        if self._forks is not None:
+        if self._forks is not None and not (self._idle and self._idle.keep(self._forks)):
             self._forks.close()
         self._stock.close()
 
@@ -232,7 +243,25 @@ class _ForkServer:
         self._jobs: dict[int, _Forked] = {}
         self._rest = b""
         self.is_gone = False
+        self.attach()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no jobs."""
+        return not (self.is_gone or self._jobs)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process runs."""
+        return self._process.poll() is None
+
+    def attach(self) -> None:
+        """Receive its messages on the running event loop."""
         asyncio.get_running_loop().add_reader(self._socket, self._listen)
+
+    def detach(self) -> None:
+        """Stop receiving its messages on the running event loop."""
+        asyncio.get_running_loop().remove_reader(self._socket)
 
     async def start(self, environment: dict[str, str], directory: str, output: int) -> _Forked:
         """Request a fork for a job.
@@ -267,15 +296,19 @@ class _ForkServer:
         if self.is_gone:
             return
         self.is_gone = True
-        asyncio.get_running_loop().remove_reader(self._socket)
+        self.detach()
+        self.end()
+        for job in self._jobs.values():
+            job.lose(still_there=self._process.returncode != 0)
+
+    def end(self) -> None:
+        """End its process."""
         self._socket.close()
         try:
             self._process.wait(FORK_SERVER_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for job in self._jobs.values():
-            job.lose(still_there=self._process.returncode != 0)
 
     def _listen(self) -> None:
         try:
@@ -295,6 +328,41 @@ class _ForkServer:
             job.hear(answer)
             if "pid" not in answer:
                 del self._jobs[answer["job"]]
+
+
+class IdleForkServer:
+    """A fork server without jobs, kept for this process's next runner until the process ends."""
+
+    def __init__(self) -> None:
+        self._kept: _ForkServer | None = None
+        self._owner = 0
+        self._lock = threading.Lock()
+        atexit.register(self._end)
+
+    def take(self) -> _ForkServer | None:
+        """Return the fork server, if there is one, with its messages on the running loop."""
+        with self._lock:
+            found, self._kept = self._kept, None
+        if found is None or self._owner != os.getpid():  # after a fork it is the parent's
+            return None
+        if not found.is_running:
+            found.end()
+            return None
+        found.attach()
+        return found
+
+    def keep(self, server: _ForkServer) -> bool:
+        """Keep a fork server of the running loop; return whether it was kept."""
+        with self._lock:
+            if self._kept is not None or not server.is_idle:
+                return False
+            self._kept, self._owner = server, os.getpid()
+        server.detach()
+        return True
+
+    def _end(self) -> None:
+        if self._kept is not None and self._owner == os.getpid():
+            self._kept.end()
 
 
 class _Forked:
