@@ -4,8 +4,8 @@ It is a development and test tool. It accepts requests that are signed with the 
 creates at its start, evaluates no policies, and keeps nothing after its end. It runs each job as a
 process of the user who started it, or as a container (``docker``). S3, Logs, STS and IAM are
 moto's. Batch is farcall's own and keeps the documented semantics of its operations: states and
-their order, attempts and evaluateOnExit, timeouts, arrays, multi-node parallel jobs and
-dependencies, cancel and terminate, limits and throttling.
+their order, attempts and evaluateOnExit, timeouts, arrays, multi-node parallel jobs,
+termination, limits and throttling.
 
 `start` runs it in a child process. `serve` and `run_command` are the command line's uses of that
 process. `LocalServer` is the same server inside this process. They need the ``local`` extra::

@@ -411,27 +411,6 @@ def test_terminate_a_whole_array(batch):
     assert batch.describe(f"{job_id}:5")["statusReason"] == "all of you"
 
 
-# Dependencies ---------------------------------------------------------------------------------
-
-
-def test_dependency(batch, held):
-    """A job waits in PENDING for what it depends on, and fails if that fails.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job_dependencies.html
-    """
-    until_free, free = held
-    first = batch.start(f"{until_free}; exit 1")
-    waiting = batch.submit(batch.definition("true"), dependsOn=[{"jobId": first}])
-    assert batch.wait(waiting, "PENDING")["dependsOn"] == [{"jobId": first}]
-    free()
-    job = batch.wait(waiting)
-    assert (job["status"], job["statusReason"]) == ("FAILED", "Dependent Job failed")
-    assert batch.status(first) == "FAILED"
-    good = batch.shell("exit 0")["jobId"]
-    late = batch.submit(batch.definition("true"), dependsOn=[{"jobId": good}])
-    assert batch.wait(late)["status"] == "SUCCEEDED"
-
-
 # Describing and listing -----------------------------------------------------------------------
 
 
@@ -612,7 +591,9 @@ def test_invalid_definition_is_rejected(batch, document, reason):
         pytest.param({"arrayProperties": {"size": 1}}, "Array size", id="array of one"),
         pytest.param({"arrayProperties": {"size": 10_001}}, "Array size", id="large array"),
         pytest.param({"jobQueue": "x"}, "JobQueue x not found.", id="queue"),
-        pytest.param({"dependsOn": [{"jobId": "x"}]}, "x not found", id="dependency"),
+        pytest.param(
+            {"dependsOn": [{"jobId": "x"}]}, "does not support dependsOn", id="dependency"
+        ),
         pytest.param({"containerOverrides": {"command": [""]}}, "empty string", id="command"),
         pytest.param(
             {"containerOverrides": {"environment": [{"name": "AWS_BATCH_X", "value": "1"}]}},

@@ -24,26 +24,6 @@ from tests.support.proxy import Fault, Proxy, Request
 
 pytestmark = pytest.mark.slow  # one fault after the other
 
-PASSING: list[Fault] = [
-    (400, "RequestTimeout"),
-    (409, "OperationAborted"),
-    (429, "TooManyRequests"),
-    (503, "SlowDown"),
-]
-
-
-@pytest.mark.parametrize("fault", PASSING, ids=str)
-async def test_what_passes_costs_the_client_nothing(
-    fault: Fault, proxy: Proxy, make_executor: Callable[..., BatchExecutor]
-) -> None:
-    async with make_executor(endpoint_url=proxy.url) as executor:
-        for operation in ("PUT bundles", "LIST outcomes", "GET outcomes", "DELETE"):
-            proxy.faults[f"s3 {operation}"] += [fault] * 2
-        assert await executor.task(pow)(2, 5) == 32
-
-    assert not any(proxy.faults.values())
-
-
 #: What the requests of an upload meet, the first of each kind first: POST begins and completes it.
 UPLOADS: dict[str, dict[str, list[Fault]]] = {
     "a part": {"PUT": ["", (400, "RequestTimeout"), "", (409, "OperationAborted")]},

@@ -286,24 +286,3 @@ def test_nothing_is_left_of_event_loops(make_executor: MakeExecutor) -> None:
     for number in range(3):
         assert number + 1 == asyncio.run(soon(task(number)))
     before.check()
-
-
-@pytest.mark.slow
-async def test_leaks_are_found(tmp_path: Path) -> None:
-    """The two tests above can fail."""
-    before = Held.now()
-    gate = threading.Event()
-    thread = threading.Thread(target=gate.wait, name="left over")
-    thread.start()
-    waiting = asyncio.ensure_future(asyncio.sleep(PATIENCE_S))
-    with (tmp_path / "open").open("w") as file:
-        found = " ".join(before.new())
-        with pytest.raises(AssertionError, match="left over"):
-            await before.outlived(0)
-    gate.set()
-    thread.join()
-    waiting.cancel()
-    assert "left over" in found
-    assert file.name in found
-    assert "sleep" in found
-    await before.outlived()

@@ -173,7 +173,6 @@ def build(
         retry=retry,
         timeout_s=timeout.get("attemptDurationSeconds"),
         size=(document.get("arrayProperties") or {}).get("size"),
-        depends_on=document.get("dependsOn") or [],
         created_at=names.now_ms(),
         tags=dict(document.get("tags") or {}),
         extra=_extra(document, definition),

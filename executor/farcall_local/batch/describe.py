@@ -42,15 +42,14 @@ def detail(job: Job) -> dict[str, Any]:
         "parameters": submission.parameters,
         "tags": submission.tags,
         "platformCapabilities": submission.definition.platforms,
+        "dependsOn": [],
         "isCancelled": False,
         "isTerminated": job.termination_reason is not None,
         **submission.extra,
     }
     if isinstance(job, Node):
         view["nodeDetails"] = {"nodeIndex": job.index, "isMainNode": job.is_main}
-        view["dependsOn"] = []
     else:
-        view["dependsOn"] = submission.depends_on
         view["retryStrategy"] = submission.retry.describe()
     if job.timeout_s is not None:
         view["timeout"] = {"attemptDurationSeconds": int(job.timeout_s)}

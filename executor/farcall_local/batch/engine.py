@@ -145,64 +145,6 @@ class Gang:
                 self._others.append((execution, self._spawn(self._run(node, execution))))
 
 
-# --- Which jobs wait for which: dependsOn on whole jobs -----------------------------------------
-#
-# Source:
-#     https://docs.aws.amazon.com/batch/latest/userguide/job_dependencies.html
-
-
-#: A job that waits, and whether what it waited for succeeded.
-News = list[tuple[Job, bool]]
-
-
-class Dependencies:
-    """Jobs that wait for the end of another job."""
-
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
-        self._waiting: dict[Job, list[Job]] = {}
-
-    def connect(self, job: Job) -> News:
-        """Count a new job's open dependencies in `Job.waiting_for`, for its children, too.
-
-        Returns:
-            Results of the dependencies that have already finished.
-
-        Raises:
-            ClientError: A job is unknown, or a type is not supported. Nothing is changed in that
-                case.
-        """
-        targets = [self._target(item) for item in job.submission.depends_on]
-        job.waiting_for = len(targets)
-        for child in job.children:
-            child.waiting_for = bool(targets)
-        for target in targets:
-            if not target.status.is_final:
-                self._waiting.setdefault(target, []).append(job)
-        return [
-            (job, target.status is JobStatus.SUCCEEDED)
-            for target in targets
-            if target.status.is_final
-        ]
-
-    def ended(self, job: Job) -> News:
-        """Return the results for all jobs that wait for a finished job."""
-        succeeded = job.status is JobStatus.SUCCEEDED
-        return [(waiter, succeeded) for waiter in self._waiting.pop(job, [])]
-
-    def _target(self, item: dict[str, str]) -> Job:
-        if item.get("type"):
-            raise ClientError(f"farcall's emulated Batch does not support {item['type']}.")
-        target = self._jobs.find(item.get("jobId", ""))
-        if target is None:
-            raise ClientError(f"Job dependency {item.get('jobId')} not found.")
-        if isinstance(target, Node):
-            raise ClientError(
-                f"Job dependency {item['jobId']} is a node. Depend on the whole job instead."
-            )
-        return target
-
-
 # --- Which waiting job gets processors next -----------------------------------------------------
 
 
@@ -265,7 +207,6 @@ class Processors(Generic[T]):
 
 
 CHILD_FAILED = "Array Child Job failed"
-DEPENDENCY_FAILED = "Dependent Job failed"
 
 
 class Engine:
@@ -282,30 +223,20 @@ class Engine:
             cpus, lambda job: job.status is JobStatus.RUNNABLE
         )
         self._world = world
-        self._dependencies = Dependencies(self.jobs)
         self._executions: dict[Job, AnyExecution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
     def submit(self, submission: Submission) -> Job:
-        """Accept a job; it leaves SUBMITTED in the next loop iteration.
-
-        Raises:
-            ClientError: One of its dependencies is not valid.
-        """
+        """Accept a job; it leaves SUBMITTED in the next loop iteration."""
         job = Job(submission)
-        news = self._dependencies.connect(job)
         self.jobs.add(job)
         self._after(JobStatus.SUBMITTED, lambda: self._accept(job))
-        for waiter, succeeded in news:
-            self._loop.call_soon(self._resolve, waiter, succeeded)
         return job
 
     def terminate(self, job: Job, reason: str) -> None:
         """Stop a job that has a container; fail a job that has none.
-
-        A PENDING job fails only after its dependencies have finished.
 
         For a multi-node parallel job, all nodes are stopped. For a node, only the node is stopped;
         the job fails if it is the main node.
@@ -314,8 +245,7 @@ class Engine:
             return
         if job.termination_reason is None:
             job.termination_reason = reason
-        is_held = job.status is JobStatus.PENDING or job.status in STARTED
-        if not is_held and not job.children:
+        if job.status not in STARTED and not job.children:
             self._finish(job, JobStatus.FAILED, job.termination_reason)
         if job in self._executions:
             self._executions[job].stop(Ending(job.termination_reason, final=True))
@@ -355,7 +285,7 @@ class Engine:
     def _accept(self, job: Job) -> None:
         if job.status is not JobStatus.SUBMITTED:
             return
-        if job.waiting_for or job.children:
+        if job.children:
             job.enter(JobStatus.PENDING)
         else:
             self._make_runnable(job)
@@ -438,12 +368,10 @@ class Engine:
         job.status_reason = reason
         job.stopped_at = stopped_at or names.now_ms()
         job.enter(status)
-        # Deferred, because a chain of 10,000 failing dependencies is deeper than the stack.
+        # The parent of an array task finishes one iteration later.
         self._loop.call_soon(self._tell, job)
 
     def _tell(self, job: Job) -> None:
-        for waiter, succeeded in self._dependencies.ended(job):
-            self._resolve(waiter, succeeded)
         parent = job.parent
         if parent is None or parent.status.is_final:
             return
@@ -455,22 +383,6 @@ class Engine:
             self._finish(parent, JobStatus.FAILED, reason)
         else:
             self._finish(parent, JobStatus.SUCCEEDED, None)
-
-    def _resolve(self, job: Job, succeeded: bool) -> None:
-        """Record that one of a job's dependencies has finished."""
-        if job.status.is_final:
-            return
-        if not succeeded and not job.children:
-            self._finish(job, JobStatus.FAILED, job.termination_reason or DEPENDENCY_FAILED)
-            return
-        if not succeeded:
-            job.status_reason = DEPENDENCY_FAILED
-        job.waiting_for -= 1
-        if job.children and (job.waiting_for == 0 or not succeeded):
-            for child in job.children:
-                self._resolve(child, succeeded)
-        elif job.waiting_for == 0 and job.status is JobStatus.PENDING:
-            self._release(job)
 
     def _release(self, job: Job, *, again: bool = False) -> None:
         if job.termination_reason is not None:

@@ -46,7 +46,6 @@ class Submission:
         retry: Attempts and rules.
         timeout_s: Limit of each attempt, None for none.
         size: Children of the array, None for a plain job.
-        depends_on: As given.
         created_at: Milliseconds.
         tags: As given.
         extra: Members DescribeJobs gives back as they were submitted.
@@ -64,7 +63,6 @@ class Submission:
     retry: RetryStrategy
     timeout_s: float | None
     size: int | None
-    depends_on: list[dict[str, str]]
     created_at: int
     tags: dict[str, str]
     extra: dict[str, Any] = field(default_factory=dict)
@@ -128,7 +126,6 @@ class Job:
         nodes: The nodes by index, in the order they were launched, for a multi-node parallel job.
         status: Where the job is; changed by `enter` only.
         status_reason: Why, once there is something to say.
-        waiting_for: Jobs that must succeed before this one may run.
         termination_reason: The reason that TerminateJob gave, or None.
         attempts: The ended attempts.
         current: The attempt under way, else the last one.
@@ -150,7 +147,6 @@ class Job:
         "stopped_at",
         "submission",
         "termination_reason",
-        "waiting_for",
     )
 
     def __init__(self, submission: Submission, parent: Job | None = None, index: int = 0) -> None:
@@ -162,7 +158,6 @@ class Job:
         self.nodes: dict[int, Node] = {}
         self.status = JobStatus.SUBMITTED
         self.status_reason: str | None = None
-        self.waiting_for = 0
         self.termination_reason: str | None = None
         self.attempts: tuple[Attempt, ...] = ()
         self.current: Attempt | None = None

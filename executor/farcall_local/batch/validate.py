@@ -23,7 +23,6 @@ MAX_TAGS = 50
 MAX_REASON_LENGTH = 1024
 MAX_DEFINITION_BYTES = 24 * 1024
 MAX_SUBMISSION_BYTES = 30 * 1024
-MAX_DEPENDENCIES = 20
 MIN_ARRAY_SIZE, MAX_ARRAY_SIZE = 2, 10_000
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -190,7 +189,7 @@ def submission(document: dict[str, Any], size_bytes: int) -> None:
         raise ClientError(f"Job size must be less than 30 KiB, got {kib} KiB")
     require(document, "jobName", "jobQueue", "jobDefinition")
     job_name(document["jobName"])
-    for unsupported in ("ecsPropertiesOverride", "eksPropertiesOverride"):
+    for unsupported in ("ecsPropertiesOverride", "eksPropertiesOverride", "dependsOn"):
         if document.get(unsupported):
             raise ClientError(f"farcall's emulated Batch does not support {unsupported}.")
     size = (document.get("arrayProperties") or {}).get("size")
@@ -200,8 +199,6 @@ def submission(document: dict[str, Any], size_bytes: int) -> None:
     timeout(document.get("timeout"))
     tags(document.get("tags"))
     priority(document.get("schedulingPriorityOverride"))
-    if len(document.get("dependsOn") or []) > MAX_DEPENDENCIES:
-        raise ClientError(f"A job can depend on at most {MAX_DEPENDENCIES} jobs.")
 
 
 def container_overrides(overrides: dict[str, Any] | None) -> None:
