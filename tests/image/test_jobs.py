@@ -22,6 +22,7 @@ from farcall import (
     OutcomeMissingError,
     OutOfMemoryError,
 )
+from farcall.engine.delivered import Usage
 from farcall_runtime.contract import ExitCode
 from tests.image.cloud import through
 from tests.local.account import Account
@@ -52,7 +53,9 @@ async def test_value_streams_logs_and_usage_come_back(
     assert usage.cpu_s > 0
     detail = batch.wait(job.id)
     group = aws.environment["FARCALL_BATCH_JOB_LOG_GROUP_NAME"]
-    assert sorted(batch.output(detail, group)) == ["to stderr", "to stdout"]
+    *written, told = batch.output(detail, group)
+    assert sorted(written) == ["to stderr", "to stdout"]
+    assert Usage.logged([told]) is not None
 
 
 async def test_too_much_memory_names_peak_and_limit(executor: BatchExecutor) -> None:
