@@ -123,7 +123,9 @@ def users_tests() -> None:
         assert_type(cloud.jobs, list[JobDetail])
         cloud.next_job(testing.HostLost(), testing.OutOfMemory(), testing.ImageFailed(), task=3)
         cloud.next_job(testing.TimedOut(), testing.OutcomeMissing(), testing.Cancelled("by me"))
-        cloud.next_job(testing.Ending(exit_code=3), testing.Stuck("CAPACITY:X", for_s=0.5))
+        cloud.next_job(
+            testing.ScriptedFailure(exit_code=3), testing.Stuck("CAPACITY:X", for_s=0.5)
+        )
         cloud.next_job(testing.Refused("no", code="ClientException"), testing.Throttled(2))
         cloud.next_job(testing.HostLost)  # type: ignore[arg-type]
         cloud.next_job(testing.HostLost(), task="3")  # type: ignore[arg-type]

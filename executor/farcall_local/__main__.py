@@ -58,9 +58,9 @@ def main(
     environment = names.client_environment(address, port, key, docker=docker, empty=empty)
     place = None
     if kubernetes:
-        from farcall_local.kubernetes.place import Place
+        from farcall_local.kubernetes.endpoint import ClusterEndpoint
 
-        place = Place(address)
+        place = ClusterEndpoint(address)
         environment.update(place.environment)
     _tell(environment)
     # Importing moto takes about a second, during which the caller can do its own imports; its

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 
 from farcall_runtime import channel, envelope
 from farcall_runtime.channel import Slate
+from farcall_runtime.container_output import say
 from farcall_runtime.envelope import Buffer
-from farcall_runtime.outlet import say
 from farcall_runtime.streams import Streams
 
 _PR_SET_PDEATHSIG = 1

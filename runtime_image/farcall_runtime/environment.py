@@ -33,9 +33,9 @@ from typing import NamedTuple, TypeAlias
 
 from farcall_runtime import activation, memory, unpacking
 from farcall_runtime.bundle import RefusedError
+from farcall_runtime.container_output import say
 from farcall_runtime.contract import ExitCode, Location, is_digest
 from farcall_runtime.envelope import IntegrityError, Reference, VersionMismatchError
-from farcall_runtime.outlet import say
 from farcall_runtime.storage import (
     NotFoundError,
     Storage,

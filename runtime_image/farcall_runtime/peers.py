@@ -19,8 +19,8 @@ from typing import Any
 
 from farcall_runtime import envelope
 from farcall_runtime.bundle import LARGEST_OUTCOME_BYTES, Assignment
+from farcall_runtime.container_output import say
 from farcall_runtime.contract import ExitCode, OutcomeStatus
-from farcall_runtime.outlet import say
 from farcall_runtime.storage import NotFoundError, Storage, TooShortError
 from farcall_runtime.waiting import LOOK_S, NoThreadError, start_thread
 

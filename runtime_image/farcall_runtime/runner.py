@@ -19,7 +19,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, TypeAlias
 
-from farcall_runtime import contract, envelope, memory, outlet, sources
+from farcall_runtime import container_output, contract, envelope, memory, sources
 from farcall_runtime.bundle import (
     Assignment,
     RefusedError,
@@ -30,9 +30,9 @@ from farcall_runtime.bundle import (
     stored_code,
 )
 from farcall_runtime.child import Child
+from farcall_runtime.container_output import say
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 from farcall_runtime.envelope import Buffer
-from farcall_runtime.outlet import say
 from farcall_runtime.peers import Peers
 from farcall_runtime.storage import SINGLE_PUT_BYTES, Created, Storage, StorageError
 from farcall_runtime.streams import Limits, Streams
@@ -472,7 +472,7 @@ def run(environment: Mapping[str, str], times: Times | None = None) -> int:
             code = supervisor.run()
         finally:
             supervisor.clean_up()
-    outlet.flush(times.left_to_flush_s())
+    container_output.flush(times.left_to_flush_s())
     return code
 
 

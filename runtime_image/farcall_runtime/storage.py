@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from farcall_runtime import contract, envelope
 from farcall_runtime.envelope import Buffer
-from farcall_runtime.refusals import EXPIRED, PASSING, is_unknown
+from farcall_runtime.transient_errors import EXPIRED, PASSING, is_unknown
 from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask, calm
 
 if TYPE_CHECKING:

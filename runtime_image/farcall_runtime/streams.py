@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from farcall_runtime import envelope, outlet
+from farcall_runtime import container_output, envelope
+from farcall_runtime.container_output import Outlet, say
 from farcall_runtime.contract import ENV_STREAM_S, FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
-from farcall_runtime.outlet import Outlet, say
 from farcall_runtime.storage import DeniedError, Storage, UnfitError
 from farcall_runtime.waiting import LOOK_S, NoThreadError, start_thread
 
@@ -168,7 +168,7 @@ class Streams:
     ) -> None:
         self.limits = limits
         self.stdout, self.stderr = self.both = tuple(
-            Stream(name, getattr(outlet, name)) for name in STREAMS
+            Stream(name, getattr(container_output, name)) for name in STREAMS
         )
         self._where, self._index, self._attempt, self._key = where, index, attempt, key
         self.mark = Mark(where, index, limits.look_s)

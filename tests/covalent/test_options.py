@@ -287,7 +287,7 @@ class Direct:
         )
 
     async def _store(self, dispatch_id, node, executor, job_id):
-        assert self.executor.page_url == json.loads(executor)["attributes"]["page_url"]
+        assert self.executor.ui_url == json.loads(executor)["attributes"]["ui_url"]
         assert (self.dispatch_id, 3) == (dispatch_id, node)
         self.handles.append(job_id)
 

@@ -13,10 +13,10 @@ from moto.core.config import default_user_config
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from farcall_local import names
-from farcall_local.services import refusals
+from farcall_local.services import error_responses
 from farcall_local.services.admission import Caller
+from farcall_local.services.error_responses import Reason, RefusedError
 from farcall_local.services.front import make_app
-from farcall_local.services.refusals import Reason, RefusedError
 from farcall_local.services.server import TRUST, LocalServer
 from farcall_local.services.signatures import AccessKey
 from tests.emulators import inventory, registry
@@ -153,9 +153,9 @@ def _refuse(
     service: str, error: RefusedError, start_response: StartResponse, doomed: Sequence[str] = ()
 ) -> list[bytes]:
     if doomed and error.reason is Reason.DENIED:
-        status, headers, body = refusals.deletions(error, doomed)
+        status, headers, body = error_responses.deletions(error, doomed)
     else:
-        status, headers, body = refusals.answer(service, error)
+        status, headers, body = error_responses.answer(service, error)
     start_response(status, headers)
     return [body]
 

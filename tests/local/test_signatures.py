@@ -14,7 +14,7 @@ from email.message import Message
 import pytest
 
 from farcall_local.services import signatures
-from farcall_local.services.refusals import RefusedError
+from farcall_local.services.error_responses import RefusedError
 
 EXAMPLE_KEY = signatures.AccessKey(
     "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from farcall.model import endings
+from farcall.model import failure_reasons
 from farcall.payload import results
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
@@ -197,9 +197,9 @@ def test_a_value_is_kept_though_nothing_is_left_to_hand_it_over_by(attempt, how)
 # --- what happened is told --------------------------------------------------------------------
 
 
-def verdict(outcome, calls):
+def failure_reason(outcome, calls):
     """Return what the client makes of an outcome."""
-    job = endings.About("job-1", "work", stderr=bytes(outcome.stderr))
+    job = failure_reasons.About("job-1", "work", stderr=bytes(outcome.stderr))
     found = results.read(outcome.meta, outcome.value, job)
     return results.complete(found, outcome.meta, job, calls)
 
@@ -210,5 +210,5 @@ def test_a_runtime_without_cloudpickle_says_so(attempt, tmp_path):
     made = attempt(lambda: 7).start(environment={"PYTHONPATH": path})
 
     assert ExitCode.CHILD_KILLED == made.end()[0]
-    (found,) = verdict(made.outcome(), 1)
+    (found,) = failure_reason(made.outcome(), 1)
     assert "ModuleNotFoundError: no cloudpickle here" in str(found.error).partition("\n")[0]

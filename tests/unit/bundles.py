@@ -25,7 +25,7 @@ async def submit(store, *tasks, root=ROOT, job_id="6f1c", **options):
     """
     function = pack_function(double)
     settings = Settings(**options)
-    to_text = CallTexts(double).of if settings.call_texts else None
+    to_text = CallTexts(double).of if settings.store_call_summaries else None
     packed = ((function, arguments) for arguments in pack_calls(tasks, to_text=to_text))
     made = Bundle(settings, root, "double", packed, Workflow("w"), most=10_000)
     await store.put(made.where.bundle_key, made.pieces())

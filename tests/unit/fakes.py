@@ -19,7 +19,7 @@ import farcall_runtime
 from farcall.aws.buckets import place
 from farcall.backends.batch.backend import BatchBackend, _platform
 from farcall.backends.batch.preflight import Resources
-from farcall.model.endings import About
+from farcall.model.failure_reasons import About
 from farcall.model.timing import Timing
 from farcall.payload import pickling, results, unpickling
 from farcall.storage.store import Store

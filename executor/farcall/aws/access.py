@@ -6,7 +6,7 @@ from typing import Protocol
 
 from obstore.store import S3Store
 
-from farcall.aws.buckets import Place
+from farcall.aws.buckets import BucketLocation
 from farcall.aws.s3 import Operations
 from farcall.model.timing import Timing
 
@@ -37,7 +37,7 @@ class Access(Protocol):
     def operations(self, bucket: str) -> Operations:
         """Return the requests to a bucket that do not use obstore."""
 
-    def place(self, bucket: str) -> Place:
+    def place(self, bucket: str) -> BucketLocation:
         """Return where requests for a bucket go; see `farcall.aws.buckets`."""
 
     async def locate(self, bucket: str) -> bool:

@@ -35,7 +35,7 @@ _PLAIN_REGION = re.compile(r"(af|ap|ca|eu|il|me|mx|sa|us)-[a-z]+-\d+")
 _AUTHENTICATION, _SERVICE = "sigv4", "s3"
 
 
-class Place(NamedTuple):
+class BucketLocation(NamedTuple):
     """Where requests for a bucket go.
 
     Attributes:
@@ -97,7 +97,7 @@ def addressing(core: Any, endpoint_url: str) -> Addressing:
     )
 
 
-def place(bucket: str, region: str, how: Addressing = Addressing()) -> Place:  # noqa: B008  # frozen
+def place(bucket: str, region: str, how: Addressing = Addressing()) -> BucketLocation:  # noqa: B008  # frozen
     """Return where requests for a bucket go.
 
     Args:
@@ -111,7 +111,7 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> Place:  #
     """
     # A shortcut with the same result: reading botocore's rules takes 60 ms.
     if how == Addressing() and _PLAIN_BUCKET.fullmatch(bucket) and _PLAIN_REGION.fullmatch(region):
-        return Place(bucket_url(bucket, region), region)
+        return BucketLocation(bucket_url(bucket, region), region)
     is_arn = bucket.startswith("arn:")
     asked: dict[str, Any] = {
         "Bucket": bucket,
@@ -137,7 +137,7 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> Place:  #
     if (scheme["name"], scheme["signingName"]) != (_AUTHENTICATION, _SERVICE):
         signed = f"its requests are signed by {scheme['name']} for {scheme['signingName']}"
         raise _no_place(bucket, region, f"{signed}, which farcall cannot")
-    return Place(found.url.rstrip("/"), scheme["signingRegion"])
+    return BucketLocation(found.url.rstrip("/"), scheme["signingRegion"])
 
 
 def copy_source(bucket: str) -> str:

@@ -34,8 +34,8 @@ from botocore.configloader import raw_config_parse
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
-from farcall.aws import buckets, endpoints, refusals
-from farcall.aws.buckets import Place
+from farcall.aws import buckets, endpoints, error_translation
+from farcall.aws.buckets import BucketLocation
 from farcall.aws.s3 import S3Operations
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.names import BATCH
@@ -290,7 +290,7 @@ class Aws:
             raise ServiceError(
                 "no AWS credentials were found; run `aws configure`, set AWS_PROFILE, or name "
                 "a profile or a credentials file in farcall's options; without an account "
-                f"{refusals.WITHOUT}"
+                f"{error_translation.WITHOUT}"
             )
         if credentials is None:
             raise ServiceError(
@@ -400,7 +400,7 @@ class Aws:
             self._http[sending] = await self._stack.enter_async_context(http)
         return await self._http[sending].send(request)
 
-    def place(self, bucket: str) -> Place:
+    def place(self, bucket: str) -> BucketLocation:
         """Return a bucket's URL, and its region if known; else the region in use.
 
         Args:
@@ -440,7 +440,7 @@ class Aws:
             reply = await (await self.client("s3")).head_bucket(Bucket=bucket)
         except botocore.exceptions.ClientError as error:  # it contains the region anyway
             reply = error.response
-        except (*refusals.ALL, ServiceError) as error:
+        except (*error_translation.ALL, ServiceError) as error:
             _log.debug("the region of bucket %s was not found: %r", bucket, error)
             return ""
         headers = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {})
@@ -497,8 +497,8 @@ class Aws:
         said = (parsed_response or {}).get("Error", {})
         code = str(said.get("Code", ""))
         if code:
-            refusals.heard(f"{said.get('Message') or code} ({code})")
-        if refusals.is_of_credentials(ServiceError("", code=code)):
+            error_translation.heard(f"{said.get('Message') or code} ({code})")
+        if error_translation.is_of_credentials(ServiceError("", code=code)):
             await self._read_anew()
 
     async def _read_anew(self) -> None:
@@ -539,16 +539,16 @@ async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]
     """
     try:
         reply: dict[str, Any] = await getattr(client, operation)(**parameters)
-    except refusals.ALL as error:
+    except error_translation.ALL as error:
         name = client.meta.method_to_api_mapping[operation]
         url = client.meta.endpoint_url
-        raise refusals.explain(name, error, url) from refusals.showable(error)
+        raise error_translation.explain(name, error, url) from error_translation.showable(error)
     # botocore treats a response that is not JSON as an empty one.
     about = reply.get("ResponseMetadata", {})
     is_page = "html" in about.get("HTTPHeaders", {}).get("content-type", "")
     if is_page and not about.get("RequestId"):  # moto has an ID, and declares JSON as HTML
         name = client.meta.method_to_api_mapping[operation]
-        raise refusals.explain_other(name, client.meta.endpoint_url, "a web page")
+        raise error_translation.explain_other(name, client.meta.endpoint_url, "a web page")
     return reply
 
 
@@ -584,7 +584,7 @@ def _unusable(error: Exception) -> ServiceError:
         remedy = "correct it" if "://" in url else f"write http://{shown}, or https://"
         text = f"{source} is {shown!r}, which is not a URL: {remedy}"
     if isinstance(error, botocore.exceptions.CredentialRetrievalError):
-        text += f"; {refusals.NO_CREDENTIALS}"
+        text += f"; {error_translation.NO_CREDENTIALS}"
     return ServiceError(text)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
-from farcall.aws import refusals
+from farcall.aws import error_translation
 from farcall.model.clock import within
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.settings_help import origin
@@ -63,7 +63,7 @@ def told(check: str, error: Exception) -> Finding:
         if error.option:
             remedy += f" ({error.option} comes from {origin(error.option)})"
         return Finding(check, FAILED, text, remedy)
-    if isinstance(error, ServiceError) and refusals.is_denied(error):
+    if isinstance(error, ServiceError) and error_translation.is_denied(error):
         action = _ACTIONS.get(error.operation, error.permission)
         remedy = f"to have it checked, allow {action} to the credentials in use"
         return Finding(check, NOT_CHECKED, f"{action} is not allowed", remedy)
@@ -77,7 +77,7 @@ def told(check: str, error: Exception) -> Finding:
 
 def _is_unknown(error: ServiceError) -> bool:
     """Return whether a service other than AWS's lacks a read-only operation."""
-    return refusals.is_unknown_call(error) and error.operation not in _NEEDED
+    return error_translation.is_unknown_call(error) and error.operation not in _NEEDED
 
 
 class Waiting:
@@ -114,7 +114,7 @@ async def guarded(
     here = Waiting(check)
     waiting[here] = None
     try:
-        with refusals.listening(here.hear):
+        with error_translation.listening(here.hear):
             return list(await within(time_limit_s, findings))
     except asyncio.TimeoutError:
         if here.heard:

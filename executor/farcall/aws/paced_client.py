@@ -14,7 +14,7 @@ import random
 from collections import deque
 from typing import Any
 
-from farcall.aws import clients, refusals
+from farcall.aws import clients, error_translation
 from farcall.model import clock
 from farcall.model.errors import ServiceError
 from farcall.model.timing import Timing
@@ -182,7 +182,7 @@ class PacedClient:
                 try:
                     reply = await clients.call(self._client, operation, **parameters)
                 except ServiceError as error:
-                    refusals.heard(str(error))
+                    error_translation.heard(str(error))
                     if not (error.status == 429 or is_throttling(error.code)):
                         self._refused_since = None
                         raise
@@ -229,7 +229,7 @@ class PacedClient:
         self._refused_at = now
         spent_s = now - self._refused_since
         if spent_s > self._timing.throttled_for_s:
-            raise refusals.explain_throttling(error, spent_s)
+            raise error_translation.explain_throttling(error, spent_s)
         if now - self._said_at > _SAY_S:
             self._said_at = now
             _log.warning("%s; for %.0f s nothing else was answered, going on", error, spent_s)
@@ -297,13 +297,13 @@ class Tries:
             self._failing_since = now
         self._count += 1
         spent_s = now - self._failing_since
-        if refusals.is_expired(error):
+        if error_translation.is_expired(error):
             self._renewals += 1
-            again = self._renewals <= refusals.RENEWALS
-        if not (again or refusals.may_pass(error)):
+            again = self._renewals <= error_translation.RENEWALS
+        if not (again or error_translation.may_pass(error)):
             raise error
         if self._count > 1 and spent_s >= self._patience_s:
-            raise refusals.explain_tries(error, self._count, spent_s) from error
+            raise error_translation.explain_tries(error, self._count, spent_s) from error
         if spent_s - self._said_at >= _SAY_FAILING_S:
             self._said_at = spent_s
             _log.warning("%s; trying again since %.0f s", error, spent_s)

@@ -6,7 +6,8 @@ in responses and returned unchanged. A page of 1000 keys takes some 4 ms of CPU 
 empty page takes 0.45 ms, with obstore 0.28 ms.
 
 obstore repeats the upload of a part if the status is 5xx, and abandons the whole upload after any
-other error. Whether an error is temporary depends on its code; see `farcall_runtime.refusals`.
+other error. Whether an error is temporary depends on its code; see
+`farcall_runtime.transient_errors`.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/mpuoverview.html
@@ -30,8 +31,8 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
-from farcall.aws.buckets import Place
-from farcall_runtime.refusals import EXPIRED
+from farcall.aws.buckets import BucketLocation
+from farcall_runtime.transient_errors import EXPIRED
 
 _MOST_TEXT = 4000
 """Maximum characters of an unexpected response in an error; its beginning says enough."""
@@ -134,7 +135,7 @@ class S3Operations:
 
     def __init__(
         self,
-        place: Callable[[], Place],
+        place: Callable[[], BucketLocation],
         credentials: Callable[[bool], Awaitable[Any]],
         send: Callable[[Any, bool], Awaitable[Any]],
         *,

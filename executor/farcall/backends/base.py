@@ -304,7 +304,7 @@ class Backend(Protocol):
             job_ids: Single jobs, arrays with all their tasks, or array tasks. If the capabilities
                 require it, the marker objects of the array tasks are in the bucket already.
             reason: Becomes `JobDetail.status_reason`, after `OWN_REASON` of
-                `farcall.model.endings`.
+                `farcall.model.failure_reasons`.
 
         Returns:
             Job ID to error, for jobs that could not be terminated.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from farcall.model.endings import Verdict
+from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import JobDetail
 
 IMAGE = "{image}"
@@ -24,11 +24,11 @@ class Row(NamedTuple):
 
     Attributes:
         fits: Tells whether it is about a job.
-        verdict: What it says of it.
+        failure_reason: What it says of it.
     """
 
     fits: Fits
-    verdict: Verdict
+    failure_reason: FailureReason
 
 
 def status(*starts: str) -> Fits:

@@ -345,7 +345,7 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Destination:
     """Destination of an image."""
 
     registry: Registry
@@ -354,9 +354,9 @@ class _Place:
     has_repository: bool
 
 
-async def _look_around(settings: Settings, repository: str) -> _Place:
+async def _look_around(settings: Settings, repository: str) -> _Destination:
     async with stacks.opened(settings) as access:
-        return _Place(
+        return _Destination(
             await sign_in(access),
             access.region,
             await access.account(),

@@ -57,7 +57,7 @@ async def of_call(
     """
     pickling.check_callable(function)
     call = bound.args, bound.kwargs
-    to_text = CallTexts(function).of if settings.call_texts else None
+    to_text = CallTexts(function).of if settings.store_call_summaries else None
     using = Pickling.of(settings)
     arguments = pickling.pack_call([call], settings.cache_dir, to_text, using=using)
     task = pickling.pack_function(function, using=using), arguments

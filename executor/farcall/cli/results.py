@@ -22,7 +22,7 @@ from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.client.recovery import Recovered
 from farcall.engine.session import session_for
-from farcall.model import endings
+from farcall.model import failure_reasons
 from farcall.model.errors import FarcallError
 from farcall.model.files import replacing
 from farcall.model.names import counted
@@ -218,7 +218,7 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
     except FarcallError as trouble:
         error = trouble
     if error is not None:
-        said = endings.in_a_line(type(error).__name__, failures.message(error))
+        said = failure_reasons.in_a_line(type(error).__name__, failures.message(error))
     say(f"{job.id}  {in_a_line(job.name.rpartition('-')[0])}  {said}")
     return error is None
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farcall.client.console import Console
-from farcall.model.endings import OWN_REASON
+from farcall.model.failure_reasons import OWN_REASON
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import counted
 from farcall.model.terminal import in_a_line

@@ -28,7 +28,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Port to listen on; 0 for a free one. By default the port of the option page_url.",
+    help="Port to listen on; 0 for a free one. By default the port of the option ui_url.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--read-only", is_flag=True, help="Disable cancel and retry in the web UI.")
@@ -158,5 +158,5 @@ def _short(at: str) -> str:
 
 
 def _configured(settings: Settings) -> int:
-    """Return the port in the option ``page_url``."""
-    return urlsplit(settings.page_url).port or _PORT
+    """Return the port in the option ``ui_url``."""
+    return urlsplit(settings.ui_url).port or _PORT

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
-from farcall.aws.refusals import may_pass
+from farcall.aws.error_translation import may_pass
 from farcall.backends.base import platform_of
 from farcall.client.job import Job
 from farcall.engine.run import TaskRun

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from farcall.aws import refusals
+from farcall.aws import error_translation
 from farcall.backends.base import raise_first
 from farcall.client import live_output
 from farcall.client.awaitable import Awaitable
@@ -25,8 +25,8 @@ from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
 from farcall.engine.tracked_job import Completion, Ended, is_unseen
-from farcall.model.endings import MAP_FAILED
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
+from farcall.model.failure_reasons import MAP_FAILED
 from farcall.model.interrupts import left_by
 from farcall.model.names import named
 from farcall.model.option_signatures import shows_options
@@ -401,7 +401,7 @@ class Sweep(Awaitable[list[R]]):
                 pack = functools.partial(pickling.pack_function, using=using)
                 function = await session.threads.run(pack, self._function, self._fixed, digests)
             texts = CallTexts(self._function, self._fixed)
-            to_text = texts.of if self._settings.call_texts else None
+            to_text = texts.of if self._settings.store_call_summaries else None
             while (groups := await reader.groups()) is not None:
                 cache_dir = self._settings.cache_dir
                 packed = pickling.pack_calls(groups, cache_dir, to_text, digests, using=using)
@@ -489,11 +489,13 @@ class Sweep(Awaitable[list[R]]):
                 )
             except Exception as error:
                 place.leave()
-                if refusals.concerns_all(error):
+                if error_translation.concerns_all(error):
                     state.fetched.put_nowait(error)
                     return
-                passes = isinstance(error, ServiceError) and refusals.may_pass(error)
-                if (passes or refusals.is_of_credentials(error)) and state.postpone(ready):
+                passes = isinstance(error, ServiceError) and error_translation.may_pass(error)
+                if (passes or error_translation.is_of_credentials(error)) and state.postpone(
+                    ready
+                ):
                     continue
                 delivered = Delivered([Result(error=error)] * len(numbers))
             if self._output:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from farcall.aws import refusals
+from farcall.aws import error_translation
 from farcall.covalent import node_results
 from farcall.covalent.assets import TaskGroup
 from farcall.covalent.node_results import NodeEnd
@@ -124,12 +124,14 @@ class GroupRun:
                     try:
                         return await self.handle.delivered()
                     except ServiceError as error:  # Covalent does not request the result again
-                        passes = refusals.may_pass(error) or refusals.is_of_credentials(error)
+                        passes = error_translation.may_pass(
+                            error
+                        ) or error_translation.is_of_credentials(error)
                         if isinstance(error, UnseenError):
                             raise
                         if not (passes and patience.bear(error)):
                             kept = f"what job {self.handle.id} has stored is kept"
-                            raise refusals.like(error, f"{error}; {kept}") from error
+                            raise error_translation.like(error, f"{error}; {kept}") from error
                     await asyncio.sleep(_AGAIN_S)
             finally:
                 patience.end()

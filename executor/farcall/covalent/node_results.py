@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farcall.model import endings, output, terminal
-from farcall.model.endings import About, Verdict
+from farcall.model import failure_reasons, output, terminal
 from farcall.model.errors import FarcallError, JobCancelledError
+from farcall.model.failure_reasons import About, FailureReason
 from farcall.model.output import Bytes
 from farcall.payload import results
 from farcall.payload.results import Result
@@ -49,7 +49,7 @@ def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
     records = meta.get("results") or [{}]
     if "nodes" not in records[0]:
         return results.read(meta, value, job)
-    why = None if meta["status"] == OutcomeStatus.DONE else endings.of_process(meta)
+    why = None if meta["status"] == OutcomeStatus.DONE else failure_reasons.of_process(meta)
     archives = iter(envelope.unpack(value))
     found: list[NodeEnd] = []
     shares = _shares(meta, job)
@@ -112,7 +112,7 @@ def as_utf8(text: str) -> bytes:
     return terminal.shown(text).encode()
 
 
-def _tell(record: dict[str, Any], job: About, why: Verdict | None) -> str:
+def _tell(record: dict[str, Any], job: About, why: FailureReason | None) -> str:
     """Return the error text of a failed node.
 
     Args:

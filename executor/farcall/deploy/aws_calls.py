@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from farcall.aws import clients, refusals
+from farcall.aws import clients, error_translation
 from farcall.aws.clients import Aws
 from farcall.model.errors import ServiceError
 
@@ -37,10 +37,10 @@ async def ask(
     try:
         return await clients.call(await access.client(service), operation, **parameters)
     except ServiceError as error:
-        if not refusals.is_denied(error):
+        if not error_translation.is_denied(error):
             raise
         action = _ACTIONS.get(error.operation, _action(service, error.operation))
-        raise refusals.like(error, f"{error}, the action {action}; {policy}") from error
+        raise error_translation.like(error, f"{error}, the action {action}; {policy}") from error
 
 
 def _action(service: str, operation: str) -> str:

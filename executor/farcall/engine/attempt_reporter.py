@@ -14,8 +14,8 @@ from typing import Any
 
 from farcall.backends.base import Backend
 from farcall.engine.tracked_job import TrackedJob
-from farcall.model import clock, endings, errors, exit_codes
-from farcall.model.endings import About, Verdict
+from farcall.model import clock, errors, exit_codes, failure_reasons
+from farcall.model.failure_reasons import About, FailureReason
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
 from farcall.payload import results
@@ -250,7 +250,7 @@ def is_the_end(meta: dict[str, Any], detail: JobDetail) -> bool:
     """
     if meta["status"] == OutcomeStatus.TERMINATED:
         return False
-    return detail.verdict().kind not in (errors.JobCancelledError, errors.JobStuckError)
+    return detail.failure_reason().kind not in (errors.JobCancelledError, errors.JobStuckError)
 
 
 def of_attempt(meta: dict[str, Any], said: JobDetail | None) -> str:
@@ -267,7 +267,7 @@ def of_attempt(meta: dict[str, Any], said: JobDetail | None) -> str:
         if record is None or not record.get("chain"):
             return of_tried(said)
         first = record["chain"][0]
-        return endings.in_a_line(first["type"], str(first["message"]))
+        return failure_reasons.in_a_line(first["type"], str(first["message"]))
     if status == OutcomeStatus.TERMINATED:
         if said is None:
             return _in_a_line(exit_codes.EXITS[ExitCode.TERMINATED])
@@ -281,8 +281,10 @@ def of_tried(said: JobDetail | None) -> str:
     """Return one line on an attempt without an outcome, by the backend's report."""
     if said is None:
         return "no outcome"
-    return _in_a_line(said.verdict(), f", {said.platform} says {said.told!r}" if said.told else "")
+    return _in_a_line(
+        said.failure_reason(), f", {said.platform} says {said.told!r}" if said.told else ""
+    )
 
 
-def _in_a_line(found: Verdict, more: str = "") -> str:
-    return endings.in_a_line(found.kind.__name__, found.sentence + more)
+def _in_a_line(found: FailureReason, more: str = "") -> str:
+    return failure_reasons.in_a_line(found.kind.__name__, found.sentence + more)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farcall.model.endings import About
+from farcall.model.failure_reasons import About
 from farcall.model.output import Bytes
 from farcall.payload import results
 from farcall.payload.results import Result

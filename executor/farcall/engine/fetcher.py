@@ -18,14 +18,14 @@ from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.packer import WorkerThreads
 from farcall.engine.tracked_job import Completion, Ended
 from farcall.engine.tracker import Tracker
-from farcall.model import endings
-from farcall.model.endings import About
+from farcall.model import failure_reasons
 from farcall.model.errors import FarcallError, IntegrityError
+from farcall.model.failure_reasons import About
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
-from farcall.payload import gang_results, results
-from farcall.payload.gang_results import NodeEnd
+from farcall.payload import node_results, results
+from farcall.payload.node_results import NodeEnd
 from farcall.payload.results import Result
 from farcall.payload.spill import FolderFor, NoRoomError, in_memory
 from farcall.storage import chunks as logs
@@ -38,7 +38,7 @@ from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, OutcomeStatus
 from farcall_runtime.envelope import Outcome
 
-# --- Failure of a job: what its error says beside the verdict, as the platform tells it ---------
+# --- Failure of a job: what its error says in addition to the failure reason ------------------
 
 
 _LAST_LINES = 200
@@ -87,7 +87,7 @@ async def of_command(backend: Backend, timing: Timing, detail: JobDetail) -> Far
     earlier = [of_tried(detail.of_attempt(tried)) for tried in detail.tried[:-1]]
     job = about_job(backend, About(detail.job_id, detail.name), detail, detail.attempts)
     job = job.of(await last_lines(backend, detail), b"")._replace(earlier=tuple(earlier))
-    return detail.verdict().error(job)
+    return detail.failure_reason().error(job)
 
 
 _PARALLEL = 32
@@ -212,9 +212,9 @@ class Fetcher:
                 await task.room(beside)
             return await self._unpack(task, outcome, read, folder_for)
         except _TakenError:
-            return task.fail(endings.taken(task.about))
+            return task.fail(failure_reasons.taken(task.about))
         except envelope.EnvelopeError as error:
-            return task.fail(endings.unusable(error).error(task.about))
+            return task.fail(failure_reasons.unusable(error).error(task.about))
         except IntegrityError as error:  # a chunk of its output
             return task.fail(error)
 
@@ -233,7 +233,7 @@ class Fetcher:
             found = await outcomes.fetch(store, submission, key, threads=self._threads.executor)
         except envelope.EnvelopeError as error:
             about = About(submission.id_of(index), submission.name)
-            raise endings.unusable(error).error(about) from error
+            raise failure_reasons.unusable(error).error(about) from error
         return None if found is None else Written.of(submission, index, found.outcome)
 
     # --- with an outcome ----------------------------------------------------------------------
@@ -283,7 +283,7 @@ class Fetcher:
         failed = any(result.error is not None for result in main.results)
         if failed or (main.meta is not None and not results.is_success(main.meta)):
             others = {i: each for i, each in others.items() if found[i] is not None}
-        joined = gang_results.join(
+        joined = node_results.join(
             NodeEnd(0, main.results, main.meta),
             [NodeEnd(index, each.results, each.meta) for index, each in others.items()],
             task.submission.nodes,
@@ -323,15 +323,15 @@ class Fetcher:
     ) -> Delivered:
         node = replace(task, index=index, room=no_bound)
         if isinstance(found, envelope.EnvelopeError):
-            return node.fail(endings.unusable(found).error(node.about))
+            return node.fail(failure_reasons.unusable(found).error(node.about))
         if found is None:
-            return node.fail(endings.taken(node.about))
+            return node.fail(failure_reasons.taken(node.about))
         try:
             return await self._unpack_one(node, found.outcome, read, folder_for)
         except _TakenError:
-            return node.fail(endings.taken(node.about))
+            return node.fail(failure_reasons.taken(node.about))
         except envelope.EnvelopeError as error:
-            return node.fail(endings.unusable(error).error(node.about))
+            return node.fail(failure_reasons.unusable(error).error(node.about))
         except IntegrityError as error:
             return node.fail(error)
 
@@ -412,7 +412,7 @@ class Fetcher:
         if ended.error is not None:
             return task.fail(ended.error)
         if detail is None:
-            return task.fail(endings.lost(task.about))
+            return task.fail(failure_reasons.lost(task.about))
         kept = await self._last_attempt(task, detail)
         if kept is not None and attempts.is_the_end(kept.meta, detail):
             return await self._unpack(task, kept, read, folder_for)
@@ -432,7 +432,7 @@ class Fetcher:
             out, err = (out, said) if detail.runtime else (said, err)
         job = self._with(task.about, detail, out, err, detail.attempts)
         job = await self._with_earlier(task, job, detail)
-        why = detail.verdict()
+        why = detail.failure_reason()
         found = [Result(None, why.error(job), out.data, err.data)] * task.calls
         if kept is not None and "results" in kept.meta and task.calls > 1:
             value = await self._fetch_value(store, submission, index, kept, in_memory)

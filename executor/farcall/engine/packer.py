@@ -227,7 +227,7 @@ def _pack_all(some: list[FunctionCall]) -> list[tuple[Packed, Packed] | Exceptio
                     function, None, digests, using=using[option]
                 )
                 texts[id(function)] = CallTexts(function)
-            to_text = texts[id(function)].of if settings.call_texts else None
+            to_text = texts[id(function)].of if settings.store_call_summaries else None
             call = pickling.pack_call(
                 wanted.calls, settings.cache_dir, to_text, digests, using=using[option]
             )

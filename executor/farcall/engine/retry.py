@@ -26,8 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 from farcall.engine import attempt_reporter
 from farcall.engine.session import Session
 from farcall.engine.submitter import Again
-from farcall.model import endings
-from farcall.model.endings import About
+from farcall.model import failure_reasons
 from farcall.model.errors import (
     FarcallError,
     JobCancelledError,
@@ -35,6 +34,7 @@ from farcall.model.errors import (
     OutOfMemoryError,
     SettingsError,
 )
+from farcall.model.failure_reasons import About
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import counted, named
 from farcall.model.settings import Settings, options_of
@@ -435,7 +435,7 @@ async def _opened(submission: Submission, bundle: Bundle) -> dict[str, Any]:
 
 
 def _differs(error: envelope.EnvelopeError, about: About, submission: Submission) -> FarcallError:
-    why = endings.unusable(error)
+    why = failure_reasons.unusable(error)
     sentence = f"{submission.where.url} is not what was submitted ({error})"
     return why.kind(about.tell(sentence, why.remedy), **about.fields())
 
@@ -511,7 +511,7 @@ async def _ends(
 
 
 def _failed(child: JobDetail) -> FailedTask:
-    kind = child.verdict().kind
+    kind = child.failure_reason().kind
     lacked_memory = kind is OutOfMemoryError or child.exit_code == ExitCode.OUT_OF_MEMORY
     return FailedTask(child.index, kind is JobCancelledError, lacked_memory)
 

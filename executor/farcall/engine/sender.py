@@ -22,13 +22,13 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from farcall.aws import refusals
+from farcall.aws import error_translation
 from farcall.aws.paced_client import Ticket, Tries
 from farcall.backends.base import Backend, JobSpec, platform_of, raise_first
 from farcall.model import clock
 from farcall.model.commands import ENV_RUN, Nodes
-from farcall.model.endings import WITHDRAWN
 from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.failure_reasons import WITHDRAWN
 from farcall.model.settings import Settings
 from farcall.model.timing import Timing
 from farcall.model.workflows import Workflow
@@ -186,7 +186,7 @@ class InFlight:
 
 def unanswered(name: str, error: ServiceError, failure: ServiceError) -> ServiceError:
     """Return an error that says that a job may run."""
-    return refusals.like(
+    return error_translation.like(
         failure,
         f"{error}; whether job {name} was submitted is not known, because looking for it failed: "
         f"{failure}; it was if there is a job of this name",

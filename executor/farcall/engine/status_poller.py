@@ -21,7 +21,7 @@ from farcall.engine.attempt_reporter import AttemptReporter
 from farcall.engine.tracked_job import Ended, Patience, TrackedJob, Trouble
 from farcall.model import clock
 from farcall.model.clock import within
-from farcall.model.endings import STUCK
+from farcall.model.failure_reasons import STUCK
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import counted
 from farcall.model.timing import Timing

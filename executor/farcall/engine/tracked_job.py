@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from farcall.aws import refusals
+from farcall.aws import error_translation
 from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
@@ -232,7 +232,7 @@ class Patience:
             self._failing_since = now
         left_s = self._failing_since + self._timing.give_up_s - now
         permanent = isinstance(error, SettingsError) or (
-            isinstance(error, ServiceError) and refusals.is_denied(error)
+            isinstance(error, ServiceError) and error_translation.is_denied(error)
         )
         if permanent or left_s < 0:
             self.end()
@@ -289,7 +289,7 @@ def is_unseen(error: BaseException) -> bool:
     while left:
         each = left.pop()
         if isinstance(each, UnseenError) or (
-            isinstance(each, ServiceError) and refusals.is_of_credentials(each)
+            isinstance(each, ServiceError) and error_translation.is_of_credentials(each)
         ):
             return True
         if each is not None and id(each) not in known:

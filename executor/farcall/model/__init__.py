@@ -1,1 +1,1 @@
-"""Words and values: errors, settings, jobs, verdicts. No I/O, and nothing of any other room."""
+"""Values: errors, settings, jobs, failure reasons. No I/O; imports no other package of farcall."""

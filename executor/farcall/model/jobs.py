@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import ClassVar, NamedTuple
 
 from farcall.model import errors
-from farcall.model.endings import MAP_FAILED, OWN_REASON, Dwell, Verdict
 from farcall.model.exit_codes import exits_of
+from farcall.model.failure_reasons import MAP_FAILED, OWN_REASON, Dwell, FailureReason
 from farcall.model.names import BATCH, PLATFORMS
 from farcall.model.timing import Timing
 
@@ -304,16 +304,16 @@ class JobDetail:
         """Whether the status reason is from the platform or farcall, not from a person."""
         return True
 
-    def verdict(self) -> Verdict:
+    def failure_reason(self) -> FailureReason:
         """Return why the job ended, for a finished job without an outcome."""
         known = exits_of(self.platform).get(self.exit_code) if self.exit_code is not None else None
         if known is None and self.status is JobStatus.SUCCEEDED:
-            return Verdict(
+            return FailureReason(
                 errors.OutcomeMissingError,
                 "the job succeeded, and there is no outcome of it",
                 "find out who deletes outcomes",
             )
-        found = known or Verdict(errors.JobError, "the job failed", "its log says more")
+        found = known or FailureReason(errors.JobError, "the job failed", "its log says more")
         return replace(found, exit_code=self.exit_code)
 
     def waiting(self) -> tuple[str, str]:

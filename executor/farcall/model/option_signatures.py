@@ -34,8 +34,8 @@ GROUPS = {
     ),
     "Credentials": ("profile", "region", "credentials"),
     "Names, tags and records": (
-        *("workflow", "tags", "priority", "share_identifier", "page_url", "keep_artifacts"),
-        "call_texts",
+        *("workflow", "tags", "priority", "share_identifier", "ui_url", "keep_artifacts"),
+        "store_call_summaries",
         "job_definition_extra",
     ),
     "Output": ("log_level", "output"),

@@ -139,7 +139,7 @@ DEFAULT_QUEUE = "farcall-ec2"
 """The queue on AWS Batch that ``farcall deploy`` creates first."""
 
 
-class Place(NamedTuple):
+class OptionSource(NamedTuple):
     """Names of the places where options are set, for errors.
 
     Attributes:
@@ -159,7 +159,7 @@ class Place(NamedTuple):
         return "an argument" if self is _HOME else f"{self.constructor}({name}=...)"
 
 
-_HOME = Place("BatchExecutor", "farcall.toml")
+_HOME = OptionSource("BatchExecutor", "farcall.toml")
 
 
 class CommandOptions(TypedDict, total=False):
@@ -205,9 +205,9 @@ class CommandOptions(TypedDict, total=False):
     s3_kms_key_id: str
     endpoint_url: str
     keep_artifacts: bool
-    call_texts: bool
+    store_call_summaries: bool
     workflow: str
-    page_url: str
+    ui_url: str
     kubeconfig: str | os.PathLike[str]
     context: str
     namespace: str
@@ -322,12 +322,12 @@ class Settings(BaseModel):
             key.
         endpoint_url: URL that replaces AWS's endpoints for all services.
         keep_artifacts: Keep a task's objects in the bucket after its result was delivered.
-        call_texts: Store a summary of each call's arguments in the bucket, which lists show: plain
-            values, shapes of arrays, names of classes, at most 200 characters. Arguments named
-            like a password, token, secret or key are left out.
+        store_call_summaries: Store a summary of each call's arguments in the bucket, which lists
+            show: plain values, shapes of arrays, names of classes, at most 200 characters.
+            Arguments named like a password, token, secret or key are left out.
         workflow: Name under which the command line and the web UI show the jobs, up to 128
             characters; empty for the script's, and in Covalent for the lattice's.
-        page_url: Address of the web UI that ``farcall ui`` serves. Covalent's own UI shows it with
+        ui_url: Address of the web UI that ``farcall ui`` serves. Covalent's own UI shows it with
             an electron's executor.
         kubeconfig: Path of the kubeconfig; empty for ``KUBECONFIG``, else ``~/.kube/config``, else
             the pod's service account.
@@ -414,9 +414,9 @@ class Settings(BaseModel):
     )
     endpoint_url: str = Field("", pattern=r"^(https?://[^\s]+|)$")
     keep_artifacts: bool = False
-    call_texts: bool = True
+    store_call_summaries: bool = True
     workflow: str = Field("", max_length=128)
-    page_url: str = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
+    ui_url: str = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
     kubeconfig: Annotated[_OnKubernetes, PathText] = ""
     context: _OnKubernetes = ""
     namespace: _OnKubernetes = Field("", pattern=rf"^({LABEL}|)$")
@@ -442,7 +442,10 @@ class Settings(BaseModel):
         self._load(options, _HOME)
 
     def _load(
-        self, options: Mapping[str, Any], place: Place, section: Mapping[str, Any] | None = None
+        self,
+        options: Mapping[str, Any],
+        place: OptionSource,
+        section: Mapping[str, Any] | None = None,
     ) -> None:
         """Set the given options, and the others from the environment and the file.
 
@@ -510,7 +513,7 @@ class Settings(BaseModel):
             raise ValueError("use a queue's name (up to 128 letters, digits, - and _) or its ARN")
         return queue or DEFAULT_QUEUE
 
-    @field_validator("endpoint_url", "page_url")
+    @field_validator("endpoint_url", "ui_url")
     @classmethod
     def _check_url(cls, url: str) -> str:
         if "://" not in url:
@@ -560,7 +563,7 @@ class Settings(BaseModel):
         return self.model_dump_json()
 
     @classmethod
-    def within(cls, section: dict[str, Any], place: Place, **options: Any) -> Settings:
+    def within(cls, section: dict[str, Any], place: OptionSource, **options: Any) -> Settings:
         """Return settings for Batch from another program's file.
 
         Args:
@@ -870,7 +873,7 @@ def _refuse_foreign(options: Iterable[str], backend: BackendName, where: str) ->
         )
 
 
-def _refuse_other_backend(given: Mapping[str, Any], place: Place) -> None:
+def _refuse_other_backend(given: Mapping[str, Any], place: OptionSource) -> None:
     """Reject another backend than Batch in another program's executor."""
     if given.get("backend") in SECTIONS.keys() - {BATCH}:
         raise SettingsError(
@@ -944,6 +947,6 @@ PATTERNS = {
     "instance_type": "use an instance type such as p4d.24xlarge",
     "share_identifier": "use up to 255 letters and digits",
     "endpoint_url": "use a URL that begins with http:// or https://",
-    "page_url": "use a URL that begins with http:// or https://, without a # and the token "
+    "ui_url": "use a URL that begins with http:// or https://, without a # and the token "
     "behind it, for Covalent's page shows it",
 }

@@ -17,9 +17,9 @@ from typing import Any
 from farcall.engine import attempt_reporter, retry
 from farcall.engine.delivered import Usage
 from farcall.engine.session import Session
-from farcall.model import endings, errors, exit_codes
-from farcall.model.endings import About, Verdict
+from farcall.model import errors, exit_codes, failure_reasons
 from farcall.model.errors import FarcallError, JobCancelledError, OutcomeMissingError, ServiceError
+from farcall.model.failure_reasons import About, FailureReason
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import counted
 from farcall.model.output import last_state
@@ -102,8 +102,8 @@ def record(explanation: Explanation) -> dict[str, Any]:
     return asdict(explanation)
 
 
-def of_verdict(why: Verdict) -> Explanation:
-    """Explain a finished job by a backend's verdict."""
+def of_failure_reason(why: FailureReason) -> Explanation:
+    """Explain a finished job by a backend's failure reason."""
     kind = CANCELLED if why.kind is JobCancelledError else FAILED
     return Explanation(kind, why.sentence, why.remedy, why.kind.__name__)
 
@@ -152,8 +152,8 @@ async def explain_without_outcome(
     elif detail.status is JobStatus.SUCCEEDED:
         found = _succeeded(detail)
     else:
-        found = of_verdict(detail.verdict())
-    if not detail.status.is_final or detail.verdict().kind not in _FROM_OUTSIDE:
+        found = of_failure_reason(detail.failure_reason())
+    if not detail.status.is_final or detail.failure_reason().kind not in _FROM_OUTSIDE:
         found = _with_failed(found, nodes)
     if found.kind == FAILED:
         found = replace(found, log=await _last_lines(session, nodes.get(_MAIN, detail), detail))
@@ -179,7 +179,7 @@ def _with_failed(found: Explanation, nodes: Mapping[int, JobDetail]) -> Explanat
     if not failed:
         return found
     failed.sort(key=lambda node: node.stopped_at or _LAST)
-    told = [(node.job_id, node.verdict()) for node in failed[:_FEW]]
+    told = [(node.job_id, node.failure_reason()) for node in failed[:_FEW]]
     sentence = f"{found.sentence}; {len(failed)} of its {counted(len(nodes), 'node')} failed"
     children = tuple(FailedChild(job_id, why.kind.__name__, why.sentence) for job_id, why in told)
     return replace(found, sentence=sentence, children=children)
@@ -225,7 +225,7 @@ def _earlier_attempts(detail: JobDetail) -> tuple[str, ...]:
     return tuple(attempt_reporter.of_tried(detail.of_attempt(said)) for said in tried)
 
 
-_BY_MAP = f"{endings.OWN_REASON}{endings.MAP_FAILED}"
+_BY_MAP = f"{failure_reasons.OWN_REASON}{failure_reasons.MAP_FAILED}"
 _FEW = 3
 """Maximum number of explained failed tasks of an array: two requests, and one for each task."""
 
@@ -264,7 +264,7 @@ async def _of_task(
     try:
         meta = await _outcome(session, submission, index) if begun else None
     except envelope.EnvelopeError as error:
-        found = of_verdict(endings.unusable(error))
+        found = of_failure_reason(failure_reasons.unusable(error))
     except FarcallError as error:
         found = _unread(detail, error)
     else:
@@ -299,11 +299,11 @@ def _of_outcome(meta: dict[str, Any], detail: JobDetail) -> Explanation:
 
 def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
     if meta["status"] == OutcomeStatus.REFUSED:
-        return of_verdict(
+        return of_failure_reason(
             exit_codes.refused(meta, About(detail.job_id, detail.name, platform=detail.platform))
         )
     if meta["status"] != OutcomeStatus.DONE:
-        found = of_verdict(results.of_process(meta))
+        found = of_failure_reason(results.of_process(meta))
         return replace(found, traceback=_traceback(meta.get("peer", {})))
     records = meta["results"]
     bad = [each for each in records if each["status"] != CallStatus.RETURNED]
@@ -332,10 +332,10 @@ def _of_call(call: dict[str, Any], detail: JobDetail) -> Explanation:
         return _of_electrons(call, detail)
     traceback = str(call.get("traceback", ""))
     if call["status"] != CallStatus.RAISED:
-        return replace(of_verdict(results.verdict(call)), traceback=traceback)
+        return replace(of_failure_reason(results.failure_reason(call)), traceback=traceback)
     first = call["chain"][0]
     kind = str(first["type"])
-    sentence = f"the function raised {endings.in_a_line(kind, str(first['message']))}"
+    sentence = f"the function raised {failure_reasons.in_a_line(kind, str(first['message']))}"
     remedy = "correct what the traceback shows, and submit it again"
     return Explanation(FAILED, sentence, remedy, kind, traceback)
 
@@ -374,13 +374,13 @@ async def _of_ended(
     if meta is not None and attempt_reporter.is_the_end(meta, detail):
         return _of_outcome(meta, detail)
     usage = Usage(**meta["usage"]) if meta is not None else None
-    found = detail.verdict()
+    found = detail.failure_reason()
     is_missing = found.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED
     if is_missing and await _is_delivered(session, submission, index):
         sentence = "the function returned, and its result was delivered"
         usage = Usage.logged(await _last_lines(session, detail, detail))
         return Explanation(RETURNED, sentence, "", usage=usage)
-    return replace(of_verdict(found), usage=usage)
+    return replace(of_failure_reason(found), usage=usage)
 
 
 async def _is_delivered(session: Session, submission: Submission, index: int | None) -> bool:
@@ -463,7 +463,7 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
     if detail.status is JobStatus.SUCCEEDED:
         return await _of_succeeded_array(session, detail)
     if detail.status is JobStatus.FAILED:
-        found = of_verdict(detail.verdict())
+        found = of_failure_reason(detail.failure_reason())
         told = f"{failed} of {detail.array_size} tasks failed"
         if found.kind == CANCELLED:
             told = f"{failed} of {detail.array_size} tasks were cancelled"

@@ -20,7 +20,7 @@ STATES = (*(status.value for status in JobStatus), CANCELLED)
 
 def state(detail: JobDetail) -> str:
     """Return a job's or an array's most advanced task's status, or `CANCELLED`."""
-    if detail.status is JobStatus.FAILED and detail.verdict().kind is JobCancelledError:
+    if detail.status is JobStatus.FAILED and detail.failure_reason().kind is JobCancelledError:
         return CANCELLED
     return detail.furthest.value
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farcall.aws import refusals
+from farcall.aws import error_translation
 from farcall.engine.session import Session
-from farcall.model import endings
+from farcall.model import failure_reasons
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
@@ -117,7 +117,9 @@ class Reasons:
             self._troubles[bundle] = f"{submission.where.url} cannot be read ({error})"
         except FarcallError as error:
             texts = []
-            if refusals.concerns_all(error):  # who only looks at jobs need not read bundles
+            if error_translation.concerns_all(
+                error
+            ):  # who only looks at jobs need not read bundles
                 self._texts[bundle] = texts
                 return texts
             self._troubles[bundle] = str(error)
@@ -201,7 +203,7 @@ class Reasons:
                 key = submission.where.outcome_key(index)
                 found = await outcomes.fetch(store, submission, key)
         except envelope.EnvelopeError as error:
-            return Reason.of_verdict(endings.unusable(error))
+            return Reason.of_failure_reason(failure_reasons.unusable(error))
         except FarcallError as error:
             self._troubles[detail.job_id] = str(error)
             if _passes(error):
@@ -238,12 +240,12 @@ def _ended_by_words(listed: JobDetail) -> bool:
 
 
 def _was_ended(detail: JobDetail) -> bool:
-    return detail.verdict().kind is JobCancelledError
+    return detail.failure_reason().kind is JobCancelledError
 
 
 def _of_batch(detail: JobDetail) -> Reason:
     """Return Batch's reason for a failed job."""
-    return Reason.of_verdict(detail.verdict())
+    return Reason.of_failure_reason(detail.failure_reason())
 
 
 def _bundle_of(detail: JobDetail) -> str:
@@ -252,7 +254,7 @@ def _bundle_of(detail: JobDetail) -> str:
 
 
 def _passes(error: FarcallError) -> bool:
-    return isinstance(error, ServiceError) and refusals.may_pass(error)
+    return isinstance(error, ServiceError) and error_translation.may_pass(error)
 
 
 def _bound(known: dict[str, Any], most: int) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from farcall.model import terminal
-from farcall.model.endings import Verdict
 from farcall.model.errors import FarcallError
+from farcall.model.failure_reasons import FailureReason
 
 LONGEST = 200
 """Characters of a text."""
@@ -56,7 +56,7 @@ class Reason(NamedTuple):
         return cls.of(str(first["type"]), str(first["message"]), str(record.get("place", "")))
 
     @classmethod
-    def of_verdict(cls, why: Verdict) -> Reason:
+    def of_failure_reason(cls, why: FailureReason) -> Reason:
         """Return why a job failed, as a backend, or its outcome, says it in farcall's words."""
         return cls.of(why.kind.__name__, why.sentence)
 

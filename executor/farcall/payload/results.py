@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from farcall.model import endings, errors, exit_codes, output, terminal
-from farcall.model.endings import About, Verdict
+from farcall.model import errors, exit_codes, failure_reasons, output, terminal
+from farcall.model.failure_reasons import About, FailureReason
 from farcall.model.output import Bytes
 from farcall.payload import unpickling
 from farcall.payload.error_texts import Reason
@@ -188,7 +188,7 @@ def is_success(meta: dict[str, Any]) -> bool:
 
 
 def read(
-    meta: dict[str, Any], value: Buffer, job: About, why: Verdict | None = None
+    meta: dict[str, Any], value: Buffer, job: About, why: FailureReason | None = None
 ) -> list[Result]:
     """Turn a verified outcome into results. Call it in a thread of its own.
 
@@ -231,7 +231,7 @@ def complete(
     meta: dict[str, Any],
     job: About,
     calls: int,
-    why: Verdict | None = None,
+    why: FailureReason | None = None,
 ) -> list[Result]:
     """Add a result for each call that was not begun to the results of `read`."""
     if len(found) >= calls:
@@ -244,7 +244,9 @@ def complete(
     running = len(found) if was_cut_off else None
     job = job.of(b"", b"")
     return found + [
-        Result(error=why.not_begun(job, number, calls, running), reason=Reason.of_verdict(why))
+        Result(
+            error=why.not_begun(job, number, calls, running), reason=Reason.of_failure_reason(why)
+        )
         for number in range(len(found) + 1, calls + 1)
     ]
 
@@ -281,17 +283,17 @@ def was_told_to_stop(record: dict[str, Any]) -> bool:
     return any(link["type"] == TERMINATED_TYPE for link in record.get("chain", ()))
 
 
-def of_process(meta: dict[str, Any]) -> Verdict:
+def of_process(meta: dict[str, Any]) -> FailureReason:
     """Return why a task did not finish, from its outcome; see `endings.of_process`."""
     status = meta["status"]
     if status == OutcomeStatus.PEER_FAILED:
         return of_node(meta["peer"])
     if status == OutcomeStatus.TERMINATED:
         return exit_codes.EXITS[ExitCode.TERMINATED]
-    return endings.of_process(meta)
+    return failure_reasons.of_process(meta)
 
 
-def of_node(meta: dict[str, Any]) -> Verdict:
+def of_node(meta: dict[str, Any]) -> FailureReason:
     """Return how a node failed, from its outcome, without unpickling."""
     status = meta["status"]
     if status == OutcomeStatus.REFUSED:
@@ -306,9 +308,9 @@ def of_node(meta: dict[str, Any]) -> Verdict:
 def reason(meta: dict[str, Any]) -> Reason | None:
     """Return why a task failed in one line, from its outcome; None if it succeeded."""
     if meta["status"] == OutcomeStatus.REFUSED:
-        return Reason.of_verdict(exit_codes.refused(meta, About("", "")))
+        return Reason.of_failure_reason(exit_codes.refused(meta, About("", "")))
     if meta["status"] != OutcomeStatus.DONE:
-        return Reason.of_verdict(of_process(meta))
+        return Reason.of_failure_reason(of_process(meta))
     bad = (each for each in meta["results"] if each["status"] != CallStatus.RETURNED)
     record = next(bad, None)
     return None if record is None else _reason_of(record)
@@ -320,21 +322,21 @@ def _reason_of(record: dict[str, Any]) -> Reason:
     record = next((node for node in nodes if node["status"] == record["status"]), record)
     if record["status"] == CallStatus.RAISED:
         return Reason.of_record(record)
-    return Reason.of_verdict(verdict(record))
+    return Reason.of_failure_reason(failure_reason(record))
 
 
-def _of_bad_call(meta: dict[str, Any]) -> Verdict:
+def _of_bad_call(meta: dict[str, Any]) -> FailureReason:
     bad = (each for each in meta["results"] if each["status"] != CallStatus.RETURNED)
     record = next(bad, None)
     if record is not None and record["status"] != CallStatus.RAISED:
-        return verdict(record)
+        return failure_reason(record)
     first = {"type": "?", "message": ""} if record is None else record["chain"][0]
-    line = endings.in_a_line(str(first["type"]), str(first["message"]))
-    return Verdict(errors.TaskError, f"the function raised {line}", "see its traceback")
+    line = failure_reasons.in_a_line(str(first["type"]), str(first["message"]))
+    return FailureReason(errors.TaskError, f"the function raised {line}", "see its traceback")
 
 
-def _cut_off(why: Verdict, job: About) -> Result:
-    reason = Reason.of_verdict(why)
+def _cut_off(why: FailureReason, job: About) -> Result:
+    reason = Reason.of_failure_reason(why)
     return Result(error=why.error(job), stdout=job.stdout, stderr=job.stderr, reason=reason)
 
 
@@ -346,12 +348,12 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
         try:
             value = unpickling.load(parts)
         except BaseException as trouble:  # the value's own code
-            why = Verdict(
+            why = FailureReason(
                 errors.ResultNotPicklableError,
                 f"the function's value cannot be unpickled here ({failures.in_words(trouble)})",
                 "install here what the value's class needs",
             )
-            error, reason = why.error(job), Reason.of_verdict(why)
+            error, reason = why.error(job), Reason.of_failure_reason(why)
             error.__cause__ = trouble
     else:
         is_raised = record["status"] == CallStatus.RAISED
@@ -363,33 +365,33 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
 
 def explain(record: dict[str, Any], job: About) -> errors.FarcallError:
     """Return the error of a call that failed although the function did not raise."""
-    why = verdict(record)
+    why = failure_reason(record)
     if why.kind is not errors.TaskError:
         return why.error(job)
     text = job.tell(why.sentence, why.remedy) + f"\n{record['traceback']}"
     return errors.TaskError(text, **job.fields())
 
 
-def verdict(record: dict[str, Any]) -> Verdict:
+def failure_reason(record: dict[str, Any]) -> FailureReason:
     """Return why a call failed although the function did not raise; unpickle nothing."""
     first = record["chain"][0]
     why = f"{first['type']}: {first['message']}"
     if record["status"] == CallStatus.UNPICKLABLE:
-        return Verdict(
+        return FailureReason(
             errors.ResultNotPicklableError,
             f"the function returned a {record['value_type']}, which cannot be pickled ({why})",
             "return plain data; of a generator or an iterator, a list of what it gives",
         )
     if first["type"].endswith("envelope.VersionMismatchError"):
         remedy = "build the image with the same versions as here"
-        return Verdict(errors.VersionMismatchError, first["message"], remedy)
+        return FailureReason(errors.VersionMismatchError, first["message"], remedy)
     if first["type"] == "farcall_runtime.sources.NoRoomError":
         remedy = (
             "leave files out with exclude_sources, or give the job more disk; if its temporary "
             "folder is in memory, more memory"
         )
         sentence = f"the job's disk is full, and it ran nothing: {first['message']}"
-        return Verdict(errors.DiskFullError, sentence, remedy)
+        return FailureReason(errors.DiskFullError, sentence, remedy)
     remedy = (
         'set packages to "auto", which sends what your code imports, or install that in the image '
         "(PIP_PACKAGES, see docs/image.md)"
@@ -397,7 +399,7 @@ def verdict(record: dict[str, Any]) -> Verdict:
     if not first["type"].endswith(_IMPORT_ERRORS):
         remedy = "see the traceback: their own code fails where they are read"
     sentence = f"the image cannot read the function or its arguments ({why})"
-    return Verdict(errors.TaskError, sentence, remedy)
+    return FailureReason(errors.TaskError, sentence, remedy)
 
 
 # --- exceptions ------------------------------------------------------------------------------

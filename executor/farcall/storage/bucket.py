@@ -22,11 +22,11 @@ import botocore.exceptions
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from farcall.aws import refusals
+from farcall.aws import error_translation
 from farcall.model import clock
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.timing import Timing
-from farcall_runtime.refusals import may_pass
+from farcall_runtime.transient_errors import may_pass
 
 _log = logging.getLogger("farcall")
 
@@ -121,7 +121,7 @@ class Bucket:
                 if told is None:
                     raise
                 spent_s = clock.now() - begun
-                refusals.heard(str(told))
+                error_translation.heard(str(told))
                 if await self._is_over(told, spent_s, met):
                     raise _with_remedy(told, error, tries, spent_s) from _plain(error)
                 self._say(told, spent_s)
@@ -140,11 +140,11 @@ class Bucket:
         met[told.code] += 1
         if told.code in _ELSEWHERE:
             return met[told.code] > 1 or not await self._move()
-        if refusals.is_of_credentials(told):
+        if error_translation.is_of_credentials(told):
             self._stores.clear()  # the next request must use the current credentials
-        if refusals.is_expired(told):
+        if error_translation.is_expired(told):
             # They may have been renewed since, for example while this machine slept.
-            return met[told.code] > refusals.RENEWALS
+            return met[told.code] > error_translation.RENEWALS
         return not _may_pass(told) or spent_s > self._timing.store_retry_s
 
     async def _move(self) -> bool:
@@ -248,11 +248,11 @@ def _may_pass(told: ServiceError) -> bool:
 def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: float) -> Exception:
     if not isinstance(told, ServiceError):
         return told
-    what_to_do = demanded(told) or refusals.remedy(told)
+    what_to_do = demanded(told) or error_translation.remedy(told)
     if told.code in _ELSEWHERE:
         what_to_do = "the bucket of s3_bucket_name is in another region: set region to that one"
     if isinstance(error, UnauthenticatedError):  # raised if they could not be fetched
-        what_to_do = f"tried {tries} times in {spent_s:.0f} s; {refusals.NO_CREDENTIALS}"
+        what_to_do = f"tried {tries} times in {spent_s:.0f} s; {error_translation.NO_CREDENTIALS}"
     if what_to_do:
-        return refusals.like(told, f"{told}; {what_to_do}")
-    return refusals.explain_tries(told, tries, spent_s) if _may_pass(told) else told
+        return error_translation.like(told, f"{told}; {what_to_do}")
+    return error_translation.explain_tries(told, tries, spent_s) if _may_pass(told) else told

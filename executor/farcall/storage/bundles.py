@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from farcall.model.endings import About
 from farcall.model.errors import (
     FarcallError,
     IntegrityError,
@@ -21,6 +20,7 @@ from farcall.model.errors import (
     TaskNotPicklableError,
     VersionMismatchError,
 )
+from farcall.model.failure_reasons import About
 from farcall.model.submission import Submission
 from farcall.payload import call_texts, unpickling
 from farcall.payload.bundle import FIXED

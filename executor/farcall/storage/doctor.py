@@ -10,7 +10,7 @@ from typing import Any
 import obstore
 from obstore.exceptions import AlreadyExistsError
 
-from farcall.aws import clients, refusals
+from farcall.aws import clients, error_translation
 from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded
 from farcall.model.errors import ServiceError, SettingsError
@@ -112,7 +112,7 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
         finally:
             await bucket.ask("DeleteObject", key, lambda s: obstore.delete_async(s, [key]))
     except ServiceError as error:
-        if not refusals.is_denied(error):
+        if not error_translation.is_denied(error):
             raise
         # Without this permission the caller cannot submit. Other checks cover other permissions.
         remedy = (
@@ -218,7 +218,7 @@ async def _versions(client: Any, settings: Settings) -> list[Finding]:
     try:
         rules = await _rules(client, settings)
     except ServiceError as error:
-        if not refusals.is_denied(error):
+        if not error_translation.is_denied(error):
             raise
         rules = []
     if any("NoncurrentVersionExpiration" in rule for rule in rules):
@@ -243,7 +243,7 @@ async def _retention(client: Any, name: str) -> str:
             "ObjectLockConfigurationNotFoundError",
         )
     except ServiceError as error:
-        if not refusals.is_denied(error):
+        if not error_translation.is_denied(error):
             raise
         return ""
     rule = reply.get("ObjectLockConfiguration", {}).get("Rule", {}).get("DefaultRetention", {})

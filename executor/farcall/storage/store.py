@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import obstore
 from obstore.store import S3Store
 
-from farcall.aws.refusals import concerns_all, is_of_credentials, may_pass
+from farcall.aws.error_translation import concerns_all, is_of_credentials, may_pass
 from farcall.aws.s3 import NO_UPLOAD, Headed, Listed, Operations, Page, moment_of
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission

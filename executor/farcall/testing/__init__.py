@@ -34,13 +34,13 @@ from farcall.testing.backend import open_fake
 from farcall.testing.platform import FakeCloud, FakePlatform
 from farcall.testing.script import (
     Cancelled,
-    Ending,
     Happening,
     HostLost,
     ImageFailed,
     OutcomeMissing,
     OutOfMemory,
     Refused,
+    ScriptedFailure,
     Stuck,
     Throttled,
     TimedOut,
@@ -48,7 +48,6 @@ from farcall.testing.script import (
 
 __all__ = [
     "Cancelled",
-    "Ending",
     "FakeCloud",
     "Happening",
     "HostLost",
@@ -56,6 +55,7 @@ __all__ = [
     "OutOfMemory",
     "OutcomeMissing",
     "Refused",
+    "ScriptedFailure",
     "Stuck",
     "Throttled",
     "TimedOut",

@@ -14,7 +14,7 @@ import obstore
 from obstore.exceptions import GenericError
 from obstore.store import LocalStore, MemoryStore, S3Store
 
-from farcall.aws.buckets import Place
+from farcall.aws.buckets import BucketLocation
 from farcall.aws.s3 import NO_UPLOAD, Headed, Listed, Operations, Page
 from farcall.model.timing import in_force
 from farcall.testing.platform import FakePlatform
@@ -46,9 +46,9 @@ class FakeAccess:
         """Return what asks of a bucket what obstore does not."""
         return _Operations(cast("LocalStore", self.store(bucket)), self._platform)
 
-    def place(self, bucket: str) -> Place:
+    def place(self, bucket: str) -> BucketLocation:
         """Return the folder's URL."""
-        return Place(f"{self._platform.url}/{bucket}", self.region)
+        return BucketLocation(f"{self._platform.url}/{bucket}", self.region)
 
     async def locate(self, bucket: str) -> bool:
         """Do nothing: every bucket is where the jobs are."""

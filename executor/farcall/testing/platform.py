@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 
 from farcall.backends.batch.describe import from_describe
 from farcall.model.commands import ENV_RUN
-from farcall.model.endings import OWN_REASON
+from farcall.model.failure_reasons import OWN_REASON
 from farcall.model.jobs import JobDetail
 from farcall.model.start_script import unwrap
-from farcall.testing.script import Ending, Happening, Script
+from farcall.testing.script import Happening, Script, ScriptedFailure
 from farcall_local import names
 from farcall_local.batch.api import BatchApi
 from farcall_local.batch.describe import detail
@@ -160,7 +160,7 @@ class _Execution(Execution):
 
     def __init__(
         self,
-        scripted: Ending,
+        scripted: ScriptedFailure,
         terminate: Callable[[Job, str], None],
         job: Job,
         world: World,
@@ -175,7 +175,7 @@ class _Execution(Execution):
         if not scripted.was_started:
             raise StartError(scripted.container_reason, scripted.status_reason)
         stream = self._open_resources()
-        self.ending = execution.Ending(
+        self.ending = execution.AttemptEnd(
             scripted.status_reason, final=not scripted.may_be_retried, can_succeed=True
         )
         self._enter_running(stream)
@@ -388,7 +388,7 @@ class FakeCloud:
         """Script the next job that is submitted and has no script yet.
 
         Args:
-            *happenings: What happens. Each `Ending` ends one attempt, the first one first;
+            *happenings: What happens. Each `ScriptedFailure` ends one attempt, in this order;
                 ``retry_attempts`` and ``retry_on`` decide whether another attempt follows.
             task: Index of the only task of the job that the script applies to; by default it
                 applies to each task.

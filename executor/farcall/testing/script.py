@@ -9,13 +9,13 @@ from collections.abc import (
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from farcall.backends.batch.endings import EXITED
+from farcall.backends.batch.failure_reasons import EXITED
 
 _NOT_ACCEPTED = "ClientException"
 
 
 @dataclass(frozen=True)
-class Ending:
+class ScriptedFailure:
     """How an attempt ends whose function does not run, in Batch's words.
 
     Attributes:
@@ -34,14 +34,14 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class HostLost(Ending):
+class HostLost(ScriptedFailure):
     """The machine goes away, as a reclaimed spot instance does: `farcall.HostLostError`."""
 
     status_reason: str = "Host EC2 (instance i-0123456789abcdef0) terminated."
 
 
 @dataclass(frozen=True)
-class OutOfMemory(Ending):
+class OutOfMemory(ScriptedFailure):
     """The container exceeds its memory: `farcall.OutOfMemoryError`."""
 
     container_reason: str = "OutOfMemoryError: Container killed due to memory usage"
@@ -49,7 +49,7 @@ class OutOfMemory(Ending):
 
 
 @dataclass(frozen=True)
-class ImageFailed(Ending):
+class ImageFailed(ScriptedFailure):
     """The container is not started: `farcall.ImageError`."""
 
     status_reason: str = "Task failed to start"
@@ -59,7 +59,7 @@ class ImageFailed(Ending):
 
 
 @dataclass(frozen=True)
-class TimedOut(Ending):
+class TimedOut(ScriptedFailure):
     """The attempt exceeds ``time_limit``: `farcall.JobTimeoutError`. It is never retried."""
 
     status_reason: str = "Job attempt duration exceeded timeout"
@@ -69,14 +69,14 @@ class TimedOut(Ending):
 
 
 @dataclass(frozen=True)
-class OutcomeMissing(Ending):
+class OutcomeMissing(ScriptedFailure):
     """The job succeeds, and its outcome is gone: `farcall.OutcomeMissingError`."""
 
     exit_code: int | None = 0
 
 
 @dataclass(frozen=True)
-class Cancelled(Ending):
+class Cancelled(ScriptedFailure):
     """Somebody else ends the job: `farcall.JobCancelledError`. It is never retried.
 
     Attributes:
@@ -130,7 +130,7 @@ class Throttled:
     times: int = 1
 
 
-Happening: TypeAlias = Ending | Stuck | Refused | Throttled
+Happening: TypeAlias = ScriptedFailure | Stuck | Refused | Throttled
 """What can happen to a job."""
 
 
@@ -141,7 +141,7 @@ class Script:
     refused: Refused | None = None
     throttled: int = 0
     stuck: Stuck | None = None
-    endings: tuple[Ending, ...] = ()
+    endings: tuple[ScriptedFailure, ...] = ()
     task: int | None = None
 
     @classmethod
@@ -155,7 +155,7 @@ class Script:
                 script.throttled += each.times
             elif isinstance(each, Stuck):
                 script.stuck = each
-            elif isinstance(each, Ending):
+            elif isinstance(each, ScriptedFailure):
                 script.endings += (each,)
             else:
                 raise TypeError(

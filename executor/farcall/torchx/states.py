@@ -124,7 +124,7 @@ def node_of(detail: JobDetail, role_name: str, replica: int) -> int:
 
 def state_of(detail: JobDetail) -> AppState:
     """Return the state of an app, or of a replica."""
-    if detail.status is JobStatus.FAILED and _verdict_kind(detail) is JobCancelledError:
+    if detail.status is JobStatus.FAILED and _failure_kind(detail) is JobCancelledError:
         return AppState.CANCELLED
     return _STATES[detail.status]
 
@@ -209,7 +209,7 @@ def _message(detail: JobDetail) -> str:
     if not detail.status.is_final:
         sentence, remedy = detail.waiting()
         return in_a_line(f"{sentence}. To do: {remedy}" if detail.is_blocked else sentence)
-    why = _as_command(detail).verdict()
+    why = _as_command(detail).failure_reason()
     said = f", {detail.platform} says {detail.told!r}" if detail.told else ""
     retried = f", after {counted(detail.attempts, 'attempt')}" if detail.attempts > 1 else ""
     return in_a_line(f"{why.sentence}{said}{retried}. To do: {why.remedy}")
@@ -219,7 +219,7 @@ def _structured(detail: JobDetail) -> str:
     """Return a failure reason in the format of TorchX's error files."""
     if detail.status is not JobStatus.FAILED:
         return NONE
-    why = _as_command(detail).verdict()
+    why = _as_command(detail).failure_reason()
     said = f" ({detail.told})" if detail.told else ""
     found: dict[str, str | int] = {"message": in_a_line(f"{why.sentence}{said}")}
     if detail.exit_code is not None:
@@ -229,8 +229,8 @@ def _structured(detail: JobDetail) -> str:
     return json.dumps(found)
 
 
-def _verdict_kind(detail: JobDetail) -> type[Exception]:
-    return _as_command(detail).verdict().kind
+def _failure_kind(detail: JobDetail) -> type[Exception]:
+    return _as_command(detail).failure_reason().kind
 
 
 def _as_command(detail: JobDetail) -> JobDetail:

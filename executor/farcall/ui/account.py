@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from farcall.aws import refusals
+from farcall.aws import error_translation
 from farcall.backends.base import platform_of
 from farcall.engine.session import Session, open_session
 from farcall.model import clock
@@ -55,7 +55,7 @@ class Account:
 
     async def renew(self, error: FarcallError) -> None:
         """Drop a session whose credentials have expired, because files may hold new ones."""
-        expired = isinstance(error, ServiceError) and refusals.is_expired(error)
+        expired = isinstance(error, ServiceError) and error_translation.is_expired(error)
         if expired and self._session is not None:
             session, self._session = self._session, None
             await session.close()

@@ -18,7 +18,7 @@ from farcall.model.jobs import JobStatus
 from farcall_local import names
 from farcall_local.batch.errors import ClientError
 from farcall_local.batch.jobs import STARTED, Job, Jobs, Node, Submission
-from farcall_local.runners.execution import TIMED_OUT, Ending, Execution, World
+from farcall_local.runners.execution import TIMED_OUT, AttemptEnd, Execution, World
 
 # --- One attempt of a multi-node parallel job: its nodes start together, and end with the main
 # node
@@ -35,10 +35,10 @@ from farcall_local.runners.execution import TIMED_OUT, Ending, Execution, World
 MAIN_NODE_ENDED = "Main node of the multi-node parallel job exited"
 
 #: What runs an attempt of any job.
-AnyExecution: TypeAlias = "Execution | Gang"
+AnyExecution: TypeAlias = "Execution | MultiNodeExecution"
 
 
-class Gang:
+class MultiNodeExecution:
     """One attempt of a multi-node parallel job, with the interface of `Execution`.
 
     Args:
@@ -89,14 +89,14 @@ class Gang:
             if self._timer is not None:
                 self._timer.cancel()
         for execution, _ in self._others:
-            execution.stop(Ending(MAIN_NODE_ENDED, final=True))
+            execution.stop(AttemptEnd(MAIN_NODE_ENDED, final=True))
 
     async def clear(self) -> None:
         """Wait until all nodes have exited."""
         if self._others:
             await asyncio.wait([task for _, task in self._others])
 
-    def stop(self, ending: Ending) -> None:
+    def stop(self, ending: AttemptEnd) -> None:
         """Stop all nodes, as `Execution.stop` does."""
         self._main.stop(ending)
         for execution, _ in self._others:
@@ -138,7 +138,7 @@ class Gang:
         if limit is not None:
             loop = asyncio.get_running_loop()
             limit *= self._world.durations.timeout_scale
-            self._timer = loop.call_later(limit, self.stop, Ending(TIMED_OUT, final=True))
+            self._timer = loop.call_later(limit, self.stop, AttemptEnd(TIMED_OUT, final=True))
         for index in range(len(self._job.submission.containers)):
             if index != self._main_node.index:
                 node, execution = self._launch(index)
@@ -248,7 +248,7 @@ class Engine:
         if job.status not in STARTED and not job.children:
             self._finish(job, JobStatus.FAILED, job.termination_reason)
         if job in self._executions:
-            self._executions[job].stop(Ending(job.termination_reason, final=True))
+            self._executions[job].stop(AttemptEnd(job.termination_reason, final=True))
         for child in (*job.children, *job.nodes.values()):
             self.terminate(child, reason)
 
@@ -313,7 +313,9 @@ class Engine:
 
     def _execution(self, job: Job) -> AnyExecution:
         if job.is_multi_node:
-            return Gang(job, self._world, self._executions, self.execute, self._spawn)
+            return MultiNodeExecution(
+                job, self._world, self._executions, self.execute, self._spawn
+            )
         return self.execute(job)
 
     def execute(self, job: Job, on_running: Callable[[], None] | None = None) -> Execution:

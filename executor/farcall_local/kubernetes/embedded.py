@@ -11,14 +11,14 @@ from typing import Any
 
 from farcall_local.kubernetes import defaults
 from farcall_local.kubernetes.cluster import Cluster
+from farcall_local.kubernetes.endpoint import NAMESPACE as DEFAULT
+from farcall_local.kubernetes.endpoint import S3_SECRET, ClusterEndpoint
 from farcall_local.kubernetes.errors import StatusError
 from farcall_local.kubernetes.kinds import (
     NAMESPACE,
     SECRET,
     SERVICE_ACCOUNT,
 )
-from farcall_local.kubernetes.place import NAMESPACE as DEFAULT
-from farcall_local.kubernetes.place import S3_SECRET, Place
 from farcall_local.kubernetes.server import ApiServer
 from farcall_local.kubernetes.store import Store
 from farcall_local.runners.runner import Runner
@@ -49,7 +49,7 @@ class EmbeddedKubernetes:
     """
 
     def __init__(
-        self, place: Place, runner: Runner, cpus: float, secret: Mapping[str, str]
+        self, place: ClusterEndpoint, runner: Runner, cpus: float, secret: Mapping[str, str]
     ) -> None:
         self.store = Store()
         self.cluster = Cluster(self.store, runner, cpus=cpus)

@@ -15,11 +15,11 @@ from aiohttp import web
 
 from farcall_local.kubernetes import discovery, kinds, tables
 from farcall_local.kubernetes.access import Access
+from farcall_local.kubernetes.endpoint import ClusterEndpoint
 from farcall_local.kubernetes.errors import NotFoundError, StatusError, TooManyRequestsError
 from farcall_local.kubernetes.faults import Faults
 from farcall_local.kubernetes.kinds import POD, Target
 from farcall_local.kubernetes.log_answers import PodLogs, send_log
-from farcall_local.kubernetes.place import Place
 from farcall_local.kubernetes.resources import Asked, Resources
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.watching import Watching
@@ -45,7 +45,7 @@ class ApiServer:
         faults: Faults to inject, and the count of requests.
     """
 
-    def __init__(self, store: Store, place: Place, logs: PodLogs) -> None:
+    def __init__(self, store: Store, place: ClusterEndpoint, logs: PodLogs) -> None:
         self.faults = Faults()
         self._access = Access(store, place.tokens)
         self._store = store

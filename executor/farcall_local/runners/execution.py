@@ -83,7 +83,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Ending:
+class AttemptEnd:
     """Why an attempt ends other than by itself.
 
     Attributes:
@@ -119,7 +119,7 @@ class Execution:
         self._world = world
         self._on_running = on_running
         self.attempt = Attempt(fargate=job.submission.definition.fargate)
-        self.ending: Ending | None = None
+        self.ending: AttemptEnd | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._running: Running | None = None
         #: Set when the process has exited, when a stop comes too late.
@@ -140,7 +140,7 @@ class Execution:
         """Start the container, wait for its end and note how it went."""
         await self._linger(JobStatus.STARTING)
         if self.ending is None and _overrides_length(self._job) > MAX_OVERRIDES_LENGTH:
-            self.ending = Ending(OVERRIDES_TOO_LONG, final=True)
+            self.ending = AttemptEnd(OVERRIDES_TOO_LONG, final=True)
         if self.ending is None:
             try:
                 await self._start_and_wait()
@@ -150,12 +150,12 @@ class Execution:
             except Exception:
                 # A fault of ours must not leave a job running forever.
                 _log.exception("The attempt of job %s broke", self._job.id)
-                self.ending = Ending("The emulated Batch failed; see its log.", final=True)
+                self.ending = AttemptEnd("The emulated Batch failed; see its log.", final=True)
         if self.ending is not None:
             self.attempt.status_reason = self.ending.status_reason
         self.attempt.stopped_at = names.now_ms()
 
-    def stop(self, ending: Ending) -> None:
+    def stop(self, ending: AttemptEnd) -> None:
         """Stop the attempt: SIGTERM to its main process, SIGKILL to all after the grace."""
         if self.ending is not None or self._over:
             return
@@ -172,14 +172,14 @@ class Execution:
         if self.ending is not None or self._over:
             return
         if self._job.submission.definition.fargate:
-            self.stop(Ending(SPOT_INTERRUPTED, can_succeed=True))
+            self.stop(AttemptEnd(SPOT_INTERRUPTED, can_succeed=True))
             return
         instance = f"i-{secrets.token_hex(8)}0"
-        self._end(Ending(f"Host EC2 (instance {instance}) terminated.", host_lost=True))
+        self._end(AttemptEnd(f"Host EC2 (instance {instance}) terminated.", host_lost=True))
         if self._running is not None:
             self._running.kill()
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: AttemptEnd) -> None:
         self.ending = ending
         if self._preparing is not None:
             self._preparing.cancel()
@@ -261,7 +261,9 @@ class Execution:
         limit = self._job.timeout_s
         if limit is not None:
             limit *= self._world.durations.timeout_scale
-            self._timers.append(loop.call_later(limit, self.stop, Ending(TIMED_OUT, final=True)))
+            self._timers.append(
+                loop.call_later(limit, self.stop, AttemptEnd(TIMED_OUT, final=True))
+            )
         self._running = running
         if self.ending is not None:
             self._signal(running)

@@ -24,7 +24,7 @@ from moto.iam.access_control import CreateAccessKeyFailure, create_access_key
 from moto.iam.models import get_account_id_from
 
 from farcall_local.services import signatures
-from farcall_local.services.refusals import Reason, RefusedError
+from farcall_local.services.error_responses import Reason, RefusedError
 from farcall_local.services.signatures import AccessKey, Request, Signature
 
 _SHOWN = 100

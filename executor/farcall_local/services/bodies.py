@@ -13,7 +13,7 @@ from typing import Any
 
 from farcall_local.services import objects, signatures
 from farcall_local.services.admission import Caller
-from farcall_local.services.refusals import Reason, RefusedError
+from farcall_local.services.error_responses import Reason, RefusedError
 
 #: The longest document. The largest that AWS takes, of Lambda's, is 70 MB.
 MOST_BYTES = 100 * 2**20

@@ -28,9 +28,9 @@ from farcall_local.batch.api import Request, Response
 from farcall_local.batch.errors import DropConnectionError
 from farcall_local.runners import credentials as role_credentials
 from farcall_local.runners.credentials import RoleCredentials
-from farcall_local.services import bodies, logs, objects, refusals, signatures
+from farcall_local.services import bodies, error_responses, logs, objects, signatures
 from farcall_local.services.admission import Admission, Caller
-from farcall_local.services.refusals import Reason, RefusedError
+from farcall_local.services.error_responses import Reason, RefusedError
 from farcall_local.services.signatures import AccessKey
 
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
@@ -249,7 +249,7 @@ def _presumed_service(environ: dict[str, Any]) -> str:
 
 
 def _refuse(service: str, error: RefusedError, start_response: StartResponse) -> list[bytes]:
-    status, headers, body = refusals.answer(service, error)
+    status, headers, body = error_responses.answer(service, error)
     start_response(status, headers)
     return [body]
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from farcall_local.kubernetes.embedded import EmbeddedKubernetes
-    from farcall_local.kubernetes.place import Place
+    from farcall_local.kubernetes.endpoint import ClusterEndpoint
 
 
 # --- The development calls of `farcall_local.controls`, carried out -----------------------------
@@ -177,7 +177,7 @@ class LocalServer(Controls):
         runner: Callable[[str, RoleCredentials], Runner] = ProcessRunner,
         key: AccessKey | None = None,
         extension: Extension | None = None,
-        kubernetes: bool | Place = False,
+        kubernetes: bool | ClusterEndpoint = False,
     ) -> None:
         self._socket = listener or names.listen()
         if not _single.acquire(blocking=False):
@@ -253,12 +253,14 @@ class LocalServer(Controls):
             _single.release()
 
     def _start_kubernetes(
-        self, kubernetes: bool | Place, cpus: int, secret: dict[str, str]
+        self, kubernetes: bool | ClusterEndpoint, cpus: int, secret: dict[str, str]
     ) -> None:
         from farcall_local.kubernetes.embedded import EmbeddedKubernetes
-        from farcall_local.kubernetes.place import Place
+        from farcall_local.kubernetes.endpoint import ClusterEndpoint
 
-        place = kubernetes if isinstance(kubernetes, Place) else Place(self._host)
+        place = (
+            kubernetes if isinstance(kubernetes, ClusterEndpoint) else ClusterEndpoint(self._host)
+        )
         self.environment.update(place.environment)
         self._kubernetes = self._on_loop(
             lambda: EmbeddedKubernetes(place, self._runner, cpus, secret)

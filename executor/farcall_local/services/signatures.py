@@ -28,7 +28,7 @@ from email.message import Message
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from farcall_local.services.refusals import Reason, RefusedError
+from farcall_local.services.error_responses import Reason, RefusedError
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 #: Maximum clock difference of a client, in seconds.

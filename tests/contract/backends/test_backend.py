@@ -17,7 +17,7 @@ from farcall.backends.base import LogMissingError
 from farcall.engine.delivered import Usage
 from farcall.engine.sender import Sender
 from farcall.engine.session import open_session
-from farcall.model.endings import OWN_REASON
+from farcall.model.failure_reasons import OWN_REASON
 from farcall_runtime import contract
 from tests.contract.backends.platforms import ENDED, PLACES, Jobs
 from tests.support.patience import PATIENCE_S, until_async
@@ -325,7 +325,7 @@ async def test_a_terminated_job_keeps_the_reason(jobs, go):
     assert found.is_terminated
     assert found.is_explained
     assert found.status_reason.startswith(f"{OWN_REASON}no longer needed")
-    assert found.verdict().kind is farcall.JobCancelledError
+    assert found.failure_reason().kind is farcall.JobCancelledError
 
 
 async def test_a_waiting_job_ends_without_having_run(jobs, go, tmp_path):
@@ -336,7 +336,7 @@ async def test_a_waiting_job_ends_without_having_run(jobs, go, tmp_path):
     assert await jobs.backend.terminate([waiting], "too late") == {}
     found = await jobs.ended(waiting)
     assert found.status_reason.startswith(f"{OWN_REASON}too late")
-    assert found.verdict().kind is farcall.JobCancelledError
+    assert found.failure_reason().kind is farcall.JobCancelledError
     assert found.started_at is None
     assert found.attempts == 0
     assert not mark.exists()
@@ -364,7 +364,7 @@ async def test_a_terminated_array_ends_with_all_its_children(jobs, go):
     failed = await jobs.children(job_id, [JobStatus.FAILED])
     assert len(failed) == PLACES + 2
     told = await jobs.backend.describe(child.job_id for child in failed)
-    assert {child.verdict().kind for child in told.values()} == {farcall.JobCancelledError}
+    assert {child.failure_reason().kind for child in told.values()} == {farcall.JobCancelledError}
 
 
 async def test_what_has_ended_stays_as_it_is(jobs):
@@ -402,10 +402,10 @@ async def test_another_session_knows_the_reason_of_one_that_ended_before(jobs, g
     finally:
         await other.close()
     assert "cancelled by its owner" in found.status_reason
-    assert found.verdict().kind is farcall.JobCancelledError
+    assert found.failure_reason().kind is farcall.JobCancelledError
 
 
-# --- verdicts ---------------------------------------------------------------------------------
+# --- failure reasons --------------------------------------------------------------------------
 
 
 async def test_a_lost_host_is_told(jobs, platform, go):
@@ -413,7 +413,7 @@ async def test_a_lost_host_is_told(jobs, platform, go):
     found = await jobs.ended(job_id)
     assert found.status is JobStatus.FAILED
     assert found.exit_code is None
-    assert found.verdict().kind is farcall.HostLostError
+    assert found.failure_reason().kind is farcall.HostLostError
     assert found.told
 
     async def ended_in_list() -> JobDetail | None:
@@ -423,13 +423,13 @@ async def test_a_lost_host_is_told(jobs, platform, go):
 
     listed = await until_async(ended_in_list)
     assert listed is not None
-    assert listed.verdict() == found.verdict()
+    assert listed.failure_reason() == found.failure_reason()
 
 
 async def test_a_container_that_does_not_start_is_told(jobs, platform):
     job_id = await platform.not_starting(jobs, lambda: jobs.start(say, ("a",)))
     found = await jobs.ended(job_id)
-    assert found.verdict().kind is farcall.ImageError
+    assert found.failure_reason().kind is farcall.ImageError
     assert found.is_explained
     assert (found.exit_code, found.log_stream) == (None, "")
 
@@ -440,12 +440,12 @@ async def test_a_missing_payload_is_told(jobs):
     await jobs.session.stores.of(where.bucket).delete([where.bundle_key])
     found = await jobs.ended(await jobs.submit(spec))
     assert found.exit_code == contract.ExitCode.BUNDLE_MISSING
-    assert found.verdict().kind is farcall.OutcomeMissingError
+    assert found.failure_reason().kind is farcall.OutcomeMissingError
 
 
 async def test_a_success_without_an_outcome_is_told(jobs):
     found = await jobs.ended(await jobs.start(say, ("a",)))
-    assert found.verdict().kind is farcall.OutcomeMissingError
+    assert found.failure_reason().kind is farcall.OutcomeMissingError
 
 
 @pytest.mark.parametrize(("retry_on", "attempts"), [("failure", 3), ("infrastructure", 1)])
@@ -469,7 +469,7 @@ async def test_a_lost_host_is_followed_by_another(jobs, platform, go, retry_on):
     found = await jobs.ended(job_id)
     assert found.status is JobStatus.SUCCEEDED
     first, second = found.tried
-    assert found.of_attempt(first).verdict().kind is farcall.HostLostError
+    assert found.of_attempt(first).failure_reason().kind is farcall.HostLostError
     assert second.exit_code == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 import farcall
 from farcall import JobStatus, SettingsError
 from farcall.model.commands import ENV_RUN
-from farcall.model.endings import OWN_REASON
+from farcall.model.failure_reasons import OWN_REASON
 from tests.contract.backends.platforms import ENDED, shell
 from tests.support.patience import until_async
 
@@ -54,8 +54,8 @@ async def test_a_command_on_one_node_is_a_plain_job(jobs):
 async def test_the_exit_code_of_a_command_is_its_verdict(jobs):
     found = await jobs.ended(await jobs.submit(jobs.command(shell("exit 3"))))
     assert (found.status, found.exit_code) == (JobStatus.FAILED, 3)
-    assert found.verdict().kind is farcall.CommandError
-    assert found.verdict().exit_code == 3
+    assert found.failure_reason().kind is farcall.CommandError
+    assert found.failure_reason().exit_code == 3
 
 
 async def test_a_command_that_is_terminated_keeps_the_reason(jobs):
@@ -65,7 +65,7 @@ async def test_a_command_that_is_terminated_keeps_the_reason(jobs):
     found = await jobs.ended(job_id)
     assert found.status is JobStatus.FAILED
     assert found.status_reason.startswith(f"{OWN_REASON}no longer needed")
-    assert found.verdict().kind is farcall.JobCancelledError
+    assert found.failure_reason().kind is farcall.JobCancelledError
 
 
 # --- several nodes ----------------------------------------------------------------------------
@@ -120,10 +120,10 @@ async def test_the_main_node_decides(jobs, until_go, go):
     go.touch()
     found = await jobs.ended(job_id)
     assert (found.status, found.exit_code) == (JobStatus.FAILED, 4)
-    assert found.verdict().kind is farcall.CommandError
+    assert found.failure_reason().kind is farcall.CommandError
     main, other = await _nodes(jobs, found)
     assert [node.exit_code for node in (main, other)] == [4, 5]
-    assert other.verdict().kind is farcall.CommandError
+    assert other.failure_reason().kind is farcall.CommandError
 
 
 async def test_the_others_end_with_the_main_node(jobs):
@@ -167,7 +167,7 @@ async def test_all_nodes_are_terminated_with_their_job(jobs):
     for each in (found, *await _nodes(jobs, found)):
         assert each.status is JobStatus.FAILED
         assert each.is_terminated
-        assert each.verdict().kind is farcall.JobCancelledError
+        assert each.failure_reason().kind is farcall.JobCancelledError
 
 
 # --- found, planned, refused ------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from moto.iam.models import iam_backends
 
 from farcall_local import names
-from farcall_local.services.refusals import Reason, RefusedError
+from farcall_local.services.error_responses import Reason, RefusedError
 from tests.emulators.iam import actions
 from tests.emulators.iam.actions import Call
 from tests.emulators.iam.policies import Need, UnknownElementError, allows

@@ -8,7 +8,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import EndpointProviderError
 
-from farcall.aws.buckets import Addressing, Place, addressing, place
+from farcall.aws.buckets import Addressing, BucketLocation, addressing, place
 from farcall.model.errors import SettingsError
 from farcall_runtime.contract import bucket_url
 
@@ -62,7 +62,7 @@ def botocore_s(core, region, endpoint_url=None):
             client.head_object(Bucket=bucket, Key="key")
         (request,) = caught.value.args
         signed = request.headers["Authorization"].decode()
-        return Place(request.url.removesuffix("/key"), signed.split("/")[2])
+        return BucketLocation(request.url.removesuffix("/key"), signed.split("/")[2])
 
     return find
 
@@ -129,21 +129,21 @@ def test_it_is_where_botocore_goes_beside_another_endpoint(configured, url, styl
 def test_other_stores_have_the_bucket_in_the_path_as_not_all_have_a_host_for_each(configured):
     core = configured(AWS_ENDPOINT_URL_S3="http://127.0.0.1:5000/")
     found = place("my-bucket", "us-east-1", addressing(core, ""))
-    assert found == Place("http://127.0.0.1:5000/my-bucket", "us-east-1")
+    assert found == BucketLocation("http://127.0.0.1:5000/my-bucket", "us-east-1")
 
 
 def test_most_buckets_urls_follow_from_their_names(configured):
     """So no job is told it, and botocore's rules are not read."""
     for region in botocore.session.Session().get_available_regions("s3", "aws"):
         found = place("my-bucket", region)
-        assert found == Place(bucket_url("my-bucket", region), region)
+        assert found == BucketLocation(bucket_url("my-bucket", region), region)
     assert place("my.bucket", "us-east-1").url == "https://s3.us-east-1.amazonaws.com/my.bucket"
 
 
 def test_an_access_point_s_region_is_signed_for(configured):
     arn = access_point("aws", "us-west-2")
     core = configured()
-    assert place(arn, "eu-west-1", addressing(core, "")) == Place(
+    assert place(arn, "eu-west-1", addressing(core, "")) == BucketLocation(
         "https://mine-123456789012.s3-accesspoint.us-west-2.amazonaws.com", "us-west-2"
     )
     core = configured("s3 =\n  use_arn_region = false")

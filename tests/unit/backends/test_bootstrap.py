@@ -10,7 +10,7 @@ from farcall.backends import bootstrap
 from farcall.backends.base import JobSpec, Runtime
 from farcall.backends.batch.describe import from_describe
 from farcall.backends.batch.documents import definition
-from farcall.backends.batch.endings import verdict
+from farcall.backends.batch.failure_reasons import failure_reason
 from farcall.model import errors
 
 SHA256 = "0123456789abcdef" * 4
@@ -132,13 +132,13 @@ def test_its_jobs_show_no_command_but_what_they_fetch():
     ],
 )
 def test_its_exit_codes_say_what_to_do(code, kind, words):
-    found = verdict(described(code))
+    found = failure_reason(described(code))
     assert found.kind is kind
     assert words in found.remedy
 
 
 def test_where_the_image_cannot_be_pulled_both_options_are_named():
-    found = verdict(described(reason="CannotPullContainerError: manifest unknown"))
+    found = failure_reason(described(reason="CannotPullContainerError: manifest unknown"))
     assert found.kind is errors.ImageError
     assert "stock:1" in found.remedy
     assert "stock_image_uri" in found.remedy

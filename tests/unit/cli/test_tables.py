@@ -9,7 +9,7 @@ import pytest
 
 from farcall.backends.batch.describe import BatchJob
 from farcall.cli import tables
-from farcall.model.endings import OWN_REASON
+from farcall.model.failure_reasons import OWN_REASON
 from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
 from farcall.operations.catalog import Entry
 

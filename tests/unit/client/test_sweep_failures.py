@@ -52,7 +52,7 @@ async def test_an_error_that_is_raised_names_its_call(task):
 
 
 async def test_without_texts_no_call_is_named(task, capsys):
-    quiet = task.with_options(call_texts=False)
+    quiet = task.with_options(store_call_summaries=False)
     (error,) = await quiet.map([3], return_exceptions=True, progress=True)
     assert "of the map" not in notes(error)
     last = capsys.readouterr().err.splitlines()[-1]

@@ -6,10 +6,10 @@ import inspect
 
 import pytest
 
-from farcall.backends.batch.endings import verdict
+from farcall.backends.batch.failure_reasons import failure_reason
 from farcall.covalent import node_results
 from farcall.model import errors
-from farcall.model.endings import About
+from farcall.model.failure_reasons import About
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.payload.results import Result
 from farcall_runtime import envelope
@@ -146,5 +146,5 @@ def test_what_ended_the_process_is_told_to_each_node(status, meta, told):
 
 def test_what_batch_says_is_told_to_each_node():
     gone = JobDetail("job-1", "make", status=JobStatus.FAILED, status_reason="Host EC2 gone")
-    (end,) = node_results.ends(Result(error=verdict(gone).error(JOB)), [3], OUTPUT, ERRORS)
+    (end,) = node_results.ends(Result(error=failure_reason(gone).error(JOB)), [3], OUTPUT, ERRORS)
     assert end.error.startswith("HostLostError: the instance under the job was terminated: job ")

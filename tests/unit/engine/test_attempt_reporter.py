@@ -9,7 +9,7 @@ import pytest
 from farcall.backends.batch.describe import BatchJob
 from farcall.engine import attempt_reporter
 from farcall.model import errors
-from farcall.model.endings import About
+from farcall.model.failure_reasons import About
 from farcall.model.jobs import Attempt, JobStatus
 from farcall.model.submission import Submission
 from farcall_runtime import envelope

@@ -1,4 +1,4 @@
-"""What errors say of jobs beside the verdict."""
+"""What errors say of jobs beside the failure_reason."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from farcall.backends.base import LogEvent
 from farcall.backends.batch.describe import BatchJob
 from farcall.engine import fetcher
-from farcall.model.endings import About
 from farcall.model.errors import CommandError, ServiceError
+from farcall.model.failure_reasons import About
 from farcall.model.jobs import Attempt, JobStatus
 from farcall.model.timing import Timing
 

@@ -10,8 +10,8 @@ import asyncio
 import pytest
 
 from farcall.backends.kubernetes import describe
-from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ImageError
+from farcall.model.failure_reasons import OWN_REASON
 from tests.unit.backends.kubernetes.objects import NAME, condition, job, pod, unscheduled
 from tests.unit.fakes import TIMING
 from tests.unit.tracking import HOST_LOST
@@ -357,7 +357,7 @@ async def test_permanently_blocked_job_is_terminated(
     assert after_s <= at - begin <= after_s * 1.2 + 10
     assert job_ids == [NAME]
     assert told == f"stuck for {after_s:g} s: {reason}: m"
-    assert {arrival.detail.verdict().kind for _, _, arrival in world.told} == {ImageError}
+    assert {arrival.detail.failure_reason().kind for _, _, arrival in world.told} == {ImageError}
     (record,) = caplog.records
     assert f"job {NAME} waits, Kubernetes says '{reason}: m'; to do: " in record.getMessage()
 

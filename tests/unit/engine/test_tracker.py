@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from farcall.backends.batch.endings import verdict
+from farcall.backends.batch.failure_reasons import failure_reason
 from farcall.engine.tracked_job import ClosedError, Ended, is_unseen
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import FarcallError, JobStuckError, ServiceError, SettingsError
@@ -266,7 +266,7 @@ async def test_blocked_jobs_are_handled_together(world, caplog):
     await world.until(250, at_most_s=200)
     assert len(caplog.records) == 3 + 1
     assert f"job j0 (and 99 more) waits, Batch says {BLOCKED!r}" in caplog.text
-    assert {verdict(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
+    assert {failure_reason(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
     assert sorted(job_id for job_id, _ in world.jobs.asked("terminate")) == sorted(
         world.jobs.known
     )
@@ -288,7 +288,7 @@ async def test_blocked_array_is_terminated(world, caplog):
     for index in range(3):
         world.jobs.set(f"a:{index}", "FAILED", reason, isTerminated=True)
     await world.until(3)
-    assert {verdict(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
+    assert {failure_reason(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
 
 
 async def test_partly_running_array_is_not_blocked(world, caplog):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from farcall.model import errors
-from farcall.model.endings import About
 from farcall.model.exit_codes import EXITS, refused
+from farcall.model.failure_reasons import About
 from farcall_runtime.contract import ExitCode
 
 JOB = About("job-1", "simulate")

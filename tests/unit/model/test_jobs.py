@@ -89,7 +89,7 @@ def test_a_listing_tells_how_a_job_is_by_now_and_takes_nothing_else():
     ],
 )
 def test_without_a_platform_s_texts_the_exit_code_tells_the_end(status, exit_code, kind):
-    found = detail(status=status, exit_code=exit_code).verdict()
+    found = detail(status=status, exit_code=exit_code).failure_reason()
     assert found.kind is kind
     if status is JobStatus.FAILED:
         assert found.exit_code == exit_code

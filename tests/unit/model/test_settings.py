@@ -12,7 +12,7 @@ import pytest
 
 from farcall import Settings
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Options, Place
+from farcall.model.settings import Options, OptionSource
 
 DOCUMENTED = {
     "profile": "default",
@@ -58,9 +58,9 @@ OWN = {
     "job_definition_extra": {},
     "endpoint_url": "",
     "keep_artifacts": False,
-    "call_texts": True,
+    "store_call_summaries": True,
     "workflow": "",
-    "page_url": "http://127.0.0.1:8750",
+    "ui_url": "http://127.0.0.1:8750",
 }
 ON_KUBERNETES = {
     "kubeconfig": "",
@@ -177,7 +177,7 @@ def test_what_a_job_finds_in_its_environment_is_no_option(monkeypatch):
 
 def test_another_program_s_file_takes_the_place_of_ours(monkeypatch):
     Path("farcall.toml").write_text('[executors.awsbatch]\nbatch_queue = "theirs"\nvcpu = 4\n')
-    place = Place("TheirExecutor", "their.conf")
+    place = OptionSource("TheirExecutor", "their.conf")
     monkeypatch.setenv("FARCALL_MEMORY", "5")
     section = {"prefix": "p", "memory": 6, "time_limit": 600}
     settings = Settings.within(section, place, time_limit=700)
@@ -276,7 +276,7 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
         ("endpoint_url", "localhost:80"),
         ("endpoint_url", "http://host:99999"),
         ("endpoint_url", "http://host/\x1b[2J"),
-        ("page_url", "http://127.0.0.1:8750/#token=abc"),
+        ("ui_url", "http://127.0.0.1:8750/#token=abc"),
         ("workflow", "\x1b]0;title\x07"),
         ("queue", "arn:aws:batch:\x1b[2J"),
         ("keep_artifacts", "perhaps"),
@@ -639,7 +639,7 @@ def test_a_queue_is_named_as_its_platform_names_queues():
 
 def test_another_program_s_file_is_of_batch(monkeypatch):
     monkeypatch.setenv("FARCALL_BACKEND", "kubernetes")
-    place = Place("TheirExecutor", "their.conf")
+    place = OptionSource("TheirExecutor", "their.conf")
     assert Settings.within({"queue": "q"}, place).backend == "batch"
     for section, given in (({}, {"backend": "kubernetes"}), ({"backend": "kubernetes"}, {})):
         with pytest.raises(SettingsError, match="TheirExecutor runs tasks on Batch"):

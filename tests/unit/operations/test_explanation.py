@@ -6,25 +6,27 @@ import json
 
 from farcall.backends.batch.describe import BatchJob
 from farcall.engine.delivered import Usage
-from farcall.model.endings import Verdict
 from farcall.model.errors import HostLostError, JobCancelledError
+from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import JobStatus
 from farcall.operations.explain import (
     Explanation,
     FailedChild,
-    of_verdict,
+    of_failure_reason,
     of_waiting,
     record,
 )
 
 
 def test_a_verdict_is_a_failure_with_the_name_of_its_error():
-    told = of_verdict(Verdict(HostLostError, "the host is gone", "nothing"))
+    told = of_failure_reason(FailureReason(HostLostError, "the host is gone", "nothing"))
     assert told == Explanation("failed", "the host is gone", "nothing", "HostLostError")
 
 
 def test_a_cancel_is_no_failure():
-    told = of_verdict(Verdict(JobCancelledError, "it was cancelled", "submit it again"))
+    told = of_failure_reason(
+        FailureReason(JobCancelledError, "it was cancelled", "submit it again")
+    )
     assert (told.kind, told.error) == ("cancelled", "JobCancelledError")
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from farcall.model import errors
-from farcall.model.endings import Verdict
+from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.operations import describe, json_view
 from farcall.operations.catalog import Entry
@@ -20,8 +20,8 @@ BUNDLE = "s3://bucket/farcall/v1/mary-20261122-101500-0a1b2c/bundles/sample-0123
 class Cancelled(JobDetail):
     """A job that a backend says somebody ended."""
 
-    def verdict(self):
-        return Verdict(errors.JobCancelledError, "it was cancelled", "submit it again")
+    def failure_reason(self):
+        return FailureReason(errors.JobCancelledError, "it was cancelled", "submit it again")
 
 
 def entry(job_id="6f1c", status=JobStatus.RUNNING, kind=JobDetail, **said):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farcall.model import errors
-from farcall.model.endings import About, Verdict
+from farcall.model.failure_reasons import About, FailureReason
 from farcall.payload.error_texts import LONGEST, Groups, Reason
 from farcall_runtime import failures
 
@@ -53,10 +53,12 @@ def test_a_reason_is_short_whatever_was_written():
 
 
 def test_a_job_s_own_error_is_told_without_the_job():
-    why = Verdict(errors.OutOfMemoryError, "the task was killed for its memory", "raise memory")
+    why = FailureReason(
+        errors.OutOfMemoryError, "the task was killed for its memory", "raise memory"
+    )
     error = why.error(About("6f1c:7", "fit"))
     expected = "OutOfMemoryError: the task was killed for its memory"
-    assert Reason.of_error(error).text == Reason.of_verdict(why).text == expected
+    assert Reason.of_error(error).text == Reason.of_failure_reason(why).text == expected
 
 
 def test_of_somebody_s_error_no_code_is_run():

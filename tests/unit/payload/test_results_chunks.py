@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from farcall.backends.batch.endings import verdict
+from farcall.backends.batch.failure_reasons import failure_reason
 from farcall.model import errors
-from farcall.model.endings import About
+from farcall.model.failure_reasons import About
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.payload import results
 from farcall_runtime import task
@@ -18,7 +18,9 @@ OUTPUT = b"first\nsecond\nthird\n"
 ERRORS = b"1\n2\n3\n"
 JOB = About("job-1", "simulate", attempts=2, stdout=OUTPUT, stderr=ERRORS)
 ENDS = [[6, 2], [13, 4]]
-CANCELLED = verdict(JobDetail("job-1", "simulate", status=JobStatus.FAILED, is_terminated=True))
+CANCELLED = failure_reason(
+    JobDetail("job-1", "simulate", status=JobStatus.FAILED, is_terminated=True)
+)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from farcall_runtime import envelope, outlet, streams
+from farcall_runtime import container_output, envelope, streams
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
 from farcall_runtime.storage import DeniedError, NotFoundError, StorageError, UnfitError
 from farcall_runtime.streams import INLINE_BYTES, Limits, Streams
@@ -78,7 +78,7 @@ class Passed:
 def made(monkeypatch):
     """Streams with small chunks, stored at once, whose pipes end with the test."""
     for name in STREAMS:
-        monkeypatch.setattr(outlet, name, Passed())
+        monkeypatch.setattr(container_output, name, Passed())
     both = Streams(WHERE, 0, 1, KEY, Limits(soon_s=0.0))
     yield both
     for stream in both.both:
@@ -158,12 +158,12 @@ def test_a_task_waits_while_too_much_does(made):
     made.limits = Limits(soon_s=0.0, pending_bytes=8)
     write(made, b"0123")
     assert not made.holds(made.stdout)
-    outlet.stdout.is_full = True
+    container_output.stdout.is_full = True
     assert (made.holds(made.stdout), made.holds(made.stderr)) == (True, False)
-    outlet.stdout.is_full = False
+    container_output.stdout.is_full = False
     write(made, b"4567")
     assert made.holds(made.stdout)  # until it is stored
-    assert outlet.stdout.data == b"01234567"
+    assert container_output.stdout.data == b"01234567"
 
 
 def test_a_request_that_does_not_end_is_not_waited_for(made):
@@ -210,7 +210,7 @@ def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatc
     assert bytes(made.stdout.pending) == b"4567"
     assert (
         b"output cannot be stored while the task runs: no thread: can't start"
-        in outlet.stderr.data
+        in container_output.stderr.data
     )
 
     write(made, b"89ab")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
-from farcall.aws import refusals
+from farcall.aws import error_translation
 from farcall.model.errors import ServiceError
 from farcall.model.timing import Timing
 from farcall.storage.bucket import Bucket
@@ -75,7 +75,7 @@ async def test_expired_credentials_are_fetched_anew_a_few_times(clock):
         ServiceError, match="No & no .ExpiredToken.; renew the credential"
     ) as caught:
         await world.get()
-    assert world.asked == [*range(1 + refusals.RENEWALS)]
+    assert world.asked == [*range(1 + error_translation.RENEWALS)]
     assert caught.value.code == "ExpiredToken"
 
 
@@ -146,7 +146,7 @@ async def test_what_the_bucket_demands_is_told(operation, said, words, clock):
 async def test_what_is_asked_for_long_is_said_meanwhile(clock, caplog):
     heard = []
     world = World(GenericError("error sending request"))
-    with refusals.listening(heard.append), pytest.raises(ServiceError):
+    with error_translation.listening(heard.append), pytest.raises(ServiceError):
         await asyncio.gather(world.get(), world.get())
     assert 2 <= len(caplog.records) <= 3  # in a minute, however many requests
     said = caplog.records[0].getMessage()

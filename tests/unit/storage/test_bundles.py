@@ -107,7 +107,7 @@ async def test_texts_of_a_bundle_take_one_request(store, submitted, requests):
 
 
 async def test_a_bundle_may_have_no_texts_or_be_gone(store, submitted):
-    submission = await submitted([((1,), {})], call_texts=False)
+    submission = await submitted([((1,), {})], store_call_summaries=False)
     assert await texts_of(store, submission) is None
     await store.delete([submission.where.bundle_key])
     assert await texts_of(store, submission) is None

@@ -22,12 +22,12 @@ from farcall.engine.session import session_for
 from farcall.model.submission import Submission
 from farcall.testing import (
     Cancelled,
-    Ending,
     HostLost,
     ImageFailed,
     OutcomeMissing,
     OutOfMemory,
     Refused,
+    ScriptedFailure,
     Stuck,
     TimedOut,
     fake_cloud,
@@ -155,8 +155,8 @@ ENDINGS = [
     (TimedOut(), farcall.JobTimeoutError),
     (Cancelled(), farcall.JobCancelledError),
     (OutcomeMissing(), farcall.OutcomeMissingError),
-    (Ending(exit_code=126), farcall.ImageError),
-    (Ending(exit_code=1), farcall.JobError),
+    (ScriptedFailure(exit_code=126), farcall.ImageError),
+    (ScriptedFailure(exit_code=1), farcall.JobError),
 ]
 
 
@@ -177,11 +177,11 @@ async def test_an_attempt_ends_as_scripted(ending, error, cloud, executor, tmp_p
 
 async def test_options_decide_retries(cloud, executor):
     task = executor.task(double).with_options(retry_attempts=3)
-    cloud.next_job(HostLost(), Ending(exit_code=1))
+    cloud.next_job(HostLost(), ScriptedFailure(exit_code=1))
     with pytest.raises(farcall.JobError, match="Attempt 1 had ended with HostLostError"):
         await task(1)
     task = task.with_options(retry_on="failure")
-    cloud.next_job(HostLost(), Ending(exit_code=1))
+    cloud.next_job(HostLost(), ScriptedFailure(exit_code=1))
     assert await task(1) == 2
     cloud.next_job(TimedOut())
     with pytest.raises(farcall.JobTimeoutError):

@@ -16,7 +16,7 @@ import pytest
 
 from farcall import Settings
 from farcall.aws.clients import Aws
-from farcall.testing import Ending, Happening, Timing, use_timing
+from farcall.testing import Happening, ScriptedFailure, Timing, use_timing
 
 DOCS = Path(__file__).parents[3] / "docs"
 SETTINGS = Settings(endpoint_url="http://127.0.0.1:9", region="us-east-1")
@@ -71,7 +71,7 @@ def test_the_page_shows_the_files_that_are_run():
 def test_the_page_tells_of_all_that_can_be_scripted():
     page = (DOCS / "testing.md").read_text(encoding="utf-8")
     told = re.findall(r"^\| `(\w+)\(", page, re.MULTILINE)
-    known = {*typing.get_args(Happening), *Ending.__subclasses__()}
+    known = {*typing.get_args(Happening), *ScriptedFailure.__subclasses__()}
     assert sorted(told) == sorted(each.__name__ for each in known)
 
 

@@ -15,7 +15,7 @@ from farcall.aws.findings import Finding
 from farcall.aws.paced_client import Ticket, Tries
 from farcall.backends import groups
 from farcall.backends.base import Capabilities, JobSpec, Log, LogEvent, Runtime
-from farcall.backends.batch import cloudwatch, doctor, given, placement, preflight
+from farcall.backends.batch import cloudwatch, doctor, placement, preflight, raw_requests
 from farcall.backends.batch.client import DESCRIBE_IDS, Batch
 from farcall.backends.batch.documents import (
     LARGEST_ARRAY,
@@ -123,7 +123,7 @@ class BatchBackend:
     def _write_offline(self, job: JobSpec) -> Definition:
         settings = job.settings
         if job.requests is not None:
-            return given.definition(job.requests, {})
+            return raw_requests.definition(job.requests, {})
         return definition(
             job,
             image=preflight.unasked_image(settings).uri,
@@ -144,7 +144,7 @@ class BatchBackend:
         if job.requests is not None:
             arns = resources.job_role, resources.execution_role
             roles = dict(zip(map(self._unasked_arn, _roles(settings)), arns, strict=True))
-            return given.definition(job.requests, roles)
+            return raw_requests.definition(job.requests, roles)
         return definition(
             job,
             image="" if job.groups else (await self._image(settings)).uri,
@@ -348,7 +348,7 @@ def _roles(settings: Settings) -> tuple[str, str]:
 
 
 def _request(job: JobSpec, arn: str) -> dict[str, Any]:
-    write = job_request if job.requests is None else given.job_request
+    write = job_request if job.requests is None else raw_requests.job_request
     return write(job, arn)
 
 

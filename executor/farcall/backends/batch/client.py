@@ -10,16 +10,16 @@ from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Any, NamedTuple
 
-from farcall.aws import refusals
+from farcall.aws import error_translation
 from farcall.aws.clients import Aws
 from farcall.aws.paced_client import Meter, PacedClient, Ticket, Tries, is_throttling
 from farcall.backends.batch.describe import from_describe, from_summary
 from farcall.backends.batch.documents import Definition
-from farcall.backends.batch.endings import may_be_stopped
+from farcall.backends.batch.failure_reasons import may_be_stopped
 from farcall.backends.batch.listing import Listing
 from farcall.backends.batch.resubmission import options_of, requests_of
-from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.failure_reasons import OWN_REASON
 from farcall.model.jobs import JobDetail
 
 _log = logging.getLogger("farcall")
@@ -382,9 +382,9 @@ class Batch:
         Also if it is denied, because that may concern only one of the jobs.
         """
         # Missing jobs are no error, so 404 means that the call's path does not exist.
-        if refusals.is_unknown_call(error) or error.status == _NOT_FOUND:
+        if error_translation.is_unknown_call(error) or error.status == _NOT_FOUND:
             self._takes_many = False
-        elif not refusals.is_denied(error):
+        elif not error_translation.is_denied(error):
             return dict.fromkeys(job_ids, error)
         refused: dict[str, ServiceError] = {}
         for found in await asyncio.gather(*(self._terminate_one(i, reason) for i in job_ids)):

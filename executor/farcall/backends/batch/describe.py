@@ -1,6 +1,6 @@
 """Parsers of DescribeJobs and ListJobs responses. No I/O.
 
-`farcall.backends.batch.endings` interprets the texts in the documents.
+`farcall.backends.batch.failure_reasons` interprets the texts in the documents.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from farcall.backends import bootstrap
-from farcall.backends.batch import endings
-from farcall.backends.batch.endings import blocked, is_blocked
+from farcall.backends.batch import failure_reasons
+from farcall.backends.batch.failure_reasons import blocked, is_blocked
 from farcall.model.commands import ENV_RUN
-from farcall.model.endings import Verdict
+from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 
 # --- Pending reasons: what an unfinished job waits for. No I/O ---------------------------------
@@ -75,26 +75,26 @@ class BatchJob(JobDetail):
     @property
     def told(self) -> str:
         """Batch's reason for the end, without its uninformative part."""
-        return endings.telling(self.reason)
+        return failure_reasons.telling(self.reason)
 
     @property
     def remedy(self) -> str:
         """The remedy if Batch reports that it cannot place the job; else empty."""
-        return endings.blocked(self.status_reason) if self.is_blocked else ""
+        return failure_reasons.blocked(self.status_reason) if self.is_blocked else ""
 
     @property
     def is_blocked(self) -> bool:
         """Whether Batch reports that it cannot place the job at present."""
-        return endings.is_blocked(self)
+        return failure_reasons.is_blocked(self)
 
     @property
     def is_explained(self) -> bool:
         """Whether the status reason was written by Batch or farcall, not by a person."""
-        return endings.is_explained(self)
+        return failure_reasons.is_explained(self)
 
-    def verdict(self) -> Verdict:
-        """Return why the job ended, from the tables of `farcall.backends.batch.endings`."""
-        return endings.verdict(self)
+    def failure_reason(self) -> FailureReason:
+        """Return why the job ended; see `farcall.backends.batch.failure_reasons`."""
+        return failure_reasons.failure_reason(self)
 
     def waiting(self) -> tuple[str, str]:
         """Return what the job does or waits for; see `farcall.backends.batch.describe`."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from farcall.aws import clients, refusals
+from farcall.aws import clients, error_translation
 from farcall.aws.clients import Aws
 from farcall.backends.batch.client import Batch
 from farcall.model.errors import ServiceError, SettingsError
@@ -234,11 +234,11 @@ async def _find_role(access: Aws, settings: Settings, option: str) -> str:
         try:
             account = await access.account()
         except ServiceError as failure:
-            answers = failure.status and failure.code != refusals.NOT_AWS
+            answers = failure.status and failure.code != error_translation.NOT_AWS
             if not (answers or access.has_console):  # only AWS's STS may be out of reach
                 raise
             text = f"{failure}; {option} can be set to the role's ARN, then nobody is asked for it"
-            raise refusals.like(failure, text) from error
+            raise error_translation.like(failure, text) from error
         return role_arn(access.region, account, name)
 
 

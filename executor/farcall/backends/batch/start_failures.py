@@ -1,4 +1,4 @@
-"""Start failures: verdicts on containers that were not started, or that their engine lost.
+"""Start failures: failure reasons on containers that were not started, or that their engine lost.
 
 Sources:
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
@@ -17,7 +17,7 @@ from farcall.backends.matching import (
     status,
 )
 from farcall.model import errors
-from farcall.model.endings import SUBNET, Verdict
+from farcall.model.failure_reasons import SUBNET, FailureReason
 
 LOST = "raise retry_attempts, or set queue to one with on-demand capacity"
 """What is to be done about a lost machine."""
@@ -36,7 +36,7 @@ STARTS: tuple[Row, ...] = (
             "403 forbidden",
             "credential",
         ),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the image could not be pulled: the registry refused access",
             "batch_execution_role_name needs the policy AmazonECSTaskExecutionRolePolicy (on EC2, "
@@ -48,7 +48,7 @@ STARTS: tuple[Row, ...] = (
         container(
             "CannotPull", "i/o timeout", "dial tcp", "deadline", "request canceled", "no route"
         ),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the image could not be pulled: the registry was not reached",
             f"{SUBNET} the registry: a NAT gateway, a public address (networkConfiguration in "
@@ -57,7 +57,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotPull", "toomanyrequests", "rate limit", "429"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the image could not be pulled: the registry allows no more pulls now",
             f"copy {IMAGE} to ECR and name the copy, or try again later",
@@ -65,7 +65,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotPull", "platform", "no matching manifest"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the image could not be pulled: it is not made for the machine's architecture",
             f"build {IMAGE} for x86_64 or arm64, whichever the machines "
@@ -74,7 +74,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotPull", "no space left"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the image could not be pulled: the machine's disk is full",
             "set ephemeralStorage in job_definition_extra on Fargate; on EC2 enlarge the volume "
@@ -83,7 +83,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotPull", "not found", "manifest unknown", "does not exist", "no such"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the image could not be pulled: the registry does not have it",
             f"check {IMAGE}: registry, repository, tag, and the region of ECR",
@@ -91,7 +91,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotPull"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the image could not be pulled",
             f"check {IMAGE}, the registry's permissions of batch_execution_role_name, "
@@ -100,7 +100,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotCreateContainerError"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the container could not be created",
             f"check {CREATED_BY}",
@@ -108,7 +108,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotStartContainerError", "exec format error"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the container could not be started: the image is made for another architecture",
             f"build {IMAGE} for x86_64 or arm64, whichever the machines "
@@ -117,7 +117,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotStartContainerError"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the container could not be started",
             f"check the entry point of {IMAGE}{STARTED_BY}",
@@ -125,7 +125,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("ResourceInitializationError", "log group", "logger", "awslogs"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the job's log could not be opened",
             "batch_job_log_group_name must exist, and batch_execution_role_name needs "
@@ -134,7 +134,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("ResourceInitializationError", "secret", "registry auth", "ssm"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the job's secrets or its registry credentials could not be fetched",
             "batch_execution_role_name needs permission for them "
@@ -144,7 +144,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("ResourceInitializationError"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the job's surroundings could not be prepared",
             "check volumes and networkConfiguration in job_definition_extra, "
@@ -154,7 +154,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("ECS was unable to assume the role"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the job's role cannot be assumed",
             "batch_job_role_name and batch_execution_role_name must exist and trust "
@@ -163,7 +163,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("DockerTimeoutError"),
-        Verdict(
+        FailureReason(
             errors.HostLostError,
             "the machine's container engine was too slow to start the container",
             "raise retry_attempts; where it happens again, the machine's disk or network is too "
@@ -172,11 +172,13 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotInspectContainerError"),
-        Verdict(errors.HostLostError, "the machine's container engine lost the container", LOST),
+        FailureReason(
+            errors.HostLostError, "the machine's container engine lost the container", LOST
+        ),
     ),
     Row(
         container("Container Overrides length"),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the job's overrides exceed ECS's 8192 characters",
             "shorten prefix and the environment in job_definition_extra",
@@ -184,7 +186,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         all_of(status("Task failed to start"), lambda detail: not detail.container_reason),
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the container was not started, and Batch does not say why",
             "submit it again; the event log of the ECS cluster behind the queue may say more",

@@ -28,7 +28,7 @@ from farcall.backends.base import Capabilities, JobSpec, Log, LogEvent
 from farcall.backends.kubernetes import describe, documents, kubeconfig, logs, nodes
 from farcall.backends.kubernetes.client import Kube, path_of
 from farcall.backends.kubernetes.describe import Pod
-from farcall.backends.kubernetes.ending import Ending
+from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.backends.kubernetes.lookup import Found, Listing, Lookup
 from farcall.backends.kubernetes.names import (
     DIGEST_ANNOTATION,
@@ -40,7 +40,7 @@ from farcall.backends.kubernetes.names import (
     SUBMITTED_ANNOTATION,
     run_label,
 )
-from farcall.backends.kubernetes.refusals import KubeError
+from farcall.backends.kubernetes.termination import Terminator
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import FarcallError, ServiceError, SettingsError, SubmissionError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -335,8 +335,8 @@ class KubernetesBackend:
         return Lookup(self.kube, has_volcano=self._settings.scheduler == "volcano")
 
     @functools.cached_property
-    def _ending(self) -> Ending:
-        return Ending(self.kube, self._lookup)
+    def _ending(self) -> Terminator:
+        return Terminator(self.kube, self._lookup)
 
     @functools.cached_property
     def _listing(self) -> Listing:

@@ -28,8 +28,8 @@ from multidict import CIMultiDict
 
 from farcall.aws.paced_client import Limiter, Meter, Ticket
 from farcall.backends.kubernetes import kubeconfig
+from farcall.backends.kubernetes.error_translation import Call, KubeError, broken, place, refused
 from farcall.backends.kubernetes.kubeconfig import Connection, Credentials, Proof
-from farcall.backends.kubernetes.refusals import Call, KubeError, broken, place, refused
 from farcall.model import clock
 from farcall.model.errors import FarcallError, SettingsError
 from farcall.model.timing import Timing

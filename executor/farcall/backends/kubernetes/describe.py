@@ -2,7 +2,7 @@
 
 What a Job says of its indexes and what their pods say are not in step, and pods may be gone: the
 Job decides what has ended, and the pods say why. What the texts mean is for
-`farcall.backends.kubernetes.endings` to say.
+`farcall.backends.kubernetes.failure_reasons` to say.
 
 Sources:
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobStatus
@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from farcall.backends import bootstrap
-from farcall.backends.kubernetes import endings, names
+from farcall.backends.kubernetes import failure_reasons, names
 from farcall.backends.kubernetes.documents import FAILURES, IGNORED_FAILURES, unescaped
 from farcall.backends.kubernetes.names import (
     CONTAINER,
@@ -35,7 +35,7 @@ from farcall.backends.kubernetes.names import (
     REASON_ANNOTATION,
     TAGS_ANNOTATION,
 )
-from farcall.model.endings import OWN_REASON, Dwell, Verdict
+from farcall.model.failure_reasons import OWN_REASON, Dwell, FailureReason
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.model.timing import Timing
 from farcall_runtime.contract import ENV_OWN_NODES
@@ -262,7 +262,7 @@ class KubernetesDetail(JobDetail):
     @property
     def told(self) -> str:
         """What of the cluster's words on the end says more than that the job has ended."""
-        return endings.telling(self)
+        return failure_reasons.telling(self)
 
     @property
     def places(self) -> Mapping[str, str]:
@@ -273,12 +273,12 @@ class KubernetesDetail(JobDetail):
     @property
     def remedy(self) -> str:
         """What to do where the cluster says that it cannot start the job; else empty."""
-        return endings.blocked(self) if self.is_blocked else ""
+        return failure_reasons.blocked(self) if self.is_blocked else ""
 
     @property
     def is_blocked(self) -> bool:
         """Whether the cluster says that it cannot start the job as things are."""
-        return endings.is_blocked(self)
+        return failure_reasons.is_blocked(self)
 
     @property
     def is_explained(self) -> bool:
@@ -292,15 +292,15 @@ class KubernetesDetail(JobDetail):
 
     def dwell(self, timing: Timing) -> Dwell:
         """Say how long the job may be blocked before it is told, and before it is ended."""
-        return endings.dwell(self, timing)
+        return failure_reasons.dwell(self, timing)
 
-    def verdict(self) -> Verdict:
-        """Say why the job ended, by the tables of `farcall.backends.kubernetes.endings`."""
-        return endings.verdict(self)
+    def failure_reason(self) -> FailureReason:
+        """Return why the job ended; see `farcall.backends.kubernetes.failure_reasons`."""
+        return failure_reasons.failure_reason(self)
 
     def waiting(self) -> tuple[str, str]:
-        """Say what the job does or waits for, by `farcall.backends.kubernetes.endings`."""
-        return endings.tell(self)
+        """Say what the job does or waits for, by `farcall.backends.kubernetes.failure_reasons`."""
+        return failure_reasons.tell(self)
 
 
 class _End(NamedTuple):
@@ -497,7 +497,7 @@ def _why(
     if end is None or end.is_success:
         return own
     came_first = has_failed and last is not None and _is_before(last, end) and not last.is_deleting
-    if endings.is_hollow(end.reason) or came_first:
+    if failure_reasons.is_hollow(end.reason) or came_first:
         return own or ("" if last is not None and last.exit_code is not None else end.reason)
     return end.reason
 
@@ -795,7 +795,7 @@ def _groups(objects: Iterable[Mapping[str, Any]]) -> tuple[NodeGroup, ...]:
 def _is_same(one: NodeGroup, other: NodeGroup) -> bool:
     """Return whether two nodes run the same, except their numbers."""
     alike = replace(other, first=one.first, last=one.last, environment=one.environment)
-    ranks = endings.NODE_VARIABLES
+    ranks = failure_reasons.NODE_VARIABLES
     environments = [
         {key: value for key, value in each.environment.items() if key not in ranks}
         for each in (one, other)

@@ -17,7 +17,7 @@ from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from farcall.backends.base import JobSpec
 from farcall.backends.kubernetes import documents, names
 from farcall.backends.kubernetes.client import Kube
-from farcall.backends.kubernetes.refusals import KubeError
+from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
 

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from farcall.backends.base import LogEvent, LogMissingError
 from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes.error_translation import Call, KubeError
 from farcall.backends.kubernetes.names import CONTAINER
-from farcall.backends.kubernetes.refusals import Call, KubeError
 from farcall.model import clock
 
 LONGEST_LINE_BYTES = 32 * 1024 * 1024

@@ -18,6 +18,7 @@ from typing import Any
 from farcall.backends.kubernetes import describe, documents, names, nodes
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.describe import Pod
+from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.backends.kubernetes.names import (
     INDEX_LABEL,
     JOB_LABEL,
@@ -29,7 +30,6 @@ from farcall.backends.kubernetes.names import (
     object_name,
     run_label,
 )
-from farcall.backends.kubernetes.refusals import KubeError
 from farcall.backends.kubernetes.watch import (
     PAGE,
     ClusterWatch,
@@ -456,7 +456,7 @@ def _whole(
     """Return a job of several objects as one; empty if the main object is missing."""
     objects = tuple(documents)
     volcanos = [each for each in objects if nodes.is_one(each)]
-    job = nodes.as_job(volcanos[0]) if volcanos else nodes.Gang(objects).job
+    job = nodes.as_job(volcanos[0]) if volcanos else nodes.MultiNodeJob(objects).job
     return {} if job is None else {name: Found(name, job, objects, is_deleted)}
 
 

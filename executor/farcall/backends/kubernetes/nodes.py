@@ -458,7 +458,7 @@ def _service() -> dict[str, Any]:
     }
 
 
-class Gang:
+class MultiNodeJob:
     """The Jobs of one job of several groups, combined.
 
     Args:

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from farcall.backends.kubernetes.client import LAPSE_S, Kube
+from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.backends.kubernetes.names import JOB_LABEL, RUN_LABEL
-from farcall.backends.kubernetes.refusals import KubeError
 from farcall.model import clock
 from farcall.model.errors import FarcallError
 

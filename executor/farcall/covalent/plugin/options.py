@@ -20,7 +20,7 @@ from farcall.model.settings import (
     ENVIRONMENT_PREFIX,
     FOREIGN_IMAGES,
     SECTIONS,
-    Place,
+    OptionSource,
     Settings,
     options_of,
 )
@@ -144,7 +144,7 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent h
             self.__dict__[_WRONG] = str(error)
             return
         # Covalent's UI shows about the first ten.
-        first = {"page_url": settings.page_url}
+        first = {"ui_url": settings.ui_url}
         self.__dict__ = {
             **first,
             **self.__dict__,
@@ -206,8 +206,8 @@ def _resolve_again(options: str) -> Settings:
     return Settings.within(section, _place(), **given)
 
 
-def _place() -> Place:
-    return Place(CONSTRUCTOR, _config_manager.config_file, _NAMES)
+def _place() -> OptionSource:
+    return OptionSource(CONSTRUCTOR, _config_manager.config_file, _NAMES)
 
 
 def _refuse_nodes(settings: Settings) -> None:

@@ -10,9 +10,9 @@ from farcall.backends.base import Log
 from farcall.engine.delivered import Delivered
 from farcall.engine.logs.transcript import Transcript
 from farcall.engine.session import Session
-from farcall.model import clock, endings
-from farcall.model.endings import About
+from farcall.model import clock, failure_reasons
 from farcall.model.errors import FarcallError
+from farcall.model.failure_reasons import About
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.names import counted
 from farcall.model.submission import Submission
@@ -147,7 +147,7 @@ class AttemptHistory:
             found = await outcomes.fetch(self.store, self.submission, key)
         except envelope.EnvelopeError as error:
             about = About(self.detail.job_id, self.detail.name)
-            raise endings.unusable(error).error(about) from error
+            raise failure_reasons.unusable(error).error(about) from error
         if found is None:
             return None
         return Written.of(self.submission, self.index, found.outcome, found.at)

@@ -15,10 +15,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-from farcall.aws import refusals
+from farcall.aws import error_translation
 from farcall.backends.base import Backend, LogEvent, LogMissingError
-from farcall.engine.logs import gang
-from farcall.engine.logs.gang import Gang, NodeLog
+from farcall.engine.logs import job_nodes
+from farcall.engine.logs.job_nodes import JobNodes, NodeLog
 from farcall.engine.packer import Batcher
 from farcall.engine.tracked_job import Patience, Trouble
 from farcall.model import clock
@@ -113,7 +113,7 @@ class NodeLogs:
         if tail is not None and tail < 0:
             raise ValueError(f"tail is {tail}, and is to be 0 or more lines")
         since, until = (moment and _whole(moment) for moment in (since, until))
-        job_id, nodes = gang.parts_of(job_id, nodes)
+        job_id, nodes = job_nodes.parts_of(job_id, nodes)
         job = await self._look_up(job_id, nodes, follow=follow)
         attempts = job.chosen(nodes, attempt, follow=follow)
         wanted = list(dict.fromkeys(range(job.count) if nodes is None else nodes))
@@ -147,7 +147,9 @@ class NodeLogs:
         self._closed.set()
         await self.polls.close()
 
-    async def _look_up(self, job_id: str, nodes: Sequence[int] | None, *, follow: bool) -> Gang:
+    async def _look_up(
+        self, job_id: str, nodes: Sequence[int] | None, *, follow: bool
+    ) -> JobNodes:
         """Return what is known of a job and its nodes; with ``follow``, wait for a new job.
 
         Raises:
@@ -155,7 +157,7 @@ class NodeLogs:
         """
         began = clock.now()
         while True:
-            ids = gang.ids_of(job_id, nodes or ())
+            ids = job_nodes.ids_of(job_id, nodes or ())
             found = await self.describe(ids)
             job = found.get(job_id)
             if job is not None:
@@ -163,7 +165,7 @@ class NodeLogs:
             if not follow or clock.now() - began >= self.timing.lost_after_s:
                 raise JobLostError(self.backend.unknown(job_id), job_id=job_id)
             await self.sleep_until(clock.now() + self.timing.status_pause_s)
-        known = Gang(job, {})
+        known = JobNodes(job, {})
         wanted = range(known.count) if nodes is None else nodes
         missing = [each for each in known.ids(wanted) if each not in ids]
         if missing and not job.array_size:
@@ -230,7 +232,7 @@ class _Reading:
         """Note that the container has ended; its last lines may still arrive."""
         if not self.is_ending:
             self._quiet_since = max(self._quiet_since, clock.now())
-            is_old = stopped_at is not None and gang.is_long_ago(stopped_at)
+            is_old = stopped_at is not None and job_nodes.is_long_ago(stopped_at)
             self._settle_s = 0.0 if is_old else timing.log_settle_s
 
     def note_read(self, began: float) -> None:
@@ -269,7 +271,7 @@ class _JobReader:
     def __init__(
         self,
         logs: NodeLogs,
-        job: Gang,
+        job: JobNodes,
         nodes: Sequence[int],
         attempts: range,
         attempt: int | None,
@@ -718,7 +720,7 @@ def _closed() -> FarcallError:
 def _may_pass(error: FarcallError) -> bool:
     if not isinstance(error, ServiceError):
         return False
-    return refusals.may_pass(error) or refusals.is_of_credentials(error)
+    return error_translation.may_pass(error) or error_translation.is_of_credentials(error)
 
 
 def _whole(moment: datetime) -> datetime:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from farcall.aws import clients, endpoints, refusals
+from farcall.aws import clients, endpoints, error_translation
 from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, OK, WARNING, Finding, Waiting, told
 from farcall.deploy import stack_options
@@ -53,7 +53,7 @@ async def _asked(access: Aws, time_limit_s: float) -> Identity:
     here = Waiting(name)
     try:
         asking = clients.call(await access.client("sts"), "get_caller_identity")
-        with refusals.listening(here.hear):
+        with error_translation.listening(here.hear):
             reply = await within(time_limit_s, asking)
     except asyncio.TimeoutError:
         found = f"STS did not say whose they are within {time_limit_s:g} s"
@@ -61,7 +61,7 @@ async def _asked(access: Aws, time_limit_s: float) -> Identity:
         return Identity([Finding(name, WARNING, found, "check the network")], False)
     except ServiceError as error:
         finding = told(name, error)
-        if refusals.is_of_credentials(error):
+        if error_translation.is_of_credentials(error):
             return Identity([finding], True)
         if finding.verdict == FAILED:  # only STS is known to be affected
             finding = replace(finding, verdict=WARNING)

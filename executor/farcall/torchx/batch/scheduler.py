@@ -11,7 +11,7 @@ import yaml
 from torchx.schedulers.api import Scheduler
 from torchx.specs import AppDef
 
-from farcall.aws.refusals import is_denied
+from farcall.aws.error_translation import is_denied
 from farcall.engine.session import Session
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import FarcallError, ServiceError, SettingsError

@@ -8,7 +8,7 @@ import pytest
 from farcall.aws.paced_client import Ticket
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import Definition
-from farcall.backends.batch.endings import verdict
+from farcall.backends.batch.failure_reasons import failure_reason
 from farcall.model.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
 from farcall.model.jobs import JobStatus
 from tests.unit.fakes import TIMING, Client, broken, no_answer, not_sent, refusal
@@ -501,13 +501,13 @@ async def test_who_ended_a_job_knows_it_where_batch_does_not(clock, said):
     batch = lossy(**said)
     await batch.terminate(["j", "p"], "enough")
     found = await batch.describe(["j", "p:0", "other"])
-    assert {verdict(found[job_id]).kind for job_id in ("j", "p:0")} == {JobCancelledError}
+    assert {failure_reason(found[job_id]).kind for job_id in ("j", "p:0")} == {JobCancelledError}
     assert found["j"].is_terminated
     assert found["j"].status_reason.startswith("farcall: enough")
     assert said.get("statusReason", "") in found["j"].status_reason
-    assert verdict(found["other"]).kind is not JobCancelledError
+    assert failure_reason(found["other"]).kind is not JobCancelledError
     (page,) = [page async for page in batch.listing.children("p", JobStatus.FAILED)]
-    assert verdict(page[0]).kind is JobCancelledError
+    assert failure_reason(page[0]).kind is JobCancelledError
 
 
 @pytest.mark.parametrize(
@@ -535,7 +535,7 @@ async def test_what_batch_says_counts_more(clock, said):
 async def test_why_a_job_could_not_be_placed_is_known_too(clock):
     batch = lossy()
     await batch.terminate(["j"], "stuck for 60 s: CAPACITY: no")
-    assert verdict((await batch.describe(["j"]))["j"]).kind is JobStuckError
+    assert failure_reason((await batch.describe(["j"]))["j"]).kind is JobStuckError
 
 
 async def test_an_end_is_known_before_the_answer_and_a_refused_one_is_none(clock):

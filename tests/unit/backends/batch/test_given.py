@@ -6,7 +6,7 @@ import pytest
 
 from farcall import Nodes, Settings, SettingsError
 from farcall.backends.base import JobSpec
-from farcall.backends.batch import given
+from farcall.backends.batch import raw_requests
 from farcall.backends.batch.documents import OWN_PREFIX, definition, job_request
 from farcall.model.errors import TaskTooLargeError
 
@@ -33,20 +33,20 @@ def spec(requests, **options):
 def test_what_nobody_edited_is_as_it_was_written():
     requests = planned()
     written = requests["RegisterJobDefinition"]["jobDefinitionName"]
-    assert given.definition(requests, {}).name == written
+    assert raw_requests.definition(requests, {}).name == written
 
 
 def test_an_edited_definition_has_another_name():
     requests = planned()
-    before = given.definition(requests, {})
+    before = raw_requests.definition(requests, {})
     requests["RegisterJobDefinition"]["containerProperties"]["user"] = "nobody"
-    after = given.definition(requests, {})
+    after = raw_requests.definition(requests, {})
     assert after.name != before.name
     assert after.document["containerProperties"]["user"] == "nobody"
 
 
 def test_roles_have_their_arns_in_every_container():
-    found = given.definition(planned(1, 2), {ROLE: "arn:aws:iam::1:role/x/worker"}).document
+    found = raw_requests.definition(planned(1, 2), {ROLE: "arn:aws:iam::1:role/x/worker"}).document
     ranges = found["nodeProperties"]["nodeRangeProperties"]
     assert [each["container"]["jobRoleArn"] for each in ranges] == [
         "arn:aws:iam::1:role/x/worker"
@@ -56,11 +56,11 @@ def test_roles_have_their_arns_in_every_container():
 def test_a_definition_with_a_command_says_so_in_its_name():
     requests = planned()
     requests["RegisterJobDefinition"]["containerProperties"]["command"] = ["sleep", "1"]
-    assert given.definition(requests, {}).name.startswith(OWN_PREFIX)
+    assert raw_requests.definition(requests, {}).name.startswith(OWN_PREFIX)
 
 
 def test_name_queue_definition_and_variables_are_the_job_s():
-    request = given.job_request(spec(planned()), ARN)
+    request = raw_requests.job_request(spec(planned()), ARN)
     assert (request["jobName"], request["jobQueue"]) == ("hello-2", "other")
     assert request["jobDefinition"] == ARN
     assert request["containerOverrides"]["environment"] == [
@@ -70,7 +70,7 @@ def test_name_queue_definition_and_variables_are_the_job_s():
 
 
 def test_each_group_of_nodes_has_the_variables():
-    request = given.job_request(spec(planned(1, 2)), ARN)
+    request = raw_requests.job_request(spec(planned(1, 2)), ARN)
     each = request["nodeOverrides"]["nodePropertyOverrides"]
     assert [one["containerOverrides"]["environment"][-1]["value"] for one in each] == ["me-1"] * 2
 
@@ -80,7 +80,7 @@ def test_they_are_there_where_the_overrides_were_taken_out(counts):
     requests = planned(*counts)
     requests["SubmitJob"].pop("containerOverrides", None)
     requests["SubmitJob"].pop("nodeOverrides", None)
-    request = given.job_request(spec(requests), ARN)
+    request = raw_requests.job_request(spec(requests), ARN)
     found = (
         request.get("containerOverrides")
         or (request["nodeOverrides"]["nodePropertyOverrides"][-1]["containerOverrides"])
@@ -91,14 +91,14 @@ def test_they_are_there_where_the_overrides_were_taken_out(counts):
 def test_other_fields_are_sent_as_they_are():
     requests = planned()
     requests["SubmitJob"]["dependsOn"] = [{"jobId": "1"}]
-    assert given.job_request(spec(requests), ARN)["dependsOn"] == [{"jobId": "1"}]
+    assert raw_requests.job_request(spec(requests), ARN)["dependsOn"] == [{"jobId": "1"}]
 
 
 def test_what_is_given_stays_as_it_is():
     requests = planned(1, 2)
     before = copy.deepcopy(requests)
-    given.definition(requests, {ROLE: "x"})
-    given.job_request(spec(requests), ARN)
+    raw_requests.definition(requests, {ROLE: "x"})
+    raw_requests.job_request(spec(requests), ARN)
     assert requests == before
 
 
@@ -106,9 +106,9 @@ def test_what_is_too_long_is_refused():
     requests = planned()
     requests["SubmitJob"]["containerOverrides"]["command"] = ["x" * 9000]
     with pytest.raises(TaskTooLargeError, match="8192"):
-        given.job_request(spec(requests), ARN)
+        raw_requests.job_request(spec(requests), ARN)
 
 
 def test_a_request_that_is_not_there_is_named():
     with pytest.raises(SettingsError, match="no SubmitJob"):
-        given.job_request(spec({}), ARN)
+        raw_requests.job_request(spec({}), ARN)

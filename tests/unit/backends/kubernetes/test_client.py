@@ -10,7 +10,7 @@ import pytest
 
 from farcall.aws.paced_client import Ticket
 from farcall.backends.kubernetes.client import MERGE_PATCH, Kube
-from farcall.backends.kubernetes.refusals import KubeError
+from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.model.errors import SettingsError
 from farcall.testing import Timing
 from tests.support.patience import until_async

@@ -241,7 +241,7 @@ def test_a_child_that_was_cancelled_alone_says_why():
     pods = (pod(exit_code=59, index=2, attempt=2), pod(exit_code=1, index=3))
     found = describe.child(document, 2, pods)
     assert (found.status_reason, found.is_terminated) == ("farcall: cancelled by ann", True)
-    assert found.verdict().kind is JobCancelledError
+    assert found.failure_reason().kind is JobCancelledError
     other = describe.child(document, 3, pods)
     assert (other.status_reason, other.is_terminated) == ("", False)
 
@@ -260,10 +260,10 @@ def test_a_deleted_job_leaves_what_is_known_of_its_children():
     assert describe.detail(document, (), is_deleted=True).status is JobStatus.FAILED
     assert describe.child(document, 0, (), is_deleted=True).status is JobStatus.SUCCEEDED
     lost = describe.child(document, 1, (), is_deleted=True)
-    assert lost.verdict().kind is JobCancelledError
+    assert lost.failure_reason().kind is JobCancelledError
     ended = job(1, FAILED, failedIndexes="0")
     done = describe.detail(ended, (pod(exit_code=1),), is_deleted=True)
-    assert done.verdict().sentence.startswith("the container left with an error")
+    assert done.failure_reason().sentence.startswith("the container left with an error")
 
 
 def test_a_job_that_was_ended_by_us_and_then_deleted_says_our_reason():
@@ -306,7 +306,7 @@ def test_a_gang_has_the_status_of_its_main_node_and_the_end_of_the_one_that_fail
     found = describe.detail(gang(end), pods)
     assert found.status is JobStatus.FAILED
     assert (found.exit_code, found.log_stream) == (3, culprit.name)
-    assert found.verdict().sentence == "the command failed (exit code 3)"
+    assert found.failure_reason().sentence == "the command failed (exit code 3)"
     assert found.status_reason == f"PodFailurePolicy: {message}"
 
 

@@ -10,8 +10,8 @@ from aiohttp import web
 
 from farcall.backends.base import LogMissingError
 from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.backends.kubernetes.logs import PodLog, PodLogs
-from farcall.backends.kubernetes.refusals import KubeError
 from farcall.testing import Timing
 from tests.support.patience import until_async
 from tests.unit.backends.kubernetes.api_server import kubeconfig, refuse

@@ -250,7 +250,7 @@ def job(name, condition="", node=None, message="", **status):
     ],
 )
 def test_the_main_node_or_a_lost_one_ends_the_others(main, other, message, end, left):
-    gang = nodes.Gang([job("one-n1", other, 1, message), job("one", main, active=1)])
+    gang = nodes.MultiNodeJob([job("one-n1", other, 1, message), job("one", main, active=1)])
     whole = gang.job
     assert whole["metadata"]["name"] == "one"
     conditions = whole["status"].get("conditions", [])
@@ -259,5 +259,5 @@ def test_the_main_node_or_a_lost_one_ends_the_others(main, other, message, end, 
 
 
 def test_without_its_main_job_there_is_none():
-    gang = nodes.Gang([job("one-n1", node=1)])
+    gang = nodes.MultiNodeJob([job("one-n1", node=1)])
     assert (gang.job, gang.left) == (None, [])

@@ -5,8 +5,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from farcall.engine.logs import gang
-from farcall.engine.logs.gang import Gang
+from farcall.engine.logs import job_nodes
+from farcall.engine.logs.job_nodes import JobNodes
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import Attempt, JobStatus
 from tests.unit.nodes import job, moment, node
@@ -18,7 +18,7 @@ def tried(stream, start, stop, code=1):
 
 def test_a_job_on_one_node_is_its_own_only_one():
     alone = replace(job(), log_stream="s", started_at=moment(0))
-    found = Gang(alone, {0: alone})
+    found = JobNodes(alone, {0: alone})
     assert (found.count, found.ids([0])) == (1, ["job"])
     assert [(log.node, log.attempt, log.stream, log.is_over) for log in found.logs(0)] == [
         (0, 1, "s", False)
@@ -28,7 +28,7 @@ def test_a_job_on_one_node_is_its_own_only_one():
 def test_each_attempt_of_a_node_has_a_log():
     both = (tried("a", 0, 10), tried("b", 20, 30))
     whole = job(2, attempts_allowed=3, tried=both)
-    found = Gang(whole, {1: node(1, stream="c", tried=both, started_at=moment(40))})
+    found = JobNodes(whole, {1: node(1, stream="c", tried=both, started_at=moment(40))})
     assert [(log.attempt, log.stream, log.is_over) for log in found.logs(1)] == [
         (1, "a", True),
         (2, "b", True),
@@ -38,24 +38,24 @@ def test_each_attempt_of_a_node_has_a_log():
 
 def test_a_node_that_was_not_started_in_the_first_attempt_is_of_the_second():
     whole = job(2, attempts_allowed=3, tried=(tried("", 0, 10),))
-    found = Gang(whole, {1: node(1, stream="c", started_at=moment(20))})
+    found = JobNodes(whole, {1: node(1, stream="c", started_at=moment(20))})
     assert [(log.attempt, log.stream) for log in found.logs(1)] == [(2, "c")]
 
 
 def test_a_node_has_ended_when_no_attempt_can_follow():
     done = node(1, JobStatus.SUCCEEDED)
-    assert Gang(job(2), {1: done}).has_ended(1)
-    assert not Gang(job(2, attempts_allowed=2), {1: done}).has_ended(1)
+    assert JobNodes(job(2), {1: done}).has_ended(1)
+    assert not JobNodes(job(2, attempts_allowed=2), {1: done}).has_ended(1)
     failed_once = job(2, attempts_allowed=2, tried=(tried("a", 0, 10),))
-    assert not Gang(failed_once, {1: done}).has_ended(1)
+    assert not JobNodes(failed_once, {1: done}).has_ended(1)
     again = node(1, JobStatus.SUCCEEDED, started_at=moment(20))
-    assert Gang(failed_once, {1: again}).has_ended(1)
-    assert Gang(failed_once, {}).has_ended(1, 1)
-    assert not Gang(failed_once, {}).has_ended(1)
+    assert JobNodes(failed_once, {1: again}).has_ended(1)
+    assert JobNodes(failed_once, {}).has_ended(1, 1)
+    assert not JobNodes(failed_once, {}).has_ended(1)
 
 
 def test_a_node_that_never_ran_has_ended_with_its_job_once_that_is_confirmed():
-    found = Gang(job(2), {})
+    found = JobNodes(job(2), {})
     assert not found.has_ended(1)
     failed = {"job": job(2, JobStatus.FAILED)}
     found.update(failed, [1])
@@ -66,7 +66,7 @@ def test_a_node_that_never_ran_has_ended_with_its_job_once_that_is_confirmed():
 
 
 def test_a_node_that_is_being_stopped_goes_on_for_a_while_after_its_job():
-    found = Gang(job(2), {1: node(1)})
+    found = JobNodes(job(2), {1: node(1)})
     ended = {"job": job(2, JobStatus.SUCCEEDED, stopped_at=datetime.now(timezone.utc))}
     for now in (1000, 1030):
         found.update(ended, [1], now)
@@ -78,7 +78,7 @@ def test_a_node_that_is_being_stopped_goes_on_for_a_while_after_its_job():
 
 
 def test_no_node_is_being_stopped_of_a_job_that_ended_long_ago():
-    found = Gang(job(2, JobStatus.SUCCEEDED, stopped_at=moment(0)), {1: node(1)})
+    found = JobNodes(job(2, JobStatus.SUCCEEDED, stopped_at=moment(0)), {1: node(1)})
     assert found.has_ended(1)
     assert found.logs(1)[0].is_over
 
@@ -87,11 +87,11 @@ def test_a_node_that_has_failed_may_run_again_while_its_job_waits_for_the_next_a
     attempt = tried("a", 0, 10)
     failed = node(1, JobStatus.FAILED, stream="a", tried=(attempt,))
     waits = job(2, JobStatus.RUNNABLE, attempts_allowed=2, tried=(attempt,))
-    assert not Gang(waits, {1: failed}).has_ended(1)
+    assert not JobNodes(waits, {1: failed}).has_ended(1)
 
 
 def test_nothing_of_a_job_goes_on_that_is_forgotten():
-    found = Gang(job(2), {1: node(1)})
+    found = JobNodes(job(2), {1: node(1)})
     found.is_forgotten = True
     assert found.has_ended(1)
     assert found.logs(1)[0].is_over
@@ -103,7 +103,7 @@ def test_nothing_of_a_job_goes_on_that_is_forgotten():
 )
 def test_a_node_that_is_not_there_is_answered_with_those_there_are(nodes, wanted, said):
     with pytest.raises(UnknownError, match=said):
-        Gang(job(nodes), {}).chosen(wanted, None, follow=False)
+        JobNodes(job(nodes), {}).chosen(wanted, None, follow=False)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def test_a_node_that_is_not_there_is_answered_with_those_there_are(nodes, wanted
 def test_an_attempt_that_is_not_there_is_answered_with_those_there_are(
     status, follow, attempt, said
 ):
-    found = Gang(job(status=status, attempts_allowed=3, tried=(tried("a", 0, 1),)), {})
+    found = JobNodes(job(status=status, attempts_allowed=3, tried=(tried("a", 0, 1),)), {})
     with pytest.raises(UnknownError, match=said):
         found.chosen(None, attempt, follow=follow)
 
 
 def test_all_attempts_are_read_and_those_from_now_on_are_followed():
-    found = Gang(job(attempts_allowed=4, tried=(tried("a", 0, 1),)), {})
+    found = JobNodes(job(attempts_allowed=4, tried=(tried("a", 0, 1),)), {})
     assert found.chosen(None, None, follow=False) == range(1, 3)
     assert found.chosen(None, None, follow=True) == range(2, 5)
     assert found.chosen(None, 4, follow=True) == range(4, 5)
@@ -132,17 +132,17 @@ def test_all_attempts_are_read_and_those_from_now_on_are_followed():
 
 def test_an_array_has_logs_for_each_of_its_jobs():
     with pytest.raises(FarcallError, match="an array of 7 jobs.*job:0"):
-        Gang(job(array_size=7), {}).chosen(None, None, follow=False)
+        JobNodes(job(array_size=7), {}).chosen(None, None, follow=False)
 
 
 def test_a_nodes_own_id_names_job_and_node():
-    assert gang.parts_of("job#3", None) == ("job", [3])
-    assert gang.parts_of("job", [1]) == ("job", [1])
-    assert gang.parts_of("job#x", None) == ("job#x", None)
-    assert gang.parts_of("job#3", [0]) == ("job#3", [0])
+    assert job_nodes.parts_of("job#3", None) == ("job", [3])
+    assert job_nodes.parts_of("job", [1]) == ("job", [1])
+    assert job_nodes.parts_of("job#x", None) == ("job#x", None)
+    assert job_nodes.parts_of("job#3", [0]) == ("job#3", [0])
 
 
 def test_nobody_is_asked_for_nodes_of_what_has_none():
-    assert gang.ids_of("job", [1, 2]) == ["job", "job#1", "job#2"]
-    assert gang.ids_of("job:7", [0]) == ["job:7"]
-    assert gang.ids_of("job#1", [0]) == ["job#1"]
+    assert job_nodes.ids_of("job", [1, 2]) == ["job", "job#1", "job#2"]
+    assert job_nodes.ids_of("job:7", [0]) == ["job:7"]
+    assert job_nodes.ids_of("job#1", [0]) == ["job#1"]

@@ -31,7 +31,7 @@ S3_SECRET = "farcall-s3"  # noqa: S105 - its name
 _LIFETIME = dt.timedelta(days=30)
 
 
-class Place:
+class ClusterEndpoint:
     """A port and what a client needs to come there.
 
     Attributes:

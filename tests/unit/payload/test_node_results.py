@@ -6,7 +6,7 @@ import pytest
 
 from farcall.model import errors
 from farcall.payload import results
-from farcall.payload.gang_results import NodeEnd, join
+from farcall.payload.node_results import NodeEnd, join
 from farcall.payload.results import Result
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 

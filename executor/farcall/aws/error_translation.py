@@ -17,7 +17,7 @@ from obstore.exceptions import UnauthenticatedError
 
 from farcall.aws import endpoints
 from farcall.model.errors import ServiceError, SettingsError
-from farcall_runtime import refusals
+from farcall_runtime import transient_errors
 
 #: Raised by botocore's parsers for a response that is not from AWS.
 _UNREADABLE = (botocore.parsers.ResponseParserError, KeyError, ValueError)
@@ -234,7 +234,7 @@ def showable(error: BaseException) -> BaseException:
 def may_pass(error: ServiceError) -> bool:
     """Return whether a retry of the same call may succeed."""
     if error.status:
-        return refusals.may_pass(error.code, error.status)
+        return transient_errors.may_pass(error.code, error.status)
     return not isinstance(error.__cause__, _LASTING)
 
 
@@ -258,7 +258,7 @@ def concerns_all(error: BaseException) -> bool:
 
 def is_expired(error: ServiceError) -> bool:
     """Return whether the credentials had expired, so that new ones may succeed."""
-    return error.code in refusals.EXPIRED
+    return error.code in transient_errors.EXPIRED
 
 
 def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceError:

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from farcall_runtime import outlet
-from farcall_runtime.outlet import Outlet
+from farcall_runtime import container_output
+from farcall_runtime.container_output import Outlet
 from tests.support.patience import until
 
 
@@ -54,7 +54,7 @@ def pipe():
 
 def fill(pipe):
     """Write until the pipe takes no more, and as much besides as may wait."""
-    data = os.urandom(outlet._MOST_WAITING_BYTES + (1 << 20))
+    data = os.urandom(container_output._MOST_WAITING_BYTES + (1 << 20))
     pipe.outlet.write(data)
     until(lambda: not pipe.room())
     return data
@@ -73,7 +73,7 @@ def test_all_of_it_arrives_in_order(pipe):
 
 
 def test_who_writes_is_held_while_the_stream_is_read(pipe, monkeypatch):
-    monkeypatch.setattr(outlet, "_STALL_S", 1e9)
+    monkeypatch.setattr(container_output, "_STALL_S", 1e9)
     fill(pipe)
     assert pipe.outlet.holds()
     while pipe.outlet.holds():
@@ -82,12 +82,12 @@ def test_who_writes_is_held_while_the_stream_is_read(pipe, monkeypatch):
 
 def test_what_nobody_reads_holds_nobody_and_is_left_out(pipe, monkeypatch):
     data = fill(pipe)
-    monkeypatch.setattr(outlet, "_STALL_S", 0.0)
+    monkeypatch.setattr(container_output, "_STALL_S", 0.0)
     until(lambda: not pipe.outlet.holds())
     pipe.outlet.write(b"left out")
     pipe.outlet.flush(time.monotonic() + 1e9)
 
-    monkeypatch.setattr(outlet, "_STALL_S", 1e9)
+    monkeypatch.setattr(container_output, "_STALL_S", 1e9)
     found = b""
     while len(found) < len(data):
         found += pipe.read()

@@ -18,11 +18,11 @@ from typing import Any
 from farcall.backends.kubernetes import names, nodes
 from farcall.backends.kubernetes.client import MERGE_PATCH, Kube, path_of
 from farcall.backends.kubernetes.describe import MAIN_ENDED
+from farcall.backends.kubernetes.error_translation import Call, KubeError
 from farcall.backends.kubernetes.lookup import Found, Lookup
 from farcall.backends.kubernetes.names import ENDED_ANNOTATION, REASON_ANNOTATION
-from farcall.backends.kubernetes.refusals import Call, KubeError
-from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ServiceError
+from farcall.model.failure_reasons import OWN_REASON
 
 _log = logging.getLogger("farcall")
 
@@ -34,7 +34,7 @@ _SHORT_CHARACTERS = 60
 _CONFLICTS = 20
 
 
-class Ending:
+class Terminator:
     """Terminates jobs of one namespace."""
 
     def __init__(self, kube: Kube, lookup: Lookup) -> None:
@@ -88,7 +88,7 @@ class Ending:
         The cluster does not do it, so the next client that looks at the job does. Refusals are
         logged, because the job's status does not depend on them.
         """
-        left = nodes.Gang(job.objects).left
+        left = nodes.MultiNodeJob(job.objects).left
         if job.is_deleted:  # including the main node's Job
             left = [each for each in job.objects if _rank(each)]
         left = [each for each in left if _uid(each) not in self._left]

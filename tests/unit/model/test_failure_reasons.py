@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from farcall.model import endings, errors
+from farcall.model import errors, failure_reasons
 from farcall.payload import results
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode, OutcomeStatus
@@ -28,7 +28,7 @@ def end(status, child_status, usage=USAGE, **job):
         "stdout": {},
         "stderr": {},
     }
-    (result,) = results.read(meta, b"", endings.About("job-1", "simulate", **job))
+    (result,) = results.read(meta, b"", failure_reasons.About("job-1", "simulate", **job))
     return result.error
 
 
@@ -51,7 +51,7 @@ def test_a_task_that_could_not_hand_over_its_value_says_why():
         "usage": USAGE,
         "detail": "descriptor 4080 was closed",
     }
-    found = endings.of_process(meta)
+    found = failure_reasons.of_process(meta)
     assert (found.kind, found.exit_code) == (errors.ChildKilledError, 1)
     assert found.sentence.endswith("not hand over what came of it: descriptor 4080 was closed")
     assert "os._exit" not in found.remedy
@@ -144,13 +144,13 @@ def test_a_message_has_the_job_batch_s_words_the_remedy_the_log_and_the_end_of_s
 
 
 def test_lost_taken_and_unusable_outcomes():
-    assert type(endings.lost(JOB)) is errors.JobLostError
-    child = str(endings.lost(JOB._replace(job_id="job-1:7")))
+    assert type(failure_reasons.lost(JOB)) is errors.JobLostError
+    child = str(failure_reasons.lost(JOB._replace(job_id="job-1:7")))
     assert "Batch does not list the job" in child
     assert "`farcall describe job-1` tells of the array as a whole; submit it again" in child
-    assert type(endings.taken(JOB)) is errors.OutcomeMissingError
-    forged = endings.unusable(envelope.IntegrityError("signature")).error(JOB)
-    other = endings.unusable(envelope.VersionMismatchError("version 9")).error(JOB)
+    assert type(failure_reasons.taken(JOB)) is errors.OutcomeMissingError
+    forged = failure_reasons.unusable(envelope.IntegrityError("signature")).error(JOB)
+    other = failure_reasons.unusable(envelope.VersionMismatchError("version 9")).error(JOB)
     assert (type(forged), type(other)) == (errors.IntegrityError, errors.VersionMismatchError)
     assert "it was not unpickled" in str(forged)
     assert [error.job_id for error in (forged, other)] == ["job-1", "job-1"]

@@ -28,16 +28,16 @@ from farcall.backends.matching import (
     exit_code,
     status,
 )
-from farcall.backends.own_endings import GIVEN, MAP_FAILED
+from farcall.backends.own_failure_reasons import GIVEN, MAP_FAILED
 from farcall.model import errors, start_script
-from farcall.model.endings import (
+from farcall.model.exit_codes import EXITS
+from farcall.model.failure_reasons import (
     MEMORY,
     OWN_REASON,
     STUCK,
     SUBNET,
-    Verdict,
+    FailureReason,
 )
-from farcall.model.exit_codes import EXITS
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall_runtime.contract import ExitCode
 
@@ -50,14 +50,14 @@ EXITED = "Essential container in task exited"
 _HOLLOW = (EXITED, "Job submitted", "Job started", "Job succeeded", "Job failed")
 """Status reasons that only repeat the status; all but the first come from emulators."""
 
-_MACHINE_LOST_IT = Verdict(
+_MACHINE_LOST_IT = FailureReason(
     errors.HostLostError,
     "the container was started, and its machine or its container engine lost it",
     f"its log says how far it came; {LOST}",
 )
 
 
-def verdict(detail: JobDetail) -> Verdict:
+def failure_reason(detail: JobDetail) -> FailureReason:
     """Return why a job without an outcome ended.
 
     Args:
@@ -70,7 +70,7 @@ def verdict(detail: JobDetail) -> Verdict:
     if detail.map_failure:  # Batch cancelled its remaining child jobs, but not the array itself
         return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
-    found = next(row.verdict for row in rows if row.fits(detail))
+    found = next(row.failure_reason for row in rows if row.fits(detail))
     sentence, remedy = found.sentence, found.remedy
     for mark, words in _words_for(detail).items():
         remedy = remedy.replace(mark, words)
@@ -78,7 +78,7 @@ def verdict(detail: JobDetail) -> Verdict:
         remedy = blocked(detail.status_reason) or remedy
     if found.kind in (errors.JobError, errors.CommandError) and detail.exit_code is not None:
         sentence += f" (exit code {detail.exit_code})"
-    return Verdict(found.kind, sentence, remedy, detail.exit_code)
+    return FailureReason(found.kind, sentence, remedy, detail.exit_code)
 
 
 def _words_for(detail: JobDetail) -> dict[str, str]:
@@ -270,7 +270,7 @@ _BY_TEXT: tuple[Row, ...] = (
     # Recognized by their texts, even if Batch flags the jobs as terminated.
     Row(
         status("Canceled by JobStateTimeLimit action"),
-        Verdict(
+        FailureReason(
             errors.JobStuckError,
             "the queue's time limit for waiting jobs ended the job",
             "ask for less (vcpu, memory, num_gpus), or look at the jobStateTimeLimitActions and "
@@ -279,7 +279,7 @@ _BY_TEXT: tuple[Row, ...] = (
     ),
     Row(
         status(f"{OWN_REASON}{STUCK}"),
-        Verdict(
+        FailureReason(
             errors.JobStuckError,
             "the job could not be placed for stuck_timeout_s and was ended",
             "ask for less (vcpu, memory, num_gpus), or enlarge the compute environment behind "
@@ -288,7 +288,7 @@ _BY_TEXT: tuple[Row, ...] = (
     ),
     Row(
         status("Job attempt duration exceeded timeout"),
-        Verdict(
+        FailureReason(
             errors.JobTimeoutError,
             "the job ran longer than time_limit, and Batch ended it",
             "raise time_limit",
@@ -297,7 +297,7 @@ _BY_TEXT: tuple[Row, ...] = (
     *GIVEN,
     Row(
         _withdrawn,
-        Verdict(
+        FailureReason(
             errors.JobCancelledError,
             "the job was cancelled or terminated by somebody else",
             "ask who did, and submit it again if needed",
@@ -305,20 +305,20 @@ _BY_TEXT: tuple[Row, ...] = (
     ),
     Row(
         status("Host EC2"),
-        Verdict(errors.HostLostError, "the instance under the job was terminated", LOST),
+        FailureReason(errors.HostLostError, "the instance under the job was terminated", LOST),
     ),
     Row(
         status("Your Spot Task was interrupted"),
-        Verdict(errors.HostLostError, "Fargate Spot took its capacity back", LOST),
+        FailureReason(errors.HostLostError, "Fargate Spot took its capacity back", LOST),
     ),
     # Regardless of the exit code: 137, or 1 if only a child process was killed.
     Row(
         container("OutOfMemoryError"),
-        Verdict(errors.OutOfMemoryError, "the container ran out of memory", MEMORY),
+        FailureReason(errors.OutOfMemoryError, "the container ran out of memory", MEMORY),
     ),
     Row(
         status("Dependent Job failed"),
-        Verdict(
+        FailureReason(
             errors.JobError,
             "a job this one depends on failed",
             "see that job (dependsOn in DescribeJobs), then submit both again",
@@ -326,7 +326,7 @@ _BY_TEXT: tuple[Row, ...] = (
     ),
     Row(
         status("Array Child Job failed"),
-        Verdict(
+        FailureReason(
             errors.JobError,
             "a child of the array failed",
             "see the errors of its tasks, <job ID>:<index>",
@@ -334,7 +334,7 @@ _BY_TEXT: tuple[Row, ...] = (
     ),
     Row(
         status("JobQueue deleted"),
-        Verdict(
+        FailureReason(
             errors.JobError,
             "the queue was deleted while the job was in it",
             "set queue to another, and submit it again",
@@ -343,7 +343,7 @@ _BY_TEXT: tuple[Row, ...] = (
     *STARTS,
     Row(
         _was_not_started,
-        Verdict(
+        FailureReason(
             errors.ImageError,
             "the container was not started",
             f"check {IMAGE} (registry, repository, tag, architecture), that "
@@ -355,11 +355,11 @@ _BY_TEXT: tuple[Row, ...] = (
 """Endings of any job, recognized by Batch's texts."""
 
 _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
-    Row(all_of(_fetches_runtime, exit_code(*codes)), verdict)
-    for codes, verdict in (
+    Row(all_of(_fetches_runtime, exit_code(*codes)), failure_reason)
+    for codes, failure_reason in (
         (
             (ExitCode.BAD_ENVIRONMENT,),
-            Verdict(
+            FailureReason(
                 errors.ImageError,
                 "the job had no credentials to fetch farcall's runtime with, or did not "
                 "understand how it was started; nothing was run",
@@ -369,7 +369,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
         ),
         (
             (ExitCode.BUNDLE_MISSING,),
-            Verdict(
+            FailureReason(
                 errors.OutcomeMissingError,
                 "the job did not find farcall's runtime, or its payload, in the bucket, and ran "
                 "nothing",
@@ -380,7 +380,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
         ),
         (
             (ExitCode.INTEGRITY,),
-            Verdict(
+            FailureReason(
                 errors.IntegrityError,
                 "farcall's runtime in the bucket, or the job's payload, is not what was stored; "
                 "nothing of it was run",
@@ -390,7 +390,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
         ),
         (
             (ExitCode.VERSION_MISMATCH,),
-            Verdict(
+            FailureReason(
                 errors.VersionMismatchError,
                 "farcall's runtime is made for another processor, Python or libc than the job has",
                 "set architecture to the processor of the queue's machines, and "
@@ -400,7 +400,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
         ),
         (
             (ExitCode.STORAGE_UNREACHABLE,),
-            Verdict(
+            FailureReason(
                 errors.OutcomeMissingError,
                 "the job could not fetch from the bucket what it needs, and ran nothing",
                 "batch_job_role_name needs s3:GetObject and s3:ListBucket on s3_bucket_name, what "
@@ -409,7 +409,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
         ),
         (
             (ExitCode.DISK_FULL,),
-            Verdict(
+            FailureReason(
                 errors.DiskFullError,
                 "the job's temporary folder has no room for farcall's runtime or its packages, "
                 "and it ran nothing",
@@ -420,7 +420,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
         ),
         (
             (ExitCode.SUPERVISOR_FAILED,),
-            Verdict(
+            FailureReason(
                 errors.OutcomeMissingError,
                 "farcall's runtime could not be unpacked, or failed, and left no outcome",
                 "its log says why; with readonlyRootFilesystem /tmp has to be a volume, or a "
@@ -429,7 +429,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
         ),
         (
             (126, 127, ExitCode.RAISED),
-            Verdict(
+            FailureReason(
                 errors.ImageError,
                 "the image could not run farcall's bootstrap",
                 "its log says more; stock_image_uri must name an image with python3, and without "
@@ -443,7 +443,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
 ENDINGS: tuple[Row, ...] = (
     Row(
         all_of(_succeeded, container("OutOfMemoryError")),
-        Verdict(
+        FailureReason(
             errors.OutOfMemoryError,
             "a process of the job was killed for its memory, and the job left no outcome",
             MEMORY,
@@ -451,7 +451,7 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         _succeeded,
-        Verdict(
+        FailureReason(
             errors.OutcomeMissingError,
             "the job succeeded, and there is no outcome in the bucket (or there was one, and it "
             "was delivered before)",
@@ -468,7 +468,7 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         lambda _: True,
-        Verdict(
+        FailureReason(
             errors.JobError,
             "the job failed and left no outcome in the bucket",
             "its log says more; batch_job_role_name may lack s3:PutObject on s3_bucket_name",
@@ -477,18 +477,18 @@ ENDINGS: tuple[Row, ...] = (
 )
 """Endings of function jobs; the first matching row counts, and the last always matches."""
 
-_NOT_RUNNABLE = Verdict(
+_NOT_RUNNABLE = FailureReason(
     errors.CommandError,
     "the command was not found in the image, or cannot be run there",
     f"see the job's log, and what {IMAGE} has",
 )
 
 _WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
-    Row(all_of(_fetches_workspace, exit_code(code)), verdict)
-    for code, verdict in (
+    Row(all_of(_fetches_workspace, exit_code(code)), failure_reason)
+    for code, failure_reason in (
         (
             start_script.TOOLS_MISSING,
-            Verdict(
+            FailureReason(
                 errors.ImageError,
                 "the image lacks what its workspace is fetched with; nothing was run",
                 f"its log names it; {IMAGE} needs a shell, coreutils, and python3, curl or wget; "
@@ -497,7 +497,7 @@ _WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
         ),
         (
             start_script.NO_CREDENTIALS,
-            Verdict(
+            FailureReason(
                 errors.ImageError,
                 "the job had no credentials to fetch its workspace with; nothing was run",
                 "set batch_job_role_name to a role that may read s3_bucket_name",
@@ -505,7 +505,7 @@ _WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
         ),
         (
             start_script.NOT_FETCHED,
-            Verdict(
+            FailureReason(
                 errors.CommandError,
                 "the job could not fetch its workspace; nothing was run",
                 "batch_job_role_name needs s3:GetObject on s3_bucket_name, a lifecycle rule must "
@@ -514,7 +514,7 @@ _WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
         ),
         (
             start_script.TAMPERED,
-            Verdict(
+            FailureReason(
                 errors.IntegrityError,
                 "the workspace in the bucket is not the one that was uploaded; nothing was run",
                 "find out who else writes to s3_bucket_name, delete the object that its log "
@@ -523,7 +523,7 @@ _WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
         ),
         (
             start_script.NOT_UNPACKED,
-            Verdict(
+            FailureReason(
                 errors.CommandError,
                 "the job could not unpack its workspace; nothing was run",
                 "its log says where and why; the container's user must be able to write there, "
@@ -551,7 +551,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
     Row(exit_code(126, 127), _NOT_RUNNABLE),
     Row(
         exit_code(137),
-        Verdict(
+        FailureReason(
             errors.OutOfMemoryError,
             "the container was killed (SIGKILL), most often for its memory",
             MEMORY,
@@ -559,7 +559,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         exit_code(143),
-        Verdict(errors.HostLostError, "the container was told to stop (SIGTERM)", LOST),
+        FailureReason(errors.HostLostError, "the container was told to stop (SIGTERM)", LOST),
     ),
     Row(
         lambda detail: detail.exit_code is None,
@@ -567,7 +567,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         lambda _: True,
-        Verdict(errors.CommandError, "the command failed", "its log says more"),
+        FailureReason(errors.CommandError, "the command failed", "its log says more"),
     ),
 )
 """Endings of command jobs whose command did not return 0."""

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from farcall.model import endings, errors
+from farcall.model import errors, failure_reasons
 from farcall.payload import results
 from farcall.payload.results import Result
 from farcall_runtime.contract import OutcomeStatus
@@ -43,7 +43,7 @@ class NodeEnd(NamedTuple):
         if self.meta is not None:
             return results.of_node(self.meta).sentence
         told = str(error) if isinstance(error, errors.FarcallError) else ""
-        return f"node {self.node} failed: {endings.in_a_line(type(error).__name__, told)}"
+        return f"node {self.node} failed: {failure_reasons.in_a_line(type(error).__name__, told)}"
 
 
 def join(

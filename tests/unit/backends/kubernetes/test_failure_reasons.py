@@ -12,16 +12,16 @@ import pytest
 
 from farcall.backends.base import Runtime
 from farcall.backends.kubernetes import describe
-from farcall.backends.kubernetes.endings import (
+from farcall.backends.kubernetes.failure_reasons import (
     BLOCKED,
     COMMAND_ENDINGS,
     ENDINGS,
     Heals,
+    failure_reason,
     row_of,
     tell,
-    verdict,
 )
-from farcall.model import endings, errors
+from farcall.model import errors, failure_reasons
 from farcall.model.jobs import JobStatus
 from farcall.model.start_script import Fetched, wrap
 from farcall.model.timing import Timing
@@ -102,7 +102,7 @@ RECORDED = [
         errors.JobCancelledError,
         ["turned up after it had been given up"],
         ["nothing where the job that its reason names"],
-        ended(endings.WITHDRAWN),
+        ended(failure_reasons.WITHDRAWN),
     ),
     Recorded(
         errors.JobCancelledError,
@@ -464,7 +464,7 @@ RECORDED = [
 def test_an_ending_is_a_named_error_with_the_clusters_words(each):
     detail = each.detail
     assert detail.status.is_final
-    found = verdict(detail)
+    found = failure_reason(detail)
     assert found.kind is each.error
     assert not [word for word in each.sentence if word not in found.sentence]
     assert not [word for word in each.remedy if word not in found.remedy]
@@ -516,7 +516,7 @@ def command_detail(found, command):
 @pytest.mark.parametrize(("error", "words", "found", "command"), COMMANDS)
 def test_an_ending_of_a_command(error, words, found, command):
     detail = command_detail(found, command)
-    said = verdict(detail)
+    said = failure_reason(detail)
     assert said.kind is error
     assert not [word for word in words if word not in said.sentence]
 
@@ -782,7 +782,7 @@ def test_what_keeps_a_job_from_starting_is_named_with_what_to_do(each):
     assert detail.is_blocked
     row = row_of(detail)
     assert row is not None
-    assert (row.heals, row.verdict.kind) == (each.heals, each.error)
+    assert (row.heals, row.failure_reason.kind) == (each.heals, each.error)
     sentence, remedy = detail.waiting()
     assert detail.reason in sentence
     assert remedy == detail.remedy
@@ -792,7 +792,7 @@ def test_what_keeps_a_job_from_starting_is_named_with_what_to_do(each):
 @pytest.mark.parametrize("each", WAITING)
 def test_a_job_that_was_ended_for_it_says_so(each):
     reason = f"stuck for 180 s: {each.detail.reason}"
-    found = verdict(describe.detail(ended(reason), ()))
+    found = failure_reason(describe.detail(ended(reason), ()))
     assert found.kind is each.error
     assert not [word for word in each.remedy if word not in found.remedy]
 
@@ -814,7 +814,7 @@ def test_what_heals_waits_longest_and_what_never_does_is_ended_at_once(each):
 
 def test_each_row_on_what_blocks_has_an_example():
     found = {id(row_of(each.detail)) for each in WAITING}
-    assert [row.verdict.sentence for row in BLOCKED if id(row) not in found] == []
+    assert [row.failure_reason.sentence for row in BLOCKED if id(row) not in found] == []
 
 
 def test_each_row_on_an_end_has_an_example():
@@ -822,9 +822,11 @@ def test_each_row_on_an_end_has_an_example():
     for each in RECORDED:
         detail = each.detail
         seen |= {id(row) for row in ENDINGS if row.fits(detail)}
-    blocking = {id(row.verdict) for row in BLOCKED}
-    unseen = [row for row in ENDINGS if id(row) not in seen and id(row.verdict) not in blocking]
-    assert [row.verdict.sentence for row in unseen] == []
+    blocking = {id(row.failure_reason) for row in BLOCKED}
+    unseen = [
+        row for row in ENDINGS if id(row) not in seen and id(row.failure_reason) not in blocking
+    ]
+    assert [row.failure_reason.sentence for row in unseen] == []
 
 
 def test_each_row_on_the_end_of_a_command_has_an_example():
@@ -834,7 +836,7 @@ def test_each_row_on_the_end_of_a_command_has_an_example():
         hit.add(id(next(row for row in COMMAND_ENDINGS if row.fits(detail))))
     common = {id(row) for row in ENDINGS}
     unseen = [row for row in COMMAND_ENDINGS if id(row) not in hit | common]
-    assert [row.verdict.sentence for row in unseen] == []
+    assert [row.failure_reason.sentence for row in unseen] == []
 
 
 # --- what waits and is well ---------------------------------------------------------------------

@@ -1,9 +1,7 @@
-"""Verdicts on jobs of a cluster: why one ended, or cannot begin.
+"""Failure reasons on jobs of a cluster: why one ended, or cannot begin.
 
-The only place, with its tables in `farcall.backends.kubernetes.endings` and
-`farcall.backends.kubernetes.endings`, that reads the texts of Kubernetes, Kueue and Volcano. It is
-asked only about jobs that left no outcome in the bucket: where there is one, the outcome wins.
-No I/O.
+No other module reads the texts of Kubernetes, Kueue and Volcano. It explains only jobs that left
+no outcome in the bucket, because an outcome takes precedence. No I/O.
 
 Sources:
     https://kubernetes.io/docs/concepts/workloads/controllers/job/
@@ -21,10 +19,10 @@ from typing import NamedTuple
 
 from farcall.backends.kubernetes.names import CREATED_BY, IMAGE, STARTED_BY, filled
 from farcall.backends.matching import Fits, Row, all_of, container, exit_code, status
-from farcall.backends.own_endings import GIVEN, MAP_FAILED
+from farcall.backends.own_failure_reasons import GIVEN, MAP_FAILED
 from farcall.model import errors, start_script
-from farcall.model.endings import MEMORY, OWN_REASON, STUCK, Dwell, Verdict
 from farcall.model.exit_codes import EXITS
+from farcall.model.failure_reasons import MEMORY, OWN_REASON, STUCK, Dwell, FailureReason
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.timing import Timing
 from farcall_runtime.contract import ENV_OWN_NODE_INDEX, ExitCode
@@ -62,12 +60,12 @@ class Blocked(NamedTuple):
     Attributes:
         fits: Tells whether it is about a job.
         heals: Whether it passes.
-        verdict: Reason given for a job that ended because of it.
+        failure_reason: Reason given for a job that ended because of it.
     """
 
     fits: Fits
     heals: Heals
-    verdict: Verdict
+    failure_reason: FailureReason
 
 
 _PULLS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError")
@@ -87,12 +85,12 @@ def says(*words: str) -> Fits:
     )
 
 
-def _stuck_pod(sentence: str, remedy: str) -> Verdict:
-    return Verdict(errors.JobStuckError, sentence, remedy)
+def _stuck_pod(sentence: str, remedy: str) -> FailureReason:
+    return FailureReason(errors.JobStuckError, sentence, remedy)
 
 
-def _image(sentence: str, remedy: str) -> Verdict:
-    return Verdict(errors.ImageError, sentence, remedy)
+def _image(sentence: str, remedy: str) -> FailureReason:
+    return FailureReason(errors.ImageError, sentence, remedy)
 
 
 _UNPULLED = "the image could not be pulled"
@@ -253,7 +251,7 @@ _STARTS: tuple[Blocked, ...] = (
     Blocked(
         container("FailedCreatePodSandBox"),
         Heals.SOMETIMES,
-        Verdict(
+        FailureReason(
             errors.HostLostError,
             "the node could not make the pod's network",
             "look at the network plugin of the node, or have others by node_selector, and submit "
@@ -428,8 +426,8 @@ _REMEDIES: dict[int, str] = {
     "Dockerfile (Python leaves like this where it lacks farcall_runtime)",
 }
 
-TASK_EXITS: dict[int, Verdict] = {
-    ExitCode.CANCELLED: Verdict(
+TASK_EXITS: dict[int, FailureReason] = {
+    ExitCode.CANCELLED: FailureReason(
         errors.JobCancelledError, "the task was cancelled", "submit it again if needed"
     ),
     **{
@@ -439,14 +437,14 @@ TASK_EXITS: dict[int, Verdict] = {
 }
 """Of containers that hold the task runner."""
 
-_NO_PYTHON = Verdict(
+_NO_PYTHON = FailureReason(
     errors.ImageError,
     "the image could not run farcall's bootstrap",
     "its log says more; stock_image_uri must name an image with python3",
 )
 
-RUNTIME_EXITS: dict[int, Verdict] = {
-    ExitCode.BAD_ENVIRONMENT: Verdict(
+RUNTIME_EXITS: dict[int, FailureReason] = {
+    ExitCode.BAD_ENVIRONMENT: FailureReason(
         errors.ImageError,
         "the job had no credentials to fetch farcall's runtime with, or did not understand how it "
         "was started; nothing was run",
@@ -454,40 +452,40 @@ RUNTIME_EXITS: dict[int, Verdict] = {
         "Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and leave out of pod_overlay "
         "what sets FARCALL_ variables",
     ),
-    ExitCode.BUNDLE_MISSING: Verdict(
+    ExitCode.BUNDLE_MISSING: FailureReason(
         errors.OutcomeMissingError,
         "the job did not find farcall's runtime, or its payload, in the bucket, and ran nothing",
         "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, and "
         "what is below runtime/ and bundles/ must not be deleted; then submit again, which stores "
         "them again",
     ),
-    ExitCode.INTEGRITY: Verdict(
+    ExitCode.INTEGRITY: FailureReason(
         errors.IntegrityError,
         "farcall's runtime in the bucket, or the job's payload, is not what was stored; nothing "
         "of it was run",
         "find out who else writes to s3_bucket_name, then submit again, which stores what was "
         "changed again",
     ),
-    ExitCode.VERSION_MISMATCH: Verdict(
+    ExitCode.VERSION_MISMATCH: FailureReason(
         errors.VersionMismatchError,
         "farcall's runtime is made for another processor, Python or libc than the job has",
         "set architecture to the processor of the cluster's nodes, and stock_image_uri to an "
         "image with glibc (Debian's, not Alpine's) and the Python minor that is used here, "
         "empty for the official one",
     ),
-    ExitCode.STORAGE_UNREACHABLE: Verdict(
+    ExitCode.STORAGE_UNREACHABLE: FailureReason(
         errors.OutcomeMissingError,
         "the job could not fetch from the bucket what it needs, and ran nothing",
         f"s3:GetObject and s3:ListBucket have to be in {_RIGHTS}, what is below runtime/ too; "
         f"{_WAY}; and the clock of its node must be right",
     ),
-    ExitCode.DISK_FULL: Verdict(
+    ExitCode.DISK_FULL: FailureReason(
         errors.DiskFullError,
         "the job's temporary folder has no room for farcall's runtime or its packages, and it ran "
         "nothing",
         _DISK,
     ),
-    ExitCode.SUPERVISOR_FAILED: Verdict(
+    ExitCode.SUPERVISOR_FAILED: FailureReason(
         errors.OutcomeMissingError,
         "farcall's runtime could not be unpacked, or failed, and left no outcome",
         "its log says why; with readOnlyRootFilesystem /tmp has to be a volume (emptyDir)",
@@ -498,38 +496,38 @@ RUNTIME_EXITS: dict[int, Verdict] = {
 }
 """Of containers that fetch the task runner first."""
 
-_NOT_RUNNABLE = Verdict(
+_NOT_RUNNABLE = FailureReason(
     errors.CommandError,
     "the command was not found in the image, or cannot be run there",
     f"see the job's log, and what {IMAGE} has",
 )
 
-COMMAND_EXITS: dict[int, Verdict] = {
-    start_script.TOOLS_MISSING: Verdict(
+COMMAND_EXITS: dict[int, FailureReason] = {
+    start_script.TOOLS_MISSING: FailureReason(
         errors.ImageError,
         "the image lacks what its workspace is fetched with; nothing was run",
         f"its log names it; {IMAGE} needs a shell, coreutils, and python3, curl or wget; or "
         "submit without a workspace",
     ),
-    start_script.NO_CREDENTIALS: Verdict(
+    start_script.NO_CREDENTIALS: FailureReason(
         errors.ImageError,
         "the job had no credentials to fetch its workspace with; nothing was run",
         "set s3_secret to a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY that may read "
         "s3_bucket_name, or service_account to one with EKS Pod Identity",
     ),
-    start_script.NOT_FETCHED: Verdict(
+    start_script.NOT_FETCHED: FailureReason(
         errors.CommandError,
         "the job could not fetch its workspace; nothing was run",
         f"s3:GetObject has to be in {_RIGHTS}, a lifecycle rule must not be shorter than the wait "
         f"in the queue, and {_WAY}",
     ),
-    start_script.TAMPERED: Verdict(
+    start_script.TAMPERED: FailureReason(
         errors.IntegrityError,
         "the workspace in the bucket is not the one that was uploaded; nothing was run",
         "find out who else writes to s3_bucket_name, delete the object that its log names, then "
         "submit again",
     ),
-    start_script.NOT_UNPACKED: Verdict(
+    start_script.NOT_UNPACKED: FailureReason(
         errors.CommandError,
         "the job could not unpack its workspace; nothing was run",
         "its log says where and why; the container's user must be able to write there, or name "
@@ -537,12 +535,12 @@ COMMAND_EXITS: dict[int, Verdict] = {
     ),
     126: _NOT_RUNNABLE,
     127: _NOT_RUNNABLE,
-    137: Verdict(
+    137: FailureReason(
         errors.OutOfMemoryError,
         "the container was killed (SIGKILL), most often for its memory",
         MEMORY,
     ),
-    143: Verdict(errors.HostLostError, "the container was told to stop (SIGTERM)", LOST),
+    143: FailureReason(errors.HostLostError, "the container was told to stop (SIGTERM)", LOST),
 }
 """Of commands: first those of the script that fetches a workspace."""
 
@@ -556,7 +554,7 @@ _HOLLOW = ("BackoffLimitExceeded", "FailedIndexes")
 _STUCK = re.compile(rf"{OWN_REASON}{STUCK}[^:]*: ")
 
 
-def verdict(detail: JobDetail) -> Verdict:
+def failure_reason(detail: JobDetail) -> FailureReason:
     """Say why a job that left no outcome ended.
 
     Args:
@@ -569,14 +567,14 @@ def verdict(detail: JobDetail) -> Verdict:
     if detail.map_failure:  # which ended its children that had not ended
         return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
-    found = _stuck(detail) or next(row.verdict for row in rows if row.fits(detail))
+    found = _stuck(detail) or next(row.failure_reason for row in rows if row.fits(detail))
     sentence = found.sentence
     if found.kind in (errors.JobError, errors.CommandError) and detail.exit_code is not None:
         sentence += f" (exit code {detail.exit_code})"
-    return Verdict(found.kind, sentence, filled(found.remedy, detail), detail.exit_code)
+    return FailureReason(found.kind, sentence, filled(found.remedy, detail), detail.exit_code)
 
 
-def _stuck(detail: JobDetail) -> Verdict | None:
+def _stuck(detail: JobDetail) -> FailureReason | None:
     """Return why a job was blocked that was ended for it, by the words in its reason."""
     found = _STUCK.match(detail.status_reason)
     if found is None:
@@ -584,10 +582,10 @@ def _stuck(detail: JobDetail) -> Verdict | None:
     said = replace(detail, status_reason=detail.status_reason[found.end() :], container_reason="")
     row = row_of(said)
     if row is not None and row.heals is not Heals.OFTEN:
-        return row.verdict
-    remedy = row.verdict.remedy if row else "ask for less (vcpu, memory, num_gpus)"
-    why = f": {row.verdict.sentence}" if row else ""
-    return Verdict(
+        return row.failure_reason
+    remedy = row.failure_reason.remedy if row else "ask for less (vcpu, memory, num_gpus)"
+    why = f": {row.failure_reason.sentence}" if row else ""
+    return FailureReason(
         errors.JobStuckError,
         f"the job could not be placed for stuck_timeout_s and was ended{why}",
         remedy,
@@ -615,7 +613,7 @@ def is_blocked(detail: JobDetail) -> bool:
 def blocked(detail: JobDetail) -> str:
     """Return what to do about a job that cannot be started; empty where nothing keeps it."""
     row = row_of(detail)
-    return filled(row.verdict.remedy, detail) if row else ""
+    return filled(row.failure_reason.remedy, detail) if row else ""
 
 
 def dwell(detail: JobDetail, timing: Timing) -> Dwell:
@@ -641,13 +639,13 @@ def _fetches_workspace(detail: JobDetail) -> bool:
     return start_script.unwrap(detail.command)[0] is not None
 
 
-_NODE_GONE = Verdict(errors.HostLostError, "the node under the job was lost", LOST)
+_NODE_GONE = FailureReason(errors.HostLostError, "the node under the job was lost", LOST)
 
 _DONE_TO_IT: tuple[Row, ...] = (
     *GIVEN,
     Row(
         status("JobDeleted"),
-        Verdict(
+        FailureReason(
             errors.JobCancelledError,
             "somebody deleted the Job",
             "ask who did (kubectl delete, or a controller that cleans up), and submit it again if "
@@ -656,7 +654,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
     ),
     Row(
         status("DeadlineExceeded: Job"),
-        Verdict(
+        FailureReason(
             errors.JobTimeoutError,
             "the Job has a deadline as a whole, which farcall did not set, and it has passed",
             "ask who set activeDeadlineSeconds of the Job: a person, or an admission rule",
@@ -664,7 +662,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
     ),
     Row(
         status("DeadlineExceeded"),
-        Verdict(
+        FailureReason(
             errors.JobTimeoutError,
             "the job ran longer than time_limit, and Kubernetes ended it",
             "raise time_limit, which counts from the node's start of the pod: pulling the image "
@@ -673,7 +671,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
     ),
     Row(
         status("MaxFailedIndexesExceeded"),
-        Verdict(
+        FailureReason(
             errors.JobError,
             "too many tasks of the job failed, and the others were ended",
             "see the errors of those that failed, <job ID>:<index>; farcall sets no "
@@ -682,7 +680,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
     ),
     Row(
         all_of(status("Evicted"), says("emptydir")),
-        Verdict(
+        FailureReason(
             errors.OutOfMemoryError,
             "a volume of the pod has more in it than its limit, and the pod was evicted",
             "raise shm_size, or the sizeLimit of the volume in pod_overlay",
@@ -690,7 +688,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
     ),
     Row(
         all_of(status("Evicted"), says("ephemeral", "disk", "inodes", "imagefs", "nodefs")),
-        Verdict(
+        FailureReason(
             errors.DiskFullError,
             "the node's disk was full, or the pod's share of it, and the pod was evicted",
             "write less, write to a claim of mounts, or ask for ephemeral-storage in the "
@@ -699,7 +697,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
     ),
     Row(
         status("Evicted"),
-        Verdict(
+        FailureReason(
             errors.HostLostError,
             "the pod was evicted, for its node lacked something",
             f"{LOST}; where it is memory, others on the node may use more than they ask for",
@@ -707,7 +705,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
     ),
     Row(
         status("PreemptionByScheduler", "Preempted", "Preempting"),
-        Verdict(
+        FailureReason(
             errors.HostLostError,
             "the pod was preempted: one of higher priority took its place",
             f"{LOST}; or set priority_class to a higher one",
@@ -716,11 +714,11 @@ _DONE_TO_IT: tuple[Row, ...] = (
     Row(status("DeletionByTaintManager", "NodeLost", "TaintManagerEviction"), _NODE_GONE),
     Row(
         status("DeletionByPodGC"),
-        Verdict(errors.HostLostError, "the node under the job is no more", LOST),
+        FailureReason(errors.HostLostError, "the node under the job is no more", LOST),
     ),
     Row(
         status("EvictionByEvictionAPI"),
-        Verdict(
+        FailureReason(
             errors.HostLostError,
             "the pod was evicted: its node is being drained, most likely",
             LOST,
@@ -728,11 +726,11 @@ _DONE_TO_IT: tuple[Row, ...] = (
     ),
     Row(
         status("TerminationByKubelet", "Shutdown", "NodeShutdown", "Terminated"),
-        Verdict(errors.HostLostError, "the node under the job was shut down", LOST),
+        FailureReason(errors.HostLostError, "the node under the job was shut down", LOST),
     ),
     Row(
         status("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "NodeName", "NodePorts"),
-        Verdict(
+        FailureReason(
             errors.HostLostError,
             "the node to which the pod was given did not take it",
             f"{LOST}; where it happens again, look at what is named there",
@@ -740,7 +738,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
     ),
     Row(
         all_of(status("PodFailurePolicy"), says("has condition DisruptionTarget")),
-        Verdict(
+        FailureReason(
             errors.HostLostError,
             "a node of the job was evicted, preempted or lost, and the others were ended",
             "submit it again",
@@ -749,12 +747,12 @@ _DONE_TO_IT: tuple[Row, ...] = (
     # Whatever the exit code: 137, or 1 where only a child process was killed.
     Row(
         container("OOMKilled"),
-        Verdict(errors.OutOfMemoryError, "the container ran out of memory", MEMORY),
+        FailureReason(errors.OutOfMemoryError, "the container ran out of memory", MEMORY),
     ),
-    *(Row(row.fits, row.verdict) for row in BLOCKED),
+    *(Row(row.fits, row.failure_reason) for row in BLOCKED),
     Row(
         all_of(status("PodFailurePolicy"), lambda detail: not detail.is_command),
-        Verdict(
+        FailureReason(
             errors.JobError,
             "a failure policy that ends the whole job matched a failure of one of its tasks",
             "see the task that the words name; farcall sets no such rule for maps, so ask who "
@@ -763,7 +761,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
     ),
     Row(
         status("PodDeleted"),
-        Verdict(
+        FailureReason(
             errors.JobCancelledError,
             "somebody deleted the pod under the job",
             "ask who did (kubectl delete pod, or a controller), and submit it again if needed",
@@ -774,7 +772,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
 
 _GONE = Row(
     _never_ran,
-    Verdict(
+    FailureReason(
         errors.JobError,
         "the job failed and its pods are gone, so nothing tells why",
         "look at its output (farcall logs), and at what deletes pods in its namespace",
@@ -784,7 +782,7 @@ _GONE = Row(
 ENDINGS: tuple[Row, ...] = (
     Row(
         _succeeded,
-        Verdict(
+        FailureReason(
             errors.OutcomeMissingError,
             "the job succeeded, and there is no outcome in the bucket (or there was one, and it "
             "was delivered before)",
@@ -801,7 +799,7 @@ ENDINGS: tuple[Row, ...] = (
     _GONE,
     Row(
         lambda detail: bool(detail.array_size),
-        Verdict(
+        FailureReason(
             errors.JobError,
             "a task of the job failed",
             "see the errors of its tasks, <job ID>:<index>",
@@ -809,7 +807,7 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         lambda _: True,
-        Verdict(
+        FailureReason(
             errors.JobError,
             "the job failed and left no outcome in the bucket",
             "its log says more; the pod may lack s3:PutObject on s3_bucket_name (service_account, "
@@ -838,7 +836,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
     _GONE,
     Row(
         lambda _: True,
-        Verdict(errors.CommandError, "the command failed", "its log says more"),
+        FailureReason(errors.CommandError, "the command failed", "its log says more"),
     ),
 )
 """How command jobs end whose command did not return 0."""
@@ -889,7 +887,9 @@ def tell(detail: JobDetail) -> tuple[str, str]:
     row = row_of(detail)
     if row is not None:
         said = detail.reason
-        return f"Kubernetes cannot start the job: {said}", filled(row.verdict.remedy, detail)
+        return f"Kubernetes cannot start the job: {said}", filled(
+            row.failure_reason.remedy, detail
+        )
     if detail.status_reason.startswith((_SUSPENDED, _GATED)):
         return _held(detail)
     sentence, remedy = _STATES[detail.status]

@@ -135,7 +135,7 @@ class Dwell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FailureReason:
     """Why a task's process did not finish, or never started.
 
     Attributes:
@@ -201,13 +201,13 @@ def taken(job: About) -> errors.OutcomeMissingError:
     )
 
 
-def unusable(error: envelope.EnvelopeError) -> Verdict:
+def unusable(error: envelope.EnvelopeError) -> FailureReason:
     """Return why an outcome was rejected before it was opened."""
     if isinstance(error, envelope.VersionMismatchError):
-        return Verdict(
+        return FailureReason(
             errors.VersionMismatchError, str(error), "use the same farcall on both sides"
         )
-    return Verdict(
+    return FailureReason(
         errors.IntegrityError,
         f"the outcome is not what the job wrote: somebody else wrote or changed it ({error}); "
         "it was not unpickled",
@@ -215,7 +215,7 @@ def unusable(error: envelope.EnvelopeError) -> Verdict:
     )
 
 
-def of_process(meta: dict[str, Any]) -> Verdict:
+def of_process(meta: dict[str, Any]) -> FailureReason:
     """Return how the task's process ended without a result, from its outcome."""
     status, code = meta["status"], meta["child_status"]
     usage = meta["usage"]
@@ -225,15 +225,17 @@ def of_process(meta: dict[str, Any]) -> Verdict:
         limit = usage.get("memory_limit_bytes")
         within = f" of {limit / 2**20:.0f} MiB" if limit else ""
         sentence = f"the task was killed for its memory ({peak / 2**20:.0f} MiB{within} in use)"
-        return Verdict(errors.OutOfMemoryError, sentence, "raise memory", _exit_code(code))
+        return FailureReason(errors.OutOfMemoryError, sentence, "raise memory", _exit_code(code))
     if meta.get("missing"):
         nodes = ", ".join(map(str, meta["missing"][:_MOST_NODES]))
         sentence = f"until time_limit the main node waited for nodes without outcome ({nodes})"
         remedy = "see the output of these: their hosts were lost, or time_limit is too short"
-        return Verdict(errors.JobTimeoutError, sentence, remedy, _exit_code(code))
+        return FailureReason(errors.JobTimeoutError, sentence, remedy, _exit_code(code))
     if status == OutcomeStatus.TIMED_OUT:
         sentence = "the task ran longer than time_limit"
-        return Verdict(errors.JobTimeoutError, sentence, "raise time_limit", _exit_code(code))
+        return FailureReason(
+            errors.JobTimeoutError, sentence, "raise time_limit", _exit_code(code)
+        )
     if status == OutcomeStatus.EXITED and meta.get("detail"):
         sentence = f"the task's process could not hand over what came of it: {meta['detail']}"
         remedy = (
@@ -248,7 +250,7 @@ def of_process(meta: dict[str, Any]) -> Verdict:
     else:
         sentence = f"the task's process was killed by {_signal_name(-code)}"
         remedy = "see its output; SIGSEGV comes from C code, SIGKILL most often from the kernel"
-    return Verdict(errors.ChildKilledError, sentence, remedy, _exit_code(code))
+    return FailureReason(errors.ChildKilledError, sentence, remedy, _exit_code(code))
 
 
 def in_a_line(kind: str, text: str) -> str:

@@ -12,7 +12,7 @@ import botocore.parsers
 import pytest
 
 from farcall import Settings
-from farcall.aws import clients, refusals
+from farcall.aws import clients, error_translation
 from farcall.aws.clients import Aws
 from farcall.model.errors import ServiceError
 from tests.unit.fakes import refusal
@@ -59,7 +59,7 @@ async def test_a_connection_that_breaks_after_the_request_may_have_done_its_work
     async with server(answer) as url:
         error = await failed(url, monkeypatch)
     assert error.sent
-    assert refusals.may_pass(error)
+    assert error_translation.may_pass(error)
     assert "check what serves there" in str(error)
     assert len(asked) == 1  # it is not for the client to send it again
 
@@ -69,17 +69,17 @@ async def test_a_port_that_nobody_listens_on_was_sent_nothing(monkeypatch):
         port = taken.getsockname()[1]
     error = await failed(f"http://127.0.0.1:{port}", monkeypatch)
     assert not error.sent
-    assert refusals.may_pass(error)
+    assert error_translation.may_pass(error)
     said = str(error)
     assert f"nothing answers at http://127.0.0.1:{port} (from an argument endpoint_url" in said
     assert "Connection refused; check what serves there; if it was a local AWS emulator" in said
-    assert str(refusals.explain_tries(error, 3, 10)) == f"{said}; tried 3 times in 10 s"
+    assert str(error_translation.explain_tries(error, 3, 10)) == f"{said}; tried 3 times in 10 s"
 
 
 async def test_a_name_that_leads_nowhere_was_sent_nothing(monkeypatch):
     error = await failed("http://nowhere.invalid", monkeypatch)
     assert not error.sent
-    assert refusals.may_pass(error)
+    assert error_translation.may_pass(error)
 
 
 async def test_a_server_that_speaks_no_tls_was_sent_nothing(monkeypatch):
@@ -104,23 +104,25 @@ async def test_a_page_in_the_place_of_an_answer_is_told(line, status, monkeypatc
 
     async with server(answer) as url:
         error = await failed(url, monkeypatch)
-    assert (error.status, error.code, error.sent) == (status, refusals.NOT_AWS, True)
+    assert (error.status, error.code, error.sent) == (status, error_translation.NOT_AWS, True)
     assert f"no AWS answers at {url} (" in str(error)
-    assert not refusals.is_unknown_call(error)
+    assert not error_translation.is_unknown_call(error)
 
 
 def test_a_page_of_a_service_that_speaks_xml_is_told():
     unread = botocore.parsers.ResponseParserError("invalid XML received: b'<!DOCTYPE HTML>'")
-    error = refusals.explain("GetRole", unread, "https://iam.amazonaws.com")
+    error = error_translation.explain("GetRole", unread, "https://iam.amazonaws.com")
     assert "another server, with a web page; check the network" in str(error)
-    error = refusals.explain("GetRole", KeyError("GetRoleResult"), "https://iam.amazonaws.com")
+    error = error_translation.explain(
+        "GetRole", KeyError("GetRoleResult"), "https://iam.amazonaws.com"
+    )
     assert "what cannot be read" in str(error)
 
 
 async def test_a_request_that_botocore_refuses_is_not_tried_again(monkeypatch):
     error = await failed("http://127.0.0.1:9", monkeypatch, jobName=1)
     assert not error.sent
-    assert not refusals.may_pass(error)
+    assert not error_translation.may_pass(error)
     assert "jobQueue" in str(error)
 
 
@@ -128,8 +130,8 @@ async def test_a_request_that_botocore_refuses_is_not_tried_again(monkeypatch):
     ("status", "passes", "sent"), [(400, False, False), (403, False, False), (500, True, True)]
 )
 async def test_only_a_service_s_own_trouble_passes(status, passes, sent):
-    error = refusals.explain("SubmitJob", refusal("Code", status))
-    assert (refusals.may_pass(error), error.sent) == (passes, sent)
+    error = error_translation.explain("SubmitJob", refusal("Code", status))
+    assert (error_translation.may_pass(error), error.sent) == (passes, sent)
     assert "SubmitJob was refused: No. (Code)" in str(error)
 
 
@@ -149,24 +151,24 @@ async def test_only_a_service_s_own_trouble_passes(status, passes, sent):
     ],
 )
 async def test_who_is_refused_is_told_why(code, message, words):
-    error = refusals.explain("SubmitJob", refusal(code, 403, message))
+    error = error_translation.explain("SubmitJob", refusal(code, 403, message))
     assert words in str(error)
     is_permission = "permission" in words
     assert ("permission" in str(error)) == is_permission
-    of_credentials = refusals.is_of_credentials(error)
+    of_credentials = error_translation.is_of_credentials(error)
     assert of_credentials == (code not in ("AccessDeniedException", "ClientException"))
 
 
 async def test_a_login_that_has_ended_is_told():
     failure = botocore.exceptions.UnauthorizedSSOTokenError()
-    error = refusals.explain("DescribeJobs", failure)
+    error = error_translation.explain("DescribeJobs", failure)
     error.__cause__ = failure
     assert "`aws sso login`" in str(error)
-    assert refusals.is_of_credentials(error)
-    assert "network" not in str(refusals.explain_tries(error, 3, 10))
+    assert error_translation.is_of_credentials(error)
+    assert "network" not in str(error_translation.explain_tries(error, 3, 10))
 
 
 async def test_an_answer_that_cannot_be_read_is_no_stranger():
     error = botocore.parsers.ResponseParserError("no XML")
-    assert isinstance(error, refusals.ALL)
-    assert refusals.explain("GetRole", error).sent
+    assert isinstance(error, error_translation.ALL)
+    assert error_translation.explain("GetRole", error).sent

@@ -46,7 +46,7 @@ class NodeLog(NamedTuple):
     stopped_at: datetime | None
 
 
-class Gang:
+class JobNodes:
     """A job and the nodes to read.
 
     Args:

@@ -13,17 +13,17 @@ import pytest
 from farcall.backends import bootstrap
 from farcall.backends.base import Runtime
 from farcall.backends.batch.describe import from_describe
-from farcall.backends.batch.endings import (
+from farcall.backends.batch.failure_reasons import (
     BLOCKED,
     COMMAND_ENDINGS,
     ENDINGS,
     blocked,
+    failure_reason,
     is_blocked,
     is_explained,
     telling,
-    verdict,
 )
-from farcall.model import endings, errors
+from farcall.model import errors, failure_reasons
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.start_script import Fetched, wrap
 from farcall_runtime.contract import ExitCode
@@ -123,7 +123,7 @@ RECORDED = [
         errors.JobCancelledError,
         ["turned up after it had been given up"],
         ["nothing where the job that its reason names"],
-        f"farcall: {endings.WITHDRAWN}; if it was submitted again, it is job simulate-0a1b",
+        f"farcall: {failure_reasons.WITHDRAWN}; if it was submitted again, it is job simulate-0a",
         flag="isTerminated",
     ),
     Recorded(
@@ -656,7 +656,7 @@ def test_each_ending_has_its_error_a_sentence_and_a_remedy(row, shape):
     document = shape(row)
     check(MODEL, document)
     detail = from_describe(document)
-    found = verdict(detail)
+    found = failure_reason(detail)
     assert found.kind is row.error
     assert [word for word in row.sentence if word not in found.sentence] == []
     assert [word for word in row.remedy if word not in found.remedy] == []
@@ -669,17 +669,17 @@ def test_an_array_whose_call_raised_has_failed_and_was_not_cancelled():
     (row,) = (row for row in RECORDED if "map failed" in row.status_reason)
     array = plain(row) | {"arrayProperties": {"size": 100, "statusSummary": {"FAILED": 98}}}
     detail = from_describe(array)
-    assert verdict(detail).kind is errors.JobError
+    assert failure_reason(detail).kind is errors.JobError
     assert detail.map_failure == "3 of 100 raised ValueError; 95 were ended because of it"
     assert detail.ended_with_map == 95
     cancelled = {**array, "statusReason": "farcall: cancelled by its owner"}
-    assert verdict(from_describe(cancelled)).kind is errors.JobCancelledError
+    assert failure_reason(from_describe(cancelled)).kind is errors.JobCancelledError
 
 
 def test_each_row_of_the_table_is_recorded():
     details = [from_describe(plain(row)) for row in RECORDED]
     hit = {next(n for n, row in enumerate(ENDINGS) if row.fits(detail)) for detail in details}
-    assert [row.verdict for n, row in enumerate(ENDINGS) if n not in hit] == []
+    assert [row.failure_reason for n, row in enumerate(ENDINGS) if n not in hit] == []
 
 
 def test_each_exit_code_of_the_container_is_recorded():
@@ -690,9 +690,11 @@ def test_each_exit_code_of_the_container_is_recorded():
 def test_sentences_and_remedies_can_be_put_into_a_message():
     """``<sentence>: job …. To do: <remedy>.``"""
     for row in ENDINGS:
-        assert row.verdict.sentence[-1] not in ".:;,"
-        assert row.verdict.remedy[-1] not in ".:;,"
-        assert row.verdict.sentence[0].islower() or row.verdict.sentence.startswith("Fargate")
+        assert row.failure_reason.sentence[-1] not in ".:;,"
+        assert row.failure_reason.remedy[-1] not in ".:;,"
+        assert row.failure_reason.sentence[0].islower() or row.failure_reason.sentence.startswith(
+            "Fargate"
+        )
 
 
 def test_the_reason_of_an_earlier_attempt_is_not_taken_for_the_last_one_s():
@@ -701,7 +703,7 @@ def test_the_reason_of_an_earlier_attempt_is_not_taken_for_the_last_one_s():
     for shape in (after_others, told_by_the_attempt):
         detail = from_describe(shape(row))
         assert (detail.attempts, detail.reason, detail.exit_code) == (3, EXITED, 3)
-        assert verdict(detail).kind is errors.JobError
+        assert failure_reason(detail).kind is errors.JobError
 
 
 # --- whose words ------------------------------------------------------------------------------
@@ -743,7 +745,7 @@ def test_a_job_that_batch_cannot_place_is_known_and_has_a_remedy(reason, word):
     assert is_blocked(detail)
     assert word in blocked(reason)
     given_up = Recorded(errors.JobError, [], [], f"farcall: stuck for 60 s: {reason}")
-    found = verdict(from_describe(without_attempts(given_up)))
+    found = failure_reason(from_describe(without_attempts(given_up)))
     assert (found.kind, found.remedy) == (errors.JobStuckError, blocked(reason))
 
 
@@ -773,7 +775,7 @@ def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
         status_reason="Host EC2 (instance i-1) terminated.",
         exit_code=143,
     )
-    error = verdict(detail).error(JOB)
+    error = failure_reason(detail).error(JOB)
     assert (type(error), error.exit_code) == (errors.HostLostError, 143)
     assert "the instance under the job was terminated: job job-1 (simulate)" in str(error)
 
@@ -789,7 +791,7 @@ def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
     ],
 )
 def test_batch_s_words_are_told_where_they_say_something(reason, said):
-    error = endings.lost(JOB._replace(reason=reason, told=telling(reason)))
+    error = failure_reasons.lost(JOB._replace(reason=reason, told=telling(reason)))
     assert error.reason == reason
     assert (f"Batch says {said}" in str(error)) if said else ("Batch says" not in str(error))
 
@@ -851,17 +853,17 @@ def as_command_in_a_workspace(row: Recorded) -> JobDetail:
 
 @pytest.mark.parametrize("row", IN_A_WORKSPACE)
 def test_a_command_that_had_no_workspace_has_a_verdict_and_others_with_its_code_another(row):
-    found = verdict(as_command_in_a_workspace(row))
+    found = failure_reason(as_command_in_a_workspace(row))
     assert found.kind is row.error
     assert [word for word in row.sentence if word not in found.sentence] == []
     assert [word for word in row.remedy if word not in found.remedy] == []
     assert "nothing was run" in found.sentence
-    assert "nothing was run" not in verdict(as_command(row)).sentence
+    assert "nothing was run" not in failure_reason(as_command(row)).sentence
 
 
 @pytest.mark.parametrize("row", COMMANDS)
 def test_a_command_job_that_failed_has_a_verdict(row):
-    found = verdict(as_command(row))
+    found = failure_reason(as_command(row))
     assert found.kind is row.error
     assert [word for word in row.sentence if word not in found.sentence] == []
     assert [word for word in row.remedy if word not in found.remedy] == []
@@ -871,14 +873,14 @@ def test_each_row_on_command_jobs_is_recorded():
     details = [as_command(row) for row in [*COMMANDS, *RECORDED]]
     details += map(as_command_in_a_workspace, IN_A_WORKSPACE)
     hit = {next(n for n, row in enumerate(COMMAND_ENDINGS) if row.fits(d)) for d in details}
-    assert [row.verdict for n, row in enumerate(COMMAND_ENDINGS) if n not in hit] == []
+    assert [row.failure_reason for n, row in enumerate(COMMAND_ENDINGS) if n not in hit] == []
     assert BY_TEXT != []
 
 
 @pytest.mark.parametrize("row", RECORDED)
 def test_of_a_command_job_no_remedy_speaks_of_the_task_runner_s_image(row):
-    found = verdict(as_command(row))
+    found = failure_reason(as_command(row))
     assert "the option image" not in found.sentence + found.remedy
     for is_command in (True, False):
         detail = as_command(row) if is_command else from_describe(plain(row))
-        assert "{image}" not in verdict(detail).remedy
+        assert "{image}" not in failure_reason(detail).remedy

@@ -1,12 +1,12 @@
-"""Own endings: verdicts on jobs that farcall ended, by the reason that it gave. No I/O."""
+"""Own endings: failure reasons on jobs that farcall ended, by the reason that it gave. No I/O."""
 
 from __future__ import annotations
 
 from farcall.backends.matching import Row, status
-from farcall.model import endings, errors
-from farcall.model.endings import OWN_REASON, WITHDRAWN, Verdict
+from farcall.model import errors, failure_reasons
+from farcall.model.failure_reasons import OWN_REASON, WITHDRAWN, FailureReason
 
-MAP_FAILED = Verdict(
+MAP_FAILED = FailureReason(
     errors.JobError,
     "a call of the map raised, and the others were ended",
     "correct the errors of the failed tasks, and submit the job again",
@@ -16,15 +16,15 @@ MAP_FAILED = Verdict(
 GIVEN: tuple[Row, ...] = (
     Row(
         status(f"{OWN_REASON}{WITHDRAWN}"),
-        Verdict(
+        FailureReason(
             errors.JobCancelledError,
             "the job turned up after it had been given up, and was ended",
             "nothing where the job that its reason names does its work; else submit it again",
         ),
     ),
     Row(
-        status(f"{OWN_REASON}{endings.MAP_FAILED}"),
-        Verdict(
+        status(f"{OWN_REASON}{failure_reasons.MAP_FAILED}"),
+        FailureReason(
             errors.JobCancelledError,
             "another call of its map raised, and the job was ended",
             "correct what that one tells, and submit the map again",
@@ -32,7 +32,9 @@ GIVEN: tuple[Row, ...] = (
     ),
     Row(
         status(OWN_REASON),
-        Verdict(errors.JobCancelledError, "the job was cancelled", "submit it again if needed"),
+        FailureReason(
+            errors.JobCancelledError, "the job was cancelled", "submit it again if needed"
+        ),
     ),
 )
 """The first row that fits counts: the special ones before the general."""
