@@ -13,6 +13,7 @@ from farcall.engine.packer import FunctionCall, Packer
 from farcall.model.errors import TaskNotPicklableError
 from farcall.model.settings import Settings
 from farcall_runtime import envelope, pickles
+from tests.support.patience import until_async
 from tests.unit.fakes import joined
 
 
@@ -120,5 +121,12 @@ async def test_pickles_that_were_handed_over_are_let_go(pack):
     (view,) = [piece for piece in arguments.pieces if isinstance(piece, memoryview)]
     buffer = view.obj
     del arguments, view
-    await asyncio.sleep(0.01)
-    buffer.clear()  # raises BufferError while somebody has a view of it
+
+    def is_free() -> bool:
+        try:
+            buffer.clear()
+        except BufferError:  # a view of it exists
+            return False
+        return True
+
+    await until_async(is_free)
