@@ -65,7 +65,7 @@ test-lowest: export RESOLUTION := lowest-direct
 test-newest test-lowest: test-%:
 	rm -rf .venv-$*
 	@sh .ci/venv "$(PYTHON)" .venv-$* demo,joblib,kubernetes,torchx,ui test
-	.venv-$*/bin/python -m pytest $(SIDE_BY_SIDE) -m "not slow"
+	.venv-$*/bin/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not system"
 
 # What .ci/run runs: all tests but the slow ones, and one path of each slow kind.
 test-ci: $(VENV)/test
