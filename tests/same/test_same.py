@@ -12,7 +12,15 @@ import pytest
 from tests.same.programs import NAMES, PROGRAMS, Runner, compare
 
 FIRST = sorted(PROGRAMS)[::12]
-"""Programs that ``make test`` runs, too."""
+"""Programs that ``make test`` runs."""
+
+QUICK = sorted(PROGRAMS)[::3]
+"""Programs that ``.ci/run`` runs; all of them take two minutes."""
+
+
+def _marks(name):
+    quick = () if name in QUICK else (pytest.mark.slow,)
+    return (*quick, *((pytest.mark.core,) if name in FIRST else ()))
 
 
 @pytest.fixture(
@@ -35,7 +43,7 @@ def _is_here(item):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.core if name in FIRST else ()) for name in NAMES],
+    [pytest.param(name, marks=_marks(name)) for name in NAMES],
 )
 def test_job_behaves_as_a_local_call(outcomes, name):
     compare(*outcomes[name], name)
