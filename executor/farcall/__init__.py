@@ -167,7 +167,7 @@ _HOMES = {
     "Sweep": "client.sweep",
     "Task": "client.task",
 }
-"""The modules that are imported when a name of theirs is asked for: the libraries they need take
+"""The modules that are imported when one of their names is used: the libraries they need take
 a second, and a command line that shows its help needs none of them."""
 
 if not TYPE_CHECKING:

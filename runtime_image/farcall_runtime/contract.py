@@ -427,7 +427,7 @@ class Location(NamedTuple):
         return f"{self.root}/streams/{self.bundle}/{index}/"
 
     def followed_key(self, index: int) -> str:
-        """Key of the mark that somebody reads a task's output while it runs."""
+        """Key of the mark that a client reads a task's output while it runs."""
         return f"{self.streams_prefix(index)}followed"
 
 

@@ -124,7 +124,7 @@ def _sum_up(records: list[dict[str, Any]]) -> tuple[CallStatus, dict[str, Any]]:
 
 
 def _run_node(code: Code, node: Node, values: Mapping[int, Buffer]) -> Pieces:
-    if task.is_stopping():  # the function before may have taken what it was told
+    if task.is_stopping():  # the previous function may have caught the interruption
         stopping = task.TaskTerminated("the job is being stopped")
         raise NotRunError(f"{code.name} was not run: the job was being stopped") from stopping
     for number in (*node.args, *node.kwargs.values()):

@@ -389,7 +389,7 @@ def unpack(data: Buffer) -> list[memoryview]:
 
 
 class Reference(NamedTuple):
-    """Stands in a frame for bytes that lie elsewhere: a shared value.
+    """Placeholder in a frame for bytes of another object: a shared value.
 
     Attributes:
         sha256: Digest of the bytes.

@@ -456,7 +456,7 @@ def fill_module(module: ModuleType, variables: dict[str, Any]) -> None:
 
 
 class Reference:
-    """Stands in a pickle for what a call of a function returns there."""
+    """Placeholder in a pickle for the result of a call at unpickling."""
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
         self._recipe = function, args

@@ -18,7 +18,7 @@ from tests.support.commands import FARCALL, Commands
 
 @pytest.fixture
 def farcall_command(commands: Commands) -> Callable[..., Any]:
-    """Runs ``farcall`` with some arguments, and variables of the environment beside the test's."""
+    """Runs ``farcall`` with some arguments, and additional environment variables."""
 
     async def run(*arguments: object, **options: str) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(commands.run, *arguments, **options)

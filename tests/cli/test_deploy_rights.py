@@ -97,7 +97,7 @@ def account(whole, monkeypatch, commands):
 
 
 def client_policy(outputs):
-    """Return docs/iam's policy of whoever submits, for a stack."""
+    """Return docs/iam's policy for clients, for a stack."""
     values = {
         **VALUES,
         "BUCKET": outputs["Bucket"],

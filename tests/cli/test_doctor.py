@@ -49,7 +49,7 @@ def embedded() -> Iterator[emulators.TestAWS]:
 
 @pytest.fixture
 def bucket(aws, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    """A bucket as it is where nobody has thought of anything, in force."""
+    """A bucket with default settings, in force."""
     client = boto3.client("s3")
     client.create_bucket(Bucket=BUCKET)
     monkeypatch.setenv("FARCALL_S3_BUCKET_NAME", BUCKET)
@@ -253,7 +253,7 @@ def enforced() -> Iterator[iam.Enforced]:
 
 @pytest.fixture
 def client(enforced: iam.Enforced, monkeypatch: pytest.MonkeyPatch) -> iam.Enforced:
-    """Somebody with the documented policy, where permissions are enforced."""
+    """A user with the documented policy, where permissions are enforced."""
     for name, value in {**enforced.aws.environment, **enforced.keys}.items():
         monkeypatch.setenv(name, value)
     return enforced

@@ -79,7 +79,7 @@ async def told(aws, make_executor, tmp_path, monkeypatch):
         }
 
 
-# What each command is told, with a variable of the environment where one is needed.
+# Arguments of each command, with a variable of the environment where one is needed.
 SHOWING = [
     ("list --all-users --since 1d",),
     (f"list {ARGUMENT}",),

@@ -76,7 +76,7 @@ elif words[0] == "push":
 
 
 class StandIn:
-    """A docker that does nothing, and notes what it is told."""
+    """A docker that does nothing and records its arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -110,7 +110,7 @@ def docker(tmp_path, monkeypatch):
     standing_in = StandIn(tmp_path / "stand-in")
     monkeypatch.setenv("PATH", standing_in.path)
     for name in [name for name in os.environ if name.startswith("DOCKER_")]:
-        monkeypatch.delenv(name)  # of whoever runs the tests
+        monkeypatch.delenv(name)  # the developer's
     return standing_in
 
 

@@ -36,11 +36,11 @@ def batch(aws):
 
 
 def job_in(err):
-    """Return the ID that is told on stderr."""
+    """Return the ID on stderr."""
     return next(words[1] for words in map(str.split, err.splitlines()) if words[:1] == ["job"])
 
 
-# --- what comes of it -------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------
 
 
 async def test_two_nodes_are_shown_and_the_main_node_s_exit_code_is_the_command_s(
@@ -129,7 +129,7 @@ async def test_ctrl_c_ends_the_job_with_all_its_nodes(batch, tmp_path, aws) -> N
     assert "Traceback" not in err.decode()
 
 
-# --- what is asked for ------------------------------------------------------------------------
+# --- options ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

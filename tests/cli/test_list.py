@@ -221,7 +221,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
 
 
 def assert_harmless(text):
-    """See that nothing of what a task wrote steers the terminal."""
+    """Assert that a task's output contains no terminal sequence."""
     left = COLOURS.sub("", text)
     assert not {c for c in left if not c.isprintable()} - {"\n"}
 

@@ -50,7 +50,7 @@ async def test_name_or_id_prefix_finds_job(jobs, farcall_command, aws, executor)
             # The result may be there before the job has ended.
             told = re.escape(f"{reference}: job {job.id} ({job.name}), ") + "[A-Z]+, submitted "
             assert re.match(told, done.stderr) if is_named else not done.stderr
-            # Other tests' jobs lie there, too, which an ID is told apart from.
+            # The queue has other tests' jobs, too, whose IDs differ.
             assert proxy.counts["batch listjobs"] <= (1 if is_named else MOST_PAGES + 1)
 
     done = await farcall_command("describe", older.id[:8], "--json")

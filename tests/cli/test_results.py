@@ -60,7 +60,7 @@ def fail():
 
 
 class Word:
-    """A class of the workflow's own, which travels by value."""
+    """A class of the workflow, which is pickled by value."""
 
     def __init__(self, text):
         self.text = text

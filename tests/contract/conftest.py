@@ -1,4 +1,4 @@
-"""Hypothesis without deadlines and without a database beside the code."""
+"""Hypothesis without deadlines and without a database in the repository."""
 
 from __future__ import annotations
 

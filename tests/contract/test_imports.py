@@ -1,4 +1,4 @@
-"""What is imported: in the container next to nothing; whoever lacks an extra is told which."""
+"""Imports: little in the container; an error names the missing extra."""
 
 from __future__ import annotations
 

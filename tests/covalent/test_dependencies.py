@@ -144,7 +144,7 @@ def where(*names):
 def test_packages_of_an_electron_travel_with_it_and_are_resolved_once(
     dispatch, wait, node, stock, configured, index
 ):
-    """No container asks an index, and what the options bring along stays in its version."""
+    """No container calls an index, and the options' packages keep their versions."""
 
     @ct.electron(executor=stock(), deps_pip=ct.DepsPip(["travelled>=1", "needed"]))
     def work():

@@ -67,7 +67,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def spans(page: Path) -> Iterator[str]:
-    """Return what stands in backticks within the text of a page."""
+    """Return the texts in backticks on a page."""
     text = _FENCED.sub("", page.read_text(encoding="utf-8"))
     for found in re.finditer(r"(?<!`)`([^`]+)`(?!`)", text):
         yield re.sub(r"\s+", " ", found[1])

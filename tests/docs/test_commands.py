@@ -19,7 +19,7 @@ SHELL = {"", "sh", "console"}
 
 
 def lines(page):
-    """Return what a page has a reader type: the lines of its blocks, and what stands in text."""
+    """Return a page's commands: the lines of its blocks, and those in its text."""
     for block in blocks(page):
         if block.language in SHELL:
             yield from block.code.replace("\\\n", " ").splitlines()

@@ -36,7 +36,7 @@ def test_the_api_reference_has_each_public_name_once():
 
 
 def test_dead_links_and_anchors_fail_the_build():
-    """mkdocs only tells of them otherwise, and says nothing at all with --quiet."""
+    """Otherwise mkdocs only reports them, and with --quiet nothing."""
     links = SITE["validation"]["links"]
     assert {links[name] for name in ("not_found", "anchors", "absolute_links")} == {"warn"}
     [command] = re.findall(r"^\t.*(mkdocs build.*)$", (ROOT / "Makefile").read_text(), re.M)

@@ -1,4 +1,4 @@
-"""Resources of the account, so that tests see that none is left."""
+"""Resources of the account, so that tests can assert that none is left."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ CONTRACT_TESTS = Path(__file__).parents[1] / "contract"
 #: What pytest is made of; all of it is Python that runs in any version.
 PYTEST = ["pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli"]
 MOST_ADDED_BYTES = 40_000_000
-#: A bucket that nobody answers for: the network `none` has no way to any address.
+#: A bucket that cannot be reached: the network `none` has no way to any address.
 UNREACHABLE = {
     contract.ENV_BUNDLE: Location("bucket", run_root("prefix", "run"), "bundle").url,
     contract.ENV_DIGEST: "0" * 64,

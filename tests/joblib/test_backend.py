@@ -162,7 +162,7 @@ def test_a_parallel_call_in_a_job_runs_there_in_a_thread_for_each_processor(
         assert Parallel()([delayed(inside)()]) == [(vcpu, set())]
 
 
-# --- what comes of them -----------------------------------------------------------------------
+# --- results -----------------------------------------------------------------------------------
 
 
 @pytest.mark.core

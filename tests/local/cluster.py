@@ -182,7 +182,7 @@ class Cluster:
             "resources": {"limits": {"cpu": "100m", "memory": "32Mi"}},
             **(container or {}),
         }
-        # A shell as PID 1 ignores SIGTERM: nobody waits for half a minute until it is killed.
+        # A shell as PID 1 ignores SIGTERM, and would be killed only after half a minute.
         podspec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, **(pod or {})}
         return {
             "apiVersion": "batch/v1",
@@ -264,7 +264,7 @@ class Cluster:
         return found
 
     def running(self, name: str, number: int = 1) -> list[Document]:
-        """Wait until so many pods of a Job run, and return them."""
+        """Wait until a number of a Job's pods run, and return them."""
 
         def there() -> list[Document]:
             run = [pod for pod in self.pods(name) if pod["status"].get("phase") == "Running"]

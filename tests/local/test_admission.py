@@ -175,7 +175,7 @@ def test_what_a_person_opens_is_no_page_and_is_let_in_by_its_signature(aws):
 
 @pytest.mark.parametrize("service", CALLS)
 def test_a_signature_covers_the_whole_request(aws, service):
-    """Whoever has seen a signed request cannot have another one obeyed with its signature."""
+    """The signature of an observed request is refused for any other request."""
     method, path, body, headers = CALLS[service]
     url = f"{aws.endpoint_url}{path}"
     headers = signed(service, method, url, aws.environment, body.encode(), headers)
@@ -226,7 +226,7 @@ def test_the_keys_of_a_role_need_their_own_secret_and_token(aws):
     for wrong in (without, {**keys, "AWS_SESSION_TOKEN": "x"}):
         assert is_refused(call(aws, "sts", wrong))
     assert is_refused(call(aws, "sts", {**keys, "AWS_SECRET_ACCESS_KEY": root}))
-    # What is the server's own is for whoever has started it.
+    # The server's own files belong to the user who started it.
     assert is_refused(call(aws, "farcall", keys))
 
 
@@ -248,7 +248,7 @@ def test_a_refused_upload_is_answered(aws):
 
 
 def test_a_request_that_is_none_is_refused(aws):
-    """Whatever stands in the headers; the next request on another connection is answered."""
+    """With any headers; the next request on another connection is answered."""
     for headers in (
         {"Authorization": "AWS4-HMAC-SHA256 Credential=a/b/c/d"},
         {"Authorization": "Bearer x"},

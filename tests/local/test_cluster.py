@@ -29,7 +29,7 @@ from tests.support.patience import PATIENCE_S
 
 LONG = 2**31 - 1
 ENDED = ("Succeeded", "Failed")
-#: A command that lasts until somebody ends it, and says when it can be ended.
+#: A command that runs until it is stopped, and prints when it can be stopped.
 FOR_EVER = ("sh", "-c", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done")
 
 

@@ -187,7 +187,7 @@ async def test_a_fork_server_that_was_killed_is_replaced(make_executor, tmp_path
 
         with pytest.raises(JobError, match="The process that forks jobs was killed"):
             await job.result()
-        # Nobody adopts the last of them, which has a session of its own.
+        # The last one has a session of its own, and no parent adopts it.
         await until_async(lambda: not any(map(lives, {*running} - {others[-1]})))
         _, other, *_ = await executor.task(parents)()
         assert server != other

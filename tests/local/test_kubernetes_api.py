@@ -41,7 +41,7 @@ def test_what_is_not_there(cluster, method):
 
 
 def test_who_does_not_say_who_he_is(cluster):
-    """A request with a token that nobody has is 401 Unauthorized.
+    """A request with an unknown token is 401 Unauthorized.
 
     https://kubernetes.io/docs/reference/access-authn-authz/authentication/
     """
@@ -193,7 +193,7 @@ def test_a_watch_goes_on_from_a_version(cluster):
     versions = [int(event["object"]["metadata"]["resourceVersion"]) for event in seen]
     assert versions == sorted(set(versions))
     assert seen[0]["object"]["kind"] == "Job"
-    # Whoever goes on from one of them is told of the others, and of none twice.
+    # A watch from one of them reports each of the others once.
     again = []
     for event in cluster.events(path, resourceVersion=versions[0], timeoutSeconds=300, **query):
         again.append(event)

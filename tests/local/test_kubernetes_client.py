@@ -83,7 +83,7 @@ def test_a_job_from_creation_to_deletion(cluster, model):
 
 
 def test_a_watch_that_is_cut_goes_on_where_it_was(cluster, model, hooks):
-    """Each change is told once, though connections break."""
+    """Each change is reported once, although connections break."""
     place = cluster.namespace
     version = cluster.jobs.list_namespaced_job(place).metadata.resource_version
     name = cluster.jobs.create_namespaced_job(place, model("true", suspend=True)).metadata.name

@@ -171,7 +171,7 @@ def test_a_command_that_does_not_exist(capfd):
 
 
 def test_a_command_that_outlives_its_aws(monkeypatch, capfd):
-    """It is said once, and the command goes on to its own end."""
+    """One warning is printed, and the command continues to its own end."""
 
     def doomed(**options):
         aws = start(**options)

@@ -57,7 +57,7 @@ class Group:
         return [event for page in self.pages(*streams, **how) for event in page["events"]]
 
     def shown(self, count, *streams):
-        """Wait until so many events are shown: a real account takes some seconds."""
+        """Wait for a number of events: a real account takes a few seconds."""
         until(lambda: len(self.events(*streams)) == count)
 
     def delete(self):

@@ -74,7 +74,7 @@ async def test_a_conditional_write_has_one_winner(store, monkeypatch):
 
 
 async def test_lists_and_writes_at_once(store):
-    """A list is never disturbed by a write beside it."""
+    """A concurrent write never disturbs a list."""
     writes = [store.put_async(f"many/{number}", b"x") for number in range(60)]
     lists = [asyncio.to_thread(obstore.list(store, "many").collect) for _ in range(10)]
     await asyncio.gather(*writes, *lists)
@@ -152,7 +152,7 @@ def directories(temporary):
 
 
 def gone(pid):
-    """Return whether a process has ended, be it as a zombie nobody has reaped."""
+    """Return whether a process has ended; a zombie has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -225,7 +225,7 @@ def fork_server():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
 def test_a_fork_server_that_takes_nothing_is_replaced(monkeypatch):
-    """More than its socket holds is asked of it; nobody waits for it for long."""
+    """Requests exceed its socket's buffer, and no caller waits long for it."""
     monkeypatch.setattr(process, "FORK_SERVER_TIMEOUT_S", 1.0)
     with LocalServer(cpus=60) as server:
         account = Account(server)
@@ -247,7 +247,7 @@ def test_a_fork_server_that_takes_nothing_is_replaced(monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
 def test_a_server_ends_whose_fork_server_does_not(monkeypatch):
-    """With a job whose start nobody has confirmed."""
+    """With a job whose start was not confirmed."""
     monkeypatch.setattr(process, "FORK_SERVER_TIMEOUT_S", 1.0)
     with LocalServer(cpus=1) as server:
         account = Account(server)

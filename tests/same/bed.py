@@ -1,4 +1,4 @@
-"""Make a program's calls, here or as one job, and write what came of each.
+"""Make a program's calls, here or as one job, and write the result of each.
 
 Each program's script ends with a call of it. It is copied to a folder named site-packages, so that
 it does not belong to the program's project.

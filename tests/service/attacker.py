@@ -111,7 +111,7 @@ class Attacker:
         return b"".join(pieces)
 
     def outcome_with_value(self, data: bytes) -> bytes:
-        """Return somebody's outcome with the attacker's pickle in place of the value."""
+        """Return an outcome with the attacker's pickle instead of the value."""
         bomb = self.packed()
         changed = bytearray(data)
         changed[-len(bomb) :] = bomb

@@ -109,7 +109,7 @@ class Attempt:
         return generation
 
     def put(self, key, data):
-        """Store an object beside the process."""
+        """Store an object from this process."""
         obstore.put(self._bucket, key, data)
 
     def data(self, key):
@@ -117,7 +117,7 @@ class Attempt:
         return bytes(obstore.get(self._bucket, key).bytes())
 
     def delete(self, key):
-        """Delete an object beside the process."""
+        """Delete an object from this process."""
         obstore.delete(self._bucket, key)
 
     def objects(self, prefix):
@@ -183,7 +183,7 @@ class Attempt:
         return data + outcome.stdout
 
     def stopped_outcome(self):
-        """Return the outcome of an attempt that was told to stop."""
+        """Return the outcome of a stopped attempt."""
         return self.outcome(self.where.attempt_key(0, 1))
 
     def close(self):

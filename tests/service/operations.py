@@ -142,7 +142,7 @@ class Meeting:
     async def of(
         self, way: Way, pattern: str, operation: str, fault: Fault, times: int | None
     ) -> tuple[Proxy, Any]:
-        """Return what came of it, and the proxy that tells what happened."""
+        """Return its result, and the proxy that recorded the requests."""
         image = f"farcall-local-process:{uuid.uuid4().hex}"
         with Proxy(self._aws.endpoint_url) as proxy:
 

@@ -65,7 +65,7 @@ async def run_submit(executor, folder, tasks, apart=False):
 
 
 async def bring_back(executor, run):
-    """Recover a run, and tell what came of it."""
+    """Recover a run, and print the results."""
     recovered = await executor.recover(run)
     say(
         event="found",

@@ -190,7 +190,7 @@ def test_sigterm_stops_a_task_and_its_output_is_stored(attempt, phase):
 
 
 def wait_until_told(late=None):
-    """A task that says why it was told to stop.
+    """A task that returns why it was stopped.
 
     Args:
         late: The file by which its time is up.
@@ -206,7 +206,7 @@ def wait_until_told(late=None):
 
 
 def told(made, outcome):
-    """Return why a function was told to stop."""
+    """Return why a function was stopped."""
     started, *lines = made.stdout(outcome).decode().splitlines()
     assert started == "started"
     return lines

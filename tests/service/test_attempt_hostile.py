@@ -176,7 +176,7 @@ def lose(how):
 
 
 def another():
-    """A socket like it, that somebody else reads."""
+    """A similar socket that another process reads."""
     another.kept = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return another.kept[0]
 

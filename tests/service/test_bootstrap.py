@@ -78,7 +78,7 @@ class Metadata(http.server.BaseHTTPRequestHandler):
 
 
 class Elsewhere(http.server.BaseHTTPRequestHandler):
-    """Sends whoever asks to another place."""
+    """Redirects every request."""
 
     def log_message(self, *_): ...
 
@@ -198,7 +198,7 @@ def test_keys_of_the_container_s_endpoint_which_fails_at_first(stored, metadata,
 
 
 def test_keys_of_a_web_identity(stored, tmp_path):
-    # The local AWS emulator answers nobody who does not sign.
+    # The local AWS emulator refuses unsigned requests.
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     url = "http://{}:{}".format(*server.get_host_and_port())

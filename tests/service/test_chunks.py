@@ -27,7 +27,7 @@ from tests.support.patience import until
 
 
 async def every(sweep: farcall.Sweep[Any]) -> list[CallResult[Any]]:
-    """Wait for all calls; return what came of each, in their order."""
+    """Wait for all calls; return their results in order."""
     found = [result async for result in sweep.results()]
     return sorted(found, key=lambda result: result.index)
 

@@ -78,7 +78,7 @@ def _of_cpython(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def many_processors() -> Iterator[farcall_local.LocalAWS]:
-    """A local AWS emulator on which calls that sleep do so beside each other."""
+    """A local AWS emulator on which sleeping calls run at the same time."""
     with farcall_local.start(cpus=8) as aws:
         yield aws
 

@@ -37,7 +37,7 @@ def go(tmp_path: Path) -> Iterator[Path]:
 
 
 def say(proxy: Proxy, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change what DescribeJobs says of each job that nobody has ended."""
+    """Change the DescribeJobs response for each unfinished job."""
 
     def of_each(answer: dict[str, Any]) -> None:
         for job in answer["jobs"]:

@@ -50,7 +50,7 @@ def prefix() -> str:
 
 
 def uploads(aws: farcall_local.LocalAWS, prefix: str) -> list[str]:
-    """Return the keys of uploads below a prefix that nobody has finished."""
+    """Return the keys of unfinished uploads below a prefix."""
     name = aws.environment["FARCALL_S3_BUCKET_NAME"]
     with contextlib.closing(boto3.client("s3", endpoint_url=aws.endpoint_url)) as s3:
         found = s3.list_multipart_uploads(Bucket=name, Prefix=f"{prefix}/")

@@ -114,7 +114,7 @@ def forge(attacker: Attacker, data: bytes, kind: str) -> bytes:
 
 
 def forge_root(attacker: Attacker, data: bytes) -> bytes:
-    """Let the index tell of the attacker's function, with the digest that it has."""
+    """Make the index name the attacker's function and its digest."""
     data = forge(attacker, data, "function")
     start, end = part(data, "function")
     row = wire.row(start, data[start:end])
@@ -123,7 +123,7 @@ def forge_root(attacker: Attacker, data: bytes) -> bytes:
 
 
 def forge_page(attacker: Attacker, data: bytes) -> bytes:
-    """Let a page tell of the attacker's arguments, with the digest that they have."""
+    """Make a page name the attacker's arguments and their digest."""
     data = forge(attacker, data, "arguments")
     start, end = part(data, "arguments")
     row = wire.row(start, data[start:end])
@@ -349,7 +349,7 @@ async def test_a_client_refuses_forged_output(
     spoilt = {name: change(true) for name, change in SPOILS.items()}
     for name, data in {**forgeries, **spoilt}.items():
         attacker.put(key, data)
-        # Whoever asks for the value alone is not brought the output.
+        # A caller that requests only the result gets no output.
         assert await executor.attach(victim.id).exception() is None, name
         for asked in (Job.stdout, Job.results):
             with pytest.raises(IntegrityError, match="is not what the job wrote"):
@@ -403,7 +403,7 @@ def count(number: int) -> int:
 async def test_client_rejects_forged_stopped_attempt(
     attacker: Attacker, executor: BatchExecutor, make_executor: MakeExecutor
 ) -> None:
-    """What a chunk of calls had done when it was cancelled lies in attempts/."""
+    """The results of a cancelled chunk's finished calls are in attempts/."""
     sweep = executor.task(count).map(range(4), chunksize=4, return_exceptions=True)
     waiting = asyncio.ensure_future(anext(aiter(sweep.results())))
     await until_async(lambda: sweep.job_ids)

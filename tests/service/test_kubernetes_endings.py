@@ -107,7 +107,7 @@ async def evicted(world: World) -> None:
 async def pod_deleted(world: World) -> None:
     await world.running()
     [pod] = world.cluster.pods(world.job.id)
-    # In a thread: the client's event loop has to follow what comes of it.
+    # In a thread, because the client's event loop follows the job.
     words = ("delete", "pod", pod["metadata"]["name"], "--wait=false")
     await asyncio.to_thread(world.cluster.kubectl, *words)
 

@@ -252,7 +252,7 @@ async def test_jobs_are_ended_by_the_session_that_ends_with_its_event_loop(
 
     assert all(call.cancelled() for call in calls)
     assert proxy.answers["batch terminatejob 200"] == 1  # of the array
-    assert _sessions[asyncio.get_running_loop()] == {}  # nobody had to open another
+    assert _sessions[asyncio.get_running_loop()] == {}  # no other session was opened
 
 
 # --- nothing stays ------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ async def test_results_have_argument_order(executor: BatchExecutor) -> None:
 
 
 def arrays_of(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have arrays take so many tasks at most."""
+    """Limit the size of arrays."""
     few = replace(BatchBackend.capabilities, largest_array=most)
     monkeypatch.setattr(BatchBackend, "capabilities", few)
 
@@ -97,7 +97,7 @@ async def ended(executor: BatchExecutor, job_ids: list[str]) -> None:
 async def test_cancelling_the_wait_ends_the_jobs(
     make_executor: Callable[..., BatchExecutor], moment: str
 ) -> None:
-    """There may be no job yet, or one that nobody was told of."""
+    """There may be no job yet, or one that was not reported."""
     async with make_executor() as executor:
         sweep = executor.task(sleep_longer_and_longer).map([1, 1])
         session = await session_for(executor.settings)

@@ -60,7 +60,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_an_environment_of_many_distributions_is_the_same_in_the_job(aws, tmp_path):
-    """Beside numpy and the like it has all that farcall's client needs."""
+    """In addition to numpy it has everything that farcall's client needs."""
     folder = tmp_path / "workflow"
     python = folder / "bin" / "python"
     uv = [sys.executable, "-m", "uv"]

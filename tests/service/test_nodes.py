@@ -38,7 +38,7 @@ async def gang(make_executor: Callable[..., BatchExecutor]) -> AsyncIterator[Bat
 
 
 class Bucket:
-    """What lies in the bucket of one job."""
+    """A job's objects in the bucket."""
 
     def __init__(self, aws: farcall_local.LocalAWS, job: Job[Any]) -> None:
         self._s3 = boto3.client("s3")
@@ -100,7 +100,7 @@ async def test_result_has_value_of_each_node(
 
 
 def meet(folder: str) -> list[int]:
-    """The main node takes a message of each other one, on the address that all are told."""
+    """The main node receives a message from each other node at the main address."""
     node = farcall_runtime.node()
     said, renamed = Path(folder, "port.new"), Path(folder, "port")
     if not node.is_main:

@@ -54,7 +54,7 @@ def sleep():
 
 
 class Looking:
-    """What somebody sees on the command line."""
+    """Output of a viewer's commands."""
 
     def __init__(self, commands):
         self.run = commands.run

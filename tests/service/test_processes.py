@@ -55,7 +55,7 @@ def pass_on(inbox, outbox) -> None:
 
 
 def everything(method: str) -> dict[str, object]:
-    """Do in a task what people do with `multiprocessing`; return what came of it."""
+    """Use `multiprocessing` in a task in the usual ways; return the results."""
     context = multiprocessing.get_context(method)
     got: dict[str, object] = {}
     with context.Pool(2) as pool:

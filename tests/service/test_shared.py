@@ -148,7 +148,7 @@ async def test_killed_client_keeps_shared_array(
         gate.touch()
         assert other.stdout.readline() == f"{expected}\n"
         assert other.wait(PATIENCE_S) == 0
-    # The other one has let go of it, and the killed one's jobs may still ask.
+    # The other client has released it, and the killed client's jobs may still need it.
     assert set(stored()) - set(before)
     markers = [key.rpartition("/")[2] for key in stored("held")]
     assert runs[0] in markers

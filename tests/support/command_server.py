@@ -1,4 +1,4 @@
-"""Fork server: has imported the commands of farcall, or TorchX, and forks one whenever it is told.
+"""Fork server: has imported the commands of farcall or TorchX, and forks one per request.
 
 Runs as a script, which `tests.support.commands` starts and talks with over a socket. A request is
 four bytes of length and JSON; with it come the command's three streams, and a fourth descriptor

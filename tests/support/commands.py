@@ -52,7 +52,7 @@ class Commands:
     def run(
         self, *arguments: object, answer: str = "", **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command, with variables beside this process's; return its code and its output."""
+        """Run a command with additional variables; return its exit code and output."""
         words = list(map(str, arguments))
         with contextlib.ExitStack() as stack:
             stdin, stdout, stderr = (

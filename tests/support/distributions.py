@@ -1,4 +1,4 @@
-"""Distributions as clients store them, written by hand: small ones, and ones that nobody makes."""
+"""Distributions as clients store them, written by hand: small and malformed ones."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ INTRUDER = {
         ],
     },
 }
-"""A job definition that nobody may register who is not known."""
+"""A job definition that only known users may register."""
 
 
 def submit(

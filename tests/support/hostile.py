@@ -1,4 +1,4 @@
-"""What a task, or whoever names a thing, may write so that a terminal obeys it."""
+"""Texts of tasks and names with terminal sequences."""
 
 from __future__ import annotations
 

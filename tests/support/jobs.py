@@ -12,7 +12,7 @@ import farcall_local
 
 
 def find(name: str) -> list[dict[str, Any]]:
-    """Return what DescribeJobs tells of the jobs of a function; an array is one."""
+    """Return a function's jobs from DescribeJobs; an array is one."""
     batch = boto3.client("batch")
     listed = batch.list_jobs(
         jobQueue=os.environ["FARCALL_QUEUE"],

@@ -76,7 +76,7 @@ class Held(NamedTuple):
 
 
 def _files() -> Counter[str]:
-    """Return what is open: sockets and pipes are told apart by their kind alone."""
+    """Return what is open: sockets and pipes are distinguished only by kind."""
     found: Counter[str] = Counter()
     if not _DESCRIPTORS.exists():  # no Linux
         return found

@@ -159,7 +159,7 @@ class Proxy:
 
     async def _open(self) -> None:
         # Each request has its own connection onward: one that was kept and is closed meanwhile
-        # would be a fault that nobody asked for.
+        # would be a fault that was not requested.
         self._onward = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -340,7 +340,7 @@ def _headers(reply: aiohttp.ClientResponse) -> Any:
 
 
 def _hang_up(received: web.BaseRequest, *, reset: bool = False) -> web.Response:
-    """Close the connection; the response returned reaches nobody."""
+    """Close the connection, so that the returned response is lost."""
     if (transport := received.transport) is not None:
         if reset:
             own = transport.get_extra_info("socket")

@@ -1,4 +1,4 @@
-"""Functions that tests run as jobs. They travel by value, as a user's own do."""
+"""Functions that tests run as jobs. They are pickled by value, like a user's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.patience import PATIENCE_S
 
 
 def wait_for(path: str | Path, value: Any = 0) -> Any:
-    """Wait until somebody makes a file, and return a value."""
+    """Wait until a file exists, and return a value."""
     deadline = time.monotonic() + PATIENCE_S
     while not Path(path).exists() and time.monotonic() < deadline:
         time.sleep(0.02)

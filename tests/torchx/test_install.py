@@ -54,7 +54,7 @@ def test_wheel_and_sdist_hold_the_modules_and_no_package_around_it(built):
 
 
 def test_wheel_and_sdist_hold_the_dockerfile(built):
-    """In the repository a link to it lies in the package."""
+    """In the repository, the package has a link to it."""
     wheel, sdist = built
     own = (ROOT / "Dockerfile").read_bytes()
     with zipfile.ZipFile(wheel) as opened:

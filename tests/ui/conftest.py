@@ -91,7 +91,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 class Seen:
-    """What a browser tells of a page that its user does not see."""
+    """A browser's reports on a page that its user does not see."""
 
     def __init__(self, expected: str) -> None:
         self._expected = expected

@@ -35,7 +35,7 @@ async def wait_for_states(page: Page, states: dict[str, str]) -> None:
 
 
 async def cancel(page: Page, button: str) -> dict[str, str]:
-    """Confirm the open dialog; return what came of each job, as the page's foot says."""
+    """Confirm the open dialog; return the result of each job from the page's footer."""
     dialog = page.get_by_role("dialog", name="Cancel")
     await dialog.get_by_role("button", name=button).click()
     await expect(dialog).to_be_hidden()

@@ -33,7 +33,7 @@ _IN_SIGHT = """element => {
 
 @pytest.fixture
 def user(served):
-    """Whoever looks at the page."""
+    """User of the page."""
     request = urllib.request.Request(f"{served.url}/api/about", headers=served.headers)
     with urllib.request.urlopen(request) as answer:
         return json.load(answer)["user"]

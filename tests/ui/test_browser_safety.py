@@ -76,7 +76,7 @@ async def test_hostile_names_and_output_do_nothing(executor, open_page, shoot):
 
 
 class _Evil(BaseHTTPRequestHandler):
-    """An empty page of somebody else's."""
+    """An empty page of another site."""
 
     def do_GET(self):
         self.send_response(200)

@@ -296,8 +296,8 @@ class Aws:
             raise ServiceError(
                 "no credentials for the bucket were found; set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or name a profile or a credentials file in "
-                "farcall's options: functions travel through a bucket of S3 or of a store like it "
-                "(endpoint_url); command jobs alone need none"
+                "farcall's options: functions are sent through a bucket of S3 or of a store like "
+                "it (endpoint_url); only command jobs need none"
             )
         return credentials
 

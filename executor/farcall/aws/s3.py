@@ -189,7 +189,7 @@ class S3Operations:
             at = parsedate_to_datetime(told["last-modified"])
             return Headed(int(told["content-length"]), at, _whole_digest(told))
         except (KeyError, ValueError) as error:
-            raise GenericError(f"what answered tells of no object: {error}") from error
+            raise GenericError(f"the response describes no object: {error}") from error
 
     async def begin_upload(self, key: str) -> str:
         """Begin an upload in parts, each with its SHA-256; return its ID.

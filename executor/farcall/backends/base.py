@@ -375,7 +375,7 @@ class Backend(Protocol):
     async def position(self, detail: JobDetail) -> int | None:
         """Return a waiting job's position in its queue, from 1; None if unknown."""
 
-    # --- beside -------------------------------------------------------------------------------
+    # --- other --------------------------------------------------------------------------------
 
     def links(self, detail: JobDetail) -> dict[str, str]:
         """Return the URLs of the platform's pages that exist: ``job``, ``queue``, ``log``."""

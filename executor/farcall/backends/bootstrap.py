@@ -35,7 +35,7 @@ def command(runtime: Runtime) -> list[str]:
     Args:
         runtime: Where it lies, and what it is for.
     """
-    # As it stands in the signature, whose characters are all encoded except these.
+    # As it is in the signature, whose characters are all encoded except these.
     name = quote(f"{runtime.bucket}/{runtime.key}", safe="/-._~")
     machine = {"arm64": "aarch64"}.get(runtime.architecture, runtime.architecture)
     place = runtime.bucket_url, name, runtime.region

@@ -65,7 +65,7 @@ def resources(settings: Settings, group: Nodes) -> Settings:
 
 
 def check(group: Nodes) -> None:
-    """See that a group is one, whatever the platform takes of it.
+    """Check a group for what every platform requires.
 
     Raises:
         SettingsError: It is not.

@@ -10,11 +10,11 @@ from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import JobDetail
 
 IMAGE = "{image}"
-"""Stands in a remedy for the job's image: the option's, or a command job's own."""
+"""Placeholder in a remedy for the job's image: the option's, or a command job's own."""
 
 CREATED_BY = "{created by}"
 STARTED_BY = "{started by}"
-"""Likewise for what may keep a container from being created, and from being started."""
+"""Placeholders for causes that keep a container from being created and started."""
 
 Fits: TypeAlias = Callable[[JobDetail], bool]
 

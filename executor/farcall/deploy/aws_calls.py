@@ -1,4 +1,4 @@
-"""Calls of AWS by whoever sets an account up: what is refused names the action that is missing."""
+"""AWS calls that set up an account; their errors name the missing action."""
 
 from __future__ import annotations
 

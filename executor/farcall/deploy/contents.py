@@ -1,4 +1,4 @@
-"""What runs and lies in a stack: unfinished jobs, job definitions, buckets and their objects."""
+"""Contents of a stack: unfinished jobs, job definitions, buckets and their objects."""
 
 from __future__ import annotations
 

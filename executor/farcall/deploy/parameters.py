@@ -1,4 +1,4 @@
-"""Parameters of the stack: what is asked for and what is there, as the template has it. No I/O."""
+"""Parameters of the stack: requested and current ones, as in the template. No I/O."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def merged(wanted: Wanted, before: Mapping[str, str], prefix: str) -> dict[str, 
 
 
 def _asked(wanted: Wanted) -> dict[str, str]:
-    """Return the parameters that are asked for."""
+    """Return the requested parameters."""
     found: dict[str, str] = {}
     if wanted.compute:
         found = {kind.parameter: _truth(name in wanted.compute) for name, kind in KINDS.items()}

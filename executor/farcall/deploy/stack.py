@@ -39,7 +39,7 @@ _CONSEQUENCES = (
     "Resource update cancelled",
     "Resource deletion cancelled",
 )
-"""How CloudFormation tells of resources that were given up because another one failed."""
+"""CloudFormation's text for resources that were cancelled because another one failed."""
 
 _ABSENT = re.compile(r"Stack (\[|with id ).* does not exist")
 
@@ -73,7 +73,7 @@ class Event:
 
     @property
     def is_of_stack(self) -> bool:
-        """Whether it tells of the stack as a whole."""
+        """Whether it concerns the stack as a whole."""
         return self.kind == _STACK
 
 
@@ -99,7 +99,7 @@ class State:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether somebody makes, changes or deletes it."""
+        """Whether an operation creates, changes or deletes it."""
         return self.status.endswith(_UNDER_WAY) and self.status not in _DEAD
 
     @property
@@ -225,7 +225,7 @@ class Stack:
             raise FarcallError(f"stack {self.name} was not {what}: {_told(done, events)}")
 
     async def settled(self) -> State | None:
-        """Return what it is once nobody is at work on it; None where there is none."""
+        """Return the stack when no operation is in progress; None if there is none."""
         while True:
             found = await self.state()
             if found is None or not found.is_under_way:
@@ -287,7 +287,7 @@ class Stack:
             more = {"NextToken": reply["NextToken"]}
 
     async def _follow(self, stack_id: str, since: str) -> tuple[State | None, list[Event]]:
-        """Tell what happens until nobody is at work on it.
+        """Report events until no operation is in progress.
 
         Args:
             stack_id: Its ARN.

@@ -19,7 +19,7 @@ from farcall.storage.store import Store
 from farcall.storage.stores import Stores
 from farcall_runtime.contract import Location
 
-# --- Weak references to holders of objects: what nobody can ask for any more is deleted ---------
+# --- Weak references to holders of objects: unreachable objects are deleted -------------------
 
 
 class Held:

@@ -43,7 +43,7 @@ _FEW = 4
 """Maximum number of bundles that are listed one by one, and of large bundles at full speed."""
 
 _MANY = 100
-"""Number of waiting tasks from which a bundle gets its own poller. With so many tasks, intervals
+"""Number of waiting tasks from which a bundle gets its own poller. With this many tasks, intervals
 shorter than for S3 would find none sooner.
 """
 

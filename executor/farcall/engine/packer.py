@@ -66,7 +66,7 @@ class WorkerThreads:
             self.executor.shutdown(wait=False, cancel_futures=True)
 
 
-# --- Batcher: what many coroutines ask for within a moment is asked for together ----------------
+# --- Batcher: combines the requests of many coroutines within a moment --------------------------
 
 
 K = TypeVar("K", bound=Hashable)
@@ -127,7 +127,7 @@ class Batcher(Generic[K, V]):
             keys = list(islice(self._asked, self._most))
             batch = {key: self._asked.pop(key) for key in keys}
             await self._answer_batch({k: f for k, f in batch.items() if not f.cancelled()})
-            del keys, batch  # which hold what was asked and answered
+            del keys, batch  # which hold requests and responses
         self._answering = None  # which holds the loop
 
     async def _answer_batch(self, batch: dict[K, asyncio.Future[V]]) -> None:
@@ -137,7 +137,7 @@ class Batcher(Generic[K, V]):
         except asyncio.CancelledError:
             self._asked.update(batch)  # for `close`
             raise
-        except Exception as error:  # whatever it is, nobody is to wait forever
+        except Exception as error:  # whatever it is, no caller may wait forever
             answers = [error] * len(batch)
         for future, answer in zip(batch.values(), answers, strict=True):
             if future.done():
@@ -232,6 +232,6 @@ def _pack_all(some: list[FunctionCall]) -> list[tuple[Packed, Packed] | Exceptio
                 wanted.calls, settings.cache_dir, to_text, digests, using=using[option]
             )
             done.append((functions[key], call))
-        except Exception as error:  # the caller is to have it
+        except Exception as error:  # the caller gets it
             done.append(error)
     return done

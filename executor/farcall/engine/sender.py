@@ -36,7 +36,7 @@ from farcall.payload.bundle import Bundle
 from farcall.storage.store import Store
 from farcall_runtime.contract import Location
 
-# --- Requests in flight: SubmitJob calls that outlast whoever waits for them, and lost answers
+# --- Requests in flight: SubmitJob calls that outlast their callers, and lost responses
 #
 # SubmitJob takes no token. A job whose request was not answered is looked for by its name, which
 # is unique, in Batch's lists, which lag behind.
@@ -482,7 +482,7 @@ class Launcher:
 
     async def _launch(self, job: JobSpec, ticket: Ticket) -> str:
         tries = Tries(self._timing.submit_retry_s)
-        lost = 0  # requests that may have been carried out, and whose jobs nobody has found
+        lost = 0  # requests that may have been carried out, whose jobs were not found
         kept = ""
         try:
             while not kept:

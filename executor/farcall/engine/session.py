@@ -267,16 +267,16 @@ class Session:
         started: list[asyncio.Future[Any]]
         started = [*self._submitters.values(), *self._checks.values()]
         openings = [each for each in started if not each.done()]
-        for opening in openings:  # whoever wanted it has left
+        for opening in openings:  # its caller has left
             opening.cancel()
         await asyncio.gather(*openings, return_exceptions=True)
         await self._close_submitters()
         await self.launcher.close()
-        await _give_way()  # those that were told may end their jobs too
+        await _give_way()  # the notified callers may end their jobs, too
         await self.terminations.settle()
         self.cleaner.let_go()
         for store in self.stores:
-            with contextlib.suppress(Exception):  # what stays there harms nobody
+            with contextlib.suppress(Exception):  # what remains is harmless
                 await self._flush(store)
         await self._let_go_of_shared()
         await self._last_reports()

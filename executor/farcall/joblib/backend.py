@@ -25,7 +25,7 @@ _ALL_JOBS = 10_000
 """What ``n_jobs=-1`` counts as: Batch has no number of workers, and an array no more children."""
 
 _MOST_CALLS = 100_000
-"""Calls that joblib is told can run at a time: it reckons with no number above a million."""
+"""Number of parallel calls that joblib gets; it supports at most a million."""
 
 _JOBLIBS_OWN = {"context", "max_nbytes", "mmap_mode", "temp_folder", "verbose"}
 """What `joblib.Parallel` tells every backend, for those that start processes on this machine."""
@@ -146,7 +146,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         yield
 
     def retrieve_result_callback(self, out: _Part) -> list[Any]:
-        """Return a batch's values, or raise what came of it."""
+        """Return a batch's results, or raise its error."""
         future, part = out
         return future.result()[part]
 
@@ -189,7 +189,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         self, batches: list[tuple[BatchedCalls, _Done]], future: Future[list[Any]]
     ) -> None:
         self._unfinished.discard(future)
-        with suppress(RuntimeError):  # the Parallel call is over, and nobody asks any more
+        with suppress(RuntimeError):  # the Parallel call is over
             self._callbacks.submit(self._hand_over, batches, future)
 
     def _hand_over(
@@ -208,7 +208,7 @@ def _limit(n_jobs: int | None) -> int | None:
 
 
 def _callback_thread() -> ThreadPoolExecutor:
-    """Return where joblib is told of ends, and not on the event loop.
+    """Return the thread pool that notifies joblib of finished batches.
 
     It takes a lock for that, which is held while the user's generator is asked for calls.
     """

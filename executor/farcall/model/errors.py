@@ -158,7 +158,7 @@ class JobStuckError(JobError):
 
 
 class JobCancelledError(JobError):
-    """Somebody cancelled or terminated the job."""
+    """The job was cancelled or terminated."""
 
 
 class JobLostError(JobError):

@@ -141,7 +141,7 @@ def wrap(command: Sequence[str], workspace: Fetched) -> list[str]:
     _, plain = unwrap(command)
     if not plain:
         raise ValueError("there is no command to run in the workspace")
-    # As it stands in the signature, whose characters are all encoded except these.
+    # As it is in the signature, whose characters are all encoded except these.
     key = quote(workspace.key, safe="/-._~")
     return [
         *_HEAD,

@@ -211,5 +211,5 @@ class Catalog:
         return has_failed and bool(job.status_reason) and not job.is_explained
 
     async def _learn(self, job_ids: Iterable[str]) -> None:
-        # One that Batch does not describe yet, though it lists it, is asked for again.
+        # A job that Batch lists but does not describe yet is requested again.
         self._known.update(await self.describe(job_ids))

@@ -123,7 +123,7 @@ class Reasons:
                 self._texts[bundle] = texts
                 return texts
             self._troubles[bundle] = str(error)
-            if _passes(error):  # it is asked again
+            if _passes(error):  # the next call requests it again
                 return texts
         else:
             self._troubles.pop(bundle, None)
@@ -184,7 +184,7 @@ class Reasons:
         if detail.job_id not in self._reasons:
             try:
                 reason = await self._read_reason(detail) or _of_batch(detail)
-            except ServiceError:  # which passes: it is asked again
+            except ServiceError:  # which passes: the next call requests it again
                 return _of_batch(detail)
             _bound(self._reasons, _MOST_REASONS)
             self._reasons[detail.job_id] = reason

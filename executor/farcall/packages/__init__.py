@@ -1,1 +1,1 @@
-"""Packages that travel with tasks: what is installed here, or wanted, as archives."""
+"""Synced packages: installed or requested distributions, as archives."""

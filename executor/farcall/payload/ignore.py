@@ -75,7 +75,7 @@ class Ignore:
         return is_out
 
     def leaves_out_all_of(self, folder: str) -> bool:
-        """Return whether nothing that lies in a folder, which is left out, is taken back in.
+        """Return whether no rule includes anything of an excluded folder.
 
         Args:
             folder: Its path relative to the folder of the file, with slashes.

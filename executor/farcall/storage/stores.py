@@ -26,8 +26,8 @@ class Stores:
         """
         if not bucket:
             raise SettingsError(
-                "s3_bucket_name is empty: functions travel through a bucket, so set it to one; "
-                "command jobs alone need none",
+                "s3_bucket_name is empty: functions are sent through a bucket, so set it to one; "
+                "only command jobs need none",
                 option="s3_bucket_name",
             )
         if bucket not in self._open:

@@ -1,4 +1,4 @@
-"""Buckets of the fake: folders, and what asks of them as S3 is asked."""
+"""Buckets of the fake cloud: folders with the interface of S3."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FakeAccess:
 
 
 class StoreOperations:
-    """Asks one of obstore's own stores as S3 is asked; see `farcall.aws.s3.Operations`."""
+    """S3's operations on one of obstore's own stores; see `farcall.aws.s3.Operations`."""
 
     def __init__(self, store: LocalStore | MemoryStore) -> None:
         self._store = store
@@ -94,7 +94,7 @@ class StoreOperations:
         return found
 
     async def head(self, key: str) -> Headed:
-        """Return what is told of an object."""
+        """Return an object's metadata."""
         found = await obstore.get_async(self._store, key)
         data = await found.bytes_async()
         digest = hashlib.sha256(data).hexdigest()

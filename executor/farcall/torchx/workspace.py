@@ -60,7 +60,7 @@ class WorkspaceOpts(StructuredOpts):
     """Workspace options for ``-cfg``; the text below each field is its help."""
 
     workspace_mode: str = AUTO
-    """What becomes of --workspace: none (nothing), s3 (an archive in the bucket, which the job
+    """Use of --workspace: none (nothing), s3 (an archive in the bucket, which the job
     fetches; the image needs a shell, coreutils, and python3, curl or wget), docker (an image,
     built by this machine's docker and pushed to image_repo), auto (s3 where a bucket is configured
     and what the job fetches with, such as a job role; else none)."""

@@ -168,7 +168,7 @@ def _check_cover(properties: dict[str, Any]) -> None:
 
 
 def _nodes(group: dict[str, Any], count: int) -> range:
-    """Return the indexes of a group's nodes, of so many in all."""
+    """Return the indexes of a group's nodes, given the number of all nodes."""
     start, end = target(group["targetNodes"])
     return range(start, count if end is None else end + 1)
 

@@ -134,7 +134,7 @@ class PodLog:
         self._notify()
 
     async def changed(self, known: int) -> None:
-        """Wait until there are more lines than so many, or the container has ended."""
+        """Wait until there are more lines than a number, or the container has ended."""
         while not self.closed and len(self.lines) <= known:
             await self._news.wait()
 

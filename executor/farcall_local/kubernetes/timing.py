@@ -36,5 +36,5 @@ class Timing:
 
 
 def doubled(first_s: float, times: int) -> float:
-    """Return a pause that is doubled so many times, up to a limit."""
+    """Return a pause that is doubled a number of times, up to a limit."""
     return min(first_s * 2.0 ** min(times, 60), LONGEST_S)

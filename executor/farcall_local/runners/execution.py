@@ -222,7 +222,7 @@ class Execution:
         self.attempt.status_reason = EXITED
 
     async def _prepare(self, spec: AttemptSpec) -> None:
-        """Wait for the image, unless somebody stops the attempt meanwhile."""
+        """Wait for the image, unless the attempt is stopped meanwhile."""
         self._preparing = asyncio.ensure_future(self._world.runner.prepare(spec))
         try:
             await self._preparing

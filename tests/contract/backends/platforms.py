@@ -29,7 +29,7 @@ from farcall_local import LocalAWS
 from tests.support.patience import until_async
 
 PLACES = os.cpu_count() or 1
-"""So many jobs of one vCPU run at once, and the next one waits."""
+"""Number of jobs with one vCPU that run at once."""
 
 ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED)
 

@@ -249,7 +249,7 @@ BATCH_ROLE = _iam_arn("role", f"aws-service-role/{BATCH}/AWSServiceRoleForBatch"
 
 def _sts(call: Call) -> list[Need]:
     if _operation(call) == "GetCallerIdentity":
-        return []  # which nobody can be denied
+        return []  # which cannot be denied
     return [Need(f"sts:{_operation(call)}", call.form.get("RoleArn", "*"))]
 
 

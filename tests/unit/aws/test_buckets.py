@@ -1,4 +1,4 @@
-"""Bucket URLs, beside what botocore itself makes of the same configuration."""
+"""Bucket URLs, compared with botocore's own for the same configuration."""
 
 import re
 
@@ -133,7 +133,7 @@ def test_other_stores_have_the_bucket_in_the_path_as_not_all_have_a_host_for_eac
 
 
 def test_most_buckets_urls_follow_from_their_names(configured):
-    """So no job is told it, and botocore's rules are not read."""
+    """So no job gets it, and botocore's rules are not read."""
     for region in botocore.session.Session().get_available_regions("s3", "aws"):
         found = place("my-bucket", region)
         assert found == BucketLocation(bucket_url("my-bucket", region), region)

@@ -128,7 +128,7 @@ LIST = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
 
 
 class Certificate:
-    """A certificate of 127.0.0.1 that nobody else has signed."""
+    """A self-signed certificate of 127.0.0.1."""
 
     def __init__(self, folder, name):
         key = ec.generate_private_key(ec.SECP256R1())
@@ -330,7 +330,7 @@ async def test_certificates_that_are_not_there_are_told(monkeypatch):
 
 @pytest.fixture
 def keyless(monkeypatch, tmp_path):
-    """Nobody's machine: there are no keys anywhere."""
+    """A machine without keys."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):

@@ -1,4 +1,4 @@
-"""Who names an endpoint, and what to do where nobody is there."""
+"""Source of an endpoint, and the remedy if it does not answer."""
 
 from __future__ import annotations
 

@@ -26,5 +26,5 @@ async def test_the_last_request_that_was_given_up_counts():
 
 
 def test_where_the_options_name_no_bucket_it_says_what_needs_one():
-    with pytest.raises(SettingsError, match="s3_bucket_name is empty: functions travel through"):
+    with pytest.raises(SettingsError, match="s3_bucket_name is empty: functions are sent through"):
         Stores(access_in_memory()).of("")

@@ -299,7 +299,7 @@ _BY_TEXT: tuple[Row, ...] = (
         _withdrawn,
         FailureReason(
             errors.JobCancelledError,
-            "the job was cancelled or terminated by somebody else",
+            "the job was cancelled or terminated by another user",
             "ask who did, and submit it again if needed",
         ),
     ),

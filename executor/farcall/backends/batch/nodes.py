@@ -51,7 +51,7 @@ _ACCESS_POINT = re.compile(r"fsap-[0-9a-f]{8,40}")
 
 
 def check(job: JobSpec, *, is_fargate: bool) -> None:
-    """See that a job's groups are what Batch takes.
+    """Check that Batch accepts a job's groups.
 
     Raises:
         SettingsError: They are not.

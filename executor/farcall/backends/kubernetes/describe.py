@@ -44,7 +44,7 @@ from farcall_runtime.contract import ENV_OWN_NODES
 #
 # A pod may be seen half told: its phase says Failed before any reason is there, an evicted one has
 # no container at all, and a deleted one is gone. What is missing is left empty, and
-# `Pod.is_settled` tells whether a second look may say more.
+# `Pod.is_settled` is whether another poll may return more.
 #
 # Sources:
 #     https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
@@ -255,7 +255,7 @@ _START_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
 
 
 class KubernetesDetail(JobDetail):
-    """A job, or one child of a map, as its cluster tells of it."""
+    """A job, or one child of a map, as its cluster describes it."""
 
     platform: ClassVar[str] = "Kubernetes"
 
@@ -291,7 +291,7 @@ class KubernetesDetail(JobDetail):
         return self.status is JobStatus.FAILED and not self.tried and not self.array_size
 
     def dwell(self, timing: Timing) -> Dwell:
-        """Say how long the job may be blocked before it is told, and before it is ended."""
+        """Return how long the job may be blocked before a warning, and before its end."""
         return failure_reasons.dwell(self, timing)
 
     def failure_reason(self) -> FailureReason:
@@ -850,7 +850,7 @@ def _annotations(job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _table(text: object) -> dict[str, Any]:
-    """Read an annotation that is JSON; empty where it is not, for whoever else wrote it."""
+    """Read a JSON annotation; empty if it is none, because other clients can write it."""
     try:
         found = json.loads(text) if isinstance(text, str) else {}
     except ValueError:

@@ -166,7 +166,7 @@ _SCHEDULER = "volcano"
 
 
 def pod_spec(settings: Settings, *, is_command: bool = False) -> dict[str, Any]:
-    """Write what a pod has beside its container and its volumes.
+    """Return a pod's fields other than its container and its volumes.
 
     Args:
         settings: The options.
@@ -206,7 +206,7 @@ def pod_security(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]
     if not any(mount["type"] == "device" for mount in settings.mounts):
         return dict(given)
     # Kubernetes hands no device over by itself: a container that sees the node's is privileged,
-    # and the API refuses that beside a ban on more privileges.
+    # and the API refuses that together with a ban on more privileges.
     return {
         **{key: value for key, value in given.items() if key != "allowPrivilegeEscalation"},
         "privileged": True,
@@ -334,7 +334,7 @@ _RETRIED = (
     *("scheduler", "priority_class", "image_pull_secrets", "node_selector", "tolerations"),
     *("mounts", "shm_size", "s3_secret", "max_parallel", "ttl", "pod_overlay", "tags"),
 )
-"""Options that make a job another one, beside its image."""
+"""Options other than the image that make a job another one."""
 
 _REMEDY = "shorten commands, env, tags and pod_overlay: what is long belongs into the image or S3"
 
@@ -379,7 +379,7 @@ def metadata(spec: JobSpec, name: str) -> dict[str, Any]:
 
 
 def job_spec(spec: JobSpec) -> dict[str, Any]:
-    """Write what each Job has beside its pods, their number and their attempts."""
+    """Return each Job's fields other than its pods, their number and their attempts."""
     settings = spec.settings
     found: dict[str, Any] = {"podReplacementPolicy": "Failed"}
     if settings.ttl is not None:
@@ -537,7 +537,7 @@ def _variables(spec: JobSpec, given: Iterable[Mapping[str, Any]]) -> list[dict[s
     settings, said = spec.settings, []
     if spec.size > 1:
         said.append(_annotated(contract.ENV_OWN_INDEX, INDEX_LABEL))
-        # Kueue may have fewer of them run at a time than were asked for.
+        # Kueue may run fewer of them at a time than requested.
         if settings.scheduler == "kueue" or (settings.max_parallel or spec.size) < spec.size:
             own[contract.ENV_CANCELLABLE] = "1"
     said.append(_annotated(contract.ENV_FAILED_ATTEMPTS, FAILURES))
@@ -629,7 +629,7 @@ class Container(NamedTuple):
 
 
 def check_group(group: Nodes) -> None:
-    """See that a group is what Kubernetes takes.
+    """Check that Kubernetes accepts a group.
 
     Raises:
         SettingsError: It is not.
@@ -680,7 +680,7 @@ def _check_mount(mount: Mount) -> None:
 
 
 def container_of(group: Nodes) -> Container:
-    """Write what a group's containers have beside resources and shared memory."""
+    """Return a group's container fields other than resources and shared memory."""
     pairs = [(f"mount-{number}", mount) for number, mount in enumerate(group.mounts)]
     volumes = [_volume(name, mount) for name, mount in pairs]
     mounts = [_mounted(name, mount.path, read_only=mount.read_only) for name, mount in pairs]

@@ -617,7 +617,7 @@ def blocked(detail: JobDetail) -> str:
 
 
 def dwell(detail: JobDetail, timing: Timing) -> Dwell:
-    """Say how long a job may be blocked before it is told, and before it is ended."""
+    """Return how long a job may be blocked before a warning, and before its end."""
     row = row_of(detail)
     if row is None or row.heals is Heals.OFTEN:
         return Dwell(timing.blocked_told_s, None)

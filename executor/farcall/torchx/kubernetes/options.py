@@ -72,7 +72,7 @@ class KubernetesOptions(FarcallOptions):
     """Taints of nodes that are tolerated, each as key=value:effect, key:effect or key."""
 
     validate_spec: bool = True
-    """Whether the API server checks all of a job before any is made; a dry run asks nobody."""
+    """Whether the API server checks all of a job before it creates any; a dry run does not."""
 
     reserved_millicpu: int = 100
     """Thousandths of a CPU by which a pod requests less than its limit, for what its node needs

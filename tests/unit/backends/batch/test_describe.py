@@ -107,7 +107,7 @@ RUNNING = {"startedAt": 1700000001500, "container": {"logStreamName": "farcall/d
 
 @pytest.mark.parametrize("before", [0, 2])
 def test_an_attempt_that_goes_on_is_none_that_has_ended(before):
-    """Batch may list it beside them, or not."""
+    """Batch may list it with them, or not."""
     listed = [*JOB["attempts"] * before, RUNNING]
     running = {name: value for name, value in CONTAINER.items() if name != "exitCode"}
     running.pop("logStreamName")

@@ -1,4 +1,4 @@
-"""Each ending from recorded texts, in each of the shapes in which DescribeJobs tells of it.
+"""Each failure from recorded texts, in each form of DescribeJobs.
 
 Texts are those of AWS's documentation and of recorded replies.
 """
@@ -40,7 +40,7 @@ TOO_LARGE = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
 
 
 class Recorded(NamedTuple):
-    """An ending as Batch told it, and what is to be said of it.
+    """A failure as Batch reports it, and its expected explanation.
 
     Attributes:
         error: Class of the error.
@@ -75,7 +75,7 @@ def pull(error: str) -> str:
 
 
 RECORDED = [
-    # what somebody did, or the clock
+    # users, and time limits
     Recorded(
         errors.JobStuckError,
         ["time limit for waiting jobs"],
@@ -128,7 +128,7 @@ RECORDED = [
     ),
     Recorded(
         errors.JobCancelledError,
-        ["by somebody else"],
+        ["by another user"],
         ["ask who did"],
         "not needed any more, Ann",
         exit_code=137,
@@ -499,7 +499,7 @@ RECORDED = [
         EXITED,
         exit_code=ExitCode.TERMINATED,
     ),
-    # what nobody has seen yet
+    # texts that were not seen yet
     Recorded(
         errors.JobError,
         ["failed", "no outcome"],
@@ -698,7 +698,7 @@ def test_sentences_and_remedies_can_be_put_into_a_message():
 
 
 def test_the_reason_of_an_earlier_attempt_is_not_taken_for_the_last_one_s():
-    """Host lost first, then the function's own failure, of which nothing is said."""
+    """Host lost first, then the function's own failure without a report."""
     row = Recorded(errors.JobError, [], [], EXITED, exit_code=3)
     for shape in (after_others, told_by_the_attempt):
         detail = from_describe(shape(row))
@@ -710,7 +710,7 @@ def test_the_reason_of_an_earlier_attempt_is_not_taken_for_the_last_one_s():
 
 
 def test_batch_s_words_are_not_taken_for_a_person_s():
-    """Lists may lack the flags that tell of a cancel."""
+    """Lists may lack the flags of a cancellation."""
     for row in RECORDED:
         detail = from_describe({**plain(row), "isTerminated": False})
         by_batch = bool(row.status_reason) and not row.flag and "new text" not in row.status_reason
