@@ -1,4 +1,4 @@
-"""Failures and retries: what is tried again, and what your program is told.
+"""Failures and retries: repeated attempts, and the errors that your program gets.
 
 A function's own exception is final, unless `retry_on="failure"` asks for up to `retry_attempts`
 in all. The last one's is raised here as it was there: the same class, with the remote traceback.

@@ -206,7 +206,7 @@ def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
     except NotFoundError:
         return None
     except (TooShortError, envelope.EnvelopeError) as error:
-        text = f"somebody else wrote {key} ({error})"
+        text = f"another client wrote {key} ({error})"
         raise RefusedError(ExitCode.OUTCOME_OCCUPIED, text) from error
     except UnfitError as error:
         raise RefusedError(ExitCode.STORE_UNFIT, str(error)) from error

@@ -520,7 +520,7 @@ class TaskEnd:
 
     def _broken(self, how: str, kind: type[BrokenError] = BrokenError) -> BrokenError:
         return kind(
-            f"descriptor {self._socket.fileno()}, by which it hands over what came of a call, "
+            f"descriptor {self._socket.fileno()}, by which it hands over a call's result, "
             f"was closed, replaced or spoiled while the function ran ({how})"
         )
 

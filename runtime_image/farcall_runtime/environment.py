@@ -341,7 +341,7 @@ class _Maker:
 
     def _look(self) -> None:
         if self._is_stopped():
-            raise _StoppedError("the task was told to stop while its packages came")
+            raise _StoppedError("the task was stopped while its packages were downloaded")
 
     def _fetch(
         self, distributions: Sequence[Distribution], order: Sequence[int], folder: Path

@@ -124,7 +124,7 @@ class Peers:
             return {
                 "status": OutcomeStatus.REFUSED,
                 "code": ExitCode.OUTCOME_OCCUPIED.value,
-                "detail": f"somebody else wrote {key} ({error})",
+                "detail": f"another client wrote {key} ({error})",
                 "node": node,
                 "ended_at": time.time(),
             }

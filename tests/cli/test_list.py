@@ -110,7 +110,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
         (["--state", "succeeded"], ["array", "SUCCEEDED"]),  # two of the array's children are
         (["--limit", "2"], ["RUNNING", "CANCELLED"]),
         (["--since", "2100-01-01"], []),
-        (["--user", "somebody"], []),
+        (["--user", "alice"], []),
         (["--run", jobs[0]["run"]], order),
     ):
         assert [job["id"] for job in await listed(*arguments)] == [ids[k] for k in expected]

@@ -1,4 +1,4 @@
-"""Whatever lies in the bucket, reading it ends in one of two errors or in what was written."""
+"""Reading any object of the bucket ends in one of two errors or in its content."""
 
 from __future__ import annotations
 

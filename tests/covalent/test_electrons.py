@@ -116,7 +116,7 @@ def test_a_sublattice_is_built_beside_the_server_and_its_electrons_run_on_batch(
         return tell(inner(value))
 
     assert [6, "farcall-local"] == run(flow, 3).result
-    # The two electrons; what builds and sums up both lattices runs beside the server.
+    # The two electrons; the server builds and sums up both lattices in its own processes.
     assert 2 == counting.counts["batch submitjob"]
 
 

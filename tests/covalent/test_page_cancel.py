@@ -46,7 +46,7 @@ def batch(aws):
 
 
 class Told(Covalent):
-    """A Covalent server, and the dispatches that it was asked to cancel."""
+    """A Covalent server, and the dispatches to cancel."""
 
     def __init__(self, address):
         super().__init__(address)

@@ -196,7 +196,7 @@ async def outlive(executor: BatchExecutor, proxy: Proxy) -> tuple[str, str]:
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
             except OSError:
-                return "nobody will know"
+                return "lost"
             time.sleep(0.1)
 
     async with executor:

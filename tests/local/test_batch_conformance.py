@@ -116,7 +116,7 @@ def test_role_that_cannot_be_assumed(batch, knobs):
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-iam-roles.html
     """
     good = f"arn:aws:iam::123456789012:role/{knobs.environment['FARCALL_BATCH_JOB_ROLE_NAME']}"
-    bad = "arn:aws:iam::123456789012:role/nobody"
+    bad = "arn:aws:iam::123456789012:role/unknown"
     assert batch.run("true", document={"container": {"jobRoleArn": good}})["status"] == "SUCCEEDED"
     job = batch.run("true", document={"container": {"jobRoleArn": bad}})
     assert job["status"] == "FAILED"
@@ -424,7 +424,7 @@ def test_describe_omits_unknown_jobs(batch):
 
 
 def test_list_jobs_shows_one_state(batch):
-    """ListJobs shows RUNNING jobs unless it is told another state.
+    """ListJobs shows RUNNING jobs unless the request names another state.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
     """

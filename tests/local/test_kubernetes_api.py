@@ -48,7 +48,7 @@ def test_who_does_not_say_who_he_is(cluster):
     response = cluster.api.rest_client.pool_manager.request(
         "GET",
         cluster.api.configuration.host + cluster.path("jobs"),
-        headers={"Authorization": "Bearer nobody"},
+        headers={"Authorization": "Bearer unknown"},
         retries=False,
     )
     body = json.loads(response.data)
@@ -170,7 +170,7 @@ def test_lists_come_in_pages(cluster, three):
 
 
 def test_a_watch_goes_on_from_a_version(cluster):
-    """From a list's version on each change is told once, in order: ADDED, MODIFIED, DELETED.
+    """A watch from a list's version reports each change once, in order: ADDED, MODIFIED, DELETED.
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
     """

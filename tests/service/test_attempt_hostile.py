@@ -194,7 +194,7 @@ def test_a_value_is_kept_though_nothing_is_left_to_hand_it_over_by(attempt, how)
     assert 1 == value_of(made.outcome())
 
 
-# --- what happened is told --------------------------------------------------------------------
+# --- reports ----------------------------------------------------------------------------------
 
 
 def failure_reason(outcome, calls):

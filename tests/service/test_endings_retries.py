@@ -83,7 +83,7 @@ async def test_killed_container_is_not_retried(retry_on: str, executor: BatchExe
     assert [code for _, code in await ends(job)] == [137]
 
 
-# --- what is told of it -----------------------------------------------------------------------
+# --- reports ----------------------------------------------------------------------------------
 
 
 async def test_failed_attempt_is_reported_meanwhile(

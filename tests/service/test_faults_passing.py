@@ -23,7 +23,7 @@ async def test_a_fault_that_passes_costs_nothing(
 ) -> None:
     kinds = list(FAULTS)
     if operation == "GetCallerIdentity":
-        kinds.remove("expired")  # IAM was asked with the same: they have expired
+        kinds.remove("expired")  # the same keys sign requests to IAM
     met = await asyncio.gather(*(meeting.of(way, pattern, operation, kind, 2) for kind in kinds))
     for kind, (proxy, came) in zip(kinds, met, strict=True):
         assert sum(proxy.injected.values()), (kind, came)

@@ -81,7 +81,7 @@ async def refusal(job: Job[Any]) -> BaseException:
 
 
 PADDING = os.urandom(4096)
-"""Travels with the function, which so is large enough for the attacker's."""
+"""Is pickled with the function, which so is large enough for the attacker's."""
 
 
 def weigh(data: bytes) -> int:
@@ -327,7 +327,7 @@ async def test_a_client_refuses_a_forged_outcome(
     attacker.put(key, attacker.outcome(key))
     error = await refusal(victim)  # which has seen the true one
     assert type(error) is IntegrityError
-    assert "somebody else wrote" in str(error)
+    assert "another client wrote" in str(error)
     attacker.put(key, true)
     values = [await result(job) for job in (executor.attach(victim.id), sibling)]
     assert values == [[b"\0" * 4096], [b"\1" * 4096]]
@@ -442,11 +442,11 @@ async def test_occupied_outcome_key_fails_job(
 
     error = await refusal(seen)
     assert type(error) is IntegrityError
-    assert "somebody else wrote" in str(error)
+    assert "another client wrote" in str(error)
     again = behind.attach(unseen.id)
     error = await refusal(again)
     assert type(error) is IntegrityError
-    assert "somebody else's object lay where the job had to store its outcome" in str(error)
+    assert "another client's object is at the key of the job's outcome" in str(error)
     assert (await again.detail()).exit_code == ExitCode.OUTCOME_OCCUPIED
 
 

@@ -19,7 +19,7 @@ import farcall_local
 from tests.support.patience import PATIENCE_S, until
 from tests.support.proxy import Proxy
 
-#: Begins what `ways` says, tells of it, and waits. A shell's background jobs ignore SIGINT.
+#: Starts what `ways` says, prints a line, and waits. A shell's background jobs ignore SIGINT.
 TERMINATE = ("terminatejob", "terminatejobs")
 CLIENT = """
 import asyncio, signal, sys, time

@@ -63,7 +63,7 @@ def grant(cluster: Cluster, without: tuple[str, str] | None = None) -> None:
         cluster.kubectl("apply", "-f", "-", answer=json.dumps(document))
 
 
-# --- what somebody does -------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------
 
 
 def hold(begun: str) -> None:

@@ -201,7 +201,7 @@ class Slow:
 async def test_a_submit_of_another_coroutine_is_brought_to_its_end(
     phase: str, proxy: Proxy, make_executor: MakeExecutor
 ) -> None:
-    """Whatever it is at when the block is left; pytest tells of clients that nobody closed."""
+    """At any point when the block is left; pytest reports unclosed clients."""
     executor = make_executor(endpoint_url=proxy.url)
     Slow.begun.clear()
     Slow.go.clear()

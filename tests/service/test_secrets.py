@@ -144,7 +144,7 @@ class Sealed:
 
 class Untransportable(Sealed):
     def __reduce__(self) -> Any:
-        raise TypeError("it does not travel")
+        raise TypeError("it cannot be pickled")
 
 
 def fail(_secret: str) -> None:
@@ -244,7 +244,7 @@ async def test_nothing_secret_shows_where_submissions_fail(
 
 
 class Echo(http.server.BaseHTTPRequestHandler):
-    """An S3 that repeats the request in its refusal, as S3 does; the token stands in it."""
+    """An S3 that repeats the request in its refusal, as S3 does; it contains the token."""
 
     def do_GET(self) -> None:
         token = self.headers["X-Amz-Security-Token"]

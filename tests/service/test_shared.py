@@ -39,7 +39,7 @@ def stored(kind: str = "data") -> list[str]:
 
 @pytest.fixture
 def array() -> np.ndarray[Any, Any]:
-    """Nobody else's."""
+    """A name that no other test uses."""
     return np.frombuffer(os.urandom(SIZE), np.uint8)
 
 

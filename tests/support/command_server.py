@@ -25,7 +25,7 @@ LENGTH_BYTES = 4
 
 def _serve(control: socket.socket, program: Path) -> None:
     """Fork commands until the other side is gone; a command comes back from here."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     while True:
         length, descriptors, _, _ = socket.recv_fds(control, LENGTH_BYTES, 4)
         if not length:

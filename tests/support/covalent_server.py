@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Seconds in which a server has to answer. It takes two, and some more the first time after an
 #: installation, when Python compiles some 2,000 modules.
 START_TIMEOUT_S = 90.0
-#: Seconds in which a server that was asked to stop has cancelled its dispatches and is gone.
+#: Seconds until a stopped server has cancelled its dispatches and is gone.
 STOP_TIMEOUT_S = 10.0
 
 #: How often a server is looked at that starts or stops.
@@ -42,7 +42,7 @@ _FREE_S = 5.0
 
 _LOOPBACK = "127.0.0.1"
 #: Below the ports that Linux gives to outgoing connections: one of those could hold the port of
-#: a server that is to be started again.
+#: a server before its restart.
 _PORTS = range(20_000, 32_768)
 
 #: What ``covalent start`` does, in one process: bring the database up to date, write the
@@ -220,7 +220,7 @@ class CovalentServer:
         """Kill the server and its children, so that none of them can do anything any more."""
         if self._process is None:
             return
-        # Nobody has waited for the process yet: its ID is its own, even if it has ended. macOS
+        # The process was not reaped yet: its ID is its own, even if it has ended. macOS
         # answers EPERM for a group that holds nothing but such a process.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ RELEASES = ("1.33", "1.34", "1.35", "1.36", "1.37")
 
 
 def check(document: dict[str, Any], releases: Sequence[str] = RELEASES[-1:]) -> None:
-    """See that a document is one in each of these releases.
+    """Validate a document with the schemas of several releases.
 
     Raises:
         kubernetes_validate.ValidationError: It is not.

@@ -10,14 +10,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Seconds until it counts as never; less than a test has as a whole, so that this is what is told.
+#: Seconds until it counts as never; less than a test's own timeout, so this error is reported.
 PATIENCE_S = 300.0
 _POLL_S = 0.03
 
 
 def until(condition: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """Look again and again until a condition is true; return what it then gives."""
-    __tracebackhide__ = True  # the condition stands in the line that called
+    __tracebackhide__ = True  # the caller's line has the condition
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < deadline, _told(found, patience_s)

@@ -158,7 +158,7 @@ async def open_page(browser: Browser, served: serving.Page) -> AsyncIterator[Ope
         viewport = {"width": options.pop("width", 1280), "height": options.pop("height", 800)}
         context = await browser.new_context(viewport=viewport, **options)
         context.set_default_timeout(PATIENCE_MS)
-        # A browser tells of every answer with such a status, refused tokens among them.
+        # A browser reports every response with such a status, refused tokens included.
         seen = Seen(expected if with_token else "the server responded with a status of 401")
         seen.watch(context)
         contexts.append((context, seen, served.url))

@@ -41,7 +41,7 @@ class Page(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request needs that is to be answered."""
+        """Headers that every request needs."""
         return {"Authorization": f"Bearer {self.token}"}
 
 

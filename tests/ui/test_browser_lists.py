@@ -41,7 +41,7 @@ def user(served):
 
 @pytest.fixture
 def new_run(user):
-    """Name a client process of whoever looks."""
+    """Name a client process of the page's user."""
     return lambda: f"{user}-20260101-000000-{uuid.uuid4().hex[:6]}"
 
 
@@ -59,7 +59,7 @@ async def open_run(page, name, title=None):
 
 async def test_many_tasks_are_drawn_as_how_many_ran_and_how_long(open_page, submit, shoot):
     array = submit(_SCRIPT, size=_SIZE, workflow="crowd")
-    submit("exit 0", workflow="beside")
+    submit("exit 0", workflow="sidecar")
     page = await open_page()
     await open_run(page, "crowd")
     await wait_for_states(page, {array: "FAILED"})
@@ -97,7 +97,7 @@ async def test_many_tasks_are_drawn_as_how_many_ran_and_how_long(open_page, subm
     await expect(page.get_by_role("columnheader", name="Started")).to_be_visible()
     await page.get_by_role("columnheader", name="Workflow").get_by_role("button").click()
     names = page.locator('[data-testid="task"]:visible .cell.workflow')
-    await expect(names.first).to_have_text("beside")
+    await expect(names.first).to_have_text("sidecar")
 
     await page.get_by_role("searchbox", name="Filter").fill("exit code 7")
     await expect(names).to_have_text(["crowd"])

@@ -97,7 +97,7 @@ def evil():
         server.shutdown()
 
 
-#: Ask from another site for whatever a browser lets it ask; what comes back is told.
+#: Requests from another site that a browser allows; their responses are printed.
 _ATTACKS = """async ([page, token, job]) => {
   const told = {};
   const attempt = async (name, work) => {

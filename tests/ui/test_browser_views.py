@@ -109,7 +109,7 @@ async def test_ten_thousand_jobs_are_shown_with_few_elements(open_page, views, s
     job_id = views["task"].removeprefix("#/job/")
     answer = await page.request.get(f"{served.url}/api/jobs/{job_id}", headers=served.headers)
     job = (await answer.json())["job"]
-    # One real job, told under ten thousand names: submitting so many would take minutes.
+    # One real job under ten thousand names: submitting them would take minutes.
     jobs = [{**job, "id": f"job-{number}"} for number in range(_MANY)]
     told = "".join(
         f"event: jobs\ndata: {json.dumps({'jobs': jobs[at : at + 500]})}\n\n"

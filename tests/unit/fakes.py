@@ -92,7 +92,7 @@ class _Operations(dict):
 
 
 class Client:
-    """A botocore client whose operations a test scripts, and that notes what it was asked.
+    """A botocore client whose operations a test scripts, and that records its requests.
 
     Args:
         **operations: For each operation a function of its parameters, a coroutine function of

@@ -18,12 +18,12 @@ GROUP = "a-group"
 
 
 def moment(seconds):
-    """Return the moment so many seconds after the job's start."""
+    """Return the moment a number of seconds after the job's start."""
     return STARTED + timedelta(seconds=seconds)
 
 
 def job(nodes=1, status=JobStatus.RUNNING, **more):
-    """Return a job on so many nodes."""
+    """Return a job on a number of nodes."""
     groups = (NodeGroup(0, nodes - 1),) if nodes > 1 else ()
     return JobDetail(
         "job", "a-job", status, groups=groups, created_at=STARTED, log_group=GROUP, **more

@@ -26,7 +26,7 @@ settings = functools.cache(Settings)
 
 
 class Inbox:
-    """What lies in one bucket, and the requests that list it: pages of 1000, sorted as text.
+    """Objects of one bucket, and the requests that list them: sorted pages of 1000.
 
     Attributes:
         requests: When each request came, for which root and bundle.
@@ -190,7 +190,7 @@ class World:
             self.inbox.put(f"bundle-of-{job_id}", index, root)
 
     async def until(self, count, at_most_s=3600.0):
-        """Wait until so many ends were told; return how long it took."""
+        """Wait for a number of ends; return how long it took."""
         begin = self.clock.now()
         while len(self.told) < count:
             assert self.clock.now() - begin < at_most_s, len(self.told)
@@ -198,10 +198,10 @@ class World:
         return self.clock.now() - begin
 
     def tasks(self):
-        """Return the tasks whose end was told."""
+        """Return the tasks whose end was reported."""
         return [(job_id, index) for job_id, index, _ in self.told]
 
 
 def arrived(job_id, index=0):
-    """What is told of an outcome."""
+    """Notification of an outcome."""
     return Arrived(f"bundle-of-{job_id}", index, 10)

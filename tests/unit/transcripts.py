@@ -49,14 +49,14 @@ def texts(lines):
 
 
 def written(chunks, stored, tail=b"", gaps=()):
-    """What an outcome says of a stdout of so many chunks."""
+    """An outcome's description of a stdout with a number of chunks."""
     nothing = {"chunks": 0, "stored": 0}
     said = {"stdout": {"chunks": chunks, "stored": stored, "gaps": gaps}, "stderr": nothing}
     return Written(SUBMISSION, 0, 1, said, {"stdout": tail, "stderr": b""})
 
 
 class Counted:
-    """A store that counts the objects it is asked for."""
+    """A store that counts the requested objects."""
 
     def __init__(self, store):
         self.bucket = store.bucket

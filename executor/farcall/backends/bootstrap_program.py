@@ -37,7 +37,7 @@ from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_ope
 
 bucket_url, name, region, *made_for = sys.argv[1:]
 
-# Where credentials may come from by plain HTTP. Nobody is asked for them through a proxy.
+# Sources of credentials via plain HTTP, which are never called through a proxy.
 NEAR = "127.0.0.1 localhost ::1 169.254.170.2 169.254.170.23 fd00:ec2::23 169.254.169.254".split()
 
 

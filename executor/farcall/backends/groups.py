@@ -58,7 +58,7 @@ def resources(settings: Settings, group: Nodes) -> Settings:
         if not is_number or not math.isfinite(value):
             raise wrong(name, value, "use a number")
         if value < 0 or (value == 0 and name != "num_gpus"):
-            raise wrong(name, value, "more is asked for by every container")
+            raise wrong(name, value, "every container requests more")
         if name == "num_gpus" and not is_whole(value):
             raise wrong(name, value, "use a whole number")
     return settings.model_copy(update=wanted)

@@ -81,8 +81,8 @@ def _read(path: Path) -> bytes:
     for number, line in enumerate(lines, 1):
         if _SECRET.search(line):
             raise FarcallError(
-                f"{path}, line {number}: this URL holds a user or a password, and whoever has the "
-                "image could read it; docs/image.md says how a build secret keeps it out"
+                f"{path}, line {number}: this URL holds a user or a password, and every user of "
+                "the image could read it; docs/image.md says how a build secret keeps it out"
             )
         if _ELSEWHERE.match(line.strip()):
             raise FarcallError(
@@ -99,7 +99,7 @@ def _read(path: Path) -> bytes:
 #     https://docs.aws.amazon.com/AmazonECR/latest/userguide/registry_auth.html
 
 
-POLICY = "docs/iam/pusher.json is the policy for whoever pushes images"
+POLICY = "docs/iam/pusher.json is the policy for pushing images"
 
 
 @dataclass(frozen=True)

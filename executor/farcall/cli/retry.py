@@ -132,8 +132,8 @@ def _ask(plans: Sequence[Plan]) -> None:
     many = counted(len(plans), "job")
     if not sys.stdin.isatty():
         raise click.UsageError(
-            f"nothing was submitted: {many} would have been, and nobody can be asked here; --yes "
-            "submits them"
+            f"nothing was submitted: {many} would have been, and no terminal can show a prompt; "
+            "--yes submits them"
         )
     if not click.confirm(f"Submit {many}?", err=True):
         raise FarcallError("nothing was submitted")

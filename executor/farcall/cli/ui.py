@@ -149,7 +149,7 @@ def _tell(served: ui.Served, about: dict[str, Any], account: str) -> None:
     say(f"  {served.link}\n")
     for name, value in rows:
         say(f"  {name:<10}{value}")
-    say("\nCtrl-C ends it. Jobs go on. Whoever has the address can act for you.")
+    say("\nCtrl-C ends it. Jobs go on. Anyone with the address can act for you.")
     sys.stdout.flush()
 
 

@@ -171,8 +171,9 @@ def group_nodes(
     given = {name: value for name, value in alone.items() if value or _is_zero(value)}
     if groups and given:
         raise SettingsError(
-            f"{', '.join(given)} beside groups: a command job has either an image and a command, "
-            "or groups of nodes, each with its own: groups=[Nodes(1, image, command), ...]",
+            f"{', '.join(given)} together with groups: a command job has either an image and a "
+            "command, or groups of nodes, each with its own: "
+            "groups=[Nodes(1, image, command), ...]",
             option=next(iter(given)),
         )
     if not groups and not alone.get("image"):

@@ -56,7 +56,7 @@ _FETCHERS = 16
 _MOST_UNTAKEN = 10_000
 """Maximum uncollected tasks before submission pauses, if the input length is unknown."""
 
-_NOBODY = "nobody waits for it any more"
+_NOBODY = "no caller waits for it any more"
 
 
 class Sweep(Awaitable[list[R]]):

@@ -124,7 +124,7 @@ _RUNNING = (JobStatus.STARTING.value, JobStatus.RUNNING.value)
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A finished task that is to be fetched.
+    """A finished task whose outcome must be fetched.
 
     Attributes:
         submission: The task's job.

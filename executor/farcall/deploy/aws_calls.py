@@ -8,7 +8,7 @@ from farcall.aws import clients, error_translation
 from farcall.aws.clients import Aws
 from farcall.model.errors import ServiceError
 
-POLICY = "docs/iam/deployer.json is the policy for whoever deploys"
+POLICY = "docs/iam/deployer.json is the policy for deploying"
 
 _ACTIONS = {
     "DeleteObjects": "s3:DeleteObject",

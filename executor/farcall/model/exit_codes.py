@@ -70,7 +70,7 @@ def _exits(words: _Words) -> dict[int, FailureReason]:
         ),
         ExitCode.OUTCOME_OCCUPIED: FailureReason(
             errors.IntegrityError,
-            "somebody else's object lay where the job had to store its outcome",
+            "another client's object is at the key of the job's outcome",
             "find out who else writes to s3_bucket_name, then submit again",
         ),
         ExitCode.BAD_ENVIRONMENT: FailureReason(
@@ -145,7 +145,7 @@ def _exits(words: _Words) -> dict[int, FailureReason]:
             errors.OutOfMemoryError, "the task ran out of memory", MEMORY
         ),
         ExitCode.TERMINATED: FailureReason(
-            errors.HostLostError, "the container was told to stop (SIGTERM)", LOST
+            errors.HostLostError, "the container was stopped (SIGTERM)", LOST
         ),
         137: FailureReason(
             errors.OutOfMemoryError,

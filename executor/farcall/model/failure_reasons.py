@@ -179,7 +179,7 @@ def _shortened(line: str) -> str:
 def lost(job: About) -> errors.JobLostError:
     """Return the error of a job or array task that the platform does not list."""
     parent, is_child, _ = job.job_id.partition(":")
-    whole = f"`farcall describe {parent}` tells of the array as a whole; " if is_child else ""
+    whole = f"`farcall describe {parent}` describes the whole array; " if is_child else ""
     return errors.JobLostError(
         job.tell(
             f"{job.platform} does not list the job, and there is no outcome of it",
@@ -209,7 +209,7 @@ def unusable(error: envelope.EnvelopeError) -> FailureReason:
         )
     return FailureReason(
         errors.IntegrityError,
-        f"the outcome is not what the job wrote: somebody else wrote or changed it ({error}); "
+        f"the outcome is not what the job wrote: another client wrote or changed it ({error}); "
         "it was not unpickled",
         "find out who else writes to the bucket",
     )
@@ -237,7 +237,7 @@ def of_process(meta: dict[str, Any]) -> FailureReason:
             errors.JobTimeoutError, sentence, "raise time_limit", _exit_code(code)
         )
     if status == OutcomeStatus.EXITED and meta.get("detail"):
-        sentence = f"the task's process could not hand over what came of it: {meta['detail']}"
+        sentence = f"the task's process could not hand over its result: {meta['detail']}"
         remedy = (
             "see its output; a function may not close or replace descriptors that it did not "
             "open, and must leave memory to hand its value over"

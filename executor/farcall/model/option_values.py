@@ -91,8 +91,8 @@ def _requirements(value: Any) -> list[str]:
         except InvalidRequirement as error:
             said = str(error).partition("\n")[0]
             raise ValueError(
-                f"{text!r} is no requirement such as numpy>=2 ({said}); a folder of yours travels "
-                "by itself"
+                f"{text!r} is no requirement such as numpy>=2 ({said}); your own folders "
+                "are sent automatically"
             ) from None
         if "@" in urlsplit(url).netloc:
             raise ValueError(

@@ -705,7 +705,7 @@ def read(path: Path) -> dict[BackendName, dict[str, Any]]:
         if section.get("backend", backend) != backend:
             raise SettingsError(
                 f"{where} has backend = {section['backend']!r}; the options of another backend "
-                f"stand in a section of its own: {' or '.join(map(heading, SECTIONS))}",
+                f"belong in its own section: {' or '.join(map(heading, SECTIONS))}",
                 option="backend",
             )
     if KUBERNETES in sections and BATCH not in sections:

@@ -406,7 +406,7 @@ def _unread(detail: JobDetail, error: FarcallError) -> Explanation:
         return of_waiting(detail)
     kind = RETURNED if detail.status is JobStatus.SUCCEEDED else FAILED
     calls = f"{detail.platform} calls the job {detail.status}"
-    sentence = f"{calls}; what came of it cannot be read ({error})"
+    sentence = f"{calls}; its outcome cannot be read ({error})"
     return Explanation(kind, sentence, "s3:GetObject on the job's bucket shows it")
 
 

@@ -376,7 +376,7 @@ def fetch(items: Sequence[Item], target: Target, folder: Path) -> list[Item]:
         for item in some:
             found = there.get(item.name)
             if found is None:
-                raise FarcallError(f"uv was asked for {item.pin}, and has fetched something else")
+                raise FarcallError(f"uv fetched something other than {item.pin}")
             about = installed.describe(found)
             done.append(replace(item, found=found, about=about, version=about.version))
     return done

@@ -102,7 +102,7 @@ def _resolve_lock(path: Path, extra: Sequence[str], target: Target) -> Pins:
     files = _digests([path, project])
     if str(project) not in files:
         raise SettingsError(
-            f"packages names {path}, and there is no {PROJECT} beside it", option="packages"
+            f"packages names {path}, and there is no {PROJECT} next to it", option="packages"
         )
     key = cache.key_of("lock", str(path), *map(str, sorted(files.items())), *_surroundings())
     noted = cache.read(key)

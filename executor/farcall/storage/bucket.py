@@ -181,7 +181,7 @@ class Bucket:
         if _WHOLE in text:
             return ServiceError(
                 f"{operation} of s3://{self.name}/{key} failed: the store gave the whole object "
-                "where a part of it was asked for; farcall needs a store that knows ranges, as S3 "
+                "where a part of it was requested; farcall needs a store that knows ranges, as S3 "
                 "does: `farcall doctor` tells what the one of s3_bucket_name lacks",
                 operation=operation,
                 code=RANGE_IGNORED,

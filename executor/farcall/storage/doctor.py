@@ -155,11 +155,11 @@ async def _ranges(bucket: Bucket, key: str, data: bytes) -> list[Finding]:
         try:
             if await bucket.ask("GetObject", key, get) == part:
                 continue
-            lacking = "it gives other bytes than those of the range that is asked for"
+            lacking = "it returns other bytes than the requested range"
         except ServiceError as error:
             if error.code != RANGE_IGNORED:
                 raise
-            lacking = "it ignores Range, and gives the whole object where a part is asked for"
+            lacking = "it ignores Range, and returns the whole object where a part is requested"
         return [Finding("bucket access", FAILED, lacking, _OTHER_STORE)]
     return []
 

@@ -129,6 +129,6 @@ def wrong_option(option: str, found: object, allowed: str) -> SettingsError:
     """
     shown = "a text" if found is ... else repr(found)
     return SettingsError(
-        f"run option {option} is {shown}: {allowed}; `torchx runopts` tells of each",
+        f"run option {option} is {shown}: {allowed}; `torchx runopts` describes each",
         option=option,
     )

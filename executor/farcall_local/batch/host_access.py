@@ -91,11 +91,11 @@ def _efs(name: str, efs: dict[str, Any], *, has_job_role: bool) -> None:
     _within(efs.get("transitEncryptionPort"), 0, MAX_PORT, "transitEncryptionPort")
     if authorization.get("accessPointId") and root != "/":
         raise ClientError(
-            f"rootDirectory of volume {name} must be omitted or / beside an access point."
+            f"rootDirectory of volume {name} must be omitted or / with an access point."
         )
     if (authorization.get("accessPointId") or iam == "ENABLED") and encryption != "ENABLED":
         raise ClientError(
-            f"transitEncryption of volume {name} must be ENABLED beside an access point or iam."
+            f"transitEncryption of volume {name} must be ENABLED with an access point or iam."
         )
     if iam == "ENABLED" and not has_job_role:
         raise ClientError(

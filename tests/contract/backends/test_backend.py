@@ -477,7 +477,7 @@ async def _has_tried(jobs, job_id):
     return (await jobs.describe(job_id)).attempts
 
 
-# --- beside -----------------------------------------------------------------------------------
+# --- logs and links ---------------------------------------------------------------------------
 
 
 async def test_the_log_has_what_a_container_wrote(jobs):

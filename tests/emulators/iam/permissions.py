@@ -108,7 +108,7 @@ def _objection(caller: _Caller, need: Need) -> str | None:
         if allows(caller.policies, need):
             return None
     except UnknownElementError as error:
-        return f"farcall's local AWS emulator does not evaluate {error}, which stands in a policy."
+        return f"farcall's local AWS emulator does not evaluate {error}, which a policy contains."
     text = f"User: {caller.arn} is not authorized to perform: {need.action}"
     if need.resource != "*":
         text += f" on resource: {need.resource}"

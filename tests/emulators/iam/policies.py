@@ -103,5 +103,5 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 
 def many(value: Any) -> list[Any]:
-    """Return a list of what may stand in a policy alone or as a list."""
+    """Return a list of what a policy contains as one value or as a list."""
     return value if isinstance(value, list) else [value]

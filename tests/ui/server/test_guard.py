@@ -223,7 +223,7 @@ def test_what_is_asked_for_is_checked(ask):
 def test_a_taken_port_is_named(embedded, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        environment = {**embedded.environment, "FARCALL_PAGE_URL": f"http://127.0.0.1:{port}"}
+        environment = {**embedded.environment, "FARCALL_UI_URL": f"http://127.0.0.1:{port}"}
         done = run({**environment, "HOME": str(tmp_path)})
     assert (1, "") == (done.returncode, done.stdout)
     assert f"127.0.0.1:{port}" in done.stderr

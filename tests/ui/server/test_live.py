@@ -11,7 +11,7 @@ import pytest
 from tests.ui import serving, tasks
 from tests.ui.server.screen import Screen, cancel, get, listening
 
-OTHER = "somebody-20260101-000000-abcdef"
+OTHER = "alice-20260101-000000-abcdef"
 
 
 async def test_a_task_is_seen_from_its_beginning_to_its_end(page, executor, tmp_path):
@@ -68,7 +68,7 @@ async def test_one_child_is_cancelled_and_then_the_run(page, submit, client):
         await screen.until(lambda: screen.states() == {"CANCELLED": 3})
         await all_jobs.until(lambda: all_jobs.has(array, "CANCELLED"))
         await all_jobs.until(lambda: all_jobs.has(other, "RUNNING"))
-        assert {} == await cancel(page, run="nobody", workflow="shell")
+        assert {} == await cancel(page, run="unknown", workflow="shell")
         assert {other: "ending"} == await cancel(page, run=client)
 
 

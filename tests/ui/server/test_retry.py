@@ -78,7 +78,7 @@ async def test_what_failed_runs_again_with_other_options(page, failed):
     status, done = await post(page, f"/api/jobs/{job.id}/retry", {"options": {"memory": "2"}})
 
     assert status == 200, done
-    assert not here.exists()  # nobody has unpickled
+    assert not here.exists()  # nothing was unpickled
     assert done["sentence"] == f"job {done['id']} runs again 1 of 1 task of work: memory 1 -> 2"
     assert await executor.attach(done["id"]).result() == 3
     shown = await get(page, f"/api/jobs/{done['id']}")

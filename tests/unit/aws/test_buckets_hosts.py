@@ -49,7 +49,7 @@ HOSTS = [
 
 
 class Noted:
-    """A proxy that notes where it is to connect to, and connects nobody."""
+    """A proxy that records the requested hosts, and connects none."""
 
     def __init__(self):
         self.hosts = []

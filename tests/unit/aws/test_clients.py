@@ -163,7 +163,7 @@ class Certificate:
 
 @contextlib.asynccontextmanager
 async def answering(certificate):
-    """Answer as an AWS would that has nothing; yield the URL, and what was asked."""
+    """Answer like an empty AWS account; yield the URL and the requests."""
     asked = []
 
     async def answer(request):
@@ -312,8 +312,8 @@ async def test_who_gives_credentials_is_verified_behind_a_proxy(keys, tmp_path, 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_BATCH"])
 async def test_a_url_that_is_none_is_told(variable, monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nobody")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "guest")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "guest")
     monkeypatch.setenv(variable, "somewhere")
     with pytest.raises(ServiceError, match=f"{variable} is 'somewhere'.*write http://"):
         await Aws.open(Settings(s3_bucket_name="bucket"))
@@ -351,7 +351,7 @@ async def test_kubernetes_needs_them_for_the_bucket_alone(keyless):
             ServiceError, match="no credentials for the bucket were found; set AWS"
         ):
             needs()
-    with pytest.raises(ServiceError, match="command jobs alone need none"):
+    with pytest.raises(ServiceError, match="only command jobs need none"):
         await aws.client("s3")
     await aws.close()
 

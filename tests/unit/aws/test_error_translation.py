@@ -31,7 +31,7 @@ async def server(answer):
 async def failed(url, monkeypatch, **parameters):
     """Return what SubmitJob fails with."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "nobody")
+        monkeypatch.setenv(name, "guest")
     access = await Aws.open(Settings(s3_bucket_name="bucket", endpoint_url=url))
     try:
         with pytest.raises(ServiceError) as caught:

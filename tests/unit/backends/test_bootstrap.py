@@ -58,7 +58,7 @@ def test_the_command_says_what_is_fetched_and_for_what():
         machine,
         python,
     )
-    # As it stands in the signature.
+    # As it is in the signature.
     assert name == (f"some-teams-bucket-for-jobs/some-team/some%20project%2B/v1/runtime/{SHA256}")
     assert bootstrap.fetched(bootstrap.command(RUNTIME)) == f"{RUNTIME.bucket}/{RUNTIME.key}"
 

@@ -1,4 +1,4 @@
-"""Which exit code tells of which error."""
+"""Exit codes of errors."""
 
 from __future__ import annotations
 

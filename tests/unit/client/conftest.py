@@ -17,7 +17,7 @@ from tests.unit.tracking import Jobs
 
 
 class Now:
-    """The time, which passes when it is told to."""
+    """A clock that a test advances."""
 
     def __init__(self):
         self.seconds = 1000.0

@@ -109,7 +109,7 @@ def test_everybody_gets_in_and_the_bounds_hold(sizes, data):
         while left:
             for _ in range(len(tasks)):  # those who grow let in one after the other
                 await settled(tasks)
-            assert within, "nobody is inside, and somebody waits"
+            assert within, "a caller waits although the budget is free"
             held = sum(place.size_bytes for place in within)
             assert len(within) == 1 or (held <= 100 and len(within) <= 5)
             gone = within.pop(data.draw(st.integers(0, len(within) - 1)))

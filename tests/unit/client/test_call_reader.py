@@ -84,7 +84,7 @@ async def test_what_is_at_hand_is_read_here_and_when_it_is_wanted():
     groups = await made.groups()
     assert [args for args, _ in next(groups)] == [(0, "a"), (1, "b"), (2, "c")]
     assert made.given == 3
-    # Whoever has an array full comes back for what is left.
+    # A reader with a full array returns for the rest.
     assert await rest(made) == [[[(3, "d"), (4, "e"), (5, "f")], [(6, "g")]]]
     assert made.given == 7
 

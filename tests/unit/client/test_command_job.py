@@ -26,7 +26,7 @@ def executor(cloud):
     return BatchExecutor(vcpu=1, memory=0.5, retry_attempts=1)
 
 
-# --- what is said of a job --------------------------------------------------------------------
+# --- descriptions -----------------------------------------------------------------------------
 
 
 def test_what_is_said_of_the_image_is_the_group_s():
@@ -40,8 +40,8 @@ def test_what_is_said_of_the_image_is_the_group_s():
     [
         (None, {"image": None}, "neither an image nor groups"),
         ([], {"image": ""}, "neither an image nor groups"),
-        ([Nodes(1, "a")], {"image": "a", "user": "b"}, "image, user beside groups"),
-        ([Nodes(1, "a")], {"shm_size": 0}, "shm_size beside groups"),
+        ([Nodes(1, "a")], {"image": "a", "user": "b"}, "image, user together with groups"),
+        ([Nodes(1, "a")], {"shm_size": 0}, "shm_size together with groups"),
         ([{"image": "a"}], {}, "groups has a dict in it"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A job in its user's hands: results, what becomes of its objects, and what is asked of Batch."""
+"""`Job`: results, deletion of its objects, and requests to Batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written of jobs' lines, and what is told of those left out."""
+"""Lines of jobs that are written, and notes on omitted lines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_is_too_fast_is_left_out_and_told(live, time, capsys):
     assert out == "a | later\n"
     assert err == ("... 1,250 lines and 2.5 MB of 1 job left out; farcall logs --run run-1\n")
     live.settle()
-    assert capsys.readouterr().err == ""  # it is told once
+    assert capsys.readouterr().err == ""  # one warning only
 
 
 def test_at_the_end_it_is_told_at_once(live, capsys):

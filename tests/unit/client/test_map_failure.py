@@ -55,7 +55,7 @@ def test_errors_are_counted_by_their_class(errors, told):
 
 
 class StubbornError(ValueError):
-    """An error with code of its own, which nobody can give an attribute."""
+    """An error whose class refuses new attributes."""
 
     def __setattr__(self, name, value):
         raise TypeError("no")

@@ -1,4 +1,4 @@
-"""A pool's map: values in order, as they are asked for, and what ends the rest."""
+"""A pool's map: results in order, on request, and what ends the rest."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SETTINGS = Settings(s3_bucket_name="bucket")
 
 
 class Backend:
-    """Batch, as far as it is asked.
+    """Batch with the operations that recovery calls.
 
     Attributes:
         known: What it says of jobs, by ID.

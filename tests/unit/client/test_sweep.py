@@ -1,4 +1,4 @@
-"""A sweep on a scripted session: what its caller gets and when, and what becomes of the rest."""
+"""A sweep on a scripted session: results in order, and the end of the other jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.fakes import unpickled
 
 
 class Opened:
-    """A session whose jobs run here, each when it is waited for, or when `run` says.
+    """A session whose jobs run here, each when it is awaited, or by `run`.
 
     Attributes:
         most: Tasks in one array.
@@ -155,7 +155,7 @@ def task():
 
 
 async def holding(sweep, jobs):
-    """Begin to wait for a sweep, up to where so many jobs are waited for."""
+    """Start to wait for a sweep, until a number of jobs is awaited."""
     waiting = asyncio.ensure_future(sweep)
     while len(sweep.job_ids) < jobs:
         await asyncio.sleep(0)
@@ -329,7 +329,7 @@ async def test_an_iterator_is_read_once(opened, task):
         await sweep
 
 
-# --- what becomes of the rest -----------------------------------------------------------------
+# --- the other jobs ---------------------------------------------------------------------------
 
 
 async def test_the_first_error_ends_what_has_not_ended(opened, task):
@@ -404,7 +404,7 @@ async def test_a_loop_that_is_left_ends_its_jobs_and_keeps_what_it_is_at(opened,
             await asyncio.sleep(0)
         opened.end("job-0", 2)
         assert await first == (2, 4)
-    assert opened.ended == [(["job-0"], "nobody waits for it any more")]
+    assert opened.ended == [(["job-0"], "no caller waits for it any more")]
     assert opened.discarded == []
 
 

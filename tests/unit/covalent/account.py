@@ -32,7 +32,7 @@ class Bucket:
 
 
 class Account:
-    """Batch: accepts jobs, and ends those that it is told to end."""
+    """Batch: accepts jobs, and terminates them on request."""
 
     def __init__(self):
         self.client = Client(

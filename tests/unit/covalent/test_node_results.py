@@ -1,4 +1,4 @@
-"""What Covalent is told of the nodes of a task group, by what its outcome says."""
+"""Results of a task group's nodes for Covalent, from the group's outcome."""
 
 from __future__ import annotations
 

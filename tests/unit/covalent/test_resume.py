@@ -1,4 +1,4 @@
-"""Which tasks Covalent's server is asked to look at after it was ended."""
+"""Tasks that Covalent's server resumes after a restart."""
 
 from __future__ import annotations
 

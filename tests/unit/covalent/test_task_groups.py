@@ -144,7 +144,7 @@ async def test_what_is_on_its_way_to_batch_is_ended_when_it_is_there(groups, acc
 
 @pytest.mark.parametrize("again_s", [0, 0.01, 1])
 async def test_a_second_cancel_does_not_stop_the_first(groups, account, again_s):
-    """The first comes when Batch has just accepted the job, and nobody has been told."""
+    """The first one comes right after Batch accepted the job."""
 
     def cancel_at_once():
         first = cancel(groups, 1)

@@ -1,4 +1,4 @@
-"""Parameters of the stack: what is asked for, what is there, and what does not go together."""
+"""Parameters of the stack: requested, current and conflicting ones."""
 
 from __future__ import annotations
 

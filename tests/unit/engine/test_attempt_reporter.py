@@ -1,4 +1,4 @@
-"""Attempts that failed and are followed by others: what is told of them, and what it costs."""
+"""Failed attempts before another one: reports, and their requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a task, and what of it is of no more use."""
+"""Outcomes of tasks, and the objects that can be deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What errors say of jobs beside the failure_reason."""
+"""Facts on jobs in errors, in addition to the failure reason."""
 
 from __future__ import annotations
 

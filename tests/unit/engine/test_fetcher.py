@@ -1,4 +1,4 @@
-"""What is asked of Batch for the outcomes of calls that raised, and what is left to delete."""
+"""Requests to Batch for outcomes of failed calls, and objects to delete."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ LOST = ServiceError("no answer")
 
 
 class World:
-    """What there is, and whoever looks for it.
+    """Jobs, and the searches for them.
 
     Attributes:
         there: The jobs that Batch lists.

@@ -13,7 +13,7 @@ from tests.unit.tracking import arrived
 
 
 class Consumer:
-    """Fetches what was told at a steady pace, and deletes it a little later."""
+    """Fetches outcomes at a steady pace, and deletes them a little later."""
 
     def __init__(self, world, job_id, per_s, keeps=False):
         self.waiting = []

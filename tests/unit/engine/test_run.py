@@ -40,7 +40,7 @@ def worlds(world, monkeypatch):
 
 @pytest.fixture
 def ended():
-    """Are told of the end."""
+    """Subscribers of the end."""
     return []
 
 
@@ -117,7 +117,7 @@ async def test_one_event_loop_at_a_time_waits_for_a_run(world, run):
     await waiting
 
 
-# --- what came of it --------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------
 
 
 class Fetching(TaskRun):

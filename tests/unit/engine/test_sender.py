@@ -1,4 +1,4 @@
-"""SubmitJob by a scripted Batch, beside obstore's store in memory, which stands in for S3."""
+"""SubmitJob by a scripted Batch, with obstore's store in memory instead of S3."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def listed(name):
 
 
 class World:
-    """A bundle in the bucket that is to be submitted; Batch answers by script."""
+    """A bundle in the bucket to submit; Batch answers by script."""
 
     def __init__(self, timing, **operations):
         known = {"jobDefinitions": [{"jobDefinitionArn": "arn:1"}]}
@@ -184,7 +184,7 @@ async def test_a_page_of_html_is_no_answer(made):
 
 
 async def test_the_look_lasts_longer_than_the_network_is_gone(made, clock):
-    """To give up would leave a job that nobody knows of."""
+    """Giving up would leave an unknown job."""
     away = clock.now() + 240
 
     def look(**_):
@@ -319,7 +319,7 @@ async def test_a_withdrawn_job_is_not_looked_for_for_ever(made):
     assert len(world.client.asked("list_jobs")) == asked
 
 
-@pytest.mark.timing(withdrawn_looks_s=())  # time flies while the store is asked
+@pytest.mark.timing(withdrawn_looks_s=())  # time passes during requests to the store
 async def test_sending_ends_after_a_minute_and_leaves_no_payload(made, clock):
     begun = clock.now()
     world = made(submit_job=lambda **_: no_answer(), list_jobs=lambda **_: NOTHING)
@@ -428,7 +428,7 @@ async def test_a_job_that_turns_up_after_its_request_was_cancelled_is_ended(made
 
 
 class Slow:
-    """Answers SubmitJob when it is told to."""
+    """Answers SubmitJob when the test releases it."""
 
     def __init__(self, reply=ACCEPTED):
         self.reply = reply

@@ -1,4 +1,4 @@
-"""How many calls it takes to learn from Batch how many jobs ended, and who is asked for first.
+"""Number of requests to Batch until all ends are known, and their order.
 
 And jobs of a cluster that cannot be started: told of, and ended where nobody need hope any more.
 """
@@ -52,7 +52,7 @@ async def test_ten_thousand_jobs_are_polled_fairly(world):
     calls = world.jobs.asked("describe")
     assert most_per_s(world) <= 5.2
     asked = [job_id for ids in calls[:100] for job_id in ids]
-    assert len(set(asked)) == 10_000  # nobody twice before everybody once
+    assert len(set(asked)) == 10_000  # none twice before all once
     begin = world.clock.now()
     world.jobs.set("j1234", "FAILED", HOST_LOST)
     await world.until(1)
@@ -117,7 +117,7 @@ async def test_children_are_listed_after_new_failures(world):
         await world.until(count, at_most_s=30)
     await asyncio.sleep(100)
     assert world.jobs.asked("list") == ["p"] * (1 + 1 + 3)
-    # Those 2500 are asked for once each, the parent beside them.
+    # Each of these 2500 is requested once, with the parent.
     stragglers = [ids for ids in world.jobs.asked("describe") if ids != ["p"]]
     assert sum(map(len, stragglers)) == 2500
     assert len(stragglers) == 25 + 2
@@ -206,7 +206,7 @@ async def test_briefly_missing_children_are_not_lost(world):
         asked = len(world.jobs.asked("list"))
         while len(world.jobs.asked("list")) == asked:
             await asyncio.sleep(0.001)
-        await asyncio.sleep(0.02)  # it is listed, and not there when it is asked for
+        await asyncio.sleep(0.02)  # it is listed, and missing when it is described
         hidden = world.jobs.known.pop(job_id)
         await asyncio.sleep(20)
         world.jobs.known[job_id] = hidden

@@ -57,7 +57,7 @@ class Account:
         return f"job-{len(self.requests)}"
 
     async def find_named(self, queue, name):
-        raise ServiceError("nobody may look", code="AccessDenied", status=403)
+        raise ServiceError("searches are denied", code="AccessDenied", status=403)
 
     def delete_later(self, keys):
         self.log += [("delete", key) for key in keys]

@@ -21,7 +21,7 @@ CHILDREN = [ARRAY.id_of(index) for index in range(4)]
 
 
 class Looking:
-    """The tracker, as far as it is told that jobs end."""
+    """The tracker's interface for ends of jobs."""
 
     def __init__(self):
         self.told = []
@@ -238,7 +238,7 @@ async def test_ctrl_c_while_jobs_are_ended_says_what_is_left(terminations, clien
 
 
 class Marking(ScriptedBatch):
-    """A platform that needs marks, and notes which there are when it is asked to end jobs."""
+    """A platform that needs markers, and records them when it terminates jobs."""
 
     capabilities = replace(ScriptedBatch.capabilities, marks_ended_children=True)
 

@@ -1,4 +1,4 @@
-"""Who waits for a job's tasks, what they are told, and how long failures are borne."""
+"""Waiters for a job's tasks, their notifications, and tolerated failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DENIED = ServiceError("ListObjectsV2 was refused: No", code="AccessDenied", stat
 
 
 class Listener:
-    """Notes what it is told."""
+    """Records its notifications."""
 
     def __init__(self):
         self.told = []
@@ -173,10 +173,10 @@ def test_trouble_of_several_is_over_when_all_of_it_is(now, caplog):
         assert "DescribeJobs" in trouble.text
         other.end()
     assert [bool(text) for text in told] == [True, False]
-    assert "answers again" not in caplog.text  # nobody asked
+    assert "answers again" not in caplog.text  # no request was made
 
 
-# --- who is told that a job could not be seen -------------------------------------------------
+# --- errors of requests -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("size", "named"), [(1, "result 6f1c`"), (9, "result 6f1c:INDEX`")])

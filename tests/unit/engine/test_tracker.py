@@ -1,4 +1,4 @@
-"""How the ends of tasks are told: outcomes, ends without one, and what fails meanwhile."""
+"""Notifications of tasks' ends: with and without outcomes, and failures meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_an_outcome_is_told_once_and_soon(world):
 async def test_foreign_outcomes_are_ignored(world):
     world.jobs.set("j", "PENDING")
     world.watch("j", size=3)
-    world.store("somebody")
+    world.store("alice")
     world.store("j", 1)
     await asyncio.sleep(10)
     assert world.tasks() == [("j", 1)]
@@ -396,7 +396,7 @@ async def test_outcomes_arrive_while_batch_cannot_be_reached(world):
 
 
 async def test_polling_failure_is_logged_each_minute(world, caplog):
-    """Once for all that fails by the same, and for whoever shows it."""
+    """One warning for all tasks with the same failure."""
     trouble = world.tracker.trouble
     world.jobs.set("j", "PENDING", summary={"RUNNING": 200})
     world.jobs.set("k", "RUNNING")
@@ -437,7 +437,7 @@ async def test_unwatched_failure_is_not_reported(world):
 
 @pytest.mark.parametrize("side", ["inbox", "batch"])
 async def test_what_nobody_foresaw_leaves_nobody_waiting(side, world):
-    """Whatever is raised while looking, the tasks are told in the end, or looked for again."""
+    """After any error while polling, the tasks are notified or polled again."""
     world.watch("j")
     failure = RuntimeError("a bug, or something new in a library")
     if side == "inbox":

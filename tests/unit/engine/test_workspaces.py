@@ -1,4 +1,4 @@
-"""What a command is told of its workspace, before anybody is asked for anything and after."""
+"""A command's variables for its workspace, before and after the upload."""
 
 from __future__ import annotations
 

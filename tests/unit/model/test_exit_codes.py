@@ -33,4 +33,4 @@ def test_a_refusal_has_the_container_s_own_words():
     assert found.sentence.endswith("it was not run (page 3 has another digest)")
     error = found.error(JOB)
     assert (type(error), error.exit_code) == (errors.IntegrityError, ExitCode.INTEGRITY)
-    assert EXITS[ExitCode.INTEGRITY].exit_code is None  # it is a copy that was told more
+    assert EXITS[ExitCode.INTEGRITY].exit_code is None  # the row itself is unchanged

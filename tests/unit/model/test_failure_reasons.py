@@ -53,7 +53,7 @@ def test_a_task_that_could_not_hand_over_its_value_says_why():
     }
     found = failure_reasons.of_process(meta)
     assert (found.kind, found.exit_code) == (errors.ChildKilledError, 1)
-    assert found.sentence.endswith("not hand over what came of it: descriptor 4080 was closed")
+    assert found.sentence.endswith("not hand over its result: descriptor 4080 was closed")
     assert "os._exit" not in found.remedy
 
 
@@ -147,7 +147,7 @@ def test_lost_taken_and_unusable_outcomes():
     assert type(failure_reasons.lost(JOB)) is errors.JobLostError
     child = str(failure_reasons.lost(JOB._replace(job_id="job-1:7")))
     assert "Batch does not list the job" in child
-    assert "`farcall describe job-1` tells of the array as a whole; submit it again" in child
+    assert "`farcall describe job-1` describes the whole array; submit it again" in child
     assert type(failure_reasons.taken(JOB)) is errors.OutcomeMissingError
     forged = failure_reasons.unusable(envelope.IntegrityError("signature")).error(JOB)
     other = failure_reasons.unusable(envelope.VersionMismatchError("version 9")).error(JOB)

@@ -1,4 +1,4 @@
-"""Who is told of Ctrl-C while jobs are being ended, and who gets it afterwards."""
+"""Receivers of Ctrl-C while jobs are being terminated, and afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE_S
 
 @pytest.fixture
 def told():
-    """What was told of SIGINT, in that order; "program" is what it does without farcall."""
+    """Receivers of SIGINT, in order; "program" is its behavior without farcall."""
     told = []
     before = signal.signal(signal.SIGINT, lambda *_: told.append("program"))
     yield told

@@ -38,7 +38,7 @@ def test_this_process_is_not_gone():
 
 
 def test_a_process_id_used_again_is_another_process():
-    """Somebody who began at another time had this ID before."""
+    """Another process with an earlier start had this ID before."""
     where, _, began = identity(os.getpid()).rpartition("-")
     assert is_gone(f"{where}-{int(began) - 1}")
 
@@ -49,7 +49,7 @@ def test_what_cannot_be_seen_from_here_is_left_alone(ended):
     assert not is_gone(f"x{host}-{namespace}-{pid}-{began}")
     assert not is_gone(f"{host}-{int(namespace) + 1}-{pid}-{began}")
     assert not is_gone("")
-    assert not is_gone("somebody's")
+    assert not is_gone("alice's")
 
 
 def test_folders_go_with_their_owner(ended, tmp_path, monkeypatch):

@@ -574,7 +574,7 @@ def test_in_a_section_it_is_refused_too():
     said = str(refused())
     assert said.startswith(f"farcall.toml, section {KUBERNETES} has priority, an option of Batch")
     write("farcall.toml", 'backend = "kubernetes"')
-    assert f"a section of its own: [executors.awsbatch] or {KUBERNETES}" in str(refused())
+    assert f"its own section: [executors.awsbatch] or {KUBERNETES}" in str(refused())
     write("farcall.toml", "vcpu = 1", "[executors.kubernets]")
     assert f"did you mean {KUBERNETES}?" in str(refused())
 

@@ -1,4 +1,4 @@
-"""What is said of jobs that somebody wants to end; the jobs are a fake cloud's."""
+"""Reports on jobs to cancel, in a fake cloud."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_each_job_is_told_of_once_in_its_order(session, going, gone, found
 
 async def test_another_user_s_job_is_left_alone(session, going, found):
     job_id = going.detail.job_id
-    (said,) = await cancel(session, [job_id], "enough", user="somebody-else")
+    (said,) = await cancel(session, [job_id], "enough", user="alice")
     assert said.outcome == "other user"
     assert f"is a job of {going.user} and is left alone; --user {going.user} ends it" in said.text
     assert not (await found(job_id, *JobStatus)).detail.status.is_final
@@ -82,7 +82,7 @@ async def test_children_that_are_all_named_are_ended_as_their_array(
 
 
 class Covalent:
-    """A Covalent server, as far as it is told of ends.
+    """A Covalent server that receives cancellations.
 
     Args:
         untold: What it says of jobs that it cannot be told of, by ID, and of dispatches.

@@ -1,4 +1,4 @@
-"""Which jobs are farcall's, and which of them are asked for."""
+"""farcall's jobs in lists, and the described ones."""
 
 from __future__ import annotations
 

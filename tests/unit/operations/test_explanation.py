@@ -1,4 +1,4 @@
-"""How it is said why a job is as it is."""
+"""Explanations of jobs' states."""
 
 from __future__ import annotations
 

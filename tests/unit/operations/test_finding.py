@@ -1,4 +1,4 @@
-"""Which job somebody means, and how little is asked for that."""
+"""Jobs by name or ID prefix, and the requests for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job(number, name, *, begins="", user="mary", status=DONE, workflow=""):
 
 
 class Jobs:
-    """The lists and descriptions of a backend that has some jobs, and what was asked of it."""
+    """The lists and descriptions of a backend with some jobs, and its requests."""
 
     capabilities = BatchBackend.capabilities
 

@@ -18,7 +18,7 @@ BUNDLE = "s3://bucket/farcall/v1/mary-20261122-101500-0a1b2c/bundles/sample-0123
 
 
 class Cancelled(JobDetail):
-    """A job that a backend says somebody ended."""
+    """A job that a backend reports as cancelled."""
 
     def failure_reason(self):
         return FailureReason(errors.JobCancelledError, "it was cancelled", "submit it again")

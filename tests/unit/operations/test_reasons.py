@@ -25,7 +25,7 @@ def fit(lr, depth=3):
 
 @pytest.fixture
 def told(session, found):
-    """Tells of a job once it has ended."""
+    """Describes a job once it has ended."""
 
     async def tell(job, reasons=None):
         entry = await found(getattr(job, "id", job))
@@ -37,7 +37,7 @@ def told(session, found):
 
 @pytest.fixture
 def requests(monkeypatch):
-    """Counts what is asked of the bucket."""
+    """Counts the requests to the bucket."""
     seen = []
     for module, name in ((bundles, "texts_of"), (outcomes, "fetch")):
         ask = getattr(module, name)

@@ -387,7 +387,7 @@ def test_a_lock_that_does_not_fit_its_project_is_refused(locked):
     project.write_text(project.read_text().replace("'wanted',", "'wanted', 'development',"))
     assert "uv lock" in refused(str(locked / "uv.lock"))
     project.unlink()
-    assert "no pyproject.toml beside it" in refused(str(locked / "uv.lock"))
+    assert "no pyproject.toml next to it" in refused(str(locked / "uv.lock"))
 
 
 # --- the cache ----------------------------------------------------------------------------------

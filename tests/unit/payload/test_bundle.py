@@ -273,7 +273,7 @@ def test_an_index_that_does_not_say_where_its_texts_lie_is_refused(said):
 
 
 class Sharing:
-    """Stores nothing, and says which values it was asked for."""
+    """Stores nothing, and records the requested values."""
 
     def __init__(self, error=None):
         self.asked = []

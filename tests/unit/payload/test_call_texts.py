@@ -188,7 +188,7 @@ def test_what_fails_leaves_the_name():
         __signature__ = property(lambda _: 1 / 0)
 
         def __call__(self):
-            """Whose signature nobody can read."""
+            """A class without a readable signature."""
 
     assert CallTexts(Nothing()).of([((1,), {})]) == "nothing(...)"
 

@@ -1,4 +1,4 @@
-"""What is said of errors that come of running in a job."""
+"""Hints for errors that come from running in a job."""
 
 from __future__ import annotations
 

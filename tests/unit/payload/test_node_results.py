@@ -1,4 +1,4 @@
-"""What came of a call on several nodes."""
+"""Results of a call on several nodes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_node_that_is_lost_leaves_no_value():
 
 
 def test_a_node_that_was_stopped_leaves_no_value_either():
-    lost = errors.HostLostError("node 1 failed: the container was told to stop")
+    lost = errors.HostLostError("node 1 failed: the container was stopped")
     ended = stopped(1, errors.HostLostError("x"), status=OutcomeStatus.TERMINATED)
     (found,) = together(returned(0, 1), ended, incomplete=lost)
     assert found.error is lost
@@ -143,11 +143,11 @@ def test_an_error_class_that_takes_no_note_is_raised_all_the_same():
 @pytest.mark.parametrize(
     ("said", "kind", "sentence"),
     [
-        (meta(2, status="refused", code=63, detail="somebody"), errors.IntegrityError, "somebody"),
+        (meta(2, status="refused", code=63, detail="forged"), errors.IntegrityError, "forged"),
         (
             meta(2, status="terminated", child_status=None, usage=USAGE),
             errors.HostLostError,
-            "told to stop",
+            "was stopped",
         ),
         (
             meta(2, status="out_of_memory", child_status=-9, usage=USAGE),

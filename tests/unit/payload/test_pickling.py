@@ -113,7 +113,7 @@ def test_whatever_can_be_called_is_accepted(function):
     check_callable(function)
 
 
-# --- what cannot travel -----------------------------------------------------------------------
+# --- not picklable ----------------------------------------------------------------------------
 
 
 def test_a_function_that_holds_a_lock_is_named():

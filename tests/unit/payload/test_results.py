@@ -260,7 +260,7 @@ class Ending(BaseException):
 
 
 class CancelError(asyncio.CancelledError, Exception):
-    """A cancel to whoever awaits, an error to ``except Exception``."""
+    """A cancellation to callers that await, an error to ``except Exception``."""
 
 
 ENDS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, CancelError, Ending]

@@ -1,4 +1,4 @@
-"""Arguments that memory would not do for lie in a file, and travel anyway."""
+"""Arguments larger than memory are stored in a file."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def plain(result):
 
 
 class Ends:
-    """Both ends, in one process, and how often the supervisor was asked something."""
+    """Both ends in one process, and the number of requests to the supervisor."""
 
     def __init__(self):
         self.supervisor, self.task = channel.pair()

@@ -1,4 +1,4 @@
-"""The container's own streams: who writes to them waits for nobody, and what is read is whole."""
+"""The container's own streams: writers never wait, and lines are whole."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pipe:
         return bool(poll.poll(0))
 
     def read(self, size=1 << 30):
-        """Read up to so many bytes of what is there."""
+        """Read up to a number of bytes."""
         data = b""
         while len(data) < size:
             try:
@@ -40,7 +40,7 @@ class Pipe:
         return data
 
     def close(self):
-        os.close(self.reader)  # which ends a write that nobody read
+        os.close(self.reader)  # which ends an unread write
         until(lambda: not self.outlet._waiting)
         os.close(self.writer)
 
@@ -53,7 +53,7 @@ def pipe():
 
 
 def fill(pipe):
-    """Write until the pipe takes no more, and as much besides as may wait."""
+    """Write until the pipe is full, and as much more as may wait."""
     data = os.urandom(container_output._MOST_WAITING_BYTES + (1 << 20))
     pipe.outlet.write(data)
     until(lambda: not pipe.room())

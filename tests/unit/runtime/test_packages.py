@@ -1,4 +1,4 @@
-"""Packages that a task brings along: who installs them, where, and what is said of a failure."""
+"""A task's packages: installer, folder, and errors."""
 
 from __future__ import annotations
 

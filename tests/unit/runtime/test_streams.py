@@ -258,7 +258,7 @@ def test_steady_output_is_stored_less_often_unless_somebody_follows(paced):
     assert [paced(bucket, SOON_CHUNKS) for _ in range(10)] == [2] * 10
     bucket.mark = "renewed"
     assert paced(bucket, SOON_CHUNKS, FOLLOWED_S) == 2
-    assert paced(bucket, SOON_CHUNKS, FOLLOWED_S) == 10  # a mark nobody renews
+    assert paced(bucket, SOON_CHUNKS, FOLLOWED_S) == 10  # a marker that is not renewed
 
 
 @pytest.mark.parametrize(

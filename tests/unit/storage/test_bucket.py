@@ -1,4 +1,4 @@
-"""Requests to a bucket that fail: which are made again, and in what words the last one is told."""
+"""Failing requests to a bucket: repetitions, and the last error's text."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def submitted(store):
 
 @pytest.fixture
 def requests(store, monkeypatch):
-    """Which keys were asked for."""
+    """The requested keys."""
     found = []
     for name in ("get_end", "get_part"):
         ask = getattr(store, name)
@@ -114,7 +114,7 @@ async def test_a_bundle_may_have_no_texts_or_be_gone(store, submitted):
 
 
 async def test_forged_texts_are_refused(store, submitted):
-    """In a bundle of somebody else's, and in the right one."""
+    """In another client's bundle, and in the right one."""
     submission = await submitted(*[[((n,), {})] for n in range(3000)])
     data = bytearray(await store.get(submission.where.bundle_key))
     size = envelope.root_size(data)

@@ -55,7 +55,7 @@ class World:
         return [key for key, _ in await self.store.list_keys(f"{WHERE.bundle_key}{RECEIPTS}")]
 
     async def receipted(self):
-        """Return the tasks that receipts tell of."""
+        """Return the tasks in receipts."""
         found = set()
         for key in await self.receipts():
             data = await self.store.get(key)

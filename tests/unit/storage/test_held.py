@@ -1,4 +1,4 @@
-"""Objects stay as long as somebody may ask for them."""
+"""Objects are kept as long as a holder exists."""
 
 from __future__ import annotations
 

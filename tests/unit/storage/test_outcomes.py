@@ -14,7 +14,7 @@ async def test_a_value_s_parts_are_of_no_more_use_and_those_of_earlier_attempts(
     where = golden.WHERE
     array = Submission("job", "work", where, golden.KEY, 10)
     left = [where.value_key(8, attempt, part) for attempt in (1, 2) for part in range(3)]
-    for key in left:  # of the first attempt nobody told: its host went away
+    for key in left:  # the first attempt left none: its host was lost
         await store.put(key, [b"x"])
     said = {"attempt": 1, "value": {"size": 2 * VALUE_PART_BYTES + 1}}
     said |= {stream: {"chunks": 0} for stream in STREAMS}

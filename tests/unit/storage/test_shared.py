@@ -1,4 +1,4 @@
-"""Shared values in a bucket: stored once, held by markers, and deleted when nobody refers to them.
+"""Shared values in a bucket: stored once, held by markers, deleted without them.
 
 What several clients do at once is tried in every order of their requests, each dying anywhere.
 """
@@ -222,7 +222,7 @@ class Leaver(User):
 
 
 class Deleter(User):
-    """Somebody who checks whether there is something to delete."""
+    """A client that checks for values to delete."""
 
     async def run(self):
         await shared.collect(self._store, PLACE)
@@ -249,7 +249,7 @@ def replay(objects, kinds, order):
                 going[number].send(None)
             except StopIteration:
                 del going[number]
-            # Who was told the same in as many requests goes on in the same way.
+            # Clients with the same responses continue in the same way.
             seen[number].append(tuple(store.told))
             store.told.clear()
     finally:

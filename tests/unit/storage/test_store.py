@@ -48,7 +48,7 @@ async def test_who_asks_is_told_what_was_sent(store):
             return "upload"
 
         async def upload_part(self, _key, _upload, number, data, _digest):
-            assert sum(sent) < 3 * PART_BYTES  # it is told of a part that has arrived
+            assert sum(sent) < 3 * PART_BYTES  # progress counts only uploaded parts
             return f"{number}"
 
         async def complete_upload(self, _key, _upload, parts):

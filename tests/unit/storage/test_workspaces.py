@@ -37,7 +37,7 @@ async def test_an_archive_is_stored_once(archive):
 
 async def test_what_lies_there_with_another_size_is_replaced(archive):
     store = store_in_memory()
-    await store.put(KEY, [b"somebody else's"])
+    await store.put(KEY, [b"another client's"])
     assert await put_once(store, KEY, archive)
     assert await store.get(KEY) == b"archive"
 

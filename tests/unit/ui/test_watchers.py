@@ -1,4 +1,4 @@
-"""What a browser of the page is told that listens slowly."""
+"""Events for a browser that reads slowly."""
 
 from __future__ import annotations
 

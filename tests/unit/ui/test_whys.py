@@ -40,7 +40,7 @@ class Account:
 
 @pytest.fixture
 async def entries():
-    """A session, and two jobs by ID: one that returned and one that failed; nobody took either."""
+    """A session, and two undelivered jobs by ID: one that returned and one that failed."""
     with fake_cloud():
         async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0) as executor:
             jobs = [await executor.submit(settle, rate) for rate in (0.5, 0.75)]
@@ -66,7 +66,7 @@ async def test_calls_and_errors_are_read_once(entries):
     assert (whys.of(well).call, whys.of(well).error) == ("settle(rate=0.5)", None)
     assert whys.of(failed).call == "settle(rate=0.75)"
     assert whys.of(failed).error == "ValueError: singular matrix 0.75"
-    whys.note(found)  # they are told of again, as after a listing
+    whys.note(found)  # noted again, as after a listing
     assert [] == await whys.read()
     assert not whys.are_left
     assert 1 == len(account.read)

@@ -321,7 +321,7 @@ _BY_TEXT: tuple[Row, ...] = (
         FailureReason(
             errors.JobError,
             "a job this one depends on failed",
-            "see that job (dependsOn in DescribeJobs), then submit both again",
+            "look at that job (dependsOn in DescribeJobs), then submit both again",
         ),
     ),
     Row(
@@ -559,7 +559,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         exit_code(143),
-        FailureReason(errors.HostLostError, "the container was told to stop (SIGTERM)", LOST),
+        FailureReason(errors.HostLostError, "the container was stopped (SIGTERM)", LOST),
     ),
     Row(
         lambda detail: detail.exit_code is None,

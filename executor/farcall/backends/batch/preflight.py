@@ -237,7 +237,7 @@ async def _find_role(access: Aws, settings: Settings, option: str) -> str:
             answers = failure.status and failure.code != error_translation.NOT_AWS
             if not (answers or access.has_console):  # only AWS's STS may be out of reach
                 raise
-            text = f"{failure}; {option} can be set to the role's ARN, then nobody is asked for it"
+            text = f"{failure}; {option} can be set to the role's ARN, then no lookup is needed"
             raise error_translation.like(failure, text) from error
         return role_arn(access.region, account, name)
 

@@ -164,7 +164,9 @@ async def rights(kube: Kube, settings: Settings) -> list[Finding]:
 def _lacking(lacking: list[tuple[Right, str]], where: str) -> Iterator[Finding]:
     for right in dict.fromkeys(right for right, _ in lacking):
         verbs = ", ".join(verb for one, verb in lacking if one is right)
-        remedy = f"add them to a Role in {where}, for whoever submits: docs/kubernetes.md has one"
+        remedy = (
+            f"add them to a Role in {where}, for the submitting user: docs/kubernetes.md has one"
+        )
         if right.lost:
             text = f"{verbs} of {right.name} is not allowed: {right.lost}"
             yield Finding("rights", WARNING, text, remedy)

@@ -540,7 +540,7 @@ COMMAND_EXITS: dict[int, FailureReason] = {
         "the container was killed (SIGKILL), most often for its memory",
         MEMORY,
     ),
-    143: FailureReason(errors.HostLostError, "the container was told to stop (SIGTERM)", LOST),
+    143: FailureReason(errors.HostLostError, "the container was stopped (SIGTERM)", LOST),
 }
 """Of commands: first those of the script that fetches a workspace."""
 
@@ -647,7 +647,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
         status("JobDeleted"),
         FailureReason(
             errors.JobCancelledError,
-            "somebody deleted the Job",
+            "the Job was deleted",
             "ask who did (kubectl delete, or a controller that cleans up), and submit it again if "
             "needed; farcall cancel ends a job and keeps its record",
         ),
@@ -763,7 +763,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
         status("PodDeleted"),
         FailureReason(
             errors.JobCancelledError,
-            "somebody deleted the pod under the job",
+            "the pod was deleted while the job ran",
             "ask who did (kubectl delete pod, or a controller), and submit it again if needed",
         ),
     ),
@@ -906,7 +906,7 @@ def _held(detail: JobDetail) -> tuple[str, str]:
         return sentence, "wait; kubectl describe workload, or podgroup, tells more"
     whole = detail.job_id.partition(":")[0]
     remedy = (
-        "wait for Kueue to admit it; where no queue has suspended it somebody did, and may let it "
-        f'go on: kubectl patch job {whole} --type merge -p \'{{"spec":{{"suspend":false}}}}\''
+        "wait for Kueue to admit it; if no queue has suspended it, a user did, who can let it "
+        f'continue: kubectl patch job {whole} --type merge -p \'{{"spec":{{"suspend":false}}}}\''
     )
     return "the job is suspended, and nothing of it starts", remedy

@@ -326,7 +326,7 @@ class _Feed:
             self._version = ""
             if not self._is_denied:
                 self._is_denied = True
-                text = "%s; until that works the status of jobs is asked for one by one"
+                text = "%s; until then, the status of each job is requested separately"
                 _log.warning(text, error)
             return _DENIED_S
         _log.debug("%s; watching again", error)

@@ -127,7 +127,9 @@ async def examine(access: Aws, settings: Settings) -> list[Finding]:
         return [Finding(_CHECK, WARNING, found, "`farcall deploy` makes another")]
     text = f"{name}, {state.status}"
     if state.is_under_way:
-        return [Finding(_CHECK, WARNING, f"{text}: somebody is at work on it", "wait for its end")]
+        return [
+            Finding(_CHECK, WARNING, f"{text}: an operation is in progress", "wait for its end")
+        ]
     if not state.is_well:
         verdict = FAILED if state.is_dead else WARNING
         again = f"`farcall deploy --name {name}` makes it what it should be, or says why not"

@@ -18,7 +18,7 @@ import { store } from "./store.js";
 const place = { scope: null, job: null, view: "runs" };
 const live = { loading: true, error: "", state: "Loading…", stream: null };
 let page = null;
-// How long a window may be out of sight before it lets go of its connections.
+// How long a window may be out of sight before it closes its connections.
 const REST_MS = 3000;
 
 const token = tokenForm((said) => {
@@ -85,7 +85,7 @@ function build(about) {
   return { element, about, status, requests, alert, filters, runs, main, detail, cancel };
 }
 
-// Follows the jobs from now on, as far back as is asked for.
+// Follows the jobs from now on, as far back as requested.
 function listen() {
   live.stream?.close();
   live.loading = true;
@@ -199,7 +199,7 @@ setInterval(() => {
   page.main.tick();
   page.detail.update();
 }, 1000);
-// A window that nobody sees holds no connection: a browser has six for all that show this page.
+// A hidden window holds no connection: a browser has six for all windows with this page.
 document.addEventListener("visibilitychange", () => {
   clearTimeout(live.resting);
   if (document.hidden) live.resting = setTimeout(() => rest(true), REST_MS);

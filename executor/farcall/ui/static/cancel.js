@@ -1,4 +1,4 @@
-// Asks before tasks are ended, and ends them. What comes of it is followed at the page's foot.
+// Asks for confirmation and cancels tasks. The page's footer shows the results.
 
 import { post } from "./api.js";
 import { h, setText } from "./dom.js";

@@ -1,4 +1,4 @@
-// The children of arrays, and nodes of jobs on several: they are followed only while somebody looks.
+// The children of arrays, and nodes of jobs on several: they are followed only while they are shown.
 
 import { follow, path } from "./api.js";
 import { frame } from "./dom.js";
@@ -71,7 +71,7 @@ function start(array, job) {
       if (job.array_size && hasAll(array, job)) store.learnCancelled(job, array.list.filter((one) => one.group === "cancelled").length);
       frame(tell);
     },
-    // After what was told before it, so that nothing is on its way.
+    // After the previous message, so that none is in flight.
     state({ loading }) {
       array.unread = loading;
       if (array.unread || !isWhole(array, job)) return;

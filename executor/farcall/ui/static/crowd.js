@@ -1,10 +1,10 @@
 // The arithmetic of very many tasks: how many ran at a time, and how a number of theirs is spread.
 
-/** Above so many tasks a row for each says less than how many ran. */
+/** Number of tasks above which a count says more than a row for each. */
 export const CROWD = 100;
 
 const MOST_BINS = 24;
-// Where the largest is so many times the smallest, bins grow by a factor and not by a difference.
+// Ratio of largest to smallest above which bins grow by a factor and not by a difference.
 const WIDE = 50;
 
 /** Returns how many ran from each moment on at which that changed: {at, running, peak}. */

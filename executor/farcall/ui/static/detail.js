@@ -14,11 +14,11 @@ import { openRetry } from "./retry.js";
 import { countsOf, store } from "./store.js";
 import { Timeline } from "./timeline.js";
 
-// How often a task that goes on is asked about: its place in the queue changes without a new state.
+// Interval between requests for an unfinished task: its place in the queue changes without a new state.
 const AGAIN_MS = 10000;
 
 export class Detail {
-  /** @param {object} on `close()`, `cancel(job)`, `open(job)`; `readOnly()` tells whether nothing may be ended */
+  /** @param {object} on `close()`, `cancel(job)`, `open(job)`; `readOnly()` returns whether canceling is disabled */
   constructor(on) {
     this.on = on;
     this.id = null;
@@ -113,7 +113,7 @@ export class Detail {
     this.update();
   }
 
-  /** Lets go of what is followed while nobody looks, and follows it again. */
+  /** Stops following while the panel is hidden, and follows again. */
   rest(yes) {
     this.rests = yes;
     this.output.rest(yes);

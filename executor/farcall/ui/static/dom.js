@@ -103,7 +103,7 @@ const PATHS = {
   down: ["M4 6l4 4l4-4"],
 };
 
-/** Draws an icon; it says nothing to a screen reader, so a word stands beside it or names it. */
+/** Draws an icon; a screen reader ignores it, so a word follows or names it. */
 export function icon(name, extra = "") {
   const svg = document.createElementNS(SVG, "svg");
   for (const [key, value] of Object.entries({ viewBox: "0 0 16 16", "aria-hidden": "true", focusable: "false" }))
@@ -120,7 +120,7 @@ export function icon(name, extra = "") {
 const waiting = new Set();
 let asked = 0;
 
-/** Calls a function once before the next picture, however often it is asked for until then. */
+/** Calls a function once before the next frame, however often it is requested until then. */
 export function frame(f) {
   waiting.add(f);
   asked ||= requestAnimationFrame(run);

@@ -1,4 +1,4 @@
-// What became of the tasks that somebody ended: their states as they change, at the page's foot.
+// Cancelled tasks: their states as they change, in the page's footer.
 
 import { childrenOf, onChildren } from "./children.js";
 import { fill, frame, h, icon, setText } from "./dom.js";
@@ -53,7 +53,7 @@ export function showEndings(told, error) {
   draw();
 }
 
-/** Forgets what has come to its end, as when somebody goes on to something else. */
+/** Removes finished tasks, when the user continues with something else. */
 export function forgetEndings() {
   if (results.every(({ id, outcome }) => outcome === "ended" || (outcome === "ending" && isOver(groupNow(id))))) hide();
 }

@@ -28,7 +28,7 @@ export function whySection({ explanation, record, position }) {
 
 const isWell = (kind) => kind === "running" || kind === "returned";
 
-/** Says what to do; commands stand in backticks. Where nothing is wrong it looks calm. */
+/** Says what to do; commands are in backticks. Where nothing is wrong it looks calm. */
 function advice(remedy, isCalm) {
   const parts = sentence(remedy).split("`").map((part, n) => (n % 2 ? h("code", { text: part }) : name(part)));
   const heading = isCalm && remedy.includes("`") ? "Commands" : "What to do";

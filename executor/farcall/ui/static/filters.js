@@ -1,4 +1,4 @@
-// What is asked for: states, words, a person. Also the controls in the header that say so.
+// Filter: states, words, a person; and its controls in the header.
 
 import { childrenOf } from "./children.js";
 import { fill, h, icon, setAttr, setText } from "./dom.js";
@@ -7,20 +7,20 @@ import { remember, remembered } from "./parts.js";
 import { partCount } from "./rows.js";
 import { nothing, store } from "./store.js";
 
-/** What is asked for now. */
+/** The current filter. */
 export const wanted = { groups: new Set(), text: "", user: remembered("user"), since: remembered("since") || "1d" };
 
 const SPANS = [["1h", 1, "the last hour"], ["6h", 6, "the last 6 hours"], ["1d", 24, "the last day"], ["7d", 168, "the last 7 days"]];
 const HOUR_MS = 3600000;
 
-/** Tells whether a job, or a child of an array among its children, is asked for. */
+/** Returns whether a job, or a child among an array's children, matches. */
 export function fitsJob(job) {
   if (wanted.user && job.user !== wanted.user) return false;
   if (wanted.text && !holdsText(job)) return false;
   return !wanted.groups.size || [...wanted.groups].some((group) => job.by[group] > 0);
 }
 
-/** Tells whether a child is asked for, of an array that is. */
+/** Returns whether a child of a matching array matches. */
 export const fitsChild = (child) =>
   (!wanted.groups.size || wanted.groups.has(child.group)) && (!wanted.text || child.text.includes(wanted.text) || child.array.names.includes(wanted.text));
 
@@ -30,7 +30,7 @@ function holdsText(job) {
   return job.names.includes(text) || job.said.includes(text) || (partCount(job) > 0 && childrenOf(job.id).list.some((child) => child?.text.includes(text)));
 }
 
-/** Tells whether a run has anything that is asked for. */
+/** Returns whether any job of a run matches. */
 export function fitsRun(run) {
   if (wanted.user && run.user !== wanted.user) return false;
   if (wanted.groups.size && ![...wanted.groups].some((group) => run.counts[group] > 0)) return false;
@@ -47,7 +47,7 @@ function countsIn(scope) {
   return counts;
 }
 
-/** Tells whether something is left out. */
+/** Returns whether the filter excludes anything. */
 export const isFiltered = () => Boolean(wanted.groups.size || wanted.text || wanted.user);
 
 /**

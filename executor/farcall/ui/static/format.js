@@ -17,7 +17,7 @@ const OVER = new Set(["succeeded", "failed", "cancelled"]);
 /** Returns the group of a state; what is unknown waits. */
 export const groupOf = (state) => BY_STATE.get(state) ?? "waiting";
 export const wordOf = (group) => WORDS.get(group);
-/** Tells whether nothing follows. */
+/** Returns whether the state is final. */
 export const isOver = (group) => OVER.has(group);
 
 /** Returns a span in the two largest units that say something: "3 m 12 s". */

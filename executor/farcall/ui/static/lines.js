@@ -1,4 +1,4 @@
-// What a task printed, as lines that are safe to show; only so many are kept.
+// What a task printed, as lines that are safe to show; their number is limited.
 
 import { clean } from "./dom.js";
 

@@ -13,9 +13,9 @@ import { store } from "./store.js";
 import { TaskTable, selectionBar } from "./tasks.js";
 import { Timeline } from "./timeline.js";
 
-// So many children may stand in the timeline of a run beside its jobs.
+// Maximum number of children in a run's timeline, in addition to its jobs.
 const MOST_DRAWN = 20000;
-// Of a run with so many arrays the children are read without being asked for, of one after the other.
+// Maximum number of a run's arrays whose children are read automatically, one after the other.
 const MOST_READ = 10;
 
 export class MainView {

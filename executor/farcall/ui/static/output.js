@@ -48,7 +48,7 @@ export class Output {
     this._ask();
   }
 
-  /** Ends the reading while nobody looks, and reads again what goes on. */
+  /** Stops reading while the output is hidden, and reads again. */
   rest(yes) {
     if (!this.id || this.over) return;
     if (yes) this.stream?.close();

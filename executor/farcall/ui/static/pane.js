@@ -1,4 +1,4 @@
-// A pane in which lines of output are shown. Lines stand in blocks that the browser lays out only
+// A pane in which lines of output are shown. Lines are in blocks that the browser lays out only
 // when they come into sight.
 
 import { frame, h, setText } from "./dom.js";
@@ -10,7 +10,7 @@ export class Pane {
   /**
    * @param {string} name what the pane is called
    * @param {number} most how many lines it keeps
-   * @param {function} onFollow called with whether it follows, after somebody scrolled
+   * @param {function} onFollow called with whether it follows, after the user scrolled
    */
   constructor(name, most, onFollow) {
     this.most = most;
@@ -28,7 +28,7 @@ export class Pane {
     this.scroller.addEventListener("scroll", () => {
       const away = this.scroller.scrollHeight - this.scroller.clientHeight - this.scroller.scrollTop;
       const at = away < 24;
-      // Lines that come in move the end away; only somebody's hand moves the view up.
+      // Lines that come in move the end away; only the user moves the view up.
       if (at === this.follows || (!at && this.scroller.scrollTop >= (this.last ?? 0))) {
         this.last = this.scroller.scrollTop;
         return;

@@ -42,7 +42,7 @@ export function bar() {
   };
 }
 
-/** Makes a bar of how much of something was used, with words beside it. */
+/** Makes a bar of how much of something was used, with a label. */
 export function meter(label, share, text) {
   const filled = h("span");
   filled.style.setProperty("width", `${Math.max(0.5, Math.min(100, share * 100))}%`);
@@ -63,7 +63,7 @@ export function copyButton(label, text) {
   return button;
 }
 
-/** Copies text; tells whether the browser allowed it. */
+/** Copies text; returns whether the browser allowed it. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);

@@ -36,7 +36,7 @@ export const done = (job) => job.by.succeeded + job.by.failed + job.by.cancelled
 /** Returns the number of children of an array, or of nodes of a job on several; else 0. */
 export const partCount = (job) => job.array_size || job.node_count || 0;
 
-/** Tells whether it is a node, which is not ended without its job. */
+/** Returns whether it is a node, which cannot be cancelled without its job. */
 export const isNode = (job) => job.id.includes("#");
 
 /** Returns what a job is called; what runs a command stands behind a prompt. */

@@ -35,7 +35,7 @@ export class TaskTable {
     this.element.addEventListener("keydown", (event) => this._key(event));
   }
 
-  /** Shows these jobs, as far as they are asked for; `all` tells whether they are of several runs. */
+  /** Shows the matching jobs; `all` is whether they are of several runs. */
   set(jobs, all = this.element.classList.contains("all")) {
     this.element.classList.toggle("all", all);
     this.jobs = jobs.filter(fitsJob);

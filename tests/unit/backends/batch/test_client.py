@@ -493,7 +493,7 @@ def lossy(timing=TIMING, **said):
         {},
         {"container": {"exitCode": 143}},
         {"container": KILLED, "statusReason": "Essential container in task exited"},
-        {"container": KILLED, "statusReason": "Stopped by somebody"},
+        {"container": KILLED, "statusReason": "Stopped by alice"},
         {"attempts": [{"container": {"exitCode": 143, "reason": "Exited"}}]},
     ],
 )
@@ -522,7 +522,7 @@ async def test_who_ended_a_job_knows_it_where_batch_does_not(clock, said):
         {"container": KILLED, "stoppedAt": LONG_AGO},
         {"status": "SUCCEEDED"},
         {"status": "RUNNING"},
-        {"statusReason": "somebody's words", "isTerminated": True},
+        {"statusReason": "alice's words", "isTerminated": True},
     ],
 )
 async def test_what_batch_says_counts_more(clock, said):

@@ -134,8 +134,8 @@ RECORDED = [
         exit_code=137,
         flag="isTerminated",
     ),
-    Recorded(errors.JobCancelledError, ["somebody"], ["ask"], "no", flag="isCancelled"),
-    Recorded(errors.JobCancelledError, ["somebody"], ["ask"], "Host EC2", flag="isTerminated"),
+    Recorded(errors.JobCancelledError, ["another user"], ["ask"], "no", flag="isCancelled"),
+    Recorded(errors.JobCancelledError, ["another user"], ["ask"], "Host EC2", flag="isTerminated"),
     Recorded(
         errors.JobTimeoutError, ["time_limit"], ["raise time_limit"], TIMED_OUT, exit_code=137
     ),
@@ -311,19 +311,19 @@ RECORDED = [
         ["was not started"],
         ["image", "batch_execution_role_name", "log group"],
         NOT_STARTED,
-        "SnapshotterError: words that nobody knows yet",
+        "SnapshotterError: unknown words",
     ),
     Recorded(
         errors.ImageError,
         ["was not started"],
         ["image"],
-        "new text, which nobody knows yet",
+        "new text, not known yet",
     ),
     Recorded(
         errors.HostLostError,
         ["was started", "lost it"],
         ["log", "retry_attempts"],
-        "new text, which nobody knows yet",
+        "new text, not known yet",
         log=True,
     ),
     Recorded(errors.ImageError, ["does not say why"], ["ECS cluster", "queue"], NOT_STARTED),
@@ -375,7 +375,7 @@ RECORDED = [
     ),
     Recorded(
         errors.IntegrityError,
-        ["somebody else's object"],
+        ["another client's object"],
         ["who else writes", "s3_bucket_name"],
         EXITED,
         exit_code=ExitCode.OUTCOME_OCCUPIED,
@@ -494,7 +494,7 @@ RECORDED = [
     ),
     Recorded(
         errors.HostLostError,
-        ["told to stop"],
+        ["was stopped"],
         ["retry_attempts"],
         EXITED,
         exit_code=ExitCode.TERMINATED,
@@ -821,7 +821,7 @@ COMMANDS = [
         "CannotStartContainerError: Error response from daemon: OCI runtime create failed",
     ),
     Recorded(errors.OutOfMemoryError, ["SIGKILL"], ["raise memory"], EXITED, "", 137),
-    Recorded(errors.HostLostError, ["told to stop"], ["retry_attempts"], EXITED, "", 143),
+    Recorded(errors.HostLostError, ["was stopped"], ["retry_attempts"], EXITED, "", 143),
     Recorded(errors.HostLostError, ["lost it"], ["log"], EXITED, log=True),
 ]
 

@@ -39,10 +39,10 @@ def test_what_nobody_edited_is_as_it_was_written():
 def test_an_edited_definition_has_another_name():
     requests = planned()
     before = raw_requests.definition(requests, {})
-    requests["RegisterJobDefinition"]["containerProperties"]["user"] = "nobody"
+    requests["RegisterJobDefinition"]["containerProperties"]["user"] = "guest"
     after = raw_requests.definition(requests, {})
     assert after.name != before.name
-    assert after.document["containerProperties"]["user"] == "nobody"
+    assert after.document["containerProperties"]["user"] == "guest"
 
 
 def test_roles_have_their_arns_in_every_container():

@@ -129,7 +129,7 @@ def test_what_the_options_add_to_the_container_is_added_to_each_node_s():
     assert (document["schedulingPriority"], "containerProperties" in document) == (3, False)
 
 
-# --- what a container has besides -------------------------------------------------------------
+# --- other fields of containers ---------------------------------------------------------------
 
 
 def test_mounts_devices_and_limits_are_in_the_definition():
@@ -242,7 +242,7 @@ WRONG = {
         {},
         "mounts is 'x'",
     ),
-    "a root beside an access point": (
+    "a root with an access point": (
         command(mounts=[EfsMount("fs-0123abcd", "/b", root="/x", access_point="fsap-0123abcd")]),
         {},
         "leave root out",

@@ -68,7 +68,7 @@ def test_every_environment_says_what_it_lacks():
         placement.check(
             [environment("g5", most=1), environment("m5")], Settings(vcpu=4, num_gpus=1)
         )
-    placement.check([], Settings(vcpu=4000))  # nobody knows
+    placement.check([], Settings(vcpu=4000))  # unknown
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is said of jobs that have not ended."""
+"""Explanations of unfinished jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs and pods as a cluster tells of them, with what its documents have of ours."""
+"""Jobs and pods as a cluster returns them, with farcall's labels and annotations."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def exited(code: int, **options: Any) -> tuple[dict[str, Any], tuple[Any, ...]]:
 
 SECRET = 'Error: secret "keys" not found'
 RECORDED = [
-    # what somebody did
+    # users
     Recorded(
         errors.JobCancelledError,
         ["was cancelled"],
@@ -106,7 +106,7 @@ RECORDED = [
     ),
     Recorded(
         errors.JobCancelledError,
-        ["somebody deleted the Job"],
+        ["the Job was deleted"],
         ["kubectl delete", "farcall cancel"],
         job(1, active=1),
         (pod("Running", running=True),),
@@ -114,14 +114,14 @@ RECORDED = [
     ),
     Recorded(
         errors.JobCancelledError,
-        ["somebody deleted the pod"],
+        ["the pod was deleted"],
         ["kubectl delete pod"],
         failed(),
         (pod(exit_code=143, deleting=True),),
     ),
     Recorded(
         errors.JobCancelledError,
-        ["somebody deleted the pod"],
+        ["the pod was deleted"],
         ["ask who did"],
         failed(),
         (pod("Running", running=True).deleted(),),
@@ -525,7 +525,7 @@ def test_an_ending_of_a_command(error, words, found, command):
 
 
 class Waits(NamedTuple):
-    """A job that waits, as a cluster tells of it.
+    """A waiting job, as a cluster returns it.
 
     Attributes:
         heals: Whether that passes by itself.

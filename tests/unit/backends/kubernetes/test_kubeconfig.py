@@ -16,7 +16,7 @@ SERVER = "https://one.example:6443"
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch, tmp_path):
-    """No cluster of whoever runs the tests is found."""
+    """The developer's clusters are not found."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         monkeypatch.delenv(name, raising=False)

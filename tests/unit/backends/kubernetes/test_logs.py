@@ -1,4 +1,4 @@
-"""Pod logs: lines and their times, several in one, and how often is asked."""
+"""Pod logs: lines and their times, several in one, and the number of requests."""
 
 from __future__ import annotations
 

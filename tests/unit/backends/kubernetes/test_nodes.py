@@ -1,4 +1,4 @@
-"""Jobs on several nodes: which objects they are, what the nodes are told, and how they end."""
+"""Multi-node jobs: their objects, the nodes' variables, and their ends."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def test_whatever_kubernetes_has_a_field_for_is_merged():
                     "env": [{"name": "TMPDIR", "value": "/scratch"}],
                     "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
                 },
-                {"name": "beside", "image": "proxy"},
+                {"name": "sidecar", "image": "proxy"},
             ],
             "volumes": [{"name": "scratch", "emptyDir": {}}],
         },
@@ -32,8 +32,8 @@ def test_whatever_kubernetes_has_a_field_for_is_merged():
     found = template["spec"]
     assert found["runtimeClassName"] == "nvidia"
     assert found["nodeSelector"] == {"kubernetes.io/arch": "amd64", "zone": "a"}
-    task, beside = found["containers"]
-    assert beside == {"name": "beside", "image": "proxy"}
+    task, sidecar = found["containers"]
+    assert sidecar == {"name": "sidecar", "image": "proxy"}
     assert task["resources"]["limits"] == {
         "cpu": "2",
         "memory": "3840Mi",

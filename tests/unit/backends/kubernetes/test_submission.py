@@ -72,7 +72,7 @@ async def test_the_same_job_is_submitted_again_and_adopted(kube, server):
         {**JOB, "metadata": {"name": "a"}},
         {**JOB, "metadata": {"name": "a", "annotations": {DIGEST_ANNOTATION: "of another"}}},
     ],
-    ids=["somebody's", "of another digest"],
+    ids=["another client's", "of another digest"],
 )
 async def test_a_name_that_is_somebody_elses_is_refused(kube, server, there):
     server.answers = [TAKEN, give(there)]

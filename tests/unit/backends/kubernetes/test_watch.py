@@ -40,7 +40,7 @@ BOOKMARK = ("BOOKMARK", {"metadata": {"resourceVersion": "50"}})
 
 
 def follow(watch):
-    """Have a run followed: one of its jobs is asked for."""
+    """Follow a run by requesting one of its jobs."""
     watch.note(RUN, thing("first", 1))
     assert watch.get("first") is None
 
@@ -178,7 +178,7 @@ async def test_where_the_server_is_away_somebody_has_to_be_asked(watch, lanes, s
 async def test_what_is_forbidden_is_said_once(watch, lanes, caplog):
     lanes.jobs = [refuse(403, "Forbidden")]
     follow(watch)
-    await until_async(lambda: "asked for one by one" in caplog.text)
+    await until_async(lambda: "requested separately" in caplog.text)
     watch.note(RUN, thing("a", 2))
     assert watch.get("a") is None
     assert caplog.text.count("--verb=list --resource=jobs.batch") == 1

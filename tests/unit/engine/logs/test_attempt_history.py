@@ -71,7 +71,7 @@ async def test_each_attempt_has_a_log_of_its_own_in_the_jobs_group(monkeypatch):
     monkeypatch.setattr(cloudwatch, "CloudWatchLog", lambda _access, *place: made.append(place))
     running = course(job("RUNNING", TRIED, log_stream="third"))
     between = course(job("RUNNABLE", TRIED, log_stream="second"))
-    starting = course(job("RUNNING", TRIED, log_stream="second"))  # Batch tells of the last one
+    starting = course(job("RUNNING", TRIED, log_stream="second"))  # Batch reports the last one
     for attempt in (1, 2, 3):
         running.log(attempt)
     between.log(3)

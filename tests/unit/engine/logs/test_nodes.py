@@ -13,7 +13,7 @@ DONE = JobStatus.SUCCEEDED
 
 
 def platform_of(count, status=DONE):
-    """Return a platform with a job on so many nodes, each with a log that is empty."""
+    """Return a platform with a job on a number of nodes with empty logs."""
     platform = Platform(job(count, status), *(node(index, status) for index in range(count)))
     for index in range(count):
         platform.write(f"s{index}")

@@ -23,7 +23,7 @@ async def clock(monkeypatch):
 
 
 def running(count):
-    """Return a platform with a job that runs on so many nodes, whose logs are empty."""
+    """Return a platform with a running job on a number of nodes with empty logs."""
     platform = Platform()
     say(platform, count, JobStatus.RUNNING)
     for index in range(count):

@@ -1,4 +1,4 @@
-"""The mark by which a container knows that somebody reads its output."""
+"""The marker that makes a container upload its output sooner."""
 
 from __future__ import annotations
 

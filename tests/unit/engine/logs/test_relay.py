@@ -25,7 +25,7 @@ NOTHING = {"chunks": 0, "stored": 0, "dropped": 0}
 
 
 class Bucket:
-    """A bucket that counts what it is asked for."""
+    """A bucket that counts its requests."""
 
     def __init__(self):
         self.bucket, self.lists, self.gets = "bucket", 0, 0
@@ -85,7 +85,7 @@ async def look(bucket):
 
 
 def delivered(chunks, stored, tail=b"", attempt=1):
-    """A task's end whose output lies in chunks, except its last part."""
+    """An outcome whose output is in chunks, except its last part."""
     said = {"stdout": {"chunks": chunks, "stored": stored, "dropped": 0}, "stderr": NOTHING}
     written = Written(JOB, 0, attempt, said, {"stdout": tail, "stderr": b""})
     is_whole = not chunks
@@ -112,7 +112,7 @@ async def test_lines_are_shown_as_they_come_and_each_once(bucket, relay):
     assert reader.settled == 0
     relay.leave(JOB, range(SIZE))
     assert (len(reader.shown), reader.settled) == (5, 1)
-    await until_async(relay._looking.done)  # nobody follows
+    await until_async(relay._looking.done)  # no follower
 
 
 async def test_a_look_costs_a_listing_and_what_is_new_whoever_follows(bucket, relay):
@@ -146,7 +146,7 @@ async def test_of_too_much_the_end_is_shown_and_the_rest_counted(bucket, relay):
     await until_async(lambda: reader.shown)
     assert [len(text) for _, text in reader.shown] == [800_000]
     assert (reader.left_out, bucket.gets) == (3 * len(large), 1)
-    relay._looking.cancel()  # nobody sees what comes now
+    relay._looking.cancel()  # later output is not shown
     for sequence in range(4, 8):
         await bucket.put(0, sequence, large)
     await relay.finish(JOB, 0, delivered(8, 8 * len(large), b"the end\n"))

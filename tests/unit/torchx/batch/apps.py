@@ -11,7 +11,7 @@ from farcall.torchx.batch.options import BatchOptions
 
 
 def role(name: str = "trainer", **fields: Any) -> Role:
-    """Return a role, small where nothing else is said."""
+    """Return a role, small by default."""
     usual = {
         "image": "alpine:3",
         "entrypoint": "sh",

@@ -56,9 +56,9 @@ async def test_tags_reach_tasks_unless_they_are_not_to():
 
 
 async def test_an_overlay_is_shown():
-    request = await written(role(metadata={"aws_batch": {"user": "nobody"}}), role("ps"))
+    request = await written(role(metadata={"aws_batch": {"user": "guest"}}), role("ps"))
     one, other = request.definition["nodeProperties"]["nodeRangeProperties"]
-    assert one["container"]["user"] == "nobody"
+    assert one["container"]["user"] == "guest"
     assert "user" not in other["container"]
 
 

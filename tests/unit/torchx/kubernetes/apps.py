@@ -15,7 +15,7 @@ from farcall.torchx.kubernetes.request import KubernetesRequest, of_documents
 
 
 def role(name: str = "trainer", **fields: Any) -> Role:
-    """Return a role, small where nothing else is said."""
+    """Return a role, small by default."""
     usual = {
         "image": "alpine:3",
         "entrypoint": "sh",
