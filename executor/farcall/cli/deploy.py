@@ -350,7 +350,7 @@ async def _plan(
         write_covalent = access.has_console if covalent is None else covalent
         lines = _lines(name, f"{access.region} of account {account}", after, chosen)
         if state is not None:
-            lines[0] = f"Stack {name} in {access.region} of account {account} exists. New values"
+            lines[0] = f"Stack {name} in {access.region} of account {account} exists. It will have"
             changes = [
                 f"    {key}: {before[key] or 'none'} -> {value or 'none'}"
                 for key, value in after.items()
