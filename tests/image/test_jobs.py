@@ -53,9 +53,9 @@ async def test_value_streams_logs_and_usage_come_back(
     assert usage.cpu_s > 0
     detail = batch.wait(job.id)
     group = aws.environment["FARCALL_BATCH_JOB_LOG_GROUP_NAME"]
-    *written, told = batch.output(detail, group)
-    assert sorted(written) == ["to stderr", "to stdout"]
-    assert Usage.logged([told]) is not None
+    written = batch.output(detail, group)  # an engine may swap lines of stdout and stderr
+    assert Usage.logged(written) is not None
+    assert {"to stderr", "to stdout"} < set(written)
 
 
 async def test_too_much_memory_names_peak_and_limit(executor: BatchExecutor) -> None:

@@ -123,6 +123,12 @@ _MAIN = 0
 """Main node, whose end is the job's end, in all jobs that farcall submits."""
 
 _PARALLEL = 32
+_USAGE_LINES = 100
+"""Maximum number of log lines that are searched for a task's usage.
+
+It is written last, but a container engine reads stdout and stderr separately.
+"""
+
 _LINES = 10
 """Maximum number of log lines of a failed job."""
 
@@ -204,16 +210,22 @@ async def logged_usages(session: Session, details: Sequence[JobDetail]) -> dict[
 
     async def read(detail: JobDetail) -> Usage | None:
         async with places:
-            return Usage.logged(await _last_lines(session, detail, detail))
+            return await _logged_usage(session, detail)
 
     usages = await asyncio.gather(*map(read, found.values()))
     return {job_id: usage for job_id, usage in zip(found, usages, strict=True) if usage}
 
 
-async def _last_lines(session: Session, main: JobDetail, detail: JobDetail) -> tuple[str, ...]:
+async def _logged_usage(session: Session, detail: JobDetail) -> Usage | None:
+    return Usage.logged(await _last_lines(session, detail, detail, _USAGE_LINES))
+
+
+async def _last_lines(
+    session: Session, main: JobDetail, detail: JobDetail, number: int = _LINES
+) -> tuple[str, ...]:
     stream = main.log_stream or detail.log_stream
     try:
-        lines = await session.backend.log(detail, stream).last(_LINES)
+        lines = await session.backend.log(detail, stream).last(number)
     except ServiceError:  # without access to logs, the rest is still useful
         return ()
     return tuple(last_state(line.text) for line in lines)
@@ -378,7 +390,7 @@ async def _of_ended(
     is_missing = found.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED
     if is_missing and await _is_delivered(session, submission, index):
         sentence = "the function returned, and its result was delivered"
-        usage = Usage.logged(await _last_lines(session, detail, detail))
+        usage = await _logged_usage(session, detail)
         return Explanation(RETURNED, sentence, "", usage=usage)
     return replace(of_failure_reason(found), usage=usage)
 
