@@ -93,7 +93,7 @@ def _check_prefix(kind: bytes, data: Buffer) -> tuple[int, int]:
     if protocol != PROTOCOL_VERSION:
         raise VersionMismatchError(
             f"the object has protocol version {protocol}, this side speaks {PROTOCOL_VERSION}; "
-            "install the same version of farcall for the workflow and in the image"
+            "install the client's version of farcall in the image"
         )
     return major, minor
 

@@ -124,9 +124,8 @@ class GroupRun:
                     try:
                         return await self.handle.delivered()
                     except ServiceError as error:  # Covalent does not request the result again
-                        passes = error_translation.may_pass(
-                            error
-                        ) or error_translation.is_of_credentials(error)
+                        passes = error_translation.may_pass(error)
+                        passes = passes or error_translation.is_of_credentials(error)
                         if isinstance(error, UnseenError):
                             raise
                         if not (passes and patience.bear(error)):

@@ -205,8 +205,8 @@ async def logged_usages(session: Session, details: Sequence[JobDetail]) -> dict[
         ServiceError: The backend refused to describe the jobs.
     """
     places = asyncio.Semaphore(_PARALLEL)
-    ended = [each.job_id for each in details if each.status.is_final and not each.array_size]
-    found = await session.backend.describe(ended)
+    tasks = (each for each in details if not (each.array_size or each.is_command))
+    found = await session.backend.describe(each.job_id for each in tasks if each.status.is_final)
 
     async def read(detail: JobDetail) -> Usage | None:
         async with places:

@@ -117,9 +117,8 @@ class Reasons:
             self._troubles[bundle] = f"{submission.where.url} cannot be read ({error})"
         except FarcallError as error:
             texts = []
-            if error_translation.concerns_all(
-                error
-            ):  # who only looks at jobs need not read bundles
+            # A user who only lists jobs may lack the permission to read bundles.
+            if error_translation.concerns_all(error):
                 self._texts[bundle] = texts
                 return texts
             self._troubles[bundle] = str(error)
