@@ -215,16 +215,28 @@ def test_what_cannot_be_started_leaves_nothing(tmp_path, monkeypatch):
         account.close()
 
 
+@pytest.fixture
 def fork_server():
-    """Return the process that forks jobs for the server in this process."""
-    (found,) = [
-        process for process in psutil.Process().children() if "forking.py" in process.cmdline()[-1]
-    ]
-    return found
+    """Returns the process that forks jobs for the server in this process.
+
+    A fake cloud's fork server may be there before: it is kept for the next fake cloud.
+    """
+
+    def found():
+        children = psutil.Process().children()
+        return {each for each in children if "forking.py" in "".join(each.cmdline()[-1:])}
+
+    before = found()
+
+    def new():
+        (process,) = found() - before
+        return process
+
+    return new
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
-def test_a_fork_server_that_takes_nothing_is_replaced(monkeypatch):
+def test_a_fork_server_that_takes_nothing_is_replaced(monkeypatch, fork_server):
     """Requests exceed its socket's buffer, and no caller waits long for it."""
     monkeypatch.setattr(process, "FORK_SERVER_TIMEOUT_S", 1.0)
     with LocalServer(cpus=60) as server:
@@ -246,7 +258,7 @@ def test_a_fork_server_that_takes_nothing_is_replaced(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
-def test_a_server_ends_whose_fork_server_does_not(monkeypatch):
+def test_a_server_ends_whose_fork_server_does_not(monkeypatch, fork_server):
     """With a job whose start was not confirmed."""
     monkeypatch.setattr(process, "FORK_SERVER_TIMEOUT_S", 1.0)
     with LocalServer(cpus=1) as server:
