@@ -166,13 +166,21 @@ class Archive(bytes):
 @functools.lru_cache(1024)
 def is_installed(path: str) -> bool:
     """Return whether a file or folder is part of Python, of an installed package, or farcall's."""
-    resolved = os.path.realpath(path)
+    folder, name = os.path.split(path)
+    resolved = os.path.join(_resolved(folder), name)
+    if os.path.islink(resolved):
+        resolved = os.path.realpath(resolved)
     parts = resolved.split(os.sep)
     if "site-packages" in parts or "dist-packages" in parts:
         return True
     return any(
         resolved == each or resolved.startswith(each + os.sep) for each in _INSTALLED + _OWN
     )
+
+
+_resolved = functools.lru_cache(1024)(os.path.realpath)
+"""`os.path.realpath` of folders. It reads every folder above a path, and a program has hundreds of
+modules in few folders."""
 
 
 def home_of(module: ModuleType) -> tuple[str, str]:
