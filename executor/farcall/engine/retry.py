@@ -6,8 +6,9 @@ runs again as a whole, with all calls of its chunk. The function and arguments a
 old bundle, verified by the digest that Batch holds, into a new one. They are not unpickled, so any
 farcall can retry the tasks of any Python version.
 
-Each task has one lineage: once a retry has run it, only that retry can be retried. So two retries
-cannot run the same task, and no more than one level of retries has to be read.
+Each task has one lineage: once a retry has run it, only that retry can be retried, so no more than
+one level of retries has to be read. If two clients retry a task at the same time, each of them
+stores a note first and then lists the notes. At least one of them sees the other, and gives up.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
 
 from farcall.engine import attempt_reporter
@@ -32,6 +33,7 @@ from farcall.model.errors import (
     JobCancelledError,
     NothingToRetryError,
     OutOfMemoryError,
+    ServiceError,
     SettingsError,
 )
 from farcall.model.failure_reasons import About
@@ -60,6 +62,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _MOST_NOTES = 1000
 _MOST_BYTES = 4 * 1024 * 1024
 _NOTES_AT_ONCE = 16
+_IN_FLIGHT = timedelta(seconds=60)
+"""Age up to which the client of a note without a job may still be about to submit it."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,14 @@ class Note:
         queue: Queue of the retry.
         origin: For each task of the retry, the index of the task that it runs again.
         job_id: ID of the retry; empty if it was not known yet.
+        at: When S3 stored the note; None before that.
     """
 
     where: Location
     queue: str
     origin: tuple[int, ...]
     job_id: str = ""
+    at: datetime | None = field(default=None, compare=False)
 
 
 async def write(store: Store, of: Submission, note: Note) -> None:
@@ -112,14 +118,14 @@ async def read(store: Store, of: Submission) -> list[Note]:
             with contextlib.suppress(envelope.EnvelopeError):
                 found = await store.get_dated(key, most=_MOST_BYTES)
                 if found is not None:
-                    return _parsed(envelope.open_note(of.key, key, found[0]))
+                    return _parsed(envelope.open_note(of.key, key, found[0]), found[1])
         return None
 
     found = await asyncio.gather(*map(one, listed[:_MOST_NOTES]))
     return [note for note in found if note is not None]
 
 
-def _parsed(content: Mapping[str, Any]) -> Note | None:
+def _parsed(content: Mapping[str, Any], at: datetime) -> Note | None:
     """Return a verified note; None if a later farcall has written it."""
     try:
         return Note(
@@ -127,6 +133,7 @@ def _parsed(content: Mapping[str, Any]) -> Note | None:
             str(content["queue"]),
             tuple(map(int, content["origin"])),
             str(content["job"]),
+            at,
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
@@ -150,7 +157,15 @@ async def retries_of(session: Session, submission: Submission) -> list[Retry]:
     Raises:
         ServiceError: AWS refused a call.
     """
-    notes = await read(session.stores.of(submission.where.bucket), submission)
+    return await _confirmed(session, submission, await _notes_of(session, submission))
+
+
+async def _notes_of(session: Session, submission: Submission) -> list[Note]:
+    return await read(session.stores.of(submission.where.bucket), submission)
+
+
+async def _confirmed(session: Session, submission: Submission, notes: list[Note]) -> list[Retry]:
+    """Return the retries that notes describe and Batch knows, the oldest first."""
     details = await asyncio.gather(*(_find(session, submission, note) for note in notes))
     pairs = [
         (detail, note) for detail, note in zip(details, notes, strict=True) if detail is not None
@@ -234,6 +249,7 @@ class Plan:
         total: Number of tasks of the job; 1 for an array task.
         unfinished: Number of tasks that have not finished.
         retries: Earlier retries of the job; their tasks are not among ``tasks``.
+        noted: Bundles of the retries that notes described, whether or not they have a job.
         facts: What the job's bundle says of all its tasks.
         origin: Python and cloudpickle that pickled the functions.
     """
@@ -246,6 +262,7 @@ class Plan:
     total: int
     unfinished: int
     retries: Sequence[Retry]
+    noted: frozenset[str]
     facts: Mapping[str, Any] = field(repr=False)
     origin: Origin
 
@@ -365,7 +382,8 @@ async def look(session: Session, settings: Settings, job_id: str) -> Plan:
         await session.describe(job_id)  # raises UnknownError for an unknown task
         only = int(index)
     failed, unfinished = await _ends(session, submission, detail, only)
-    retries = await retries_of(session, submission)
+    notes = await _notes_of(session, submission)
+    retries = await _confirmed(session, submission, notes)
     if only is not None:
         retries = [each for each in retries if only in each.origin]
     retried = {number for each in retries for number in each.origin}
@@ -380,6 +398,7 @@ async def look(session: Session, settings: Settings, job_id: str) -> Plan:
         submission.size if only is None else 1,
         unfinished,
         retries,
+        frozenset(note.where.bundle for note in notes),
         facts,
         origin,
     )
@@ -640,21 +659,21 @@ async def _submit(session: Session, plan: Plan, settings: Settings) -> list[Retr
         texts = await bundles.texts_of(store, plan.submission)
     while left:
         copied = _Copied(session, plan, left, texts or [])
-
-        async def tell(where: Location, copied: _Copied = copied) -> None:
-            await write(store, plan.submission, Note(where, settings.queue, tuple(copied.taken)))
-
+        claim = _Claim(store, plan, settings.queue, copied)
         again = Again(_job_id_of(plan), plan.detail.definition, plan.facts.get(SHARED) or {})
         try:
             submission = await submitter.submit_together(
                 settings,
                 plan.function,
                 copied.tasks(),
-                planned=tell,
+                planned=claim.take,
                 workflow=plan.workflow,
                 facts={name: plan.facts[name] for name in _SAME if name in plan.facts},
                 again=again,
             )
+        except asyncio.CancelledError:
+            await claim.release()
+            raise
         except envelope.EnvelopeError as error:
             about = About(plan.submission.job_id, plan.submission.name)
             raise _differs(error, about, plan.submission) from error
@@ -663,6 +682,58 @@ async def _submit(session: Session, plan: Plan, settings: Settings) -> list[Retr
         with contextlib.suppress(FarcallError):  # the job is found by its name then
             await write(store, plan.submission, note)
     return done
+
+
+class _Claim:
+    """One retry's notes, by which other clients see that it runs the tasks.
+
+    Args:
+        store: The bucket.
+        plan: The tasks to run again.
+        queue: Queue of the retry.
+        copied: The tasks that the retry's bundle has.
+    """
+
+    def __init__(self, store: Store, plan: Plan, queue: str, copied: _Copied) -> None:
+        self._store = store
+        self._plan = plan
+        self._queue = queue
+        self._copied = copied
+        self._own: set[str] = set()
+
+    async def take(self, where: Location) -> None:
+        """Store a note for a bundle, before its job is submitted.
+
+        Raises:
+            NothingToRetryError: Another client retries some of the tasks at the same time.
+            ServiceError: S3 refused.
+        """
+        of = self._plan.submission
+        self._own.add(where.bundle)
+        await write(self._store, of, Note(where, self._queue, tuple(self._copied.taken)))
+        notes = await read(self._store, of)
+        if any(self._competes(note, notes) for note in notes):
+            await self.release()
+            raise NothingToRetryError(
+                f"job {of.job_id} ({of.name}) is being retried by another client. Run "
+                f"`farcall describe {of.job_id}` in a minute to see that client's job; if it is "
+                "not there, retry again."
+            )
+
+    async def release(self) -> None:
+        """Delete the notes, so that others can retry the tasks at once."""
+        with contextlib.suppress(ServiceError):
+            of = self._plan.submission.where
+            await self._store.delete([of.retry_key(bundle) for bundle in self._own])
+
+    def _competes(self, note: Note, notes: list[Note]) -> bool:
+        """Return whether a note is of another retry of these tasks that has or gets a job."""
+        if note.where.bundle in self._own or set(note.origin).isdisjoint(self._copied.taken):
+            return False
+        since = max(each.at for each in notes if each.where.bundle in self._own and each.at)
+        return note.where.bundle not in self._plan.noted or (
+            note.at is not None and note.at > since - _IN_FLIGHT
+        )
 
 
 def _job_id_of(plan: Plan) -> str:

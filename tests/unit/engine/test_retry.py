@@ -183,6 +183,35 @@ async def test_withdrawn_retry_does_not_count(executor, session, swept):
     assert (again.tasks, again.retries) == (plan.tasks, [])
 
 
+async def test_concurrent_retries_run_tasks_once(executor, session, work, swept):
+    """Both were planned before either was submitted."""
+    job_id = await swept()
+    plans = [await look(session, executor.settings, job_id) for _ in range(2)]
+    work.mend()
+    (retried,) = await submit(session, plans[0], plans[0].settings)
+    with pytest.raises(NothingToRetryError, match="is being retried by another client"):
+        await submit(session, plans[1], plans[1].settings)
+    assert await values(executor, retried) == [[10], [40], [70]]
+    assert work.ran() == Counter({**dict.fromkeys(range(8), 1), 1: 2, 4: 2, 7: 2})
+
+
+async def test_retry_waits_for_unsubmitted_note(executor, session, swept):
+    """The other client has stored its note, and not yet submitted its job."""
+    first = await look(session, executor.settings, await swept())
+    where = first.submission.where._replace(bundle="work-other")
+    store = session.stores.of(where.bucket)
+    await retry.write(store, first.submission, Note(where, first.settings.queue, (4,)))
+    plan = await look(session, executor.settings, first.submission.job_id)
+    assert plan.tasks == first.tasks
+    with pytest.raises(NothingToRetryError, match="another client"):
+        await submit(session, plan, plan.settings)
+    notes = await retry.read(store, plan.submission)
+    assert [note.where for note in notes] == [where]
+    later = replace(plan, tasks=[task for task in plan.tasks if task.number != 4])
+    (retried,) = await submit(session, later, later.settings)
+    assert retried.origin == (1, 7)
+
+
 async def test_one_child_runs_again_alone(executor, session, work, swept):
     job_id = await swept()
     work.mend()
@@ -371,6 +400,7 @@ async def _is(ask, wanted):
 
 
 async def test_many_may_be_copied_at_once(executor, session, swept):
-    plan = await look(session, executor.settings, await swept())
-    done = await asyncio.gather(*(submit(session, plan, plan.settings) for _ in range(8)))
+    plan = await look(session, executor.settings, await swept(inputs=[1] * 8))
+    plans = [replace(plan, tasks=[task]) for task in plan.tasks]
+    done = await asyncio.gather(*(submit(session, each, plan.settings) for each in plans))
     assert len({retried.submission.job_id for (retried,) in done}) == 8
