@@ -17,6 +17,7 @@ import json
 import os
 import struct
 import sys
+import types
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
@@ -488,6 +489,13 @@ class Rules:
         """Return module and name of an object that is known by its identity; else None."""
         raise NotImplementedError
 
+    def is_known_by_identity(self, value: Any) -> bool:
+        """Return whether an object may be a `sentinel`: it has no state, or no module."""
+        kind = type(value)
+        if isinstance(value, type):
+            return _is_homeless(value)
+        return kind is object or (self.is_by_name(kind.__module__) and is_stateless(value))
+
     def file_of(self, path: str) -> Any:
         """Return what a pickle says for the file of code that is in it."""
         raise NotImplementedError
@@ -526,7 +534,8 @@ class Rules:
             return _by_value(pickler, value)
         home_module = sys.modules.get(module)
         if home_module is None or not self.is_by_name(module):
-            return None
+            found = self.sentinel(value)
+            return None if found is None else (global_of, found)
         if internals._is_registered_pickle_by_value(home_module):
             return None
         recipe = self._by_name(home_module, value)
@@ -612,12 +621,11 @@ class _JobRules(Rules):
         return name in self._constants[file]
 
     def sentinel(self, value: Any) -> tuple[str, str] | None:
-        kind = type(value)
-        if kind is not object and not (self.is_by_name(kind.__module__) and is_stateless(value)):
+        if not self.is_known_by_identity(value):
             return None
         if self._sentinels is None or id(value) not in self._sentinels:
             modules = [name for name in list(sys.modules) if self.is_by_name(name)]
-            self._sentinels = dict(sentinels(modules, self.is_constant))
+            self._sentinels = dict(sentinels(modules, self))
         return self._sentinels.get(id(value))
 
     def file_of(self, path: str) -> Any:
@@ -641,20 +649,24 @@ class _JobRules(Rules):
                 return None
 
 
-def sentinels(
-    modules: Iterable[str], is_constant: Callable[[str, str], bool]
-) -> Iterator[tuple[int, tuple[str, str]]]:
+def sentinels(modules: Iterable[str], rules: Rules) -> Iterator[tuple[int, tuple[str, str]]]:
     """Yield the identity, module and name of each ``NAME = object()`` at the top of a module.
 
-    So it is with other objects without a state whose classes the modules define.
+    Objects without a state whose classes the modules define, and classes without a module, count,
+    too.
     """
-    modules = list(modules)
     for module in modules:
         for name, value in list(vars(sys.modules[module]).items()):
-            kind = type(value)
-            is_known = kind is object or (kind.__module__ in modules and is_stateless(value))
-            if is_known and is_constant(module, name):
+            if rules.is_known_by_identity(value) and rules.is_constant(module, name):
                 yield id(value), (module, name)
+
+
+def _is_homeless(kind: type) -> bool:
+    """Return whether `types.new_class` made a class and its caller did not set the module.
+
+    `dataclasses.make_dataclass` does not before Python 3.12.
+    """
+    return kind.__module__ == "types" and getattr(types, kind.__name__, None) is not kind
 
 
 def is_stateless(value: Any) -> bool:
@@ -662,8 +674,7 @@ def is_stateless(value: Any) -> bool:
     kind: Any = type(value)
     plain: Any = object
     return (
-        not isinstance(value, type)
-        and kind.__reduce_ex__ is plain.__reduce_ex__
+        kind.__reduce_ex__ is plain.__reduce_ex__
         and kind.__reduce__ is plain.__reduce__
         and not getattr(value, "__dict__", True)
         and all("__slots__" not in vars(each) for each in kind.__mro__)

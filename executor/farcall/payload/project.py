@@ -494,16 +494,11 @@ class _CallerRules(Rules):
         return found is not None and name in _constants_of(str(found.__file__))
 
     def sentinel(self, value: Any) -> tuple[str, str] | None:
-        kind = type(value)
-        if self._sources is None:
-            return None
-        if kind is not object and not (
-            self.is_by_name(kind.__module__) and runtime.is_stateless(value)
-        ):
+        if self._sources is None or not self.is_known_by_identity(value):
             return None
         if self._sentinels is None:
             names = [*self._sent, *([MAIN] if self._script is not None else [])]
-            self._sentinels = dict(runtime.sentinels(names, self.is_constant))
+            self._sentinels = dict(runtime.sentinels(names, self))
         return self._sentinels.get(id(value))
 
     def file_of(self, path: str) -> Any:
