@@ -71,7 +71,7 @@ async def test_wrong_usage_is_explained(aws, cancel):
     for arguments in ((), (NOBODY, "--workflow", "w")):
         done = await cancel(*arguments)
         assert 2 == done.returncode
-        assert "name either jobs (JOB...), or --workflow or --run" in done.stderr
+        assert "specify either jobs (JOB...), or --workflow or --run" in done.stderr
 
 
 async def test_a_workflow_is_ended_after_a_question(make_executor, cancel, tmp_path):
@@ -83,8 +83,8 @@ async def test_a_workflow_is_ended_after_a_question(make_executor, cancel, tmp_p
 
         done = await cancel(*which)
         assert 2 == done.returncode
-        assert "2 jobs need a confirmation" in done.stderr
-        assert "--yes cancels them" in done.stderr
+        assert "cancelling 2 jobs requires confirmation" in done.stderr
+        assert "Use --yes to cancel" in done.stderr
         for named in (which, [job.id for job in jobs]):
             done = await cancel(*named, "--dry-run", "--json")
             found = [(each["id"], each["text"]) for each in json.loads(done.stdout)]

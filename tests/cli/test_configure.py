@@ -112,7 +112,7 @@ async def test_kubernetes_has_a_section_of_its_own(farcall_command, tmp_path: Pa
     mount = {"type": "volume", "src": "data", "dst": "/data"}
     for assignment in ("backend=kubernetes", f"mounts={json.dumps([mount])}", "namespace=mine"):
         done = await farcall_command("configure", "--set", assignment)
-        assert (0, f"{path} was written\n") == (done.returncode, done.stdout.split("as it")[0])
+        assert (0, f"{path} was written\n") == (done.returncode, done.stdout.split("backup")[0])
     section = tomlkit.parse(path.read_text())["executors"]["kubernetes"]
     assert {"backend": "kubernetes", "namespace": "mine", "mounts": [mount]} == section
     assert ("kubernetes", "mine") == (Settings().backend, Settings().namespace)

@@ -116,7 +116,7 @@ async def test_it_is_as_it_was_where_nothing_is_changed(account, farcall_command
     }
     again = await farcall_command("deploy", "--yes")
     assert 0 == again.returncode, again.stderr
-    assert "stack farcall is as it was" in again.stdout
+    assert "stack farcall is unchanged" in again.stdout
     assert written == options(tmp_path)
 
     more = await farcall_command("deploy", "--yes", "--max-vcpus", 16, "--warm", "30m")
@@ -201,11 +201,11 @@ async def test_a_bucket_with_results_stays_until_it_is_said_otherwise(account, f
     s3.create_multipart_upload(Bucket=bucket, Key="farcall/v1/upload")
     done = await farcall_command("destroy", "--yes")
     assert 0 == done.returncode, done.stderr
-    assert f"bucket {bucket} stays; `farcall destroy --empty-bucket` deletes it" in done.stdout
+    assert f"bucket {bucket} is kept. Run `farcall destroy --empty-bucket`" in done.stdout
     assert {"buckets": [bucket]} == account.aws.resources()
     none = await farcall_command("destroy", "--yes")
     assert 0 == none.returncode, none.stderr
-    assert f"bucket {bucket} of a former one has 3 objects" in none.stdout
+    assert f"bucket {bucket} of a former stack has 3 objects" in none.stdout
     # Another stack of the name has a bucket of its own, and leaves the former one alone.
     assert 0 == (await farcall_command("deploy", "--yes")).returncode
     assert 2 == len(account.aws.resources()["buckets"])
@@ -242,7 +242,7 @@ async def test_definitions_of_the_stack_are_taken_out_of_use_and_no_others(
     )["jobDefinitionArn"]
     done = await farcall_command("destroy", "--yes", "--empty-bucket")
     assert 0 == done.returncode, done.stderr
-    assert "1 job definition of it" in done.stdout
+    assert "its 1 job definition" in done.stdout
     [left] = batch.describe_job_definitions(status="ACTIVE")["jobDefinitions"]
     assert others == left["jobDefinitionArn"]
     batch.deregister_job_definition(jobDefinition=others)
@@ -275,7 +275,7 @@ async def test_a_queue_that_goes_names_its_jobs(account, farcall_command, tmp_pa
     job_id = started.stdout.strip()
     refused = await farcall_command("deploy", "--compute", "ec2")
     assert 2 == refused.returncode
-    assert "queue farcall-spot, which ends 1 job (" in refused.stdout
+    assert "queue farcall-spot, which cancels 1 job (" in refused.stdout
     assert job_id in refused.stdout
     done = await farcall_command("deploy", "--yes", "--compute", "ec2")
     assert 0 == done.returncode, done.stderr
@@ -310,7 +310,7 @@ async def test_a_region_has_to_be_said(account, farcall_command, monkeypatch):
     for command in ("deploy", "destroy"):
         done = await farcall_command(command, "--yes")
         assert 1 == done.returncode
-        assert "no region is set; name one by --region" in done.stderr
+        assert "no region is set. Use --region" in done.stderr
     done = await farcall_command("deploy", "--yes", "--region", "us-east-1")
     assert 0 == done.returncode, done.stderr
 
@@ -322,11 +322,11 @@ async def test_the_network_is_looked_at_before_anything_is_made(account, farcall
     default = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])
     ours = default["Subnets"][0]["SubnetId"]
     wrong = {
-        ("--subnets", f"{ours},{subnet}"): f"{subnet} is of {vpc}, and {ours} is of vpc-",
-        ("--subnets", subnet, "--vpc", "vpc-1"): f"{subnet} is of {vpc}, and --vpc is vpc-1",
+        ("--subnets", f"{ours},{subnet}"): f"{subnet} is in {vpc}, but {ours} is in vpc-",
+        ("--subnets", subnet, "--vpc", "vpc-1"): f"{subnet} is in {vpc}, but --vpc is vpc-1",
         ("--subnets", "subnet-0"): "--subnets: DescribeSubnets was refused",
-        ("--vpc", "vpc-0"): "VPC vpc-0 has no subnet in us-east-1",
-        ("--vpc", vpc): "has no default subnets; name those by --subnets",
+        ("--vpc", "vpc-0"): "VPC vpc-0 does not exist or has no subnets in us-east-1",
+        ("--vpc", vpc): "has no default subnets. Use --subnets",
     }
     for arguments, said in wrong.items():
         done = await farcall_command("deploy", "--yes", *arguments)
@@ -338,7 +338,7 @@ async def test_the_network_is_looked_at_before_anything_is_made(account, farcall
     assert "without public addresses" in done.stdout
     # Given again it stays where it is.
     again = await farcall_command("deploy", "--yes")
-    assert "stack farcall is as it was" in again.stdout
+    assert "stack farcall is unchanged" in again.stdout
     assert 0 == (await farcall_command("destroy", "--yes")).returncode
     ec2.delete_subnet(SubnetId=subnet)
     ec2.delete_vpc(VpcId=vpc)

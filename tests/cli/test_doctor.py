@@ -92,7 +92,7 @@ async def test_what_is_missing_is_told_side_by_side_with_where_its_name_comes_fr
         (at,) = (n for n, line in enumerate(lines) if f"{name.lower()} is 'not-there'" in line)
         assert lines[at].startswith(FAILED)
         assert f"({name.lower()} comes from FARCALL_{name})" in lines[at + 1]
-    (image,) = (line for line in lines if "there is no job definition 'not-there'" in line)
+    (image,) = (line for line in lines if "job definition 'not-there' does not exist" in line)
     assert image.startswith(WARNING)  # jobs run in the stock image
 
 
@@ -168,12 +168,12 @@ async def test_queues_and_environments_that_run_nothing(
         return finding.found
 
     assert "is DISABLED and VALID" in await of("disabled", "queue")
-    assert "it takes no jobs" in await of("off", "compute environment")
-    assert "jobs of Fargate alone" in await of("serverless", "compute environment")
+    assert "it accepts no jobs" in await of("off", "compute environment")
+    assert "only runs jobs on Fargate" in await of("serverless", "compute environment")
     on_fargate = {"JOB_DEFINITION_EXTRA": '{"platformCapabilities": ["FARGATE"]}'}
     small = await of("serverless", "compute environment", **on_fargate)
-    assert "vcpu is 2, and it has at most 1 vCPUs" in small
-    assert "vcpu is 3" in await of("serverless", "resources", **on_fargate, VCPU="3")
+    assert "vcpu is 2, but it has at most 1 vCPUs" in small
+    assert "vcpu=3 is not supported" in await of("serverless", "resources", **on_fargate, VCPU="3")
 
 
 async def test_an_image_that_the_registry_does_not_have(

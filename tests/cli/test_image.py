@@ -174,7 +174,7 @@ def options(home):
 async def test_docker_builds_from_a_folder_with_what_the_image_needs(docker, farcall_command):
     done = await farcall_command("image", "build", "--packages", "numpy 'scipy>=1'")
 
-    assert (0, "Step 1/9\nimage farcall was built\n") == (done.returncode, done.stdout), done
+    assert (0, "Step 1/9\nbuilt image farcall\n") == (done.returncode, done.stdout), done
     assert "next: farcall image push\n" == done.stderr
     [words] = docker.told("build")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -203,12 +203,12 @@ async def test_a_build_that_fails_is_told_with_its_code(docker, farcall_command)
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("-r others.txt", "names a file of this machine"),
-        ("-e .", "names a file of this machine"),
-        ("./here", "names a file of this machine"),
-        ("mine @ file:///tmp/mine.whl", "names a file of this machine"),
-        ("-i https://me:word@index.example/simple", "holds a user or a password"),
-        ("mine @ git+https://token@git.example/mine", "holds a user or a password"),
+        ("-r others.txt", "names a file on this machine"),
+        ("-e .", "names a file on this machine"),
+        ("./here", "names a file on this machine"),
+        ("mine @ file:///tmp/mine.whl", "names a file on this machine"),
+        ("-i https://me:word@index.example/simple", "contains a username or a password"),
+        ("mine @ git+https://token@git.example/mine", "contains a username or a password"),
     ],
 )
 def test_a_requirement_that_the_image_cannot_have_is_refused_by_its_line(tmp_path, line, said):
@@ -239,8 +239,8 @@ async def test_an_image_is_pushed_and_becomes_that_of_the_jobs(
     name = f"{REGISTRY}/farcall:1a1a1a1a1a1a"
     assert [["push", name]] == docker.told("push")
     assert [
-        f"image farcall (linux/amd64) goes to {name}",
-        "repository farcall will be made in us-east-1 of account 123456789012",
+        f"image farcall (linux/amd64) will be pushed to {name}",
+        "repository farcall will be created in us-east-1 of account 123456789012",
     ] == done.stdout.splitlines()[:2]
     assert "next: farcall doctor" in done.stderr
     assert f"{REGISTRY}/farcall@{DIGEST}" == options(tmp_path)["image"]
@@ -271,7 +271,7 @@ async def test_a_repository_is_made_once_and_the_file_keeps_the_rest(
     done = await farcall_command(*given)  # there is nothing to ask
 
     assert 0 == done.returncode, done.stderr
-    assert "will be made" not in done.stdout
+    assert "will be created" not in done.stdout
     assert "vcpu = 2  # few" in file.read_text()
     written = tomlkit.parse(file.read_text()).unwrap()["executors"]["awsbatch"]
     assert {"vcpu": 2, "image": f"{REGISTRY}/team/jobs@{DIGEST}"} == written
@@ -287,11 +287,11 @@ async def test_nothing_is_made_unasked(account, docker, farcall_command, tmp_pat
 @pytest.mark.parametrize(
     ("images", "said"),
     [
-        ({}, "docker has no image 'farcall'; `farcall image build --tag farcall` builds one"),
-        ({"farcall": {**OURS, "Config": {"Labels": None}}}, "is of protocol none by its label"),
+        ({}, "docker has no image 'farcall'. Run `farcall image build --tag farcall`"),
+        ({"farcall": {**OURS, "Config": {"Labels": None}}}, "has protocol none (label"),
         (
             {"farcall": {**OURS, "Config": {"Labels": {"farcall.protocol-version": "77"}}}},
-            "is of protocol 77 by its label farcall.protocol-version, and this farcall's is 1",
+            "has protocol 77 (label farcall.protocol-version), but this farcall requires 1",
         ),
     ],
 )
@@ -310,9 +310,10 @@ async def test_docker_and_its_engine_are_needed(docker, farcall_command, command
     done = await farcall_command("image", command)
     assert 1 == done.returncode
     assert (
-        f"farcall image {command} needs a docker engine, and none answers (Cannot" in done.stderr
+        f"farcall image {command} requires a docker engine, but none responds: Cannot"
+        in done.stderr
     )
 
     done = await farcall_command("image", command, PATH=str(tmp_path))
     assert 1 == done.returncode
-    assert f"farcall image {command} needs docker, which is not on the PATH" in done.stderr
+    assert f"farcall image {command} requires docker, which is not on the PATH" in done.stderr

@@ -79,7 +79,7 @@ async def test_name_workflow_and_options_are_the_job_s(launch, batch):
     done = await launch(*words, "img", "--detach", "--", "true")
     job_id = done.stdout.strip()
     assert f"{job_id}\n" == done.stdout
-    assert f"farcall logs -f {job_id} follows it" in done.stderr
+    assert f"Run `farcall logs -f {job_id}` to follow" in done.stderr
     (job,) = batch.describe_jobs(jobs=[job_id])["jobs"]
     assert job["jobName"].startswith("my-hello-")
     assert 77 == job["timeout"]["attemptDurationSeconds"]
@@ -139,19 +139,19 @@ async def test_ctrl_c_ends_the_job_with_all_its_nodes(batch, tmp_path, aws) -> N
         (
             ["img", "echo", "hi"],
             2,
-            "The command stands behind --: farcall launch IMAGE -- COMMAND",
+            "Write the command after --: farcall launch IMAGE -- COMMAND",
         ),
-        (["img", "sh", "-c", "x"], 2, "The command stands behind --"),
+        (["img", "sh", "-c", "x"], 2, "Write the command after --"),
         (["img", "--nodes", "many"], 2, "nodes is 'many'"),
         (["img", "--nodes", "1001"], 2, "nodes is 1001"),
         (["img", "--vcpu", "0"], 2, "vcpu is 0"),
         (["img", "-o", "vcpus=2"], 2, "vcpus"),
-        (["img", "-e", "NO_SUCH_VARIABLE"], 2, "there is no such variable here"),
-        (["img", "-e", "AWS_BATCH_X=1"], 1, "Batch keeps names that begin with AWS_BATCH"),
-        (["img", "--vcpu", "1.5"], 1, "vcpu is 1.5: on EC2 a job has a whole number of vCPUs"),
+        (["img", "-e", "NO_SUCH_VARIABLE"], 2, "the variable is not set in this shell"),
+        (["img", "-e", "AWS_BATCH_X=1"], 1, "Batch reserves names that begin with AWS_BATCH"),
+        (["img", "--vcpu", "1.5"], 1, "vcpu=1.5 is not supported on EC2"),
         ([""], 1, "there is neither an image nor groups"),
-        (["img", "--detach", "--dry-run"], 2, "--detach and --dry-run exclude each other"),
-        (["img", "--offline"], 2, "--offline is for --dry-run"),
+        (["img", "--detach", "--dry-run"], 2, "--detach and --dry-run cannot be used together"),
+        (["img", "--offline"], 2, "--offline requires --dry-run"),
         (["img", "-o", "queue=none"], 1, "queue is 'none'"),
     ],
 )

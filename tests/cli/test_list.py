@@ -132,7 +132,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     assert "[2J[bold]too dear[/]" in rows[1]
     assert_harmless(done.stdout)
     assert "5 jobs of " in done.stderr
-    assert "--since 7d shows older ones" in done.stderr
+    assert "--since 7d includes older jobs" in done.stderr
 
     shown = await asyncio.to_thread(terminal.run, [FARCALL, "list", *only])
     assert_harmless(shown.text)
@@ -173,20 +173,20 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     assert [job["id"] for job in await listed("--grep", "fails", "--limit", "1")] == [ids["array"]]
     done = await farcall_command("list", "--grep", "(")
     assert done.returncode == 2
-    assert "'(' is no regular expression" in done.stderr
+    assert "'(' is not a valid regular expression" in done.stderr
 
     # --- describe
     done = await farcall_command("describe", ids["FAILED"])
     assert (done.returncode, done.stderr) == (0, "")
     for expected in (
         "Why           the function raised ValueError: 3 is odd",
-        "To do         correct what the traceback shows",
+        "To do         fix the error that the traceback shows",
         "Call          fails(value=3)",
         f"Job           {ids['FAILED']}",
         "Attempts      1 ended of 1 allowed",
         "exit code 1",
         "Requested     1 vCPU, 1024 MiB",
-        "of CPU",
+        "s CPU time",
         "Bundle        s3://farcall-local/farcall/v1/",
         "in fails",
         'raise ValueError(f"{value} is odd',  # the line of source, which only this machine has
@@ -286,8 +286,8 @@ async def test_command_jobs_are_listed_and_described_with_their_nodes(
 
 async def test_wrong_usage_and_an_aws_that_is_not_there(farcall_command, aws):
     for arguments, text in (
-        (["list", "--since", "yesterday"], "'yesterday' is neither so long ago"),
-        (["list", "--user", "me", "--all-users"], "exclude each other"),
+        (["list", "--since", "yesterday"], "'yesterday' is not an age"),
+        (["list", "--user", "me", "--all-users"], "cannot be used together"),
         (["list", "--state", "done"], "'done' is not one of"),
     ):
         done = await farcall_command(*arguments)
@@ -295,5 +295,5 @@ async def test_wrong_usage_and_an_aws_that_is_not_there(farcall_command, aws):
         assert text in done.stderr
     done = await farcall_command("list", "--queue", "no-such-queue")
     assert done.returncode == 1
-    assert "which is not a queue in us-east-1 (from FARCALL_REGION)" in done.stderr
-    assert "there are farcall-local" in done.stderr
+    assert "which does not exist in us-east-1 (from FARCALL_REGION)" in done.stderr
+    assert "its queues are farcall-local" in done.stderr

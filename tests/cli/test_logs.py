@@ -155,8 +155,8 @@ async def test_a_reader_that_has_enough_ends_it_quietly(job):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--grep", "["], 2, "is no regular expression of Python's"),
-        (["--since", "yesterday"], 2, "'yesterday' is neither so long ago"),
+        (["--grep", "["], 2, "is not a valid Python regular expression"),
+        (["--since", "yesterday"], 2, "'yesterday' is not an age"),
         (["--attempt", "0"], 2, "'--attempt'"),
         (["--tail", "-1"], 2, "'--tail'"),
         ([], 3, "farcall: Batch does not know job"),

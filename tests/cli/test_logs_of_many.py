@@ -79,7 +79,7 @@ async def test_an_array_shows_its_children_in_order_by_name(swept, workflow, log
     assert await logs(f"{parent}:1") == (0, ["out 1"], ["err 1"])
     code, lines, errors = await logs(parent, "--attempt", 2)
     assert (code, lines, len(errors)) == (1, [], 3)
-    assert errors[0].startswith("talk[0] | farcall: attempt is 2, and job ")
+    assert errors[0].startswith("talk[0] | farcall: attempt 2 does not exist: job ")
 
 
 async def test_jobs_of_a_workflow_are_told_apart(make_executor, workflow, session, logs, tmp_path):

@@ -62,7 +62,7 @@ async def test_name_or_id_prefix_finds_job(jobs, farcall_command, aws, executor)
     done = await farcall_command("wait", f"{name}-nothing", older.id[:8], name)
     assert done.returncode == 3
     assert [line.split()[0] for line in done.stdout.splitlines()] == [older.id, newer.id]
-    assert f"'{name}-nothing' is neither the beginning of a job's ID" in done.stderr
+    assert f"'{name}-nothing' does not match a job" in done.stderr
 
     sweep = named("sweep", lambda value: value)
     values = await executor.task(sweep).map(range(3))

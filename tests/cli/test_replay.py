@@ -40,8 +40,8 @@ async def test_a_failed_call_runs_again_here(executor, farcall):
     told, _, trace = err.partition("farcall: the call failed after ")
     assert f"job {job.id} (parse-" in told
     assert "on Batch: the function raised json.decoder.JSONDecodeError" in told
-    assert "yours, by its name" in told
-    assert "with your rights" in told
+    assert "yours, according to its name" in told
+    assert "and your permissions" in told
     assert "wanted = json.loads(text)" in trace
     assert "farcall_runtime" not in trace
 
@@ -69,5 +69,5 @@ async def test_what_somebody_put_in_the_bundles_place_is_not_run(executor, farca
         attacker.put(key, forged)
         code, out, err = await farcall("replay", job.id, "--yes")
         assert (code, out) == (1, "")
-        assert "is not what was submitted" in err
+        assert "differs from what was submitted" in err
     assert not attacker.marker.exists()

@@ -147,7 +147,7 @@ async def test_recover_tells_what_came_of_each_task(make_executor, farcall):
             f"{jobs[2].id}  double  LookupError: no double of 2",
         ]
     )
-    assert err == f"{run}: 3 tasks to be delivered\n"
+    assert err == f"{run}: 3 tasks to collect\n"
 
 
 async def test_recover_saves_values_and_takes_them(

@@ -72,4 +72,4 @@ async def test_what_failed_runs_again_and_both_jobs_tell_of_it(
     assert re.search(rf"^Retried as +{again}$", shown, re.MULTILINE)
     said = await retry(job_id)
     assert said.returncode == 1
-    assert f"nothing of job {job_id}" in said.stderr
+    assert f"no task of job {job_id}" in said.stderr

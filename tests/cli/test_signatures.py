@@ -170,13 +170,13 @@ def test_what_no_text_can_make_takes_json(annotation: Any) -> None:
     function.__annotations__ = {"x": annotation}
 
     assert (({"a": 1},), {}) == bind(function, '{"a": 1}')
-    with pytest.raises(click.UsageError, match="is no JSON"):
+    with pytest.raises(click.UsageError, match="is not valid JSON"):
         bind(function, "a")
 
 
 def test_option_of_command_is_pointed_out():
     command = click.Command("run", params=[click.Option(["--vcpu"])])
-    with pytest.raises(click.UsageError, match="--vcpu is an option of run.* put it before m:f"):
+    with pytest.raises(click.UsageError, match="--vcpu is an option of run.* Put it before m:f"):
         Call("m:f", lambda x: x).bind(
             ["1", "--vcpu", "8"], click.Context(command, info_name="run")
         )

@@ -73,7 +73,10 @@ async def test_it_waits_for_the_first_or_for_so_long(hold_jobs, farcall_command)
     assert done.stdout.startswith(f"{second.id}  SUCCEEDED")
     done = await farcall_command("wait", first.id, "--timeout", "0.2s")
     assert (done.returncode, done.stdout) == (124, "")
-    assert done.stderr == f"1 job ({first.id}) had not ended when the time was over; they go on\n"
+    assert (
+        done.stderr
+        == f"1 job ({first.id}) had not finished when the timeout expired. The jobs continue.\n"
+    )
     assert not (await first.status()).is_final
     done = await farcall_command("wait", second.id, "--timeout", "0")  # has ended already
     assert (done.returncode, done.stderr) == (0, "")
@@ -81,7 +84,7 @@ async def test_it_waits_for_the_first_or_for_so_long(hold_jobs, farcall_command)
     assert (done.returncode, done.stderr) == (0, "")
     done = await farcall_command("wait", first.id, "--timeout", "soon")
     assert done.returncode == 2
-    assert "'soon' is no time: a time has units, such as 90s" in done.stderr
+    assert "'soon' is not a valid duration: a time has units, such as 90s" in done.stderr
 
 
 async def test_the_exit_code_tells_how_they_ended(hold_jobs, executor, farcall_command):
@@ -97,7 +100,7 @@ async def test_the_exit_code_tells_how_they_ended(hold_jobs, executor, farcall_c
     done = await farcall_command("wait", failing.id, NOBODY, "no-such-name")
     assert done.returncode == 3
     assert f"Batch does not know job {NOBODY}" in done.stderr
-    assert "'no-such-name' is neither the beginning of a job's ID" in done.stderr
+    assert "'no-such-name' does not match a job" in done.stderr
     assert done.stdout.startswith(failing.id)
 
 

@@ -149,7 +149,7 @@ async def test_an_image_is_built_and_pushed_and_jobs_run_in_it(
     built = run("image", "build", *given, "--", "--label", run_label, *ARGUMENTS)
 
     assert built.returncode == 0, built.stderr
-    assert f"image {tag} was built" in built.stdout
+    assert f"built image {tag}" in built.stdout
     assert '"protocol_version": 1' in docker("run", "--rm", tag, "--contract")
 
     pushed = run("image", "push", tag, "--repository", "team/jobs", "--yes")
@@ -176,4 +176,4 @@ async def test_an_image_is_built_and_pushed_and_jobs_run_in_it(
 
     again = run("image", "push", tag, "--repository", "team/jobs")  # there is nothing to ask
     assert again.returncode == 0, again.stderr
-    assert "is as it was" in again.stdout
+    assert "is unchanged" in again.stdout

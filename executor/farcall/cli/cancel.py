@@ -90,7 +90,7 @@ def cancel_jobs(
     """  # noqa: D301  # click's marker for preformatted lines
     whole = bool(workflow or run)
     if whole == bool(job_ids):
-        raise click.UsageError("name either jobs (JOB...), or --workflow or --run")
+        raise click.UsageError("specify either jobs (JOB...), or --workflow or --run")
     whose = chosen_user(user, all_users=all_users, run=None)
     server = _server(address)
     if whole:
@@ -117,7 +117,7 @@ def _server(address: str | None) -> CovalentCompanion | None:
     try:
         return CovalentCompanion.configured()
     except FarcallError as error:
-        say(f"Covalent is not told: {error}", err=True)
+        say(f"cannot notify Covalent: {error}", err=True)
         return None
 
 
@@ -173,14 +173,14 @@ def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:
     if left:
         tables.show(left, err=True)
     for dispatch in idle:
-        say(f"dispatch {dispatch}, which has no job at the moment", err=True)
+        say(f"dispatch {dispatch}, which has no jobs at the moment", err=True)
     jobs = counted(len(left), "job")
     dispatches = counted(len(idle), "dispatch", "es")
     many = " and ".join([jobs] * bool(left) + [dispatches] * bool(idle))
     if not sys.stdin.isatty():
         raise click.UsageError(
-            f"nothing was cancelled: {many} need a confirmation, and stdin is not a terminal; "
-            "--yes cancels them"
+            f"nothing was cancelled: cancelling {many} requires confirmation, but stdin is not "
+            "a terminal. Use --yes to cancel without a prompt."
         )
     if not click.confirm(f"Cancel {many}?", err=True):
         raise FarcallError("nothing was cancelled")
@@ -190,7 +190,7 @@ def _unknown(query: Query, queues: Sequence[str]) -> UnknownError:
     asked = (("workflow", query.workflow), ("run", query.run))
     named = " and ".join(f"{what} {name}" for what, name in asked if name)
     whose = f" of {query.user}" if query.user else ""
-    hint = "" if query.user is None else ", --all-users looks at other people's"
+    hint = "" if query.user is None else ", or use --all-users to include other users' jobs"
     return UnknownError(
-        f"there is no job{whose} in {named}{in_queues(queues)}; --queue names another{hint}"
+        f"no jobs{whose} in {named}{in_queues(queues)}. Choose another queue with --queue{hint}."
     )

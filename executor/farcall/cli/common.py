@@ -31,8 +31,8 @@ def moment(text: str) -> datetime:
     with contextlib.suppress(ValueError, OverflowError):
         return datetime.fromisoformat(text).astimezone(timezone.utc)
     raise click.BadParameter(
-        f"{text!r} is neither so long ago, such as 90s, 1h30m, 2d or 1w, nor a date, such as "
-        "2026-11-20 or 2026-11-20T08:30"
+        f"{text!r} is not an age, such as 90s, 1h30m, 2d or 1w, or a date, such as 2026-11-20 "
+        "or 2026-11-20T08:30"
     )
 
 
@@ -45,7 +45,7 @@ def seconds(text: str) -> float:
     try:
         return float(text) if text.isdigit() else quantities.span_s(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no time: {error}") from None
+        raise click.BadParameter(f"{text!r} is not a valid duration: {error}") from None
 
 
 async def opened() -> tuple[Settings, Session]:

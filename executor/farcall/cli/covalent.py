@@ -91,6 +91,6 @@ def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None
         say(f"{found.dispatch_id} ({in_a_line(found.name)}): {len(found.asked)} unfinished tasks")
         if found.foreign:
             nodes = ", ".join(map(str, found.foreign))
-            say(f"  nodes {nodes} ran on other executors, which do not bring them back")
+            say(f"  nodes {nodes} ran on other executors, which cannot resume them")
     if not count:
         say("no dispatch is running there")

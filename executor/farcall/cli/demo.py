@@ -39,20 +39,20 @@ clf = await train_svm(data, C=1.0, gamma=0.7)
 print(score_svm(data, clf))"""
 
 _NEXT = (
-    ("farcall demo --page", "the page in a browser, with workflows to look at"),
+    ("farcall demo --page", "open the web UI, with example workflows"),
     (
         "farcall local -- python workflow.py",
         "your own script, on a local AWS emulator like this one",
     ),
-    ("farcall doctor", "on your AWS account: are bucket, queue, roles and image there?"),
-    ("farcall --help", "what else there is"),
+    ("farcall doctor", "check your AWS account: bucket, queue, roles and image"),
+    ("farcall --help", "list the other commands"),
 )
 
 
 _ON_PAGE = (
-    ("farcall list", "the jobs, at a terminal"),
-    ("farcall logs -f JOB", "what one prints"),
-    ("farcall cancel JOB", "end one: the training with learning rate 3 diverges"),
+    ("farcall list", "list the jobs in the terminal"),
+    ("farcall logs -f JOB", "show a job's output"),
+    ("farcall cancel JOB", "cancel a job: the training with learning rate 3 diverges"),
 )
 
 
@@ -94,7 +94,8 @@ def run_demo(tasks: int, port: int, *, page: bool) -> None:
         from farcall import ui  # noqa: F401 - what the page needs
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"the demo's page needs {error.name}: pip install 'farcall[local,ui]'", name=error.name
+            f"the demo's web UI requires {error.name}. Run `pip install 'farcall[local,ui]'`.",
+            name=error.name,
         ) from error
     asyncio.run(serve_page(port))
 
@@ -111,7 +112,7 @@ async def _run(tasks: int) -> None:
     for module in ("sklearn", "numpy"):
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
-                f"the demo needs {module}: pip install 'farcall[demo]'", name=module
+                f"the demo requires {module}. Run `pip install 'farcall[demo]'`.", name=module
             )
     console = Console(markup=True, highlight=True)
     began = time.monotonic()
@@ -126,7 +127,7 @@ async def _run(tasks: int) -> None:
                 await _sweep(executor, console, tasks),
             ]
         console.print(_table(rows))
-    console.print(f"All of it took {time.monotonic() - began:.1f} s.\n")
+    console.print(f"Total time: {time.monotonic() - began:.1f} s.\n")
     console.print(_next_steps(_NEXT))
 
 
@@ -278,7 +279,7 @@ def _tell(console: Console, link: str, aws: farcall_local.LocalAWS) -> None:
         console.out(f"export {name}={shlex.quote(value)}", highlight=False)
     console.print()
     console.print(_next_steps(_ON_PAGE))
-    console.print("\nThe page, until Ctrl-C:\n")
+    console.print("\nThe web UI, until you press Ctrl-C:\n")
     console.out(f"  {link}", highlight=False)
 
 
@@ -384,7 +385,7 @@ def _next_steps(commands: Iterable[tuple[str, str]]) -> Panel:
     following = Table.grid(padding=(0, 3))
     for command, purpose in commands:
         following.add_row(f"[bold]{command}[/]", purpose)
-    return Panel(following, title="What to type next", border_style="green")
+    return Panel(following, title="Next steps", border_style="green")
 
 
 @contextmanager

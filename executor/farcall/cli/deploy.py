@@ -76,17 +76,17 @@ async def _named(access: Aws, vpc: str, subnets: Sequence[str]) -> list[dict[str
         if not error.code.startswith("InvalidSubnet"):
             raise
         raise FarcallError(
-            f"--subnets: {error}; `aws ec2 describe-subnets --region {access.region}` lists those "
-            "that there are"
+            f"--subnets: {error}. Run `aws ec2 describe-subnets --region {access.region}` to "
+            "list the existing subnets."
         ) from error
     found: list[dict[str, Any]] = reply["Subnets"]
     there = {each["SubnetId"]: each["VpcId"] for each in found}
     wanted = vpc or there[subnets[0]]
     for subnet, its in there.items():
         if its != wanted:
-            named = f"--vpc is {vpc}" if vpc else f"{subnets[0]} is of {wanted}"
+            named = f"--vpc is {vpc}" if vpc else f"{subnets[0]} is in {wanted}"
             raise FarcallError(
-                f"--subnets: {subnet} is of {its}, and {named}; all have to be of one VPC"
+                f"--subnets: {subnet} is in {its}, but {named}. Choose subnets of one VPC."
             )
     return found
 
@@ -96,9 +96,9 @@ async def _default_vpc(access: Aws) -> str:
     reply = await ask(access, "ec2", "describe_vpcs", Filters=filters)
     if not reply["Vpcs"]:
         raise FarcallError(
-            f"{access.region_and_origin} has no default VPC; name subnets with --subnets, from "
-            "which S3, CloudWatch Logs and the images' registry can be reached, or let `aws ec2 "
-            f"create-default-vpc --region {access.region}` make a VPC, which costs nothing"
+            f"{access.region_and_origin} has no default VPC. Use --subnets to name subnets "
+            "that can reach S3, CloudWatch Logs and the image registry, or run `aws ec2 "
+            f"create-default-vpc --region {access.region}` to create a VPC, which is free."
         )
     return str(reply["Vpcs"][0]["VpcId"])
 
@@ -112,13 +112,13 @@ async def _default(access: Aws, vpc: str) -> list[dict[str, Any]]:
         return default
     if not found:
         raise FarcallError(
-            f"VPC {vpc} has no subnet in {access.region_and_origin}, or does not exist; name "
-            "another with --vpc, or subnets with --subnets"
+            f"VPC {vpc} does not exist or has no subnets in {access.region_and_origin}. Name "
+            "another VPC with --vpc, or subnets with --subnets."
         )
     listed = ", ".join(f"{each['SubnetId']} ({each['AvailabilityZone']})" for each in found)
     raise FarcallError(
-        f"VPC {vpc} has no default subnets; name those by --subnets from which S3, CloudWatch "
-        f"Logs and the images' registry can be reached. It has {listed}"
+        f"VPC {vpc} has no default subnets. Use --subnets to name subnets that can reach S3, "
+        f"CloudWatch Logs and the image registry. Its subnets: {listed}"
     )
 
 
@@ -154,10 +154,13 @@ async def warnings(access: Aws, parameters: Mapping[str, str]) -> list[str]:
     found = await asyncio.gather(*(_quota(access, *quotas[kind]) for kind in kinds))
     most = int(parameters["MaxVcpus"])
     return [
-        f"the account may have {vcpus:g} vCPUs of {wanted.KINDS[kind].text} at a time, and the "
-        f"queue may start {most}: a job that asks for more than {vcpus:g} waits forever; `aws "
-        f"service-quotas request-service-quota-increase --service-code {quotas[kind][0]} "
-        f"--quota-code {quotas[kind][1]} --desired-value {most}` asks for more"
+        (
+            f"the account's quota is {vcpus:g} vCPUs of {wanted.KINDS[kind].text} at a time, but "
+            f"the queue may start {most}: a job that requests more than {vcpus:g} waits "
+            "indefinitely. Run `aws service-quotas request-service-quota-increase --service-code "
+            f"{quotas[kind][0]} --quota-code {quotas[kind][1]} --desired-value {most}` to request "
+            "more."
+        )
         for kind, vcpus in zip(kinds, found, strict=True)
         if vcpus is not None and vcpus < most
     ]
@@ -314,7 +317,7 @@ def deploy(
         if not yes:
             stacks.confirm("Proceed?", refused="nothing was created")
         state, is_changed, used = asyncio.run(_put(settings, name, plan))
-    say(f"stack {name} {'is there' if is_changed else 'is as it was'}")
+    say(f"stack {name} {'is ready' if is_changed else 'is unchanged'}")
     kind = stack_options.main_kind(state, wanted.compute, there)
     is_public = plan.network.is_public
     values = stack_options.options(state, used, kind=kind, is_public=is_public, there=there)
@@ -350,19 +353,20 @@ async def _plan(
         write_covalent = access.has_console if covalent is None else covalent
         lines = _lines(name, f"{access.region} of account {account}", after, chosen)
         if state is not None:
-            lines[0] = f"Stack {name} in {access.region} of account {account} exists. It will have"
+            lines[0] = (
+                f"Stack {name} in {access.region} of account {account} exists. After the "
+                "deployment:"
+            )
             changes = [
                 f"    {key}: {before[key] or 'none'} -> {value or 'none'}"
                 for key, value in after.items()
                 if key in before and before[key] != value
             ]
-            lines += (
-                ["  changed are", *changes] if changes else ["  no option is another than it was"]
-            )
+            lines += ["  changes:", *changes] if changes else ["  no option changes"]
     where = stacks.covalent_file() if write_covalent else None
-    lines += [f"  deleted is {line}" for line in lost]
+    lines += [f"  to delete   {line}" for line in lost]
     lines += [f"  note        {text}" for text in warned]
-    lines.append(f"  written is  {' and '.join(str(each) for each in (path, where) if each)}")
+    lines.append(f"  to write    {' and '.join(str(each) for each in (path, where) if each)}")
     state_tags = dict(state.tags) if state else {}
     return _Plan(after, {**state_tags, **tags}, chosen, lines, where)
 
@@ -376,7 +380,7 @@ async def _lost(access: Any, state: State | None, after: Mapping[str, str]) -> l
     for kind, queue in stack_options.queues(state).items():
         if kind not in kept:
             jobs = await contents.unfinished(access, [queue])
-            ended = f", which ends {named(jobs)}" if jobs else ""
+            ended = f", which cancels {named(jobs)}" if jobs else ""
             lines.append(f"queue {queue}{ended}")
     return lines
 
@@ -387,14 +391,14 @@ def _lines(name: str, place: str, after: Mapping[str, str], chosen: Network) -> 
     prefix = after["KeyPrefix"]
     what = f"objects of {prefix}" if prefix else "objects"
     lines = [
-        f"Stack {name} in {place} will be made, with",
-        f"  bucket      {name}-bucket-..., encrypted, not public; {what} stay 30 days",
-        f"  log group   /farcall/{name}, whose lines stay 30 days",
+        f"Stack {name} in {place} will be created:",
+        f"  bucket      {name}-bucket-..., encrypted, not public; {what} are kept for 30 days",
+        f"  log group   /farcall/{name}, whose lines are kept for 30 days",
         "  roles       for jobs, for ECS, which starts them"
         + (", and for instances" if set(kinds) & set(parameters.INSTANCES) else ""),
     ]
     for kind in kinds:
-        text = f"{name}-{kind}: {KINDS[kind].text}, at most {after['MaxVcpus']} vCPUs"
+        text = f"{name}-{kind}: {KINDS[kind].text}, up to {after['MaxVcpus']} vCPUs"
         if kind in parameters.INSTANCES:
             text += f", {_instances(after)}"
         elif after["Architecture"] == "arm64":
@@ -403,14 +407,15 @@ def _lines(name: str, place: str, after: Mapping[str, str], chosen: Network) -> 
     lines.append(
         f"  network     {chosen.vpc}, {counted(len(chosen.subnets), 'subnet')} "
         f"({', '.join(chosen.subnets)}), {'with' if chosen.is_public else 'without'} public "
-        "addresses; nothing comes in"
+        "addresses; no inbound traffic"
     )
     if after["PermissionsBoundary"]:
         lines.append(f"  boundary    {after['PermissionsBoundary']}")
-    idle = "  costs       nothing but storage while no job runs"
+    idle = "  costs       only storage while no job runs"
     if after["WarmMinutes"] != "0":
         idle += (
-            f"; an instance stays, and is paid for, {after['WarmMinutes']} minutes after its last"
+            f"; an idle instance is kept, at your cost, for {after['WarmMinutes']} minutes "
+            "after its last"
         )
     return [*lines, idle]
 
@@ -433,10 +438,10 @@ def _write_covalent(path: Path, state: State, region: str, kind: str, *, is_publ
     values = stack_options.options(state, region, kind=kind, is_public=is_public, there=there)
     after = options_file.foreign(before, values)
     if after == before:
-        say(f"{path} is as it was")
+        say(f"{path} is unchanged")
         return
     options_file.write(path, before, after)
-    say(f"{path} was written; a Covalent server that runs takes it up by `covalent restart`")
+    say(f"wrote {path}. Run `covalent restart` if a Covalent server is running.")
 
 
 def _tell_more(state: State, kind: str, values: Mapping[str, Any]) -> None:
@@ -447,7 +452,7 @@ def _tell_more(state: State, kind: str, values: Mapping[str, Any]) -> None:
             is_fargate = other not in parameters.INSTANCES
             if is_fargate != (kind not in parameters.INSTANCES):
                 more = " and another job_definition_extra"
-            say(f"on {KINDS[other].text}: queue={queue!r}{more}")
+            say(f"to use {KINDS[other].text}: queue={queue!r}{more}")
     sys.stdout.flush()
     say("next: farcall doctor, or your script: python my_workflow.py", err=True)
 
@@ -469,6 +474,6 @@ def _tags(given: tuple[str, ...]) -> dict[str, str]:
         found[key] = value
     if len(found) > _MOST_TAGS:
         raise click.BadParameter(
-            f"{len(found)} tags; the limit is {_MOST_TAGS}", param_hint="--tags"
+            f"{len(found)} tags exceed the limit of {_MOST_TAGS}", param_hint="--tags"
         )
     return found

@@ -80,7 +80,7 @@ def destroy(
         if found.state is None and not gone:
             _tell_nothing(name, found.region, kept)
             for file, names in _naming(path, name, found.region).items():
-                say(f"{file} still names it: {', '.join(names)}")
+                say(f"{file} still names deleted resources: {', '.join(names)}")
             return
         _show(name, found, gone, kept)
         if dry_run:
@@ -90,7 +90,7 @@ def destroy(
         asyncio.run(_delete(settings, name, found, gone))
     say(f"stack {name} is deleted")
     for bucket in kept:
-        say(f"bucket {bucket.name} stays; `{again} --empty-bucket` deletes it")
+        say(f"bucket {bucket.name} is kept. Run `{again} --empty-bucket` to delete it.")
     for file, names in _naming(path, name, found.region).items():
         _take_out(file, names)
 
@@ -121,13 +121,14 @@ def _tell_nothing(name: str, region: str, kept: Sequence[Bucket]) -> None:
     say(f"there is no stack {name} in {region}; nothing was deleted")
     for bucket in kept:
         say(
-            f"bucket {bucket.name} of a former one has {bucket.counted}; --empty-bucket deletes it"
+            f"bucket {bucket.name} of a former stack has {bucket.counted}. Use --empty-bucket "
+            "to delete it."
         )
 
 
 def _show(name: str, found: _Found, gone: Sequence[Bucket], kept: Sequence[Bucket]) -> None:
     """Print the resources to delete."""
-    say(f"In {found.region} of account {found.account} will be deleted")
+    say(f"To delete in {found.region} of account {found.account}:")
     if found.state is not None:
         say(f"  stack       {name}, {found.state.status}")
     names = {bucket.name for bucket in found.buckets}
@@ -135,13 +136,13 @@ def _show(name: str, found: _Found, gone: Sequence[Bucket], kept: Sequence[Bucke
         if identifier not in names and resource != "BucketPolicy":
             say(f"              {resource} {identifier}")
     if found.definitions:
-        say(f"  and         {counted(len(found.definitions), 'job definition')} of it")
+        say(f"  and         its {counted(len(found.definitions), 'job definition')}")
     if found.jobs:
-        say(f"  with it end {named(found.jobs)}")
+        say(f"  cancels     {named(found.jobs)}")
     for bucket in gone:
         say(f"  bucket      {bucket.name}, {bucket.counted}")
     for bucket in kept:
-        say(f"what stays is bucket {bucket.name}, which has {bucket.counted} (--empty-bucket)")
+        say(f"kept: bucket {bucket.name}, which has {bucket.counted} (--empty-bucket deletes it)")
 
 
 async def _delete(settings: Settings, name: str, found: _Found, gone: Sequence[Bucket]) -> None:
@@ -156,7 +157,7 @@ async def _delete(settings: Settings, name: str, found: _Found, gone: Sequence[B
             await Stack(access, name, stacks.tell).delete()
         for bucket in gone:
             await contents.delete(access, bucket.name, stacks.tell)
-            say(f"bucket {bucket.name} is deleted", err=True)
+            say(f"bucket {bucket.name} was deleted", err=True)
 
 
 def _naming(path: Path, name: str, region: str) -> dict[Path, list[str]]:
@@ -175,4 +176,4 @@ def _take_out(path: Path, names: Sequence[str]) -> None:
     """Remove options that name deleted resources from a file."""
     before = options_file.text_of(path)
     options_file.write(path, before, options_file.without(before, names))
-    say(f"{path} no longer has {', '.join(names)}")
+    say(f"removed {', '.join(names)} from {path}")

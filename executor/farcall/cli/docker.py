@@ -25,12 +25,12 @@ def find_engine(what: str) -> str:
     """
     docker = shutil.which("docker")
     if docker is None:
-        raise FarcallError(f"{what} needs docker, which is not on the PATH; install it")
+        raise FarcallError(f"{what} requires docker, which is not on the PATH. Install docker.")
     done = _ask(docker, "version", "--format", "{{.Server.Version}}")
     if done.returncode:
         raise FarcallError(
-            f"{what} needs a docker engine, and none answers ({_said(done)}); start it, and see "
-            "whether `docker version` names a server"
+            f"{what} requires a docker engine, but none responds: {_said(done)}. Start the "
+            "engine, and check that `docker version` shows a server."
         )
     return docker
 

@@ -58,7 +58,7 @@ def _update(status: Status, going_on: list[str]) -> None:
 
 def _tell(going_on: list[str]) -> None:
     for line in going_on:
-        say(f"still looking: {in_a_line(line)}", err=True)
+        say(f"still checking: {in_a_line(line)}", err=True)
 
 
 def _show(findings: Sequence[Finding]) -> None:

@@ -77,18 +77,20 @@ def _read(path: Path) -> bytes:
         content = path.read_bytes()
         lines = content.decode().splitlines()
     except (OSError, UnicodeError) as error:
-        raise FarcallError(f"{path} cannot be read: {error}") from error
+        raise FarcallError(f"cannot read {path}: {error}") from error
     for number, line in enumerate(lines, 1):
         if _SECRET.search(line):
             raise FarcallError(
-                f"{path}, line {number}: this URL holds a user or a password, and every user of "
-                "the image could read it; docs/image.md says how a build secret keeps it out"
+                f"{path}, line {number}: this URL contains a username or a password, which "
+                "every user of the image could read. Use a build secret instead "
+                "(docs/image.md)."
             )
         if _ELSEWHERE.match(line.strip()):
             raise FarcallError(
-                f"{path}, line {number}: {line.strip()!r} names a file of this machine, and the "
-                "image is built without it; write what it holds into the file, or build an image "
-                "of your own on this one (docs/image.md)"
+                f"{path}, line {number}: {line.strip()!r} names a file on this machine, which "
+                "is not available when the image is built. Copy its content into the "
+                "requirements file, or build your own image on top of this one "
+                "(docs/image.md)."
             )
     return content
 
@@ -99,7 +101,7 @@ def _read(path: Path) -> bytes:
 #     https://docs.aws.amazon.com/AmazonECR/latest/userguide/registry_auth.html
 
 
-POLICY = "docs/iam/pusher.json is the policy for pushing images"
+POLICY = "the policy for pushing images is docs/iam/pusher.json"
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ async def sign_in(access: Aws) -> Registry:
     except binascii.Error:
         user, mark = b"", b""
     if not (host and user and mark):
-        raise FarcallError(f"ECR in {access.region} gave no password for a registry")
+        raise FarcallError(f"ECR in {access.region} returned no password for a registry")
     return Registry(host, token)
 
 
@@ -187,7 +189,7 @@ def _packages(context: click.Context, parameter: click.Parameter, text: str) -> 
     for part in parts:
         if len(part.split()) != 1:
             raise click.BadParameter(
-                f"{part!r} has a blank in it; name it in a file of requirements, by -r",
+                f"{part!r} contains whitespace. Name it in a requirements file, with -r.",
                 context,
                 parameter,
             )
@@ -247,7 +249,7 @@ def build(
     """  # noqa: D301  # click's marker for preformatted lines
     if arguments and not arguments[0].startswith("-"):
         raise click.UsageError(
-            f"{arguments[0]!r} is no option of docker build; packages are named by --packages"
+            f"{arguments[0]!r} is not an option of docker build. Use --packages to name packages."
         )
     settings = Settings()
     program = docker.find_engine("farcall image build")
@@ -265,10 +267,10 @@ def build(
         )
     if code:
         raise FarcallError(
-            f"docker build failed with exit code {code}, for the reason above; no image was named "
-            f"{tag}"
+            f"docker build failed with exit code {code}; see the output above. Image {tag} was "
+            "not created."
         )
-    say(f"image {tag} was built")
+    say(f"built image {tag}")
     named = "" if tag == _TAG else f" {shlex.quote(tag)}"
     say(f"next: farcall image push{named}", err=True)
 
@@ -276,8 +278,8 @@ def build(
 def _repository(context: click.Context, parameter: click.Parameter, name: str) -> str:
     if not _REPOSITORY.fullmatch(name) or not 2 <= len(name) <= 256:
         raise click.BadParameter(
-            f"{name!r}: use 2 to 256 lower-case letters and digits, with single '.', '_', "
-            "'-' and '/' between them",
+            f"{name!r} is not valid: use 2 to 256 lowercase letters and digits, with single "
+            "'.', '_', '-' and '/' between them",
             context,
             parameter,
         )
@@ -320,14 +322,16 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     target = f"{place.registry.host}/{repository}"
     if len(f"{target}@{_DIGEST}") > _MOST:
         raise FarcallError(
-            f"--repository: the image would be named {target}@{_DIGEST[:7]}..., which is longer "
-            f"than the {_MOST} characters of {option}; choose a shorter one"
+            f"--repository: the image name {target}@{_DIGEST[:7]}... would exceed the maximum "
+            f"of {_MOST} characters of {option}. Choose a shorter name."
         )
     name = f"{target}:{_short(found)}"
-    say(f"image {tag} ({found['Os']}/{found['Architecture']}) goes to {in_a_line(name)}")
+    say(f"image {tag} ({found['Os']}/{found['Architecture']}) will be pushed to {in_a_line(name)}")
     if not place.has_repository:
-        say(f"repository {repository} will be made in {place.region} of account {place.account}")
-    say(f"written is {path}: {option}")
+        say(
+            f"repository {repository} will be created in {place.region} of account {place.account}"
+        )
+    say(f"{option} will be set in {path}")
     if not place.has_repository:
         if not yes:
             stacks.confirm("Proceed?", refused="nothing was built or pushed")
@@ -337,8 +341,8 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
         code = docker.run([program, "push", name], variables)
     if code:
         raise FarcallError(
-            f"docker push failed with exit code {code}, for the reason above; {path} is as it "
-            f"was. Where an action is missing, {POLICY}"
+            f"docker push failed with exit code {code}; see the output above. {path} is "
+            f"unchanged. If a permission is missing, {POLICY}."
         )
     options_file.put(path, before, {option: _uri(program, name)}, settings.backend)
     say("next: farcall doctor, or your script: python my_workflow.py", err=True)
@@ -374,15 +378,15 @@ def _look_at(program: str, tag: str) -> dict[str, Any]:
     found = docker.inspect_image(program, tag)
     if found is None:
         raise FarcallError(
-            f"docker has no image {tag!r}; `farcall image build --tag {shlex.quote(tag)}` builds "
-            "one, and `docker image ls` lists those that there are"
+            f"docker has no image {tag!r}. Run `farcall image build --tag {shlex.quote(tag)}` "
+            "to build it, or `docker image ls` to list the existing images."
         )
     protocol = (found["Config"].get("Labels") or {}).get(_LABEL, "")
     if protocol != str(PROTOCOL_VERSION):
         raise FarcallError(
-            f"image {tag!r} is of protocol {protocol or 'none'} by its label {_LABEL}, and this "
-            f"farcall's is {PROTOCOL_VERSION}; `farcall image build` builds one, and another can "
-            "be built on that (FROM)"
+            f"image {tag!r} has protocol {protocol or 'none'} (label {_LABEL}), but this "
+            f"farcall requires {PROTOCOL_VERSION}. Build the image with `farcall image build`, "
+            "or base your own image on such an image (FROM)."
         )
     return found
 

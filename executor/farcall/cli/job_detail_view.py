@@ -119,7 +119,7 @@ def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "Electron", f"node {said['electron']}"
     yield "Retried as", ", ".join(map(in_a_line, said["retries"]))
     place = said["position"]
-    yield "Queue", in_a_line(job["queue"]) + (f", place {place} in it" if place else "")
+    yield "Queue", in_a_line(job["queue"]) + (f", position {place} in it" if place else "")
     if entry.detail.array_size:
         yield "Children", tables.note(entry.detail)
 
@@ -182,15 +182,17 @@ def _means(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if job["gpus"]:
         asked += f", {job['gpus']} GPU"
     if job["time_limit_s"]:
-        asked += f", {job['time_limit_s']} s for an attempt"
+        asked += f", {job['time_limit_s']} s per attempt"
     yield "Requested", asked
     used = said["usage"]
     if used is not None:
         limit = used["memory_limit_bytes"]
         yield (
             "Used",
-            f"{used['wall_s']:.1f} s, {used['cpu_s']:.1f} s of CPU, "
-            f"{used['peak_memory_bytes'] / _MIB:.0f} MiB at most"
+            (
+                f"{used['wall_s']:.1f} s, {used['cpu_s']:.1f} s CPU time, peak memory "
+                f"{used['peak_memory_bytes'] / _MIB:.0f} MiB"
+            )
             + (f" of {limit / _MIB:.0f}" if limit else ""),
         )
     groups = job["groups"]

@@ -40,7 +40,7 @@ async def follow(session: Session, job_id: str, *, count: int) -> None:
             async for batch in batches:
                 printer.print(batch)
     except ServiceError as error:  # the job's exit code is still needed
-        say(f"farcall: its output cannot be read: {error}", fg="red", err=True)
+        say(f"farcall: cannot read the output: {error}", fg="red", err=True)
 
 
 async def exit_code(job: CommandJob) -> int:
@@ -73,7 +73,7 @@ class _Launch(click.Command):
         except click.UsageError as error:
             if mark < len(args) or len(args) < 2:
                 raise
-            told = f"{error.format_message()} The command stands behind --: {_EXAMPLE}"
+            told = f"{error.format_message()} Write the command after --: {_EXAMPLE}"
             raise click.UsageError(told, ctx) from None
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -149,9 +149,9 @@ def launch(
     with a farcall exit code if the command has none.
     """  # noqa: D301  # click's marker for preformatted lines
     if detach and is_plan:
-        raise click.UsageError("--detach and --dry-run exclude each other")
+        raise click.UsageError("--detach and --dry-run cannot be used together")
     if offline and not is_plan:
-        raise click.UsageError("--offline is for --dry-run: a job is submitted to AWS")
+        raise click.UsageError("--offline requires --dry-run, because submitting a job calls AWS")
     call: dict[str, Any] = {
         "command": ctx.meta[_COMMAND],
         "env": environment(variables, os.environ),
@@ -173,7 +173,9 @@ def launch(
 
 def _container_folder(workspace: str | None, folder: str | None) -> str:
     if folder and not workspace:
-        raise click.UsageError("--workspace-dir is for --workspace: name a folder of this machine")
+        raise click.UsageError(
+            "--workspace-dir requires --workspace. Name a local folder with --workspace."
+        )
     return folder or HERE
 
 
@@ -197,10 +199,13 @@ def environment(variables: Iterable[str], here: Mapping[str, str]) -> dict[str, 
     for given_text in variables:
         name, equals, value = given_text.partition("=")
         if not name:
-            raise click.UsageError(f"-e {given_text!r} names no variable; write NAME=VALUE")
+            raise click.UsageError(
+                f"-e {given_text!r} does not name a variable. Write NAME=VALUE."
+            )
         if not equals and name not in here:
             raise click.UsageError(
-                f"-e {name}: there is no such variable here; write {name}=VALUE, or set it before"
+                f"-e {name}: the variable is not set in this shell. Write {name}=VALUE, or set "
+                "the variable first."
             )
         found[name] = value if equals else here[name]
     return found
@@ -216,7 +221,7 @@ def _executor(image: str, name: str | None, options: dict[str, Any]) -> BatchExe
 async def _leave(submitted: Any) -> None:
     job = await submitted
     say(job.id)
-    say(f"farcall logs -f {job.id} follows it", err=True)
+    say(f"Run `farcall logs -f {job.id}` to follow the output.", err=True)
 
 
 async def _run(executor: BatchExecutor, image: str, call: dict[str, Any]) -> int:

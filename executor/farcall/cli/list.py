@@ -69,7 +69,7 @@ def _on_screen(out: Console, *, whole_ids: bool) -> Iterator[Show]:
 
         def show(entries: Sequence[Entry]) -> None:
             at = tables.clock(datetime.now(timezone.utc))
-            head = f"{counted(len(entries), 'job')} at {at}; Ctrl-C ends this"
+            head = f"{counted(len(entries), 'job')} at {at}; press Ctrl-C to stop"
             table = tables.table(entries, out.width, whole_ids=whole_ids)
             live.update(Group(Text(head, "dim"), Text(), table), refresh=True)
 
@@ -112,7 +112,7 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         try:
             return re.compile(value)
         except re.error as error:
-            self.fail(f"{value!r} is no regular expression: {error}", param, ctx)
+            self.fail(f"{value!r} is not a valid regular expression: {error}", param, ctx)
 
 
 # --- farcall list -----------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def list_jobs(
     query = Query(whose, workflow, run, _statuses(states), since)
     wanted = _wanted(states)
     if watch and as_json:
-        raise click.UsageError("--watch and --json exclude each other")
+        raise click.UsageError("--watch and --json cannot be used together")
     if usage and not as_json:
         raise click.UsageError("--usage requires --json")
     look = _Look(queues, wholes, query, wanted, limit, children, grep)
@@ -240,7 +240,7 @@ async def _as_json(look: _Look, *, usage: bool) -> list[dict[str, Any]]:
 def chosen_user(user: str | None, *, all_users: bool, run: str | None) -> str | None:
     """Return the user to filter by; None for all users, also if a run is given."""
     if user and all_users:
-        raise click.UsageError("--user and --all-users exclude each other")
+        raise click.UsageError("--user and --all-users cannot be used together")
     return user or (None if all_users or run else this_user())
 
 
@@ -349,8 +349,8 @@ class _Look:
             whole = recognized(known, job_id, session)
             if not whole.detail.array_size and not whole.detail.nodes:
                 raise FarcallError(
-                    f"job {job_id} is no array and runs on one node; `farcall describe {job_id}` "
-                    "shows it"
+                    f"job {job_id} is neither an array nor a multi-node job. Run `farcall "
+                    f"describe {job_id}` to see it."
                 )
             found += await _parts(session, whole, self.wanted, self._most)
         return found[: self._most]
@@ -373,7 +373,7 @@ def _say_troubles(entries: Sequence[Entry]) -> None:
     for text in list(troubles)[:_MOST_TROUBLES]:
         say(text, err=True)
     if len(troubles) > _MOST_TROUBLES:
-        say(f"... and {len(troubles) - _MOST_TROUBLES} more like these", err=True)
+        say(f"... and {len(troubles) - _MOST_TROUBLES} similar messages", err=True)
 
 
 async def _first(
@@ -428,11 +428,11 @@ def _footer(count: int, limit: int, query: Query | None) -> str:
     hints = []
     if query.user:
         told += f" of {query.user}"
-        hints.append("--all-users shows other people's")
+        hints.append("--all-users includes other users' jobs")
     if query.since is not None:
         told += f" since {tables.clock(query.since)}"
         week = datetime.now(timezone.utc) - timedelta(days=7) < query.since
-        hints.append(f"--since {'7d' if week else '30d'} shows older ones")
+        hints.append(f"--since {'7d' if week else '30d'} includes older jobs")
     return f"{told}; {', '.join(hints)}" if hints else told
 
 

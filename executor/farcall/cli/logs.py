@@ -39,7 +39,7 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise click.BadParameter(
-            f"{text!r} is no regular expression of Python's: {error}"
+            f"{text!r} is not a valid Python regular expression: {error}"
         ) from None
 
 
@@ -134,7 +134,7 @@ def show_logs(
     stop the jobs. The exit code is 0 even if the job failed.
     """  # noqa: D301  # click's marker for preformatted lines
     if (reference is not None) + (workflow is not None) + (run is not None) > 1:
-        raise click.UsageError("JOB, --workflow and --run exclude each other")
+        raise click.UsageError("JOB, --workflow and --run cannot be used together")
     wanted = {
         "nodes": nodes,
         "follow": follow,
@@ -155,7 +155,7 @@ def show_logs(
         else:
             session, entries = await _all_of(Query(None if run else this_user(), workflow, run))
         if nodes:
-            raise click.UsageError("--node is for a job alone, not for an array or several jobs")
+            raise click.UsageError("--node requires a single job, not an array or several jobs")
         return await output.print_all(session, entries)
 
     try:
@@ -197,7 +197,7 @@ async def _all_of(query: Query) -> tuple[Session, list[Entry]]:
     found = [entry async for entry in Catalog(session.backend).find([queue], query)]
     if not found:
         what = f"run {query.run}" if query.run else f"workflow {query.workflow} of {query.user}"
-        raise UnknownError(f"there is no job of {what}{in_queues([queue])}")
+        raise UnknownError(f"no jobs of {what}{in_queues([queue])}")
     return session, found[::-1]
 
 

@@ -87,7 +87,10 @@ def parse(assignments: Iterable[str]) -> dict[str, Any]:
         name, equals, text = assignment.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name:
-            raise click.UsageError(f"{assignment!r} is no option; write NAME=VALUE, as in vcpu=2")
+            raise click.UsageError(
+                f"{assignment!r} is not an option assignment. Write NAME=VALUE, for example "
+                "vcpu=2."
+            )
         options[name] = from_text(name, text)
     return options
 

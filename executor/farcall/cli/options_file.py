@@ -195,7 +195,7 @@ def _section(values: Mapping[str, Any], backend: BackendName) -> str:
 def _comment(description: Description) -> list[str]:
     text = description.text
     if description.allowed:
-        text += f" Allowed: {description.allowed}."
+        text += f" Accepted: {description.allowed}."
     return [f"# {line}" for line in textwrap.wrap(text, _WIDTH, break_on_hyphens=False)]
 
 
@@ -229,7 +229,7 @@ def write(path: Path, before: str, after: str) -> Path | None:
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
                 kept = _keep(path)
     except OSError as error:
-        raise FarcallError(f"{path} was not written: {error}") from error
+        raise FarcallError(f"cannot write {path}: {error}") from error
     return kept
 
 
@@ -243,12 +243,12 @@ def put(path: Path, before: str, values: Mapping[str, Any], backend: BackendName
     refuse_here(values, path)
     after = updated(before, values, path, backend)
     kept = write(path, before, after)
-    say(f"{path} {'is as it was' if after == before else 'was written'}")
+    say(f"{path} {'is unchanged' if after == before else 'was written'}")
     if kept is not None:
-        say(f"as it was before: {kept}")
+        say(f"backup of the previous file: {kept}")
     for name in sorted(values.keys() & from_environment().keys()):
         variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
-        say(f"{variable} is set, and comes before the file", err=True)
+        say(f"{variable} is set and takes precedence over the file", err=True)
 
 
 def _keep(path: Path) -> Path:
@@ -267,5 +267,6 @@ def _home_file() -> Path:
         return _HOME.expanduser()
     except RuntimeError as error:  # Path.home() found no home directory
         raise FarcallError(
-            f"there is no home folder to write the options to: {error}; name a file with --file"
+            f"cannot write the options because there is no home folder: {error}. Name a file "
+            "with --file."
         ) from error

@@ -33,7 +33,7 @@ from farcall.payload.call_texts import CallTexts
 from farcall.payload.project import Pickling
 from farcall_runtime.contract import ENV_OUTCOME_KEY, run_root
 
-_SECRET = "(a secret, made again for each job)"  # noqa: S105  # a placeholder
+_SECRET = "(a secret, generated for each job)"  # noqa: S105  # a placeholder
 _RUN = "RUN"
 
 

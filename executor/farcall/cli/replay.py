@@ -82,16 +82,20 @@ def _tell(found: Found) -> None:
     say(f"job {detail.job_id} ({in_a_line(detail.name)})", err=True)
     say(f"on {detail.platform}: {in_a_line(found.explanation.sentence)}", err=True)
     say(
-        f"bundle {in_a_line(found.submission.where.url)}: {whose}, by its name; submitted "
-        f"{tables.age(detail.created_at)} ago by Python {found.python}, and unchanged since",
+        f"input data {in_a_line(found.submission.where.url)}: {whose}, according to its name; "
+        f"submitted {tables.age(detail.created_at)} ago with Python {found.python}, and "
+        "unchanged since",
         err=True,
     )
-    say(f"Its code runs here by {sys.executable}, with your rights.", err=True)
+    say(f"Its code runs here with {sys.executable} and your permissions.", err=True)
 
 
 def _ask() -> None:
     if not sys.stdin.isatty():
-        raise FarcallError("there is no terminal to ask on; --yes has it run without")
+        raise FarcallError(
+            "cannot ask for confirmation: stdin is not a terminal. Use --yes to run without a "
+            "prompt."
+        )
     click.confirm("Run it?", err=True, abort=True)
 
 

@@ -82,10 +82,10 @@ def recover_run(run: str | None, output: Path | None, *, as_json: bool) -> None:
     """  # noqa: D301  # click's marker for preformatted lines
     if run is None:
         if output is not None:
-            raise click.UsageError("--output needs a RUN")
+            raise click.UsageError("--output requires a RUN")
         asyncio.run(_list_runs(as_json=as_json))
     elif as_json:
-        raise click.UsageError("--json is for the list of runs, without RUN")
+        raise click.UsageError("--json lists the runs and cannot be used with a RUN")
     else:
         sys.exit(not asyncio.run(_recover(run, output)))
 
@@ -171,7 +171,7 @@ async def _list_runs(*, as_json: bool) -> None:
         say(in_a_line(f"{run.name}  {', '.join(run.functions)}  {bundles}, {first}"))
     if not runs:
         settings = executor.settings
-        say(f"no run has left anything in s3://{settings.s3_bucket_name}/{settings.prefix}")
+        say(f"no run has stored data in s3://{settings.s3_bucket_name}/{settings.prefix}")
 
 
 async def _recover(run: str, folder: Path | None) -> bool:
@@ -182,7 +182,7 @@ async def _recover(run: str, folder: Path | None) -> bool:
     """
     executor = _opened()
     recovered = await executor.recover(run)
-    say(f"{recovered.run}: {len(recovered.jobs)} tasks to be delivered", err=True)
+    say(f"{recovered.run}: {len(recovered.jobs)} tasks to collect", err=True)
     places = asyncio.Semaphore(_PARALLEL)
     waits = []
     while recovered.jobs:  # keeps no reference to a finished job's result
@@ -226,11 +226,11 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
 def _tell_rest(recovered: Recovered) -> bool:
     """Print the tasks without a job; return whether none of them lacks a result."""
     if recovered.delivered:
-        say(f"{recovered.delivered} tasks were delivered before")
+        say(f"{recovered.delivered} tasks were collected before")
     for bundle in recovered.unsubmitted:
-        say(f"{bundle}  was not submitted: nothing of it has run")
+        say(f"{bundle}  was not submitted: none of its calls has run")
     for bundle in recovered.forgotten:
-        say(f"{bundle}  there is no job of it any more: it is forgotten some days after its end")
+        say(f"{bundle}  its job no longer exists: Batch deletes finished jobs after some days")
     return not recovered.unsubmitted and not recovered.forgotten
 
 
@@ -264,6 +264,6 @@ def _write(value: object, path: Path) -> None:
             pickles.dump_to(value, file)
     except Exception as error:  # from the result's own pickling code, or the disk
         raise FarcallError(
-            f"the value was not saved as {path} ({failures.in_words(error)}); "
-            "it is still in the bucket"
+            f"cannot save the result as {path} ({failures.in_words(error)}). The result is "
+            "still in the bucket."
         ) from error

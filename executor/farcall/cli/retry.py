@@ -97,14 +97,14 @@ async def _look(
         entries = await retry.jobs_of(session, [settings.queue], reference)
         if not entries:
             raise UnknownError(
-                f"no job of run {reference} has failed{in_queues([settings.queue])}; "
-                f"`farcall list --run {reference}` shows its jobs"
+                f"no job of run {reference} has failed{in_queues([settings.queue])}. Run "
+                f"`farcall list --run {reference}` to list its jobs."
             )
         plans = []
         for entry in entries:
             plans += await _of_one(entry, failed=failed)
         if not plans:
-            raise NothingToRetryError(f"nothing of run {reference} is to run again")
+            raise NothingToRetryError(f"run {reference} has no tasks to retry")
     for plan in plans:
         told = plan.tell(plan.with_options(options))
         say(f"{_whose(plan)}{in_a_line(told)}", err=True)
@@ -132,8 +132,8 @@ def _ask(plans: Sequence[Plan]) -> None:
     many = counted(len(plans), "job")
     if not sys.stdin.isatty():
         raise click.UsageError(
-            f"nothing was submitted: {many} would have been, and no terminal can show a prompt; "
-            "--yes submits them"
+            f"nothing was submitted: submitting {many} requires confirmation, but stdin is not "
+            "a terminal. Use --yes to submit without a prompt."
         )
     if not click.confirm(f"Submit {many}?", err=True):
         raise FarcallError("nothing was submitted")

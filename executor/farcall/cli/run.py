@@ -91,9 +91,9 @@ def run(
     with 1.
     """  # noqa: D301  # click's marker for preformatted lines
     if detach + as_json + is_plan + (output is not None) > 1:
-        raise click.UsageError("--detach, --output, --json and --dry-run exclude each other")
+        raise click.UsageError("--detach, --output, --json and --dry-run cannot be used together")
     if offline and not is_plan:
-        raise click.UsageError("--offline is for --dry-run: a job is submitted to AWS")
+        raise click.UsageError("--offline requires --dry-run, because submitting a job calls AWS")
     found, executor, bound = prepare(ctx, target, args, lambda: given(assignments, short))
     if is_plan:
         plan.show(
@@ -137,7 +137,11 @@ def prepare(
 async def _leave(executor: BatchExecutor, target: Target, bound: inspect.BoundArguments) -> None:
     job = await executor.submit(target.function, *bound.args, **bound.kwargs)
     say(job.id)
-    say(f"farcall logs -f {job.id} shows its output, farcall result {job.id} its value", err=True)
+    say(
+        f"Run `farcall logs -f {job.id}` to follow the output, `farcall result {job.id}` to "
+        "get the result.",
+        err=True,
+    )
 
 
 async def _run(

@@ -70,7 +70,7 @@ class Typed(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         except ValueError as error:
             if self.name != "JSON":
                 return text
-            self.fail(f"{text!r} is no JSON: {error}", param, ctx)
+            self.fail(f"{text!r} is not valid JSON: {error}", param, ctx)
 
 
 def _read(adapter: TypeAdapter[Any], text: str) -> Any:
@@ -132,7 +132,7 @@ class Call(click.Command):
             if any(error.option_name in each.opts for each in parent.command.params):
                 raise click.UsageError(
                     f"{error.option_name} is an option of {parent.command_path}, not of the "
-                    f"function: put it before {self.name}",
+                    f"function. Put it before {self.name}.",
                     ctx=parent,
                 ) from None
             raise

@@ -31,7 +31,8 @@ _UNDER_WAY, _INITIATED = "_IN_PROGRESS", "Initiated"
 def _stack_name(context: click.Context, parameter: click.Parameter, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise click.BadParameter(
-            f"{name!r}: use a letter followed by up to 29 lower-case letters, digits and hyphens",
+            f"{name!r} is not valid: use a letter followed by up to 29 lowercase letters, "
+            "digits and hyphens",
             context,
             parameter,
         )
@@ -76,9 +77,9 @@ def batch_settings(region: str | None, command: str) -> Settings:
     settings = settings_for(region)
     if settings.backend != BATCH:
         raise SettingsError(
-            f"backend is {settings.backend!r} (from {origin('backend')}), and {command} is of "
-            f"stacks for AWS Batch; a cluster needs what docs/kubernetes.md says, and "
-            f"FARCALL_BACKEND=batch {command} is of Batch anyway",
+            f"backend is {settings.backend!r} (from {origin('backend')}), but {command} "
+            "manages stacks for AWS Batch. Set up a cluster as described in "
+            f"docs/kubernetes.md, or run `FARCALL_BACKEND=batch {command}` to use Batch.",
             option="backend",
         )
     return settings
@@ -96,8 +97,8 @@ async def opened(settings: Settings) -> AsyncIterator[Aws]:
     try:
         if access.region_origin == DEFAULTS:
             raise SettingsError(
-                "no region is set; name one by --region, or set AWS_REGION, or the profile's by "
-                "`aws configure`",
+                "no region is set. Use --region, or set AWS_REGION, or set the profile's "
+                "region with `aws configure`.",
                 option="region",
             )
         yield access
@@ -114,7 +115,9 @@ def options_of(path: Path, text: str) -> dict[str, Any]:
     try:
         return options_file.section(text)
     except (TOMLKitError, AttributeError) as error:
-        raise FarcallError(f"{path} is not valid TOML ({error}); it stays as it is") from error
+        raise FarcallError(
+            f"{path} is not valid TOML ({error}). The file is unchanged."
+        ) from error
 
 
 def confirm(question: str, *, refused: str) -> None:
@@ -129,7 +132,9 @@ def confirm(question: str, *, refused: str) -> None:
         FarcallError: The user declined.
     """
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{refused}: stdin is not a terminal; --yes skips the prompt")
+        raise click.UsageError(
+            f"{refused}: stdin is not a terminal. Use --yes to skip the prompt."
+        )
     if not click.confirm(question, err=True):
         raise FarcallError(refused)
 
@@ -155,7 +160,7 @@ def explained(name: str, command: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say(f"AWS goes on with stack {name}; `{command}` follows it again", err=True)
+        say(f"AWS continues with stack {name}. Run `{command}` to follow it again.", err=True)
         raise
 
 

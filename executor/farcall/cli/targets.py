@@ -63,8 +63,8 @@ def find(name: str) -> Target:
     place, _, function = name.rpartition(":")
     if not place or not function:
         raise click.UsageError(
-            f"{name!r} names no function; write MODULE:FUNCTION, such as train:fit, "
-            "package.train:fit or path/train.py:fit"
+            f"{name!r} does not name a function. Write MODULE:FUNCTION, for example train:fit, "
+            "package.train:fit or path/train.py:fit."
         )
     is_file = place.endswith(".py")
     with importing(place), contextlib.redirect_stdout(sys.stderr):
@@ -87,7 +87,7 @@ def _import(name: str, function: str) -> ModuleType:
     parent, _, last = missing.rpartition(".")
     hint = _near(last, _modules_in(parent), f"{parent}." if parent else "")
     where = f"in {parent}" if parent else f"in {Path.cwd()}, and none is installed"
-    raise click.UsageError(f"there is no module {missing!r} {where}; {hint}")
+    raise click.UsageError(f"no module {missing!r} {where}. {hint}")
 
 
 def _import_file(path: Path, function: str) -> ModuleType:
@@ -95,14 +95,14 @@ def _import_file(path: Path, function: str) -> ModuleType:
     if not path.is_file():
         folder = path.parent
         there = [each.name for each in folder.glob("*.py")] if folder.is_dir() else []
-        raise click.UsageError(f"there is no file {path}; {_near(path.name, there)}")
+        raise click.UsageError(f"file {path} does not exist. {_near(path.name, there)}")
     path = path.resolve()
     _add_to_path(path.parent)
     # The file takes precedence over an imported module with the same name.
     name = path.stem if path.stem.isidentifier() and _is_free(path) else f"_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise click.UsageError(f"{path} is no Python file")
+        raise click.UsageError(f"{path} is not a Python file")
     _check_source(spec, str(path), function)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -140,7 +140,7 @@ def _check_source(spec: ModuleSpec | None, place: str, function: str) -> None:
     if wanted not in names and "__getattr__" not in names:
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
         hint = _near(wanted, (each.name for each in tree.body if isinstance(each, functions)))
-        raise click.UsageError(f"{place} has no function {function!r}; {hint}")
+        raise click.UsageError(f"{place} has no function {function!r}. {hint}")
 
 
 _MAKERS = {"exec", "globals", "locals", "setattr", "vars"}
@@ -171,8 +171,8 @@ def _as_own_fault(name: str) -> Iterator[None]:
         text = failures.with_traceback(error, stack).rstrip()
         hint = ""
         if isinstance(error, ImportError) and "relative import" in failures.message(error):
-            hint = "; a file of a package is named with dots, such as package.train:fit"
-        raise FarcallError(f"{name} could not be imported{hint}:\n{text}") from error
+            hint = ". Write a file of a package with dots, for example package.train:fit"
+        raise FarcallError(f"cannot import {name}{hint}:\n{text}") from error
 
 
 def _is_import(file: str) -> bool:
@@ -186,10 +186,10 @@ def _look_up(module: ModuleType, place: str, function: str) -> Any:
             found = getattr(found, part)
         except AttributeError:
             hint = _near(part, _callables(found))
-            raise click.UsageError(f"{place} has no function {function!r}; {hint}") from None
+            raise click.UsageError(f"{place} has no function {function!r}. {hint}") from None
     if not callable(found):
         raise click.UsageError(
-            f"{place}:{function} is a {type(found).__name__}, not a function; "
+            f"{place}:{function} is a {type(found).__name__}, not a function. "
             f"{_near(function, _callables(module))}"
         )
     return found
@@ -219,8 +219,8 @@ def _near(wanted: str, there: Iterable[str], prefix: str = "") -> str:
     names = sorted(there)
     close = difflib.get_close_matches(wanted, names, 1)
     if close:
-        return f"did you mean {prefix}{close[0]}?"
+        return f"Did you mean {prefix}{close[0]}?"
     if not names:
-        return "there is none at all"
+        return "None is available."
     rest = ", ..." if len(names) > _MOST_NAMES else ""
-    return f"there is {', '.join(prefix + name for name in names[:_MOST_NAMES])}{rest}"
+    return f"Available: {', '.join(prefix + name for name in names[:_MOST_NAMES])}{rest}"

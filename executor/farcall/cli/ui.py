@@ -84,7 +84,7 @@ def serve_page(
     has the token can cancel your jobs.
     """  # noqa: D301  # click's marker for preformatted lines
     if covalent and no_covalent:
-        raise click.UsageError("--covalent and --no-covalent exclude each other")
+        raise click.UsageError("--covalent and --no-covalent cannot be used together")
     settings = Settings()
     options = ui.Options(
         host=host,
@@ -96,7 +96,7 @@ def serve_page(
         covalent=None if no_covalent else CovalentCompanion.configured(covalent),
     )
     asyncio.run(_serve(settings, options, opens=opens))
-    say("The page has ended. Jobs go on.")
+    say("The web UI has stopped. Jobs continue.")
 
 
 async def _serve(settings: Settings, options: ui.Options, *, opens: bool) -> None:
@@ -125,9 +125,9 @@ def _warn(host: str) -> None:
     if is_loopback(host):
         return
     text = (
-        f"Other machines can reach this page, because it listens on {host}. Its address, its "
-        "token and what it shows cross the network unencrypted; --host 127.0.0.1 and an SSH "
-        "tunnel keep them private."
+        f"The web UI listens on {host}, so other machines can reach it. Its address, token and "
+        "content cross the network unencrypted. Use --host 127.0.0.1 and an SSH tunnel to "
+        "keep them private."
     )
     say(f"Warning: {text}", fg="yellow", err=True)
 
@@ -142,14 +142,14 @@ def _tell(served: ui.Served, about: dict[str, Any], account: str) -> None:
         ("bucket", f"s3://{about['bucket']}/{about['prefix']}"),
     ]
     if about["covalent"]:
-        rows.append(("Covalent", f"{about['covalent']}, where electrons are cancelled too"))
+        rows.append(("Covalent", f"{about['covalent']}, which cancels electrons"))
     if about["read_only"]:
-        rows.append(("read-only", "nothing can be cancelled on it"))
-    say("The page is at\n")
+        rows.append(("read-only", "the web UI cannot cancel or retry jobs"))
+    say("Web UI:\n")
     say(f"  {served.link}\n")
     for name, value in rows:
         say(f"  {name:<10}{value}")
-    say("\nCtrl-C ends it. Jobs go on. Anyone with the address can act for you.")
+    say("\nPress Ctrl-C to stop. Jobs continue. Anyone with the address can act on your behalf.")
     sys.stdout.flush()
 
 

@@ -61,7 +61,10 @@ async def _within(arguments: Sequence[str], timeout_s: float | None, *, is_any: 
         if not waiting.is_over(is_any=is_any):
             await asyncio.wait_for(waiting.until_ended(is_any=is_any), timeout_s)
     except asyncio.TimeoutError:
-        say(f"{named(waiting.left)} had not ended when the time was over; they go on", err=True)
+        say(
+            f"{named(waiting.left)} had not finished when the timeout expired. The jobs continue.",
+            err=True,
+        )
         return exit_codes.TIMED_OUT
     return waiting.code
 

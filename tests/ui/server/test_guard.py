@@ -251,7 +251,7 @@ def test_an_address_for_others_is_warned_of_and_needs_the_token(embedded, tmp_pa
         said, complaints = process.communicate(timeout=PATIENCE_S)
     assert 0 == process.returncode
     assert "unencrypted" in complaints
-    assert "The page has ended" in said
+    assert "The web UI has stopped" in said
 
 
 def run(environment, *options):
@@ -279,4 +279,4 @@ async def test_it_ends_at_once_though_browsers_listen(embedded, tmp_path):
                     pass  # to its end, which is no broken connection
             await asyncio.to_thread(page.process.wait, 60)
             rest = page.process.stdout.read()
-    assert "The page has ended. Jobs go on." in rest
+    assert "The web UI has stopped. Jobs continue." in rest

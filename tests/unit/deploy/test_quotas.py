@@ -20,5 +20,5 @@ async def test_quota_below_maximum_is_reported(monkeypatch):
     monkeypatch.setattr(deploy, "ask", ask)
     wanted = Wanted(compute=("ec2", "spot", "fargate"), max_vcpus=16)
     [warning] = await deploy.warnings(None, merged(wanted, {}, "farcall"))
-    assert warning.startswith("the account may have 5 vCPUs of EC2 on demand at a time")
+    assert warning.startswith("the account's quota is 5 vCPUs of EC2 on demand at a time")
     assert "--quota-code L-1216C47A --desired-value 16" in warning
