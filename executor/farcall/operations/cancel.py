@@ -116,7 +116,7 @@ async def cancel_all(
 
 def _told(dispatch: str, why: str) -> Cancelled:
     if why:
-        return Cancelled(dispatch, "refused", f"dispatch {dispatch} may go on: {why}")
+        return Cancelled(dispatch, "refused", f"dispatch {dispatch} may continue: {why}")
     return Cancelled(dispatch, "ending", f"dispatch {dispatch} is being cancelled by Covalent")
 
 
@@ -188,7 +188,7 @@ async def _cancel(
         error = ended.refused.get(job_id) or ended.refused.get(job_id.partition(":")[0])
         detail = ended.later.get(job_id, entry.detail)
         if job_id not in left or _has_ended_by_itself(detail):
-            text = f"{job_id} has ended: {json_view.state(detail)}"
+            text = f"{job_id} has finished: {json_view.state(detail)}"
             return Cancelled(job_id, "ended", text)
         if error is not None:
             return Cancelled(job_id, "refused", f"{job_id} may still run: {error}")
@@ -254,12 +254,12 @@ def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]
     entry = found[job_id]
     if entry is None:
         text = (
-            f"{job_id} was not submitted by farcall and is left alone; "
-            f"{_FOREIGN[platform_of(session.backend)]} ends it"
+            f"{job_id} was not submitted by farcall and is not cancelled. Use "
+            f"{_FOREIGN[platform_of(session.backend)]} to cancel it."
         )
         return Cancelled(job_id, "foreign", text)
     user = entry.user
-    text = f"{job_id} is a job of {user} and is left alone; --user {user} ends it"
+    text = f"{job_id} is a job of {user} and is not cancelled. Use --user {user} to cancel it."
     return Cancelled(job_id, OTHER_USER, text)
 
 
@@ -267,8 +267,8 @@ def _whole_alone(job_id: str) -> Cancelled:
     """Return that a node cannot be cancelled alone."""
     whole = job_id.partition("#")[0]
     text = (
-        f"{job_id} is one node, which cannot be cancelled alone; `farcall cancel {whole}` cancels "
-        "the job with all nodes"
+        f"{job_id} is one node, which cannot be cancelled separately. Run `farcall cancel "
+        f"{whole}` to cancel the job with all nodes."
     )
     return Cancelled(job_id, NODE, text)
 

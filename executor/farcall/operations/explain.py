@@ -168,8 +168,8 @@ async def explain_without_outcome(
 
 def _succeeded(detail: JobDetail) -> Explanation:
     what = "the command" if detail.is_command else "the node"
-    remedy = f"`farcall logs {detail.job_id}` shows what it wrote"
-    return Explanation(RETURNED, f"{what} ended with exit code 0", remedy)
+    remedy = f"run `farcall logs {detail.job_id}` to see its output"
+    return Explanation(RETURNED, f"{what} exited with exit code 0", remedy)
 
 
 def _with_failed(found: Explanation, nodes: Mapping[int, JobDetail]) -> Explanation:
@@ -260,7 +260,7 @@ async def explain(
     try:
         Submission.whole(detail)
     except FarcallError as error:
-        return Explanation(UNKNOWN, str(error), "look at it in the AWS console")
+        return Explanation(UNKNOWN, str(error), "check the job in the AWS console")
     if detail.array_size:
         return await _of_array(session, detail)
     submission, index = Submission.of(detail)
@@ -322,8 +322,8 @@ def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
     if not bad:
         sentence = "the function returned"
         if detail.status is JobStatus.FAILED:  # its host was lost afterwards
-            sentence += f", although {detail.platform} calls the job FAILED ({detail.reason})"
-        remedy = f"`farcall result {detail.job_id}` shows its value"
+            sentence += f", although {detail.platform} reports the job as FAILED ({detail.reason})"
+        remedy = f"run `farcall result {detail.job_id}` to get its result"
         return Explanation(RETURNED, sentence, remedy)
     found = _of_call(bad[0], detail)
     if len(records) > 1:
@@ -348,7 +348,7 @@ def _of_call(call: dict[str, Any], detail: JobDetail) -> Explanation:
     first = call["chain"][0]
     kind = str(first["type"])
     sentence = f"the function raised {failure_reasons.in_a_line(kind, str(first['message']))}"
-    remedy = "correct what the traceback shows, and submit it again"
+    remedy = "fix the error that the traceback shows, and submit it again"
     return Explanation(FAILED, sentence, remedy, kind, traceback)
 
 
@@ -360,7 +360,7 @@ def _of_electrons(call: dict[str, Any], detail: JobDetail) -> Explanation:
     found = _of_call(first, detail)
     sentence = f"node {first['node']} failed: {found.sentence}"
     if len(nodes) > 1:
-        sentence += f" ({len(bad)} of the {len(nodes)} nodes of its task group have no value)"
+        sentence += f" ({len(bad)} of the {len(nodes)} nodes of its task group have no result)"
     return replace(found, sentence=sentence)
 
 
@@ -417,9 +417,9 @@ def _unread(detail: JobDetail, error: FarcallError) -> Explanation:
     if detail.status is JobStatus.RUNNING:
         return of_waiting(detail)
     kind = RETURNED if detail.status is JobStatus.SUCCEEDED else FAILED
-    calls = f"{detail.platform} calls the job {detail.status}"
-    sentence = f"{calls}; its outcome cannot be read ({error})"
-    return Explanation(kind, sentence, "s3:GetObject on the job's bucket shows it")
+    calls = f"{detail.platform} reports the job as {detail.status}"
+    sentence = f"{calls}; its stored result cannot be read ({error})"
+    return Explanation(kind, sentence, "allow s3:GetObject on the job's bucket to see it")
 
 
 async def _last_attempt(
@@ -459,7 +459,7 @@ async def _of_node(
     if meta is not None and meta["status"] != OutcomeStatus.TERMINATED:
         found = _of_outcome(meta, detail)
         if found.kind == RETURNED:
-            remedy = f"`farcall result {submission.job_id}` shows the values of all nodes"
+            remedy = f"run `farcall result {submission.job_id}` to get the results of all nodes"
             found = replace(found, remedy=remedy)
         return found
     return await explain_without_outcome(session, detail)
@@ -481,7 +481,7 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
             told = f"{failed} of {detail.array_size} tasks were cancelled"
             found = replace(found, sentence=f"{found.sentence} ({told})")
         elif detail.map_failure:
-            told = f"a call of its map raised: {detail.map_failure}"
+            told = f"a call of its map raised an exception: {detail.map_failure}"
             found = replace(found, sentence=in_a_line(told), remedy=_remedy(detail))
         elif failed:
             found = replace(found, sentence=told, remedy=_remedy(detail))
@@ -495,7 +495,10 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
     size = detail.array_size
     sentence = f"{told} of {size} tasks" if told else f"none of {size} tasks has started"
     job_id = detail.job_id
-    remedy = f"`farcall list {job_id}` shows the tasks, `farcall cancel {job_id}` cancels them"
+    remedy = (
+        f"run `farcall list {job_id}` to list the tasks, or `farcall cancel {job_id}` to "
+        "cancel them"
+    )
     kind = RUNNING if counts[JobStatus.RUNNING] else WAITING
     return Explanation(kind, sentence, remedy, children=children)
 
@@ -504,12 +507,12 @@ async def _of_succeeded_array(session: Session, detail: JobDetail) -> Explanatio
     sentence = f"all {detail.array_size} tasks succeeded"
     if await _is_delivered(session, Submission.whole(detail), None):
         return Explanation(RETURNED, f"{sentence}, and the results were delivered", "")
-    remedy = f"`farcall result {detail.job_id}:0` shows a child's value"
+    remedy = f"run `farcall result {detail.job_id}:0` to get an array task's result"
     return Explanation(RETURNED, sentence, remedy)
 
 
 def _remedy(detail: JobDetail) -> str:
-    return f"`farcall list {detail.job_id} --state failed` shows them"
+    return f"run `farcall list {detail.job_id} --state failed` to list them"
 
 
 async def _failed_children(session: Session, detail: JobDetail) -> tuple[FailedChild, ...]:

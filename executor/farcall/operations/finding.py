@@ -97,7 +97,7 @@ class Finder:
                     if query.fits(entry):
                         return entry
         of = f" in workflow {workflow}" if workflow else ""
-        raise UnknownError(f"there is no job{self._whose()}{of}{self._where()}")
+        raise UnknownError(f"no jobs{self._whose()}{of}{self._where()}")
 
     async def _is_named(self, word: str) -> bool:
         """Return whether a word is a complete ID, if the platform's IDs are names."""
@@ -151,8 +151,8 @@ class Finder:
 
     def _none(self, word: str) -> str:
         return (
-            f"{word!r} is neither the beginning of a job's ID, of at least 4 characters, nor of "
-            f"the name of a job{self._whose()}{self._where()}"
+            f"{word!r} does not match a job{self._whose()} by the beginning of its ID (at "
+            f"least 4 characters) or of its name{self._where()}"
         )
 
     def _whose(self) -> str:
@@ -160,8 +160,8 @@ class Finder:
 
     def _where(self) -> str:
         return (
-            f"{in_queues(self._queues)}; `farcall list` shows what there is, and a whole ID is "
-            "found in any queue"
+            f"{in_queues(self._queues)}. Run `farcall list` to list the jobs, or name a job by "
+            "its full ID, which is found in any queue"
         )
 
 
@@ -193,7 +193,7 @@ def _several(word: str, entries: Collection[Entry]) -> str:
     if len(entries) > _MOST_SHOWN:
         shown.append("  ...")
     lines = "\n".join(shown)
-    return f"{word!r} may mean any of {len(entries)} jobs; name one by its ID:\n{lines}"
+    return f"{word!r} matches {len(entries)} jobs. Name one by its ID:\n{lines}"
 
 
 def _line(entry: Entry) -> str:

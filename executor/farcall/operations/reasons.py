@@ -109,12 +109,12 @@ class Reasons:
         except envelope.IntegrityError as error:
             texts = []
             self._troubles[bundle] = (
-                f"{submission.where.url} is not what was submitted ({error}); find out who writes "
-                "to the bucket"
+                f"{submission.where.url} differs from what was submitted ({error}). Find out "
+                "who writes to the bucket."
             )
         except envelope.EnvelopeError as error:
             texts = []
-            self._troubles[bundle] = f"{submission.where.url} cannot be read ({error})"
+            self._troubles[bundle] = f"cannot read {submission.where.url} ({error})"
         except FarcallError as error:
             texts = []
             # A user who only lists jobs may lack the permission to read bundles.

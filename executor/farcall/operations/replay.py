@@ -70,8 +70,8 @@ class Found:
         here = ".".join(map(str, sys.version_info[:2]))
         raise VersionMismatchError(
             f"job {self.entry.detail.job_id} was submitted by Python {self.python}, whose code "
-            f"this Python, {here}, cannot run; call farcall from an environment of Python "
-            f"{self.python}"
+            f"cannot run on this Python, {here}. Run farcall from an environment with Python "
+            f"{self.python}."
         )
 
 
@@ -93,7 +93,7 @@ async def find(session: Session, job_id: str) -> Found:
         if not children:
             raise UnknownError(
                 f"job {job_id} has {detail.array_size} array tasks, and none of them has "
-                f"failed; name one of them, {job_id}:0 to {job_id}:{detail.array_size - 1}"
+                f"failed. Name one of them, {job_id}:0 to {job_id}:{detail.array_size - 1}."
             )
         detail = await session.describe(children[0].job_id)
     entry = cast(Entry, Entry.of(detail))  # it has a bundle
@@ -110,13 +110,14 @@ def _refuse_others(entry: Entry, whole: Submission) -> None:
     detail = entry.detail
     if whole.nodes > 1 or detail.node_index is not None:
         raise FarcallError(
-            f"job {detail.job_id} runs on several nodes, each of which needs the others; a replay "
+            f"job {detail.job_id} runs on several nodes, which need each other, but a replay "
             "runs one process"
         )
     if entry.workflow.dispatch:
         raise FarcallError(
             f"job {detail.job_id} runs electrons of dispatch {entry.workflow.dispatch}, whose "
-            "arguments are Covalent's; call the electron's function with what Covalent shows"
+            "arguments are stored by Covalent. Call the electron's function with the "
+            "arguments that Covalent shows."
         )
 
 
@@ -232,7 +233,7 @@ async def _open(store: Store, submission: Submission) -> tuple[Buffer, Index]:
             raise _missing(submission.where.url)
         return tail, Index(bytes(tail[-envelope.root_size(tail) :]), submission.digest)
     except envelope.VersionMismatchError as error:
-        text = f"{submission.where.url}: {error}; use the farcall that it was submitted with"
+        text = f"{submission.where.url}: {error}. Use the farcall version that submitted it."
         raise VersionMismatchError(text) from error
     except envelope.IntegrityError as error:
         raise _changed(submission, error) from error
@@ -256,13 +257,14 @@ async def _first_failed(store: Store, submission: Submission, index: int) -> int
 
 def _missing(url: str) -> FarcallError:
     return FarcallError(
-        f"{url} is no longer there, and function and arguments with it: what a job was submitted "
-        "with is deleted when its tasks have been delivered, or by the bucket's lifecycle rule"
+        f"{url} no longer exists, so the function and arguments are lost: the input data of a "
+        "job is deleted when its results have been delivered, or by the bucket's lifecycle "
+        "rule"
     )
 
 
 def _changed(submission: Submission, error: Exception) -> IntegrityError:
     return IntegrityError(
-        f"{submission.where.url} is not what was submitted ({error}); find out who writes to the "
-        "bucket"
+        f"{submission.where.url} differs from what was submitted ({error}). Find out who "
+        "writes to the bucket."
     )

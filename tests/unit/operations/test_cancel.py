@@ -40,19 +40,19 @@ async def test_each_job_is_told_of_once_in_its_order(session, going, gone, found
         (f"{going}#0", "node"),
     ]
     _, ended, ending, node = (each.text for each in said)
-    assert ended == f"{gone} has ended: SUCCEEDED"
+    assert ended == f"{gone} has finished: SUCCEEDED"
     assert ending == f"{going} was RUNNING and is being cancelled"
-    assert f"`farcall cancel {going}` cancels the job with all nodes" in node
+    assert f"`farcall cancel {going}` to cancel the job with all nodes" in node
     assert "enough" in (await found(going)).detail.status_reason
     (again,) = await cancel(session, [going], "enough")
-    assert again.text == f"{going} has ended: CANCELLED"
+    assert again.text == f"{going} has finished: CANCELLED"
 
 
 async def test_another_user_s_job_is_left_alone(session, going, found):
     job_id = going.detail.job_id
     (said,) = await cancel(session, [job_id], "enough", user="alice")
     assert said.outcome == "other user"
-    assert f"is a job of {going.user} and is left alone; --user {going.user} ends it" in said.text
+    assert f"is a job of {going.user} and is not cancelled. Use --user {going.user}" in said.text
     assert not (await found(job_id, *JobStatus)).detail.status.is_final
     (said,) = await cancel(session, [job_id], "enough", user=going.user)
     assert said.outcome == "ending"
@@ -137,7 +137,7 @@ async def test_a_dispatch_that_may_go_on_is_named(session, gone):
     covalent = Covalent({"d-2": "it does not answer"}, runs=["d-2"])
     (said,) = await cancel_all(session, [of_dispatch(gone, "d-2")], "enough", covalent)
     assert (said.job_id, said.outcome) == ("d-2", "refused")
-    assert said.text == "dispatch d-2 may go on: it does not answer"
+    assert said.text == "dispatch d-2 may continue: it does not answer"
 
 
 async def test_without_covalent_no_dispatch_is_idle(going, gone):

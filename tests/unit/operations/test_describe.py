@@ -83,7 +83,7 @@ async def test_a_map_whose_call_raised_has_failed(failed_map, session):
     assert told["job"]["ended"] == failure.ended > 0
     why = told["explanation"]
     assert (why["kind"], why["error"]) == ("failed", "JobError")
-    assert why["sentence"] == f"a call of its map raised: {failure.sentence}"
+    assert why["sentence"] == f"a call of its map raised an exception: {failure.sentence}"
     # The one that raised is named before those that were ended because of it.
     assert why["children"][0]["error"] == "KeyError"
     ids = [f"{entry.detail.job_id}:{index}" for index in range(5)]
@@ -164,7 +164,7 @@ async def test_of_a_task_group_the_node_that_failed_is_told(group, session):
     assert told["electron"] == 6
     assert told["explanation"]["sentence"] == (
         "node 5 failed: the function raised ZeroDivisionError: division by zero "
-        "(1 of the 3 nodes of its task group have no value)"
+        "(1 of the 3 nodes of its task group have no result)"
     )
     assert "in divide_by_nothing" in told["explanation"]["traceback"]
 

@@ -28,7 +28,7 @@ async def test_a_function_that_returned(executor, why):
     job = await executor.submit(pow, 2, 3)
     told = await why(job)
     assert (told.kind, told.error, told.source) == ("returned", "", "outcome")
-    assert told.remedy == f"`farcall result {job.id}` shows its value"
+    assert told.remedy == f"run `farcall result {job.id}` to get its result"
     assert told.usage.wall_s >= 0
 
 
@@ -51,7 +51,7 @@ async def test_jobs_that_run_and_wait(executor, why, session):
     told = [await why(job, JobStatus.RUNNING) for job in first]
     assert {each.kind for each in told} == {"running"}
     told = await why(last, JobStatus.RUNNABLE)
-    assert (told.kind, told.sentence) == ("waiting", "the job waits for a place to run")
+    assert (told.kind, told.sentence) == ("waiting", "the job is waiting for capacity")
     assert await session.backend.terminate([job.id for job in jobs], "enough") == {}
     told = await why(last)
     assert (told.kind, told.error) == ("cancelled", "JobCancelledError")
@@ -94,7 +94,7 @@ async def test_an_array_that_went_well(executor, why):
 async def test_a_job_of_somebody_else_s_program(session):
     detail = JobDetail("6f1c", "x", JobStatus.RUNNING, environment={"FARCALL_BUNDLE": "s3://b/x"})
     told = await explain(session, detail)
-    assert (told.kind, told.remedy) == ("unknown", "look at it in the AWS console")
+    assert (told.kind, told.remedy) == ("unknown", "check the job in the AWS console")
 
 
 async def test_delivered_result_needs_no_advice(executor, why, session):
@@ -118,4 +118,4 @@ async def test_delivered_task_has_usage_from_its_log(executor, why, session):
 async def test_missing_outcome_names_image(executor, why, cloud):
     cloud.next_job(OutcomeMissing())
     told = await why(await executor.submit(pow, 2, 3))
-    assert "image must be an image built" in told.remedy
+    assert "use an image built" in told.remedy

@@ -124,8 +124,8 @@ async def test_texts_that_somebody_forged_are_told_and_not_shown(executor, told,
     why = await told(job)
     assert why.call is None
     assert why.error == "ValueError: singular matrix 2"
-    assert "is not what was submitted" in why.trouble
-    assert "find out who writes to the bucket" in why.trouble
+    assert "differs from what was submitted" in why.trouble
+    assert "Find out who writes to the bucket" in why.trouble
 
 
 async def test_an_outcome_that_somebody_forged_is_told(executor, told, session, found):

@@ -45,7 +45,7 @@ async def test_a_refusal_is_said(executor, session, found):
     await found(job.id)
     said = await retry.preview(session, executor.settings, job.id)
     assert (said["tasks"], said["options"], said["sentence"]) == (0, [], "")
-    assert "gone" in said["refused"] or "nothing of job" in said["refused"]
+    assert "gone" in said["refused"] or "no task of job" in said["refused"]
     with pytest.raises(NothingToRetryError):
         await retry.plan(session, executor.settings, job.id)
     with pytest.raises(JobLostError):

@@ -70,10 +70,10 @@ async def _examine(
     if identity.is_refused:
         return [
             *identity.findings,
-            Finding("everything else", NOT_CHECKED, "AWS does not take the credentials"),
+            Finding("everything else", NOT_CHECKED, "AWS rejects the credentials"),
         ]
     if region[0].verdict == FAILED and region[0].remedy == identity.findings[0].remedy != "":
-        rest = Finding("everything else", NOT_CHECKED, "AWS cannot be asked")
+        rest = Finding("everything else", NOT_CHECKED, "AWS cannot be reached")
         return [*identity.findings, *region, rest]
     checks = backend.examine(settings, answers=region[0].verdict != FAILED)
     limited = (guarded(name, check, time_limit_s) for name, check in checks.items())

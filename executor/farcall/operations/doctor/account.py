@@ -56,8 +56,8 @@ async def _asked(access: Aws, time_limit_s: float) -> Identity:
         with error_translation.listening(here.hear):
             reply = await within(time_limit_s, asking)
     except asyncio.TimeoutError:
-        found = f"STS did not say whose they are within {time_limit_s:g} s"
-        found += f"; the last answer: {here.heard}" if here.heard else ""
+        found = f"STS did not return an identity within {time_limit_s:g} s"
+        found += f"; the last response: {here.heard}" if here.heard else ""
         return Identity([Finding(name, WARNING, found, "check the network")], False)
     except ServiceError as error:
         finding = told(name, error)
@@ -74,7 +74,7 @@ async def _asked(access: Aws, time_limit_s: float) -> Identity:
         found += f", until {expires:%Y-%m-%d %H:%M} UTC"
         findings = [Finding(name, OK, found)]
         if left_s < _SOON_S:
-            remedy = "renew them before you submit what takes longer"
+            remedy = "renew them before you submit jobs that take longer"
             findings = [Finding(name, WARNING, found, remedy)]
     if access.overruled:
         findings.append(Finding("credentials file", WARNING, *access.overruled.split("; ", 1)))
@@ -101,8 +101,15 @@ def _clock(reply: dict[str, Any]) -> list[Finding]:
     skew_s = (datetime.now(timezone.utc) - moment).total_seconds()
     if abs(skew_s) <= _SKEW_S:
         return []
-    found = f"this machine's is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
-    return [Finding("clock", WARNING, found, "set it; AWS refuses calls from five minutes on")]
+    found = f"this machine's clock is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
+    return [
+        Finding(
+            "clock",
+            WARNING,
+            found,
+            "set the clock; AWS rejects requests if the difference exceeds five minutes",
+        )
+    ]
 
 
 # --- Health checks of a queue's stack: its state, and the resources in the options --------------
@@ -123,23 +130,33 @@ async def examine(access: Aws, settings: Settings) -> list[Finding]:
     except ServiceError as error:
         return [told(_CHECK, error)]
     if state is None:
-        found = f"{name}, to which queue {queue} belongs, is not in {access.region_and_origin}"
-        return [Finding(_CHECK, WARNING, found, "`farcall deploy` makes another")]
+        found = f"stack {name} of queue {queue} does not exist in {access.region_and_origin}"
+        return [Finding(_CHECK, WARNING, found, "run `farcall deploy` to create a new stack")]
     text = f"{name}, {state.status}"
     if state.is_under_way:
         return [
-            Finding(_CHECK, WARNING, f"{text}: an operation is in progress", "wait for its end")
+            Finding(
+                _CHECK,
+                WARNING,
+                f"{text}: an operation is in progress",
+                "wait until it is finished",
+            )
         ]
     if not state.is_well:
         verdict = FAILED if state.is_dead else WARNING
-        again = f"`farcall deploy --name {name}` makes it what it should be, or says why not"
-        return [Finding(_CHECK, verdict, f"{text}: {state.reason or 'no reason is given'}", again)]
+        again = f"run `farcall deploy --name {name}` to repair it or to see why that fails"
+        return [
+            Finding(_CHECK, verdict, f"{text}: {state.reason or 'no reason is available'}", again)
+        ]
     others = [
-        f"{option} is {getattr(settings, option)}, and the stack's {value}"
+        f"{option} is {getattr(settings, option)}, but the stack has {value}"
         for option, value in stack_options.names(state).items()
         if not f"/{getattr(settings, option)}".endswith(f"/{value}")  # a role may be an ARN
     ]
     if others:
-        again = f"`farcall deploy --name {name}` writes the stack's, if that is what you want"
+        again = (
+            f"run `farcall deploy --name {name}` to write the stack's values, if you want to "
+            "use them"
+        )
         return [Finding(_CHECK, WARNING, f"{text}; {', '.join(others)}", again)]
     return [Finding(_CHECK, OK, text)]
