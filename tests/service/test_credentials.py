@@ -86,7 +86,7 @@ async def test_the_wait_ends_and_the_jobs_go_on(
     tmp_path: Path,
 ) -> None:
     go = tmp_path / "go"
-    with pytest.raises(ServiceError, match="renew the credentials.*goes on") as caught:
+    with pytest.raises(ServiceError, match="renew the credentials.*continues") as caught:
         async with make_executor(endpoint_url=proxy.url) as executor:
             other = await executor.submit(linger, str(go))
             job = await executor.submit(linger, str(go))

@@ -56,7 +56,7 @@ async def ends(job: Job[Any]) -> list[tuple[str, int | None]]:
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     messages = [record.getMessage() for record in caplog.records]
-    return [message for message in messages if "is followed by another" in message]
+    return [message for message in messages if "is retried" in message]
 
 
 async def until_told(caplog: pytest.LogCaptureFixture, count: int = 1) -> list[str]:
@@ -107,7 +107,7 @@ async def test_failed_attempt_is_reported_meanwhile(
     assert not result.done()
     assert line == (
         f"job {job.id} (work-{line.partition('(work-')[2].partition(')')[0]}): attempt 1 of 3 "
-        "failed and is followed by another: LookupError: first try"
+        "failed and is retried: LookupError: first try"
     )
     go.touch()
     assert await result == 2
@@ -132,12 +132,12 @@ async def test_last_error_names_earlier_attempts(
     await running(job, 4)
     aws.reclaim(job.id)
 
-    with pytest.raises(HostLostError, match="the instance under the job") as caught:
+    with pytest.raises(HostLostError, match="the job's instance") as caught:
         await job.result()
     assert caught.value.attempts == 4
     text = str(caught.value)
     assert "Attempt 1 had ended with LookupError: first try\n" in text
     assert "Attempt 2 had ended with ChildKilledError: the task's process left with exit" in text
-    assert "Attempt 3 had ended with HostLostError: the instance under the job" in text
+    assert "Attempt 3 had ended with HostLostError: the job's instance" in text
     assert "Attempt 4 had" not in text
     assert caught.value.stdout == "attempt 4\n"

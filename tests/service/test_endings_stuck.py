@@ -81,7 +81,7 @@ async def test_stuck_job_is_reported_and_fails(
     async with make_executor(endpoint_url=proxy.url, stuck_timeout_s=3) as executor:
         job = await executor.submit(wait_for, str(go))
         result = asyncio.ensure_future(end_of(job))
-        await until_async(lambda: "waits, Batch says" in caplog.text)
+        await until_async(lambda: "is waiting, because Batch reports" in caplog.text)
         assert not result.done()
         assert proxy.of("batch").get("terminatejobs", 0) == 0
 
@@ -92,7 +92,11 @@ async def test_stuck_job_is_reported_and_fails(
         assert reason in str(error)
         assert remedy in str(error)
         assert "stuck_timeout_s" in str(error)
-    warnings = [r.getMessage() for r in caplog.records if "waits, Batch says" in r.getMessage()]
+    warnings = [
+        r.getMessage()
+        for r in caplog.records
+        if "is waiting, because Batch reports" in r.getMessage()
+    ]
     assert len(warnings) == 1
     assert job.id in warnings[0]
     assert remedy in warnings[0]

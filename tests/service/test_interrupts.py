@@ -152,7 +152,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_says_what_it_left(
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE_S)  # Batch would be waited for longer
 
-    assert f"left without ending {len(left)} job" in said.decode()
+    assert f"exited without terminating {len(left)} job" in said.decode()
     assert any(job_id in said.decode() for job_id in left)
     assert {jobs(aws)[job_id] for job_id in left}.isdisjoint({"FAILED", "SUCCEEDED"})
     for job_id in left:

@@ -101,7 +101,7 @@ class AttemptReporter:
                     del self._looks[watch]
                     await self._look(watch)
             except Exception as error:  # the tasks themselves continue after any error
-                _log.debug("failed attempts are not told of: %r", error)
+                _log.debug("failed attempts are not reported: %r", error)
 
     async def _tell(self, watch: TrackedJob, index: int, detail: JobDetail, first: int) -> None:
         job = watch.job
@@ -116,7 +116,7 @@ class AttemptReporter:
                 (how,) = await explain(store, job, index, detail, [number])
             else:
                 how = of_tried(detail.of_attempt(detail.tried[number - 1]))
-            text = "job %s (%s): attempt %d of %d failed and is followed by another: %s"
+            text = "job %s (%s): attempt %d of %d failed and is retried: %s"
             _log.warning(text, job.id_of(index), job.name, number, detail.attempts_allowed, how)
 
     async def _look(self, watch: TrackedJob) -> None:
@@ -171,8 +171,8 @@ class AttemptReporter:
     def _sum_up(self) -> None:
         if self._counted:
             _log.warning(
-                "%d more attempts failed and were followed by others; a task's error tells how "
-                "its earlier attempts ended",
+                "%d more attempts failed and were retried; a task's error describes its "
+                "earlier attempts",
                 self._counted,
             )
         self._window, self._lines_left, self._counted = None, _LINES, 0
@@ -221,7 +221,7 @@ async def _read(store: Store, submission: Submission, key: str, said: JobDetail 
     try:
         found = await outcomes.fetch(store, submission, key)
     except envelope.EnvelopeError as error:
-        return f"its outcome is not what the job wrote ({error}), and was not read"
+        return f"its stored result is not what the job wrote ({error}), and was not read"
     return "" if found is None else of_attempt(found.outcome.meta, said)
 
 
@@ -280,9 +280,9 @@ def of_attempt(meta: dict[str, Any], said: JobDetail | None) -> str:
 def of_tried(said: JobDetail | None) -> str:
     """Return one line on an attempt without an outcome, by the backend's report."""
     if said is None:
-        return "no outcome"
+        return "no stored result"
     return _in_a_line(
-        said.failure_reason(), f", {said.platform} says {said.told!r}" if said.told else ""
+        said.failure_reason(), f", {said.platform} reports {said.told!r}" if said.told else ""
     )
 
 

@@ -383,7 +383,9 @@ class Fetcher:
         data, digest = found
         if digest != said["sha256"]:
             place = key(0).rpartition("/")[0]
-            raise envelope.IntegrityError(f"s3://{store.bucket}/{place} differs from its outcome")
+            raise envelope.IntegrityError(
+                f"s3://{store.bucket}/{place} differs from the task's stored result"
+            )
         return data
 
     async def _complete(self, task: _Task, meta: dict[str, Any], out: Piece, err: Piece) -> About:

@@ -117,9 +117,9 @@ class OutcomePoller:
         if pages >= _FOREIGN_PAGES and not self._has_told:
             self._has_told = True
             _log.warning(
-                "below s3://%s/%s are %d pages of 1000 objects that farcall did not store, and "
-                "each look for outcomes reads them, so it comes later; find out who writes there, "
-                "and delete them",
+                "s3://%s/%s contains %d pages of 1000 objects that farcall did not store. "
+                "Each poll for results reads them, so results arrive later. Find out who "
+                "writes there, and delete the objects.",
                 self.store.bucket,
                 outcomes_prefix(self.root),
                 pages,

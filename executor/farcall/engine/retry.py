@@ -290,9 +290,9 @@ class Plan:
         for name in options:
             if name not in changeable:
                 raise SettingsError(
-                    f"{name} cannot be changed for a retry, which runs in the job definition of "
-                    f"the job: {', '.join(changeable)} can; submit the calls again for another "
-                    f"{name}",
+                    f"{name} cannot be changed for a retry, which uses the job's definition: "
+                    f"only {', '.join(changeable)} can be changed. Submit the calls again to "
+                    f"use another {name}.",
                     option=name,
                 )
         return self.settings.replace(**options)
@@ -330,19 +330,21 @@ class Plan:
         """
         if self.tasks:
             return
-        nothing = f"nothing of job {self.submission.job_id} ({self.submission.name}) can run again"
+        nothing = (
+            f"no task of job {self.submission.job_id} ({self.submission.name}) can be retried"
+        )
         if self.unfinished:
             raise NothingToRetryError(
-                f"{nothing} yet: {counted(self.unfinished, 'unfinished task')}. Wait for the end "
-                "of the job, or cancel it with farcall cancel"
+                f"{nothing} yet: {counted(self.unfinished, 'unfinished task')}. Wait until the "
+                "job has finished, or cancel it with `farcall cancel`."
             )
         if self.retries:
             ids = [each.job_id for each in self.retries]
             raise NothingToRetryError(
-                f"{nothing}: its failed tasks were retried already, as {named(ids)}. Retry "
-                f"{'that job' if len(ids) == 1 else 'those jobs'} instead"
+                f"{nothing}: its failed tasks were retried before, as {named(ids)}. Retry "
+                f"{'that job' if len(ids) == 1 else 'those jobs'} instead."
             )
-        raise NothingToRetryError(f"{nothing}: none of its tasks has failed, or all were left out")
+        raise NothingToRetryError(f"{nothing}: none of its tasks has failed, or all were excluded")
 
 
 def _shown(value: object) -> str:
@@ -367,7 +369,8 @@ async def look(session: Session, settings: Settings, job_id: str) -> Plan:
     if "#" in job_id:
         whole = job_id.partition("#")[0]
         raise FarcallError(
-            f"{job_id} is one node of job {whole}: a retry runs all nodes, so name {whole}"
+            f"{job_id} is one node of job {whole}, and a retry runs all nodes. Name {whole} "
+            "instead."
         )
     parent, is_child, index = job_id.partition(":")
     detail = await session.describe(parent)
@@ -425,15 +428,15 @@ def _refuse_kind(detail: JobDetail) -> None:
     """Raise an error for jobs that cannot be retried by farcall."""
     if detail.is_command:
         raise FarcallError(
-            f"job {detail.job_id} ({detail.name}) runs a command and has no calls; submit it "
-            "again, as by farcall launch"
+            f"job {detail.job_id} ({detail.name}) runs a command and has no calls. Submit it "
+            "again, for example with `farcall launch`."
         )
     dispatch = detail.environment.get(contract.ENV_DISPATCH, "")
     if dispatch:
         raise FarcallError(
             f"job {detail.job_id} ({detail.name}) runs electrons of Covalent, which would not "
-            f"receive later results: ct.redispatch({dispatch!r}, reuse_previous_results="
-            "True) runs again what failed"
+            f"receive later results. Use ct.redispatch({dispatch!r}, "
+            "reuse_previous_results=True) to run the failed electrons again."
         )
 
 
@@ -448,14 +451,14 @@ async def _opened(submission: Submission, bundle: Bundle) -> dict[str, Any]:
         if type(error) is not FarcallError:
             raise
         raise NothingToRetryError(
-            f"nothing of job {submission.job_id} ({submission.name}) can run again: {error}"
+            f"no task of job {submission.job_id} ({submission.name}) can be retried: {error}"
         ) from error
     return index.meta
 
 
 def _differs(error: envelope.EnvelopeError, about: About, submission: Submission) -> FarcallError:
     why = failure_reasons.unusable(error)
-    sentence = f"{submission.where.url} is not what was submitted ({error})"
+    sentence = f"{submission.where.url} differs from what was submitted ({error})"
     return why.kind(about.tell(sentence, why.remedy), **about.fields())
 
 
@@ -834,4 +837,4 @@ class _Streamed:
             digest.update(data)
             yield data
         if digest.digest() != self._part.sha256:
-            raise envelope.IntegrityError("a part of the bundle differs from its index")
+            raise envelope.IntegrityError("a part of the job's input data differs from its index")

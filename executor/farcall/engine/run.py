@@ -146,8 +146,8 @@ class JobRun(ABC):
         if self._loop is not here:
             if self._loop is not None and not self._loop.is_closed():
                 raise FarcallError(
-                    f"job {self.id} is waited for on another event loop; "
-                    f"{self.joined_by}({self.id!r}) gives a handle for this one"
+                    f"job {self.id} is being awaited on another event loop. Call "
+                    f"{self.joined_by}({self.id!r}) to get a handle for this one."
                 )
             self._loop, self._tracked, self._waits = here, False, []
         if self._arrival is None and not self._tracked:
@@ -401,8 +401,8 @@ class TaskRun(JobRun):
         """
         if isinstance(submission, Submission) and submission.is_other_node(index):
             raise FarcallError(
-                f"{self.id} is one node of job {submission.job_id}: that one gives the values of "
-                "all nodes"
+                f"{self.id} is one node of job {submission.job_id}. Use {submission.job_id}, "
+                "which returns the results of all nodes."
             )
         super().watch(session, submission, index)
 

@@ -102,7 +102,7 @@ class InFlight:
         Raises:
             ServiceError: The search failed.
         """
-        _log.warning("%s; looking whether %s was submitted", error, name)
+        _log.warning("%s; checking whether %s was submitted", error, name)
         try:
             for wait_s in self._timing.submit_looks_s:
                 await asyncio.sleep(wait_s)
@@ -162,10 +162,10 @@ class InFlight:
                     found = set(await self._backend.find(name, queue)) - ended - {kept}
                     raise_first(await self._backend.terminate(sorted(found), reason))
                 except FarcallError as error:
-                    _log.debug("looking for %s, which was withdrawn: %s", name, error)
+                    _log.debug("searching for %s, which was withdrawn: %s", name, error)
                     continue
                 for job_id in found:
-                    text = "job %s (%s) turned up after it was withdrawn, and was ended"
+                    text = "job %s (%s) appeared after it was withdrawn, and was terminated"
                     _log.warning(text, job_id, name)
                 ended |= found
                 if len(ended) >= most:
@@ -188,8 +188,8 @@ def unanswered(name: str, error: ServiceError, failure: ServiceError) -> Service
     """Return an error that says that a job may run."""
     return error_translation.like(
         failure,
-        f"{error}; whether job {name} was submitted is not known, because looking for it failed: "
-        f"{failure}; it was if there is a job of this name",
+        f"{error}; cannot determine whether job {name} was submitted, because the search for "
+        f"it failed: {failure}. It was submitted if there is a job with this name.",
     )
 
 
@@ -338,7 +338,7 @@ class Sender:
             return found[0]
         within_s = self._timing.listed_within_s
         raise ServiceError(
-            f"it has begun, and no list has told of it for {within_s:.0f} s; try again",
+            f"the job has started, but no list has returned it for {within_s:.0f} s; try again",
             operation="ListJobs",
         )
 
@@ -474,8 +474,8 @@ class Launcher:
         """Stop the searches for jobs that may appear, and log their names."""
         for name in await self._in_flight.close():
             _log.warning(
-                "the request to submit job %s was not answered; should %s list one that nobody "
-                "waits for, farcall cancel JOB ends it",
+                "the request to submit job %s was not answered. If %s lists it later, no "
+                "process waits for it: use farcall cancel JOB to cancel it.",
                 name,
                 platform_of(self._backend),
             )
@@ -516,7 +516,9 @@ class Launcher:
         return found[0] if found else ""
 
     def _follow(self, job: JobSpec, lost: int, kept: str) -> None:
-        goes_on = f"it was submitted again, as job {kept}" if kept else "it was given up"
+        goes_on = (
+            f"it was submitted again, as job {kept}" if kept else "it was not submitted again"
+        )
         self._in_flight.follow(
             job.name,
             job.settings.queue,

@@ -286,7 +286,10 @@ class Session:
         try:
             await within(limit_s, store.flush())
         except asyncio.TimeoutError:
-            text = "delivered objects stay in s3://%s, which did not answer for %g s; a lifecycle "
+            text = (
+                "delivered objects remain in s3://%s, which did not respond within %g s; a "
+                "lifecycle "
+            )
             _log.warning(f"{text}rule can delete them", store.bucket, limit_s)
 
     async def _let_go_of_shared(self) -> None:
@@ -294,10 +297,13 @@ class Session:
         try:
             await within(limit_s, self.shared.close())
         except asyncio.TimeoutError:
-            text = "shared values stay in the bucket, which did not answer for %g s; another run "
-            _log.warning(f"{text}deletes them, or a lifecycle rule", limit_s)
+            text = (
+                "shared values remain in the bucket, which did not respond within %g s; "
+                "another run "
+            )
+            _log.warning(f"{text}or a lifecycle rule deletes them", limit_s)
         except FarcallError as error:
-            _log.warning("shared values stay in the bucket (%s)", reason(error))
+            _log.warning("shared values remain in the bucket (%s)", reason(error))
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         """Wait for a condition, checked when a block or a submission ends."""
@@ -378,8 +384,8 @@ def _explained_in_job(settings: Settings) -> Iterator[None]:
             raise
         raise SettingsError(
             f"{error}. This code runs in a job, which has neither farcall.toml nor the options "
-            "of the process that submitted it: to submit jobs from a job, pass the options to the "
-            "executor and give the job role the permissions of docs/iam.md",
+            "of the process that submitted it. To submit jobs from a job, pass the options to "
+            "the executor and give the job role the permissions in docs/iam.md.",
             option=error.option,
         ) from error
 

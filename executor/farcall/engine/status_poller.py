@@ -245,9 +245,9 @@ class StatusPoller:
         if any(watch.blocked_told for watch in watches):  # it was logged with the reason
             return
         _log.warning(
-            "no job has started or finished for %.0f s: %s %s waiting, and %s reports %s for job "
-            "%s; its queue may be full, or an instance may be starting. "
-            "`farcall list --all-users --state active` shows the other jobs",
+            "no job has started or finished for %.0f s: %s %s waiting, and %s reports %s for "
+            "job %s. Its queue may be full, or an instance may be starting. Run `farcall list "
+            "--all-users --state active` to list the other jobs.",
             now - self._idle_since,
             counted(tasks, "task"),
             "is" if tasks == 1 else "are",
@@ -289,7 +289,7 @@ class StatusPoller:
                 stuck.setdefault(f"{STUCK}{min(limits):g} s: {why}", []).append(watch)
         for (platform, why, remedy), found in new.items():
             rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            text = "job %s%s waits, %s says %r; to do: %s"
+            text = "job %s%s is waiting, because %s reports %r. To do: %s"
             _log.warning(text, found[0].job.job_id, rest, platform, why, remedy)
         for reason, found in stuck.items():
             await self._end(found, reason)

@@ -132,16 +132,16 @@ class Terminations:
         left = self._in_few(job_ids)
         what = f"{counted(tasks, 'unfinished task')} of {named(left)}"
         if self._is_abandoned:
-            _log.warning("left without ending %s", what)
+            _log.warning("exited without terminating %s", what)
             return
-        _log.warning("ending %s (%s); Ctrl-C leaves at once", what, reason)
+        _log.warning("terminating %s (%s); press Ctrl-C to exit at once", what, reason)
         try:
             with self._interrupts:
                 raise_first(await self.end(left, reason))
         except FarcallError as error:  # the owner's own error matters more
             _log.warning("they may still run: %s", error)
         else:
-            _log.warning("ended %s", what)
+            _log.warning("terminated %s", what)
 
     async def leave_one(self, job_id: str, reason: str) -> None:
         """Terminate a leaving owner's job, batched with others; raises no `FarcallError`."""
@@ -212,7 +212,7 @@ class Terminations:
         request.add_done_callback(answer)
         count = len(doomed.job_ids)
         if doomed.is_left and count > 1:
-            _log.warning("ending %d tasks (%s); Ctrl-C leaves at once", count, reason)
+            _log.warning("terminating %d tasks (%s); press Ctrl-C to exit at once", count, reason)
 
     def _send(self, job_ids: Iterable[str], reason: str) -> asyncio.Future[Refused]:
         wanted = self._in_few(job_ids)
@@ -282,7 +282,10 @@ class Terminations:
         """Abandon pending requests, because the user wants to leave at once."""
         left = [*self._asked, *(job_id for d in self._doomed.values() for job_id in d.job_ids)]
         if left:
-            _log.warning("left without ending %s; farcall cancel JOB... ends jobs", named(left))
+            _log.warning(
+                "exited without terminating %s. Use farcall cancel JOB... to cancel jobs.",
+                named(left),
+            )
         self._abandoned_at = time.monotonic()
 
     def _in_few(self, job_ids: Iterable[str]) -> list[str]:
@@ -318,7 +321,7 @@ def _tell_failure(sent: asyncio.Future[Refused]) -> None:
         return
     error = sent.exception() or next(iter(sent.result().values()), None)
     if error is not None:
-        _log.warning("jobs that were to be ended may still run: %s", error)
+        _log.warning("jobs that were to be terminated may still run: %s", error)
 
 
 def _copy(request: asyncio.Future[Refused], to: asyncio.Future[Refused]) -> None:

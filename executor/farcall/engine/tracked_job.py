@@ -173,7 +173,7 @@ class Trouble:
         """Record a failure that is being retried, and log it at once and then every minute."""
         is_new = not self._texts
         minutes = max(1, round(left_s / 60))
-        text = f"{error}; trying again for {minutes} min"
+        text = f"{error}; retrying for {minutes} min"
         self._texts[patience] = text
         if is_new or clock.now() - self._said_at >= _SAY_S:
             self._said_at = clock.now()
@@ -188,7 +188,7 @@ class Trouble:
     def clear(self, patience: Patience) -> None:
         """Record that a request succeeded."""
         if self._texts.pop(patience, "") and not self._texts:
-            _log.warning("AWS answers again; going on")
+            _log.warning("AWS responds again; continuing")
             self._tell()
 
     @contextlib.contextmanager
@@ -250,7 +250,7 @@ class Patience:
         if isinstance(error, FarcallError):
             told = error
         else:
-            told = FarcallError(f"looking for the job's end failed: {error!r}")
+            told = FarcallError(f"polling for the job's end failed: {error!r}")
             told.__cause__ = error
         if self.bear(told):
             return
@@ -265,12 +265,14 @@ def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> F
     one = f"{job.job_id}:INDEX" if job.size > 1 else job.job_id
     kept, run, again = "", "", f"farcall logs -f {one}"
     if isinstance(job, Submission):
-        kept = ", and what it stores is kept"
+        kept = ", and its results are kept"
         again = f"farcall result {one}"
-        run = f", and `farcall recover {job.where.root.rpartition('/')[2]}` all of this run"
+        run = (
+            f", or `farcall recover {job.where.root.rpartition('/')[2]}` for all jobs of this run"
+        )
     text = (
-        f"{error}; job {job.job_id} ({job.name}) goes on{kept}: when this is fixed, "
-        f"`{again}` waits for it{run}"
+        f"{error}; job {job.job_id} ({job.name}) continues{kept}. When the problem is fixed, "
+        f"run `{again}` to wait for it{run}."
     )
     told = UnseenError(text)
     told.__dict__.update(error.__dict__)

@@ -187,4 +187,4 @@ class Tracker:
 
 
 def _closed() -> ClosedError:
-    return ClosedError("the executor was closed while its jobs were waited for")
+    return ClosedError("the executor was closed while it was waiting for its jobs")

@@ -118,8 +118,8 @@ async def _packed(
     for place, group in enumerate(groups):
         if not group.command:
             raise SettingsError(
-                f"{group.name or f'groups[{place}]'}: there is no command, and an image's own "
-                "cannot be run in a workspace; name one",
+                f"{group.name or f'groups[{place}]'}: a command is required, because an "
+                "image's own command cannot run in a workspace. Specify a command.",
                 option="command",
             )
     archive = await asyncio.to_thread(pack, [Source(Path(workspace))], settings.cache_dir)
@@ -150,15 +150,15 @@ def planned(settings: Settings, archive: Archive, folder: str = HERE) -> Fetched
     """
     if not settings.s3_bucket_name:
         raise SettingsError(
-            "a workspace goes by way of the bucket, and s3_bucket_name is empty; set it, or "
-            "submit without a workspace",
+            "s3_bucket_name is empty, but a workspace is uploaded to the bucket. Set "
+            "s3_bucket_name, or submit without a workspace.",
             option="s3_bucket_name",
         )
     _check_rights(settings)
     if folder != HERE and not folder.startswith("/"):
         raise SettingsError(
-            f"the folder of a workspace in the container is {folder!r}; use an absolute path, "
-            "or none for the image's working directory",
+            f"the container folder of a workspace is {folder!r}. Use an absolute path, or none "
+            "for the image's working directory.",
             option="workspace",
         )
     addressing = buckets.Addressing(settings.endpoint_url)
@@ -178,14 +178,15 @@ def _check_rights(settings: Settings) -> None:
     if settings.backend == KUBERNETES:
         if not settings.s3_secret and not settings.service_account:
             raise SettingsError(
-                "a workspace in the bucket is fetched with keys of a Secret or the rights of a "
-                "service account, and s3_secret and service_account are empty; set one of them",
+                "s3_secret and service_account are empty, but the job downloads a workspace "
+                "from the bucket with the keys of a Secret or the permissions of a service "
+                "account. Set one of them.",
                 option="s3_secret",
             )
     elif not settings.batch_job_role_name:
         raise SettingsError(
-            "a workspace in the bucket is fetched with the job role, and batch_job_role_name is "
-            "empty; set it to a role that may read the bucket",
+            "batch_job_role_name is empty, but the job downloads a workspace from the bucket "
+            "with the job role. Set it to a role that can read the bucket.",
             option="batch_job_role_name",
         )
 
@@ -213,8 +214,8 @@ async def stored(session: Session, fetched: Fetched) -> Fetched:
     """
     if await session.stores.of(fetched.bucket).stored(fetched.key) is None:
         raise SettingsError(
-            f"the workspace s3://{fetched.bucket}/{fetched.key} is not there; submit from where "
-            "its folder is, after another dry run if there was one",
+            f"workspace s3://{fetched.bucket}/{fetched.key} does not exist. Submit from the "
+            "machine that has its folder; after a dry run, repeat the dry run first.",
             option="workspace",
         )
     return located(session, fetched)

@@ -86,9 +86,9 @@ async def test_what_failed_runs_again_with_other_options(page, failed):
     shown = await get(page, f"/api/jobs/{job.id}")
     assert shown["retries"] == [done["id"]]
     status, answer = await post(page, f"/api/jobs/{job.id}/retry", {})
-    assert (status, "nothing of job" in answer["error"]) == (409, True)
+    assert (status, "no task of job" in answer["error"]) == (409, True)
     found = await get(page, f"/api/jobs/{job.id}/retry")
-    assert (found["tasks"], "nothing of job" in found["refused"]) == (0, True)
+    assert (found["tasks"], "no task of job" in found["refused"]) == (0, True)
 
 
 async def test_what_is_unknown_is_not_run(page):

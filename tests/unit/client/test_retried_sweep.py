@@ -165,7 +165,7 @@ async def test_a_job_runs_again(executor, halve, mended):
     with pytest.raises(NothingToRetryError):
         await job.retry()
     waiting = await executor.submit(time.sleep, 600)
-    with pytest.raises(NothingToRetryError, match="can run again yet"):
+    with pytest.raises(NothingToRetryError, match="can be retried yet"):
         await waiting.retry()
     await waiting.cancel()
     assert (await waiting.exception()) is not None

@@ -61,14 +61,14 @@ async def test_a_failed_attempt_is_told_of_with_what_the_container_stored(world,
     world.inbox.objects[name] = data
     world.jobs.set("j", "RUNNABLE", attempts=tried((EXITED, 1)), **again())
     await asyncio.sleep(10)
-    told = "job j (n): attempt 1 of 3 failed and is followed by another: ValueError: no such file"
+    told = "job j (n): attempt 1 of 3 failed and is retried: ValueError: no such file"
     assert lines(caplog) == [told]
     world.jobs.set("j", "RUNNING", attempts=tried((EXITED, 1), (HOST_LOST, None)), **again())
     await asyncio.sleep(60)
     assert len(lines(caplog)) == 2
     assert lines(caplog)[1] == (
-        "job j (n): attempt 2 of 3 failed and is followed by another: HostLostError: the instance "
-        f"under the job was terminated, Batch says {HOST_LOST!r}"
+        "job j (n): attempt 2 of 3 failed and is retried: HostLostError: the job's "
+        f"instance was terminated, Batch reports {HOST_LOST!r}"
     )
 
 
@@ -108,7 +108,7 @@ async def test_a_child_s_failed_attempt_is_found_in_the_bucket(world, caplog):
     name, data = stored("a", 1, 1)
     world.inbox.objects[name] = data
     await asyncio.sleep(30)
-    told = "job a:1 (n): attempt 1 of 3 failed and is followed by another: ValueError: no such"
+    told = "job a:1 (n): attempt 1 of 3 failed and is retried: ValueError: no such"
     assert [line[: len(told)] for line in lines(caplog)] == [told]
     asked = [ids for ids in world.jobs.asked("describe") if "a:1" in ids]
     assert asked == [["a:1"]]
@@ -156,8 +156,8 @@ async def test_ten_thousand_failing_children_give_a_few_lines(world, caplog):
         await asyncio.sleep(150)
     told = lines(caplog)
     assert len(told) <= 2 * 6
-    counts = [int(line.split()[0]) for line in told if line.endswith("ended")]
-    single = [line for line in told if "is followed by another" in line]
+    counts = [int(line.split()[0]) for line in told if "more attempts" in line]
+    single = [line for line in told if "is retried" in line]
     assert len(single) + sum(counts) == 2 * size
     assert len(world.jobs.asked("describe")) < 200
     # A page of 1000 for each second.
@@ -194,7 +194,7 @@ async def test_those_not_told_of_are_counted_when_the_executor_closes(world, cap
     assert len(lines(caplog)) == 5
     await world.tracker.close()
     (last,) = lines(caplog)[5:]
-    assert last.startswith("3 more attempts failed and were followed by others; ")
+    assert last.startswith("3 more attempts failed and were retried; ")
 
 
 # --- what an attempt says of itself -----------------------------------------------------------
@@ -212,9 +212,9 @@ async def test_earlier_attempts_are_explained_by_what_they_stored_or_by_batch(cl
         bucket, submission(), 0, detail, [1, 2, 3, 4]
     )
     assert first == "ValueError: no such file"
-    assert second.startswith("HostLostError: the instance under the job was terminated")
-    assert third.startswith("its outcome is not what the job wrote")
-    assert fourth == "no outcome"
+    assert second.startswith("HostLostError: the job's instance was terminated")
+    assert third.startswith("its stored result is not what the job wrote")
+    assert fourth == "no stored result"
 
 
 async def test_an_attempt_too_large_to_be_read_for_a_line_is_explained_by_batch(clock):
@@ -253,7 +253,7 @@ async def test_an_attempt_too_large_to_be_read_for_a_line_is_explained_by_batch(
             },
         ),
         (
-            "HostLostError: the instance under the job was terminated",
+            "HostLostError: the job's instance was terminated",
             {"status": OutcomeStatus.TERMINATED},
         ),
     ],

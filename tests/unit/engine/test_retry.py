@@ -232,7 +232,7 @@ async def test_unfinished_job_cannot_be_retried(executor, session):
     job = await executor.submit(time.sleep, 600)  # until the test cancels it
     plan = await look(session, executor.settings, job.id)
     assert (plan.tasks, plan.unfinished) == ([], 1)
-    with pytest.raises(NothingToRetryError, match="can run again yet: 1 unfinished task"):
+    with pytest.raises(NothingToRetryError, match="can be retried yet: 1 unfinished task"):
         plan.refuse()
     await session.terminations.end([job.id], "enough")
     await ended(session, job.id)
@@ -265,7 +265,7 @@ async def test_what_was_submitted_has_to_be_there(executor, session, swept):
     whole = bytearray(await store.get(where.bundle_key))
     whole[len(whole) // 3] ^= 1  # an entry, or its digest
     await store.put(where.bundle_key, [whole])
-    with pytest.raises(IntegrityError, match="is not what was submitted"):
+    with pytest.raises(IntegrityError, match="differs from what was submitted"):
         await submit(session, plan, plan.settings)
     assert await retries_of(session, plan.submission) == []
     await store.delete([where.bundle_key])
@@ -290,7 +290,7 @@ async def test_large_arguments_are_copied_in_pieces_and_checked(executor, sessio
     await store.put(where.bundle_key, [whole])
     await ended(session, retried.submission.job_id)
     again = await look(session, executor.settings, retried.submission.job_id)
-    with pytest.raises(IntegrityError, match="is not what was submitted"):
+    with pytest.raises(IntegrityError, match="differs from what was submitted"):
         await submit(session, again, again.settings)
 
 

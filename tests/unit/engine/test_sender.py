@@ -222,7 +222,9 @@ async def test_a_job_that_has_left_something_is_waited_for_and_not_sent_again(ma
 async def test_a_job_that_has_begun_and_is_never_listed_is_told_of(made):
     world = made(submit_job=[no_answer()], list_jobs=lambda **_: NOTHING)
     await world.store.put(f"v1/run/streams/{world.name}/0/1/stdout/00000000", [b"x"])
-    with pytest.raises(ServiceError, match=r"whether job simulate-.* it has begun, and no list"):
+    with pytest.raises(
+        ServiceError, match=r"whether job simulate-.* the job has started, but no list"
+    ):
         await world.send()
     assert world.submitted() == [world.name]
     assert not world.ticket.withdraw()
@@ -307,7 +309,7 @@ async def test_a_withdrawn_job_that_turns_up_is_ended(made, caplog):
     assert ended["jobId"] == f"id-{world.name}"
     name = world.bundle.where.bundle
     assert ended["reason"].endswith(f"if it was submitted again, it is job {name}")
-    assert "turned up after it was withdrawn" in caplog.messages[-1]
+    assert "appeared after it was withdrawn" in caplog.messages[-1]
 
 
 async def test_a_withdrawn_job_is_not_looked_for_for_ever(made):

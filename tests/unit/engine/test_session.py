@@ -27,7 +27,7 @@ async def test_closing_does_not_wait_for_deletions_without_an_answer(session, mo
     monkeypatch.setattr(store, "flush", lambda: asyncio.sleep(600))  # cut short
     await asyncio.sleep(0)  # its keeper begins
     await session.close()
-    assert "delivered objects stay in s3://bucket" in caplog.text
+    assert "delivered objects remain in s3://bucket" in caplog.text
 
 
 @pytest.fixture

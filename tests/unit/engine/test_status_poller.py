@@ -359,7 +359,10 @@ async def test_permanently_blocked_job_is_terminated(
     assert told == f"stuck for {after_s:g} s: {reason}: m"
     assert {arrival.detail.failure_reason().kind for _, _, arrival in world.told} == {ImageError}
     (record,) = caplog.records
-    assert f"job {NAME} waits, Kubernetes says '{reason}: m'; to do: " in record.getMessage()
+    assert (
+        f"job {NAME} is waiting, because Kubernetes reports '{reason}: m'. To do: "
+        in record.getMessage()
+    )
 
 
 async def test_late_image_pull_is_tolerated(world, cluster, caplog):

@@ -156,11 +156,11 @@ def test_trouble_is_said_at_once_then_once_a_minute_and_when_it_is_over(now, cap
         for _ in range(13):
             patience.bear(THROTTLED)
             now[0] += 10
-        assert trouble.text.endswith("Slow down; trying again for 8 min")
+        assert trouble.text.endswith("Slow down; retrying for 8 min")
         patience.renew()
     patience.bear(THROTTLED)
     assert [text.rpartition(" for ")[2] for text in told] == ["10 min", "9 min", "8 min", ""]
-    assert "AWS answers again; going on" in caplog.text
+    assert "AWS responds again; continuing" in caplog.text
 
 
 def test_trouble_of_several_is_over_when_all_of_it_is(now, caplog):

@@ -247,7 +247,9 @@ async def test_blocked_job_is_reported_once(world, caplog):
     await asyncio.sleep(3600)
     assert world.told == []
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"job j waits, Batch says {BLOCKED!r}; to do: ask for ")
+    assert record.getMessage().startswith(
+        f"job j is waiting, because Batch reports {BLOCKED!r}. To do: request "
+    )
 
 
 async def test_job_blocked_too_long_is_terminated(world):
@@ -265,7 +267,7 @@ async def test_blocked_jobs_are_handled_together(world, caplog):
         world.watch(f"j{n}", stuck_timeout_s=100)
     await world.until(250, at_most_s=200)
     assert len(caplog.records) == 3 + 1
-    assert f"job j0 (and 99 more) waits, Batch says {BLOCKED!r}" in caplog.text
+    assert f"job j0 (and 99 more) is waiting, because Batch reports {BLOCKED!r}" in caplog.text
     assert {failure_reason(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
     assert sorted(job_id for job_id, _ in world.jobs.asked("terminate")) == sorted(
         world.jobs.known
@@ -280,7 +282,9 @@ async def test_blocked_array_is_terminated(world, caplog):
     world.watch("a", 3, stuck_timeout_s=300)
     await asyncio.sleep(30)
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"job a waits, Batch says {BLOCKED!r}; to do: ")
+    assert record.getMessage().startswith(
+        f"job a is waiting, because Batch reports {BLOCKED!r}. To do: "
+    )
     assert world.jobs.asked("terminate") == []
     await asyncio.sleep(330)
     ((job_id, reason),) = set(world.jobs.asked("terminate"))
@@ -354,7 +358,7 @@ async def test_lasting_listing_failure_notifies_all(world):
     world.inbox.failures[ROOT] = UNREACHABLE
     assert 600 <= await world.until(3) <= 700
     for job_id, _, arrival in world.told:
-        assert str(arrival.error).startswith(f"{UNREACHABLE}; job {job_id} (n) goes on")
+        assert str(arrival.error).startswith(f"{UNREACHABLE}; job {job_id} (n) continues")
         one = f"{job_id}:INDEX" if job_id == "j" else job_id
         assert f"`farcall result {one}`" in str(arrival.error)
         assert "`farcall recover run`" in str(arrival.error)
@@ -408,7 +412,7 @@ async def test_polling_failure_is_logged_each_minute(world, caplog):
     world.jobs.failure = refusal("ExpiredTokenException", 403)
     await asyncio.sleep(200)
     assert "renew the credentials" in trouble.text
-    assert "; trying again for" in trouble.text
+    assert "; retrying for" in trouble.text
     assert 3 <= len(caplog.records) <= 5
     assert all("renew the credentials" in record.message for record in caplog.records)
     caplog.clear()
@@ -417,7 +421,7 @@ async def test_polling_failure_is_logged_each_minute(world, caplog):
     await asyncio.sleep(30)
     assert trouble.text == ""
     (again,) = caplog.records
-    assert again.message.startswith("AWS answers again")
+    assert again.message.startswith("AWS responds again")
     assert world.told == []
 
 
@@ -529,7 +533,7 @@ async def test_failed_command_attempt_is_reported(world, caplog):
     await asyncio.sleep(5)
     (said,) = caplog.messages
     assert said == (
-        "job c (n): attempt 1 of 2 failed and is followed by another: "
+        "job c (n): attempt 1 of 2 failed and is retried: "
         "CommandError: the command failed (exit code 3)"
     )
     assert world.inbox.requests == []
@@ -542,5 +546,7 @@ async def test_unseen_command_job_explains_joining(world):
     await world.until(1)
     ((_, _, arrival),) = world.told
     assert is_unseen(arrival.error)
-    said = "job c (n) goes on: when this is fixed, `farcall logs -f c` waits for it"
+    said = (
+        "job c (n) continues. When the problem is fixed, run `farcall logs -f c` to wait for it."
+    )
     assert str(arrival.error).endswith(said)

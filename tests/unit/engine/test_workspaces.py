@@ -49,17 +49,17 @@ def test_a_plan_names_the_object_by_the_options_alone(archive):
 
 
 def test_a_job_without_a_role_could_fetch_nothing(archive):
-    with pytest.raises(SettingsError, match="batch_job_role_name is empty; set it"):
+    with pytest.raises(SettingsError, match="batch_job_role_name is empty, but"):
         workspaces.planned(Settings(batch_job_role_name=""), archive)
 
 
 def test_without_a_bucket_there_is_no_way_for_a_workspace(archive):
-    with pytest.raises(SettingsError, match="s3_bucket_name is empty; set it"):
+    with pytest.raises(SettingsError, match="s3_bucket_name is empty, but"):
         workspaces.planned(Settings(s3_bucket_name=""), archive)
 
 
 def test_a_folder_of_a_container_is_named_from_its_root(archive):
-    with pytest.raises(SettingsError, match="is 'work'; use an absolute path"):
+    with pytest.raises(SettingsError, match="is 'work'. Use an absolute path"):
         workspaces.planned(Settings(batch_job_role_name="role"), archive, "work")
 
 

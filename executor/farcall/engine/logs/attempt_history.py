@@ -82,7 +82,8 @@ class AttemptHistory:
         if attempt > most:
             may = "may have" if most > last else "has had"
             raise FarcallError(
-                f"attempt is {attempt}, and job {detail.job_id} {may} {counted(most, 'attempt')}"
+                f"attempt {attempt} does not exist: job {detail.job_id} {may} "
+                f"{counted(most, 'attempt')}"
             )
 
     def goes_on(self, number: int, *, follow: bool) -> bool:

@@ -126,12 +126,12 @@ class JobNodes:
         job, last = self.job, self.last_attempt
         if job.array_size:
             raise FarcallError(
-                f"job {job.job_id} is an array of {job.array_size} jobs, each with a log of its "
-                f"own; name one of them, such as {job.job_id}:0"
+                f"job {job.job_id} is an array of {job.array_size} jobs, each with its own "
+                f"log. Name one of them, for example {job.job_id}:0."
             )
         for node in nodes or ():
             if not 0 <= node < self.count:
-                there = "node 0 alone" if self.count == 1 else f"nodes 0 to {self.count - 1}"
+                there = "only node 0" if self.count == 1 else f"nodes 0 to {self.count - 1}"
                 raise UnknownError(f"job {job.job_id} has no node {node}; it has {there}")
         most = max(last, job.attempts_allowed) if follow and not self.is_over else last
         if attempt is None:
@@ -139,8 +139,8 @@ class JobNodes:
         if not 1 <= attempt <= most:
             may = "may have" if most > last else "has had"
             raise UnknownError(
-                f"job {job.job_id} has no attempt {attempt}; it {may} {counted(most, 'attempt')}, "
-                "counted from 1"
+                f"job {job.job_id} has no attempt {attempt}: it {may} "
+                f"{counted(most, 'attempt')}, counted from 1"
             )
         return range(attempt, attempt + 1)
 

@@ -111,7 +111,7 @@ class NodeLogs:
             ServiceError: The platform refused.
         """
         if tail is not None and tail < 0:
-            raise ValueError(f"tail is {tail}, and is to be 0 or more lines")
+            raise ValueError(f"tail is {tail}; use a number of lines, at least 0")
         since, until = (moment and _whole(moment) for moment in (since, until))
         job_id, nodes = job_nodes.parts_of(job_id, nodes)
         job = await self._look_up(job_id, nodes, follow=follow)
@@ -714,7 +714,9 @@ def _after(moment: float, pause_s: float) -> float:
 
 
 def _closed() -> FarcallError:
-    return FarcallError("the session was closed while a log was followed; the job goes on")
+    return FarcallError(
+        "the session was closed while a log was being followed. The job continues."
+    )
 
 
 def _may_pass(error: FarcallError) -> bool:

@@ -125,8 +125,8 @@ def _node_of(detail: JobDetail, nodes: Sequence[int]) -> str:
     """
     if len(nodes) > 1:
         raise FarcallError(
-            f"job {detail.job_id} runs a function, whose nodes are read one at a time: --node "
-            f"{nodes[0]}"
+            f"job {detail.job_id} runs a function, whose nodes can only be read one at a time. "
+            f"Use --node {nodes[0]}."
         )
     if nodes and nodes[0] >= max(1, detail.nodes):
         raise UnknownError(f"job {detail.job_id} has no node {nodes[0]}")
@@ -403,7 +403,7 @@ def _check(streams: Collection[str], attempt: int | None, tail: int | None) -> N
     if unknown or not streams:
         raise ValueError(f"streams is {streams!r}; use {' or '.join(STREAMS)}")
     if attempt is not None and attempt < 1:
-        raise ValueError(f"attempt is {attempt}; attempts are counted from 1")
+        raise ValueError(f"attempt is {attempt}; use a number of at least 1")
     if tail is not None and tail < 0:
         raise ValueError(f"tail is {tail}; use a number of lines, at least 0")
 

@@ -127,9 +127,7 @@ class Relay:
                 try:
                     await self._finish(followed, index, task, delivered)
                 except FarcallError as error:
-                    _log.warning(
-                        "output of %s cannot be shown: %s", submission.id_of(index), error
-                    )
+                    _log.warning("cannot show output of %s: %s", submission.id_of(index), error)
         self.leave(submission, [index])
 
     def leave(self, submission: Submission, indexes: Iterable[int]) -> None:
@@ -164,7 +162,7 @@ class Relay:
                 try:
                     some, others = await self._look_at(followed)
                 except FarcallError as error:  # the rest arrives with the results
-                    _log.debug("output cannot be looked for: %s", error)
+                    _log.debug("cannot search for output: %s", error)
                     some, others = 1, 0
                 listed, read = listed + some, read + others
             longest_s = timing.log_pause_s * _LONGEST
@@ -221,7 +219,7 @@ class Relay:
                     try:
                         followed.write(index, *await _news(transcript, chunks))
                     except FarcallError as error:  # the rest arrives with the result
-                        _log.debug("output cannot be read: %s", error)
+                        _log.debug("cannot read output: %s", error)
 
     def _transcript(
         self, followed: _Followed, index: int, task: _Task, attempt: int

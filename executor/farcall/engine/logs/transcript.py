@@ -280,7 +280,7 @@ class Transcript:
 
     def missing(self) -> LogLine:
         """Return a note that output may be missing."""
-        return self._note("what it wrote last was not stored, and there is no CloudWatch log")
+        return self._note("the last output was not stored, and there is no CloudWatch log")
 
     def _note(self, text: str) -> LogLine:
         return LogLine(f"[farcall: attempt {self.number}: {text}]", LOG, self.number, None)

@@ -99,7 +99,7 @@ def test_nothing_of_a_job_goes_on_that_is_forgotten():
 
 @pytest.mark.parametrize(
     ("nodes", "wanted", "said"),
-    [(1, [1], "no node 1; it has node 0 alone"), (4, [0, -1], "no node -1; it has nodes 0 to 3")],
+    [(1, [1], "no node 1; it has only node 0"), (4, [0, -1], "no node -1; it has nodes 0 to 3")],
 )
 def test_a_node_that_is_not_there_is_answered_with_those_there_are(nodes, wanted, said):
     with pytest.raises(UnknownError, match=said):
@@ -109,9 +109,9 @@ def test_a_node_that_is_not_there_is_answered_with_those_there_are(nodes, wanted
 @pytest.mark.parametrize(
     ("status", "follow", "attempt", "said"),
     [
-        (JobStatus.RUNNING, False, 3, "no attempt 3; it has had 2 attempts, counted from 1"),
-        (JobStatus.RUNNING, True, 4, "no attempt 4; it may have 3 attempts"),
-        (JobStatus.FAILED, True, 2, "no attempt 2; it has had 1 attempt"),
+        (JobStatus.RUNNING, False, 3, "no attempt 3: it has had 2 attempts, counted from 1"),
+        (JobStatus.RUNNING, True, 4, "no attempt 4: it may have 3 attempts"),
+        (JobStatus.FAILED, True, 2, "no attempt 2: it has had 1 attempt"),
         (JobStatus.FAILED, False, 0, "no attempt 0"),
     ],
 )

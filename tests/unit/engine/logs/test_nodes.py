@@ -122,7 +122,7 @@ async def test_attempts_come_one_after_the_other():
 
 async def test_one_attempt_can_be_read_alone():
     assert texts(await read(two_attempts(), attempt=1)) == ["first 0", "first 1"]
-    with pytest.raises(UnknownError, match="no attempt 3; it has had 2 attempts"):
+    with pytest.raises(UnknownError, match="no attempt 3: it has had 2 attempts"):
         await read(two_attempts(), attempt=3)
 
 

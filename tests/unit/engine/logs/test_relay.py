@@ -188,4 +188,4 @@ async def test_a_forged_chunk_is_not_shown_and_the_task_ends_well(bucket, relay,
     await until_async(lambda: bucket.gets)
     await relay.finish(JOB, 0, delivered(1, 7, b"own\n"))
     assert reader.shown == []
-    assert "cannot be shown" in caplog.text
+    assert "cannot show output" in caplog.text
