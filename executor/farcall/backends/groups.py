@@ -58,7 +58,7 @@ def resources(settings: Settings, group: Nodes) -> Settings:
         if not is_number or not math.isfinite(value):
             raise wrong(name, value, "use a number")
         if value < 0 or (value == 0 and name != "num_gpus"):
-            raise wrong(name, value, "every container requests more")
+            raise wrong(name, value, "use a number above 0")
         if name == "num_gpus" and not is_whole(value):
             raise wrong(name, value, "use a whole number")
     return settings.model_copy(update=wanted)
@@ -73,7 +73,7 @@ def check(group: Nodes) -> None:
     if not is_whole(group.count) or group.count < 1:
         raise wrong("count", group.count, "use a whole number of at least 1")
     if not isinstance(group.image, str) or not group.image.strip():
-        allowed = "name an image, such as public.ecr.aws/docker/library/python:3.12"
+        allowed = "name an image, for example public.ecr.aws/docker/library/python:3.12"
         raise wrong("image", group.image, allowed)
     if isinstance(group.command, str) or not all(isinstance(part, str) for part in group.command):
         allowed = 'use a list of strings, such as ["sh", "-c", "echo hi"]'
@@ -84,7 +84,7 @@ def check(group: Nodes) -> None:
     paths = [mount.path for mount in group.mounts]
     for path in paths:
         if not path.startswith("/"):
-            raise wrong("mounts", path, "a path in the container begins with /")
+            raise wrong("mounts", path, "use an absolute path in the container, beginning with /")
         if paths.count(path) > 1:
             raise wrong("mounts", path, "use each path in the container only once")
     if group.shm_size is not None and not _is_above_0(group.shm_size):
@@ -99,15 +99,17 @@ def check_each(check_one: Callable[[T], None], items: Iterable[T]) -> None:
 
 def _check_device(device: Device) -> None:
     if not device.source.startswith("/") or not (device.path or "/").startswith("/"):
-        raise wrong("devices", device, "paths begin with /")
+        raise wrong("devices", device, "use absolute paths, beginning with /")
     if not device.permissions or set(device.permissions) - set(_PERMISSIONS):
-        raise wrong("devices", device.permissions, "use some of the letters rwm as permissions")
+        raise wrong(
+            "devices", device.permissions, "use some of the letters r, w and m as permissions"
+        )
 
 
 def _check_variables(what: str, variables: Mapping[str, str]) -> None:
     for name, value in variables.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            raise wrong(what, name, "a variable's name is a text without =")
+            raise wrong(what, name, "use a variable name without =")
         if not isinstance(value, str):
             # Its value may be a secret.
             raise SettingsError(

@@ -8,8 +8,8 @@ from farcall.model.failure_reasons import OWN_REASON, WITHDRAWN, FailureReason
 
 MAP_FAILED = FailureReason(
     errors.JobError,
-    "a call of the map raised, and the others were ended",
-    "correct the errors of the failed tasks, and submit the job again",
+    "a call of the map raised an exception, so the others were cancelled",
+    "fix the errors of the failed tasks, and submit the job again",
 )
 """Of an array as a whole."""
 
@@ -18,16 +18,16 @@ GIVEN: tuple[Row, ...] = (
         status(f"{OWN_REASON}{WITHDRAWN}"),
         FailureReason(
             errors.JobCancelledError,
-            "the job turned up after it had been given up, and was ended",
-            "nothing where the job that its reason names does its work; else submit it again",
+            "the job appeared after its request was withdrawn, and was terminated",
+            "nothing if the job that the reason names does its work; otherwise submit it again",
         ),
     ),
     Row(
         status(f"{OWN_REASON}{failure_reasons.MAP_FAILED}"),
         FailureReason(
             errors.JobCancelledError,
-            "another call of its map raised, and the job was ended",
-            "correct what that one tells, and submit the map again",
+            "another call of its map raised an exception, so the job was cancelled",
+            "fix the error of that call, and submit the map again",
         ),
     ),
     Row(

@@ -123,7 +123,7 @@ def test_its_jobs_show_no_command_but_what_they_fetch():
     [
         (64, errors.ImageError, "batch_job_role_name"),
         (65, errors.OutcomeMissingError, "submit again, which stores"),
-        (66, errors.IntegrityError, "stores what was changed again"),
+        (66, errors.IntegrityError, "stores the changed objects again"),
         (67, errors.VersionMismatchError, "set architecture"),
         (73, errors.OutcomeMissingError, "the clock of its machine"),
         (74, errors.OutcomeMissingError, "readonlyRootFilesystem"),

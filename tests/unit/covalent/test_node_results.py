@@ -147,4 +147,4 @@ def test_what_ended_the_process_is_told_to_each_node(status, meta, told):
 def test_what_batch_says_is_told_to_each_node():
     gone = JobDetail("job-1", "make", status=JobStatus.FAILED, status_reason="Host EC2 gone")
     (end,) = node_results.ends(Result(error=failure_reason(gone).error(JOB)), [3], OUTPUT, ERRORS)
-    assert end.error.startswith("HostLostError: the instance under the job was terminated: job ")
+    assert end.error.startswith("HostLostError: the job's instance was terminated: job ")

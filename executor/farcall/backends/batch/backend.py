@@ -251,9 +251,9 @@ class BatchBackend:
     def unknown(self, job_id: str) -> str:
         """Return the error text for a job that Batch does not know."""
         return (
-            f"Batch does not know job {job_id} in {self._aws.region_and_origin}; `farcall list` "
-            "shows those it knows: it forgets a job some days after its end, and those of other "
-            "regions and accounts are found by the options region and profile"
+            f"Batch does not know job {job_id} in {self._aws.region_and_origin}. Run `farcall "
+            "list` to list the known jobs: Batch deletes a job some days after its end, and "
+            "jobs in other regions and accounts require the options region and profile."
         )
 
     # --- lists --------------------------------------------------------------------------------
@@ -356,8 +356,8 @@ def _refused(request: Mapping[str, Any], error: ServiceError) -> Exception:
     """Return the error of a refused SubmitJob: of the option, or of the job itself."""
     if "queue" in str(error).lower():
         return SettingsError(
-            f"queue is {request['jobQueue']!r}: {error}; set queue to a queue that "
-            "exists in this region and is ENABLED",
+            f"queue is {request['jobQueue']!r}: {error}. Set queue to a queue that exists in "
+            "this region and is ENABLED.",
             option="queue",
         )
-    return SubmissionError(f"job {request['jobName']} was not accepted: {error}")
+    return SubmissionError(f"Batch rejected job {request['jobName']}: {error}")

@@ -177,7 +177,7 @@ class Batch:
         except ServiceError as error:
             if "AccessDenied" not in error.code:
                 raise
-            _log.debug("definitions cannot be looked up, so one is registered: %s", error)
+            _log.debug("cannot look up definitions, so one is registered: %s", error)
             return None
         return max(found, key=lambda item: item.get("revision", 0), default=None)
 
@@ -395,8 +395,8 @@ class Batch:
 def _refused_definition(error: ServiceError) -> SettingsError:
     """Return the error of a refused definition; it names the options that define it."""
     return SettingsError(
-        f"the job definition made of the options was refused: {error}; check "
-        "image, the roles and job_definition_extra",
+        f"Batch rejected the job definition made of the options: {error}. Check image, the "
+        "roles and job_definition_extra.",
         option="job_definition_extra",
     )
 

@@ -21,24 +21,30 @@ from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 
 _STATES = {
     JobStatus.SUBMITTED: (
-        "Batch has accepted the job and has yet to look at it",
-        "wait some seconds",
+        "Batch has accepted the job and has not evaluated it yet",
+        "wait a few seconds",
     ),
     JobStatus.PENDING: (
         "the job waits for other jobs that it depends on",
-        "wait; dependsOn in DescribeJobs names them",
+        "wait; DescribeJobs lists these jobs in dependsOn",
     ),
     JobStatus.RUNNABLE: (
-        "the job waits for a place to run",
-        "wait; if it lasts, check whether the queue's compute environment is VALID and not full",
+        "the job is waiting for capacity",
+        (
+            "wait; if it takes long, check whether the queue's compute environment is VALID and "
+            "not full"
+        ),
     ),
     JobStatus.STARTING: (
-        "the job has a place, and its container is being started",
+        "the job has been placed, and its container is starting",
         "wait; pulling a large image takes minutes",
     ),
     JobStatus.RUNNING: (
         "the job runs",
-        "`farcall logs -f {job}` shows what it prints, `farcall cancel {whole}` ends it",
+        (
+            "run `farcall logs -f {job}` to follow its output, or `farcall cancel {whole}` to "
+            "cancel it"
+        ),
     ),
 }
 
@@ -54,7 +60,7 @@ def tell(detail: JobDetail) -> tuple[str, str]:
     """
     if detail.is_terminated or detail.is_cancelled:
         remedy = "wait: it has up to half a minute to clean up"
-        return "the job is stopping and has not ended yet", remedy
+        return "the job is stopping and has not finished yet", remedy
     if is_blocked(detail):
         reason = detail.status_reason
         return f"Batch cannot place the job: {reason}", blocked(reason)

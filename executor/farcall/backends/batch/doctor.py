@@ -66,7 +66,7 @@ async def region(access: Aws) -> list[Finding]:
     """Check that Batch responds in the region."""
     reply = await clients.call(access.batch, "describe_job_queues", maxResults=1)
     url = access.batch.meta.endpoint_url
-    found = f"{access.region_and_origin}, by {url}"
+    found = f"{access.region_and_origin}, at {url}"
     if reply["ResponseMetadata"]["HTTPHeaders"].get("server") == "farcall-local":
         found += ", which is farcall's local AWS emulator"
     elif not access.has_console:
@@ -97,7 +97,12 @@ async def queue(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
             Finding(f.check, WARNING, f.found, f.remedy) if f.verdict == FAILED else f
             for f in all_of
         ]
-    nothing = Finding(name, FAILED, "the queue has none", "add one to its computeEnvironmentOrder")
+    nothing = Finding(
+        name,
+        FAILED,
+        "the queue has no compute environment",
+        "add one to its computeEnvironmentOrder",
+    )
     return [first, *(all_of or [nothing])]
 
 
@@ -107,15 +112,15 @@ def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
     most = resources.get("maxvCpus", found.get("unmanagedvCpus"))
     name = found["computeEnvironmentName"]
     text = f"{name}, {kind}, {found['state']} and {found['status']}"
-    text += f", at most {most} vCPUs" if most is not None else ""
+    text += f", up to {most} vCPUs" if most is not None else ""
 
     def failed(why: str, remedy: str) -> Finding:
         return Finding("compute environment", FAILED, f"{text}: {why}", remedy)
 
     if found["state"] != "ENABLED":
-        return failed("it takes no jobs", f"enable {name}")
+        return failed("it accepts no jobs", f"enable {name}")
     if found["status"] != "VALID":
-        reason = found.get("statusReason") or "Batch gives no reason"
+        reason = found.get("statusReason") or "Batch returns no reason"
         return failed(
             reason,
             "https://docs.aws.amazon.com/batch/latest/userguide/invalid_compute_environment.html",
@@ -123,14 +128,14 @@ def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
     if bool(resources) and kind.startswith("FARGATE") != _wants_fargate(settings):
         wanted = "Fargate" if kind.startswith("FARGATE") else "EC2"
         return failed(
-            f"it runs jobs of {wanted} alone",
+            f"it only runs jobs on {wanted}",
             f"set platformCapabilities to {[wanted.upper()]} in job_definition_extra, or "
             "queue to another queue",
         )
     unfit = placement.misfit(found, settings, settings.nodes)
     if unfit is not None:
         asked = f"{unfit.option} is {getattr(settings, unfit.option):g}"
-        return failed(f"{asked}, and it {unfit.reason}", unfit.remedy)
+        return failed(f"{asked}, but it {unfit.reason}", unfit.remedy)
     return Finding("compute environment", OK, text)
 
 
@@ -145,8 +150,8 @@ async def resources(settings: Settings) -> list[Finding]:
     text += f", {asked['GPU']} GPU" if "GPU" in asked else ""
     if _wants_fargate(settings) and not settings.batch_execution_role_name:
         raise SettingsError(
-            "batch_execution_role_name is '', and on Fargate a job needs one; set it to a role "
-            "that may pull the image and write the log",
+            "batch_execution_role_name is empty, but jobs on Fargate require a role; set it "
+            "to a role that can pull the image and write the log",
             option="batch_execution_role_name",
         )
     platform = "Fargate" if _wants_fargate(settings) else "EC2"
@@ -158,7 +163,7 @@ async def role(access: Aws, settings: Settings, option: str) -> list[Finding]:
     check = option.removeprefix("batch_").removesuffix("_name").replace("_", " ")
     name: str = getattr(settings, option)
     if not name:
-        return [Finding(check, OK, "none: a job has the rights of its instance")]
+        return [Finding(check, OK, "none: jobs have the permissions of their instance")]
     found = await find_role(access, option, name)
     arn = str(found["Arn"])
     if _trusts_ecs(found.get("AssumeRolePolicyDocument") or {}):
@@ -169,8 +174,8 @@ async def role(access: Aws, settings: Settings, option: str) -> list[Finding]:
             check,
             FAILED,
             f"{arn} does not trust {_ECS}, so no job starts",
-            f"aws iam update-assume-role-policy --role-name {short} --policy-document "
-            "file://trust.json, which is docs/iam/trust.json",
+            f"run `aws iam update-assume-role-policy --role-name {short} --policy-document "
+            "file://trust.json` with docs/iam/trust.json",
         )
     ]
 
@@ -193,10 +198,13 @@ def _many(value: Any) -> list[Any]:
 async def log_group(access: Aws, settings: Settings) -> list[Finding]:
     """Check the log group."""
     if not settings.batch_job_log_group_name:
-        return [Finding("log group", OK, "AWS's own, /aws/batch/job")]
+        return [Finding("log group", OK, "the default of AWS, /aws/batch/job")]
     found = await find_log_group(access, settings)
     days = found.get("retentionInDays")
-    text = f"{found['logGroupName']}, whose lines stay {f'{days} days' if days else 'forever'}"
+    text = (
+        f"{found['logGroupName']}, whose lines are kept "
+        f"{f'for {days} days' if days else 'indefinitely'}"
+    )
     return [Finding("log group", OK, text)]
 
 
@@ -212,22 +220,29 @@ async def image(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
     python = variables.get("PYTHON_VERSION", "")
     protocol = (config.get("Labels") or {}).get("farcall.protocol-version", "")
     if config and not is_stock and protocol != str(PROTOCOL_VERSION):
-        text = f"{uri} says protocol {protocol or 'of none'}, and this farcall {PROTOCOL_VERSION}"
+        text = (
+            f"{uri} has protocol {protocol or 'none'}, but this farcall requires "
+            f"{PROTOCOL_VERSION}"
+        )
         return [Finding("image", FAILED, text, "build it from this farcall's Dockerfile")]
     if python and python.rpartition(".")[0] != here:
         remedy = f"build it with BASE_IMAGE=python:{here}-slim, or run Python {python} here"
         if is_stock:
             remedy = f"set stock_image_uri to an image with Python {here}, or empty"
-        return [Finding("image", FAILED, f"{uri} has Python {python}, and here is {here}", remedy)]
-    told_python = f"with Python {python}" if python else f"whose Python has to be {here}"
+        return [
+            Finding(
+                "image", FAILED, f"{uri} has Python {python}, but this Python is {here}", remedy
+            )
+        ]
+    told_python = f"with Python {python}" if python else f"which must contain Python {here}"
     if not is_stock:
         return [Finding("image", OK, f"{uri}, {told_python}")]
-    text = f"{uri}, {told_python}; jobs fetch what they need of farcall from the bucket"
+    text = f"{uri}, {told_python}; jobs download farcall's runtime from the bucket"
     name = settings.batch_job_definition_name
     if name in ("", DEFAULT_DEFINITION):
         return [Finding("image", OK, text)]
-    text += f"; there is no job definition {name!r} with an image for them"
-    remedy = "empty batch_job_definition_name, or set image"
+    text += f"; job definition {name!r} does not exist or has no image for them"
+    remedy = "set batch_job_definition_name to an empty string, or set image"
     return [Finding("image", WARNING, text, remedy)]
 
 

@@ -55,7 +55,7 @@ OWN_PREFIX = "farcall-command-"
 _LABELS = ("name", "type", "containerPath")
 """Fields that identify members of lists in a definition."""
 
-OWN_REMEDY = "shorten commands and env: what is long belongs into the image or into S3"
+OWN_REMEDY = "shorten commands and env: move long texts to the image or to S3"
 
 # Valid resources on Fargate: MiB of memory by vCPU.
 # https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html
@@ -284,8 +284,8 @@ def resource_requirements(settings: Settings) -> list[dict[str, str]]:
         mib = _fargate_memory(settings, mib)
     elif settings.vcpu != int(settings.vcpu):
         raise SettingsError(
-            f"vcpu is {settings.vcpu:g}: on EC2 a job has a whole number of vCPUs, at least 1; "
-            "set vcpu=1, or run on Fargate (platformCapabilities in job_definition_extra)",
+            f"vcpu={settings.vcpu:g} is not supported on EC2; use a whole number (at least 1), "
+            "or run on Fargate (platformCapabilities in job_definition_extra)",
             option="vcpu",
         )
     requirements = [
@@ -319,18 +319,25 @@ def retry_strategy(settings: Settings, *, is_command: bool = False) -> dict[str,
 
 def _fargate_memory(settings: Settings, mib: int) -> int:
     if settings.num_gpus:
-        raise SettingsError("num_gpus must be 0 on Fargate, which has no GPUs", option="num_gpus")
+        raise SettingsError(
+            f"num_gpus={settings.num_gpus} is not supported on Fargate, which has no GPUs; set "
+            "num_gpus to 0",
+            option="num_gpus",
+        )
     if settings.vcpu not in _FARGATE:
         allowed = ", ".join(f"{vcpu:g}" for vcpu in _FARGATE)
-        raise SettingsError(f"vcpu is {settings.vcpu:g}: on Fargate use {allowed}", option="vcpu")
+        raise SettingsError(
+            f"vcpu={settings.vcpu:g} is not supported on Fargate; use one of {allowed}",
+            option="vcpu",
+        )
     allowed_mib = _FARGATE[settings.vcpu]
     for step in allowed_mib:
         if step >= mib:
             return step
     raise SettingsError(
-        f"memory is {settings.memory:g} GiB: on Fargate {settings.vcpu:g} vCPU go with at most "
-        f"{allowed_mib[-1] / 1024:g} GiB; raise vcpu, or set memory to less"
-        f"{placement.hint(settings)}",
+        f"memory={settings.memory:g} GiB is not supported on Fargate with {settings.vcpu:g} "
+        f"vCPU, which allows at most {allowed_mib[-1] / 1024:g} GiB; raise vcpu, or reduce "
+        f"memory{placement.hint(settings)}",
         option="memory",
     )
 
@@ -344,5 +351,5 @@ def check_size(what: str, document: object, limit: int, remedy: str) -> None:
     size = len(json.dumps(document))
     if size > limit:
         raise TaskTooLargeError(
-            f"{what} would have {size} characters, Batch allows {limit}; {remedy}"
+            f"{what} would have {size} characters, but Batch accepts at most {limit}; {remedy}"
         )

@@ -52,8 +52,8 @@ _HOLLOW = (EXITED, "Job submitted", "Job started", "Job succeeded", "Job failed"
 
 _MACHINE_LOST_IT = FailureReason(
     errors.HostLostError,
-    "the container was started, and its machine or its container engine lost it",
-    f"its log says how far it came; {LOST}",
+    "the container was started, but its machine or its container engine lost it",
+    f"see its log for its progress; {LOST}",
 )
 
 
@@ -91,17 +91,22 @@ def _words_for(detail: JobDetail) -> dict[str, str]:
         }
     if detail.runtime:
         return {
-            IMAGE: f"the image {detail.image} (stock_image_uri; image names one "
-            "built from farcall's Dockerfile)",
+            IMAGE: (
+                f"the image {detail.image} (stock_image_uri; or set image to one built from "
+                "farcall's Dockerfile)"
+            ),
             CREATED_BY: "memory, and volumes, devices and user in job_definition_extra",
-            STARTED_BY: ", which needs python3, and command and linuxParameters in "
-            "job_definition_extra",
+            STARTED_BY: (
+                ", which requires python3, and command and linuxParameters in job_definition_extra"
+            ),
         }
     return {
-        IMAGE: "the image that the option image names",
+        IMAGE: "the image in the option image",
         CREATED_BY: "memory, and volumes, devices and user in job_definition_extra",
-        STARTED_BY: " (farcall's Dockerfile sets that of the task runner), and command and "
-        "linuxParameters in job_definition_extra",
+        STARTED_BY: (
+            " (farcall's Dockerfile sets the entry point of the task runner), and command and "
+            "linuxParameters in job_definition_extra"
+        ),
     }
 
 
@@ -196,38 +201,37 @@ _BLOCKED_WORDS = ("MISCONFIGURATION:", "CAPACITY:", "ACTION_REQUIRED", "UNDETERM
 BLOCKED: tuple[Blocked, ...] = (
     Blocked(
         "INSUFFICIENT_INSTANCE_CAPACITY",
-        "wait, or set queue to one whose compute environment has more instance types, "
-        "more subnets or on-demand capacity",
+        "wait, or set queue to one whose compute environment has more instance types, more "
+        "subnets or on-demand capacity",
     ),
     Blocked(
         "COMPUTE_ENVIRONMENT_MAX_RESOURCE",
-        "ask for less (vcpu, memory, num_gpus), or raise the maximum vCPUs (maxvCpus) of the "
-        "compute environment behind the queue",
+        "request less (vcpu, memory, num_gpus), or raise the maximum vCPUs (maxvCpus) of the "
+        "queue's compute environment",
     ),
     Blocked(
         "JOB_RESOURCE_REQUIREMENT",
-        "ask for less (vcpu, memory, num_gpus), or set queue to one with larger instances; "
-        "an instance offers some hundred MiB less memory than its type has",
+        "request less (vcpu, memory, num_gpus), or set queue to one with larger instances; an "
+        "instance offers a few hundred MiB less memory than its type has",
     ),
     Blocked(
         "EC2_INSTANCE_CONFIGURATION_UNSUPPORTED",
-        "change the instance types of the compute environment behind the queue: none of them "
-        "can be had in its subnets",
+        "change the instance types of the queue's compute environment: none of them is "
+        "available in its subnets",
     ),
     Blocked(
         "SERVICE_ROLE_PERMISSIONS",
-        "give the service role of the compute environment behind the queue the policy "
-        "AWSBatchServiceRole",
+        "attach the policy AWSBatchServiceRole to the service role of the queue's compute "
+        "environment",
     ),
     Blocked(
         "ACTION_REQUIRED",
-        "repair the compute environments behind the queue, which are invalid; each one's "
-        "statusReason says why",
+        "repair the queue's compute environments, which are invalid; see the statusReason of each",
     ),
     Blocked(
         "MISCONFIGURATION:",
-        "change what Batch names in the compute environment behind the queue, or ask for less "
-        "(vcpu, memory, num_gpus)",
+        "change what Batch names in the queue's compute environment, or request less (vcpu, "
+        "memory, num_gpus)",
     ),
     Blocked(
         "CAPACITY:",
@@ -235,8 +239,8 @@ BLOCKED: tuple[Blocked, ...] = (
     ),
     Blocked(
         "UNDETERMINED",
-        "check that the compute environment behind the queue is ENABLED and VALID, that its "
-        "instances reach ECS, and that vcpu, memory and num_gpus fit into one of them",
+        "check that the queue's compute environment is ENABLED and VALID, that its instances "
+        "can reach ECS, and that vcpu, memory and num_gpus fit into one of them",
     ),
 )
 """Remedies by a text in Batch's reason; special texts before general ones."""
@@ -272,8 +276,8 @@ _BY_TEXT: tuple[Row, ...] = (
         status("Canceled by JobStateTimeLimit action"),
         FailureReason(
             errors.JobStuckError,
-            "the queue's time limit for waiting jobs ended the job",
-            "ask for less (vcpu, memory, num_gpus), or look at the jobStateTimeLimitActions and "
+            "the queue's time limit for waiting jobs terminated the job",
+            "request less (vcpu, memory, num_gpus), or check the jobStateTimeLimitActions and "
             "the compute environment of the queue",
         ),
     ),
@@ -281,16 +285,15 @@ _BY_TEXT: tuple[Row, ...] = (
         status(f"{OWN_REASON}{STUCK}"),
         FailureReason(
             errors.JobStuckError,
-            "the job could not be placed for stuck_timeout_s and was ended",
-            "ask for less (vcpu, memory, num_gpus), or enlarge the compute environment behind "
-            "queue",
+            "the job could not be placed for stuck_timeout_s and was terminated",
+            "request less (vcpu, memory, num_gpus), or enlarge the queue's compute environment",
         ),
     ),
     Row(
         status("Job attempt duration exceeded timeout"),
         FailureReason(
             errors.JobTimeoutError,
-            "the job ran longer than time_limit, and Batch ended it",
+            "the job ran longer than time_limit, so Batch terminated it",
             "raise time_limit",
         ),
     ),
@@ -300,16 +303,16 @@ _BY_TEXT: tuple[Row, ...] = (
         FailureReason(
             errors.JobCancelledError,
             "the job was cancelled or terminated by another user",
-            "ask who did, and submit it again if needed",
+            "find out who did, and submit it again if needed",
         ),
     ),
     Row(
         status("Host EC2"),
-        FailureReason(errors.HostLostError, "the instance under the job was terminated", LOST),
+        FailureReason(errors.HostLostError, "the job's instance was terminated", LOST),
     ),
     Row(
         status("Your Spot Task was interrupted"),
-        FailureReason(errors.HostLostError, "Fargate Spot took its capacity back", LOST),
+        FailureReason(errors.HostLostError, "Fargate Spot reclaimed its capacity", LOST),
     ),
     # Regardless of the exit code: 137, or 1 if only a child process was killed.
     Row(
@@ -320,15 +323,15 @@ _BY_TEXT: tuple[Row, ...] = (
         status("Dependent Job failed"),
         FailureReason(
             errors.JobError,
-            "a job this one depends on failed",
-            "look at that job (dependsOn in DescribeJobs), then submit both again",
+            "a job that this job depends on failed",
+            "check that job (dependsOn in DescribeJobs), then submit both again",
         ),
     ),
     Row(
         status("Array Child Job failed"),
         FailureReason(
             errors.JobError,
-            "a child of the array failed",
+            "an array task failed",
             "see the errors of its tasks, <job ID>:<index>",
         ),
     ),
@@ -336,8 +339,8 @@ _BY_TEXT: tuple[Row, ...] = (
         status("JobQueue deleted"),
         FailureReason(
             errors.JobError,
-            "the queue was deleted while the job was in it",
-            "set queue to another, and submit it again",
+            "the queue was deleted while it contained the job",
+            "set queue to another queue, and submit the job again",
         ),
     ),
     *STARTS,
@@ -347,8 +350,8 @@ _BY_TEXT: tuple[Row, ...] = (
             errors.ImageError,
             "the container was not started",
             f"check {IMAGE} (registry, repository, tag, architecture), that "
-            "batch_execution_role_name may pull it and the subnet reaches the registry, then its "
-            "entry point, and volumes and log group of the job",
+            "batch_execution_role_name can pull it and that the subnet can reach the "
+            "registry, then the image's entry point, and the job's volumes and log group",
         ),
     ),
 )
@@ -361,70 +364,71 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
             (ExitCode.BAD_ENVIRONMENT,),
             FailureReason(
                 errors.ImageError,
-                "the job had no credentials to fetch farcall's runtime with, or did not "
-                "understand how it was started; nothing was run",
-                "set batch_job_role_name to a role that may read s3_bucket_name, and leave out of "
-                "job_definition_extra what sets FARCALL_ variables",
+                "the job had no credentials to download farcall's runtime, or did not "
+                "understand its start parameters; nothing was run",
+                "set batch_job_role_name to a role that can read s3_bucket_name, and remove "
+                "FARCALL_ variables from job_definition_extra",
             ),
         ),
         (
             (ExitCode.BUNDLE_MISSING,),
             FailureReason(
                 errors.OutcomeMissingError,
-                "the job did not find farcall's runtime, or its payload, in the bucket, and ran "
-                "nothing",
-                "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the "
-                "queue, and what is below runtime/ and bundles/ must not be deleted; then submit "
-                "again, which stores them again",
+                "the job did not find farcall's runtime, or its input data, in the bucket; "
+                "nothing was run",
+                "make the lifecycle rule of s3_bucket_name longer than the wait in the queue, "
+                "and do not delete objects below runtime/ and bundles/; then submit again, "
+                "which stores them again",
             ),
         ),
         (
             (ExitCode.INTEGRITY,),
             FailureReason(
                 errors.IntegrityError,
-                "farcall's runtime in the bucket, or the job's payload, is not what was stored; "
-                "nothing of it was run",
+                "farcall's runtime in the bucket, or the job's input data, differs from what "
+                "was stored; nothing was run",
                 "find out who else writes to s3_bucket_name, then submit again, which stores "
-                "what was changed again",
+                "the changed objects again",
             ),
         ),
         (
             (ExitCode.VERSION_MISMATCH,),
             FailureReason(
                 errors.VersionMismatchError,
-                "farcall's runtime is made for another processor, Python or libc than the job has",
+                "farcall's runtime was built for a different processor, Python or libc than "
+                "the job's",
                 "set architecture to the processor of the queue's machines, and "
-                "stock_image_uri to an image with glibc (Debian's, not Alpine's) and the Python "
-                "minor that is used here, empty for the official one",
+                "stock_image_uri to an image with glibc (Debian, not Alpine) and the Python "
+                "minor version used here, or to an empty string for the official image",
             ),
         ),
         (
             (ExitCode.STORAGE_UNREACHABLE,),
             FailureReason(
                 errors.OutcomeMissingError,
-                "the job could not fetch from the bucket what it needs, and ran nothing",
-                "batch_job_role_name needs s3:GetObject and s3:ListBucket on s3_bucket_name, what "
-                f"is below runtime/ too; {SUBNET} S3; and the clock of its machine must be right",
+                "the job could not download its data from the bucket; nothing was run",
+                "give batch_job_role_name s3:GetObject and s3:ListBucket on s3_bucket_name, "
+                f"including runtime/; {SUBNET} S3; and check the clock of its machine",
             ),
         ),
         (
             (ExitCode.DISK_FULL,),
             FailureReason(
                 errors.DiskFullError,
-                "the job's temporary folder has no room for farcall's runtime or its packages, "
-                "and it ran nothing",
-                "give the job more disk: ephemeralStorage in job_definition_extra on Fargate, a "
-                "larger volume in the launch template of the compute environment on EC2; where "
-                "/tmp is a tmpfs, a larger one",
+                "the job's temporary folder has no space for farcall's runtime or its "
+                "packages; nothing was run",
+                "give the job more disk space: ephemeralStorage in job_definition_extra on "
+                "Fargate, a larger volume in the launch template of the compute environment "
+                "on EC2, or a larger tmpfs if /tmp is one",
             ),
         ),
         (
             (ExitCode.SUPERVISOR_FAILED,),
             FailureReason(
                 errors.OutcomeMissingError,
-                "farcall's runtime could not be unpacked, or failed, and left no outcome",
-                "its log says why; with readonlyRootFilesystem /tmp has to be a volume, or a "
-                "tmpfs with the mount option exec",
+                "farcall's runtime could not be unpacked, or failed, and stored no result",
+                "see its log; with readonlyRootFilesystem, /tmp must be a volume, or a tmpfs "
+                "with the mount option exec",
             ),
         ),
         (
@@ -432,8 +436,8 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
             FailureReason(
                 errors.ImageError,
                 "the image could not run farcall's bootstrap",
-                "its log says more; stock_image_uri must name an image with python3, and without "
-                "an entry point of its own",
+                "see its log; stock_image_uri must name an image with python3 and without its "
+                "own entry point",
             ),
         ),
     )
@@ -445,7 +449,8 @@ ENDINGS: tuple[Row, ...] = (
         all_of(_succeeded, container("OutOfMemoryError")),
         FailureReason(
             errors.OutOfMemoryError,
-            "a process of the job was killed for its memory, and the job left no outcome",
+            "a process of the job was killed because of its memory use, and the job stored no "
+            "result",
             MEMORY,
         ),
     ),
@@ -453,10 +458,9 @@ ENDINGS: tuple[Row, ...] = (
         _succeeded,
         FailureReason(
             errors.OutcomeMissingError,
-            "the job succeeded, and there is no outcome in the bucket (or there was one, and it "
-            "was delivered before)",
-            "image must be an image built from farcall's Dockerfile; where another "
-            "client took the outcome, set keep_artifacts; nothing else may delete outcomes",
+            "the job succeeded, but its result is not in the bucket (or was delivered before)",
+            "use an image built from farcall's Dockerfile; if another client collected the "
+            "result, set keep_artifacts; no other program may delete results",
         ),
     ),
     *_BY_TEXT,
@@ -470,8 +474,8 @@ ENDINGS: tuple[Row, ...] = (
         lambda _: True,
         FailureReason(
             errors.JobError,
-            "the job failed and left no outcome in the bucket",
-            "its log says more; batch_job_role_name may lack s3:PutObject on s3_bucket_name",
+            "the job failed and stored no result in the bucket",
+            "see its log; batch_job_role_name may lack s3:PutObject on s3_bucket_name",
         ),
     ),
 )
@@ -479,8 +483,8 @@ ENDINGS: tuple[Row, ...] = (
 
 _NOT_RUNNABLE = FailureReason(
     errors.CommandError,
-    "the command was not found in the image, or cannot be run there",
-    f"see the job's log, and what {IMAGE} has",
+    "the command was not found in the image, or is not executable there",
+    f"see the job's log, and check the contents of {IMAGE}",
 )
 
 _WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
@@ -490,34 +494,35 @@ _WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
             start_script.TOOLS_MISSING,
             FailureReason(
                 errors.ImageError,
-                "the image lacks what its workspace is fetched with; nothing was run",
-                f"its log names it; {IMAGE} needs a shell, coreutils, and python3, curl or wget; "
-                "or submit without a workspace",
+                "the image lacks the tools to download its workspace; nothing was run",
+                f"see its log for the missing tool; {IMAGE} needs a shell, coreutils, and "
+                "python3, curl or wget; or submit without a workspace",
             ),
         ),
         (
             start_script.NO_CREDENTIALS,
             FailureReason(
                 errors.ImageError,
-                "the job had no credentials to fetch its workspace with; nothing was run",
-                "set batch_job_role_name to a role that may read s3_bucket_name",
+                "the job had no credentials to download its workspace; nothing was run",
+                "set batch_job_role_name to a role that can read s3_bucket_name",
             ),
         ),
         (
             start_script.NOT_FETCHED,
             FailureReason(
                 errors.CommandError,
-                "the job could not fetch its workspace; nothing was run",
-                "batch_job_role_name needs s3:GetObject on s3_bucket_name, a lifecycle rule must "
-                f"not be shorter than the wait in the queue, and {SUBNET} S3",
+                "the job could not download its workspace; nothing was run",
+                "give batch_job_role_name s3:GetObject on s3_bucket_name, make the lifecycle "
+                f"rule longer than the wait in the queue; and {SUBNET} S3",
             ),
         ),
         (
             start_script.TAMPERED,
             FailureReason(
                 errors.IntegrityError,
-                "the workspace in the bucket is not the one that was uploaded; nothing was run",
-                "find out who else writes to s3_bucket_name, delete the object that its log "
+                "the workspace in the bucket differs from the one that was uploaded; nothing "
+                "was run",
+                "find out who else writes to s3_bucket_name, delete the object that the log "
                 "names, then submit again",
             ),
         ),
@@ -526,8 +531,8 @@ _WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
             FailureReason(
                 errors.CommandError,
                 "the job could not unpack its workspace; nothing was run",
-                "its log says where and why; the container's user must be able to write there, "
-                "or name another folder for the workspace",
+                "see its log for the cause; the container's user must be able to write to the "
+                "folder, or choose another folder for the workspace",
             ),
         ),
     )
@@ -553,7 +558,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
         exit_code(137),
         FailureReason(
             errors.OutOfMemoryError,
-            "the container was killed (SIGKILL), most often for its memory",
+            "the container was killed (SIGKILL), most likely because of its memory use",
             MEMORY,
         ),
     ),
@@ -567,7 +572,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         lambda _: True,
-        FailureReason(errors.CommandError, "the command failed", "its log says more"),
+        FailureReason(errors.CommandError, "the command failed", "see its log"),
     ),
 )
 """Endings of command jobs whose command did not return 0."""

@@ -58,8 +58,8 @@ def check(job: JobSpec, *, is_fargate: bool) -> None:
     """
     if len(job.groups) > MOST_GROUPS:
         raise SettingsError(
-            f"there are {len(job.groups)} groups of nodes: Batch allows {MOST_GROUPS}; put those "
-            "that run the same together, or submit several jobs",
+            f"the job has {len(job.groups)} groups of nodes, but Batch supports at most "
+            f"{MOST_GROUPS}. Merge groups that run the same command, or submit several jobs.",
             option="groups",
         )
     for place, group in enumerate(job.groups):
@@ -68,7 +68,8 @@ def check(job: JobSpec, *, is_fargate: bool) -> None:
             _check_roles(group, job.settings)
     if job.nodes > MOST_NODES:
         raise SettingsError(
-            f"the job has {job.nodes} nodes: Batch allows {MOST_NODES}; ask for fewer",
+            f"the job has {job.nodes} nodes, but Batch supports at most {MOST_NODES}. Request "
+            "fewer nodes.",
             option="nodes",
         )
     if job.is_multi_node and is_fargate:
@@ -78,8 +79,8 @@ def check(job: JobSpec, *, is_fargate: bool) -> None:
             else f"instance type {job.settings.instance_type}"
         )
         raise SettingsError(
-            f"the job asks for {why}, which Fargate does not have; take one node without "
-            "instance_type, or a queue of EC2 (platformCapabilities in job_definition_extra)",
+            f"the job requests {why}, which Fargate does not support. Use one node without "
+            "instance_type, or an EC2 queue (platformCapabilities in job_definition_extra).",
             option="nodes" if job.nodes > 1 else "instance_type",
         )
 
@@ -151,7 +152,7 @@ def _check_group(group: Nodes, *, is_fargate: bool) -> None:
     for what, variables in (("env", group.env), ("secrets", group.secrets)):
         taken = next((name for name in variables if name.startswith(_RESERVED)), None)
         if taken is not None:
-            raise wrong(what, taken, f"Batch keeps names that begin with {_RESERVED} for itself")
+            raise wrong(what, taken, f"Batch reserves names that begin with {_RESERVED}")
     check_each(_check_mount, group.mounts)
     check_each(_check_ulimit, group.ulimits)
     if is_fargate:
@@ -168,7 +169,7 @@ def _check_roles(group: Nodes, settings: Settings) -> None:
     ):
         if found and not (getattr(settings, name) or extra.get(role)):
             raise SettingsError(
-                f"{option} has {found!r}, for which Batch asks for a role; set {name}",
+                f"{option} has {found!r}, which requires a role on Batch. Set {name}.",
                 option=option,
             )
 
@@ -186,39 +187,45 @@ def _check_fargate(group: Nodes) -> None:
     for option, found in asked.items():
         if found:
             raise SettingsError(
-                f"{option} is {found}, which Fargate does not have; leave it out, or run on EC2 "
-                "(platformCapabilities in job_definition_extra)",
+                f"{option} is {found}, which Fargate does not support. Remove it, or run on "
+                "EC2 (platformCapabilities in job_definition_extra).",
                 option=option,
             )
 
 
 def _check_ulimit(limit: Ulimit) -> None:
     if limit.name not in _ULIMITS:
-        raise wrong("ulimits", limit.name, f"Batch has {', '.join(_ULIMITS)}")
+        raise wrong("ulimits", limit.name, f"Batch supports {', '.join(_ULIMITS)}")
     if not (is_whole(limit.soft) and is_whole(limit.hard)):
         raise wrong("ulimits", limit, "use two whole numbers")
     if 0 <= limit.hard < limit.soft:
-        raise wrong("ulimits", limit, "the soft limit is at most the hard one")
+        raise wrong("ulimits", limit, "the soft limit must not exceed the hard limit")
 
 
 def _check_mount(mount: Mount) -> None:
     if isinstance(mount, EfsMount):
         _check_efs(mount)
     elif isinstance(mount, ClaimMount):
-        raise wrong("mounts", mount.claim, "Batch has no claims; take an EfsMount, or Kubernetes")
+        raise wrong(
+            "mounts", mount.claim, "Batch does not support claims. Use an EfsMount, or Kubernetes."
+        )
     elif not mount.source.startswith("/"):
-        raise wrong("mounts", mount.source, "a path on the instance begins with /")
+        raise wrong(
+            "mounts", mount.source, "use an absolute path on the instance, beginning with /"
+        )
 
 
 def _check_efs(mount: EfsMount) -> None:
     if not _FILE_SYSTEM.fullmatch(mount.file_system):
-        raise wrong("mounts", mount.file_system, "the ID of a file system of EFS is fs-...")
+        raise wrong("mounts", mount.file_system, "the ID of an EFS file system begins with fs-")
     if mount.access_point and not _ACCESS_POINT.fullmatch(mount.access_point):
-        raise wrong("mounts", mount.access_point, "the ID of an access point is fsap-...")
+        raise wrong("mounts", mount.access_point, "the ID of an access point begins with fsap-")
     if mount.access_point and mount.root != "/":
-        raise wrong("mounts", mount.root, "an access point has its own root; leave root out")
+        raise wrong("mounts", mount.root, "an access point has its own root. Remove root.")
     if not mount.root.startswith("/"):
-        raise wrong("mounts", mount.root, "a folder of a file system begins with /")
+        raise wrong(
+            "mounts", mount.root, "use an absolute path in the file system, beginning with /"
+        )
 
 
 def _volume(name: str, mount: Mount) -> dict[str, Any]:

@@ -86,9 +86,9 @@ def check(environments: Sequence[Mapping[str, Any]], settings: Settings, nodes: 
         reasons = "; ".join(f"{name} {found.reason}" for name, found in told)
         value = getattr(settings, option)
         raise SettingsError(
-            f"{option} is {value if isinstance(value, str) else format(value, 'g')}, with which "
-            f"a job of queue {settings.queue!r} would wait forever: {reasons}; {remedy}, "
-            "or set queue to another queue",
+            f"{option} is {value if isinstance(value, str) else format(value, 'g')}, so a job "
+            f"in queue {settings.queue!r} would wait indefinitely: {reasons}; {remedy}, or set "
+            "queue to another queue",
             option=option,
         )
 
@@ -120,7 +120,7 @@ def misfit(environment: Mapping[str, Any], settings: Settings, nodes: int = 1) -
     most = resources.get("maxvCpus")
     if most is not None and most < settings.vcpu * nodes:
         whole = f" on {nodes} nodes" if nodes > 1 else ""
-        remedy = f"raise maxvCpus, or set vcpu to less{' or nodes to fewer' if whole else ''}"
+        remedy = f"raise maxvCpus, or reduce vcpu{' or nodes' if whole else ''}"
         return Misfit("vcpu", f"has at most {most} vCPUs{whole}", remedy)
     if str(resources.get("type", "")).startswith("FARGATE"):  # checked elsewhere
         return None
@@ -138,13 +138,13 @@ def _misfit_of(types: list[_Most], settings: Settings) -> Misfit | None:
         largest = max(known)
         if option == "num_gpus" and amount > largest:
             reason = f"has instances with {f'at most {largest}' if largest else 'no'} GPUs"
-            return Misfit(option, reason, "set num_gpus to what they have")
+            return Misfit(option, reason, "reduce num_gpus to a supported number")
         if option == "vcpu" and amount > largest:
             reason = f"has instances with at most {largest} vCPUs"
-            return Misfit(option, reason, "set vcpu to less")
+            return Misfit(option, reason, "reduce vcpu")
         if option == "memory" and amount >= largest:  # the system uses some of it
             reason = f"has instances with less than {largest} GiB for jobs"
-            return Misfit(option, reason, f"set memory to less{hint(settings)}")
+            return Misfit(option, reason, f"reduce memory{hint(settings)}")
     return None
 
 
@@ -153,7 +153,7 @@ def hint(settings: Settings) -> str:
     if settings.memory < _LIKELY_MIB:
         return ""
     wanted = settings.memory / 1024
-    return f" (memory counts in GiB: {settings.memory:g} MiB is memory={wanted:g})"
+    return f" (memory is in GiB: {settings.memory:g} MiB is memory={wanted:g})"
 
 
 def _most(kind: str) -> _Most:

@@ -80,9 +80,9 @@ async def find_queue(batch: Batch, settings: Settings, region: str) -> dict[str,
         raise await unknown_queue(batch, name, region)
     if queue.get("state", "ENABLED") != "ENABLED" or queue.get("status") == "INVALID":
         raise SettingsError(
-            f"queue is {name!r}, which is {queue.get('state')} and "
-            f"{queue.get('status')} ({queue.get('statusReason', 'no reason given')}); "
-            "enable it or set queue to another",
+            f"queue is {name!r}, which is {queue.get('state')} and {queue.get('status')} "
+            f"({queue.get('statusReason', 'no reason available')}); enable it, or set queue to "
+            "another queue",
             option="queue",
         )
     return queue
@@ -90,17 +90,19 @@ async def find_queue(batch: Batch, settings: Settings, region: str) -> dict[str,
 
 async def unknown_queue(batch: Batch, name: str, region: str) -> SettingsError:
     """Return the error of a missing queue; it names the existing queues."""
-    found = "`aws batch describe-job-queues` lists what there is"
+    found = "run `aws batch describe-job-queues` to list the queues"
     with contextlib.suppress(ServiceError):
         names = await batch.listing.queues()
         close = difflib.get_close_matches(name, names, 1)
         if names:
-            found = f"did you mean {close[0]}?" if close else f"there are {', '.join(names[:10])}"
+            found = (
+                f"did you mean {close[0]}?" if close else f"its queues are {', '.join(names[:10])}"
+            )
         if len(names) > 10 and not close:
             found += f" and {len(names) - 10} more"
     return SettingsError(
-        f"queue is {name!r}, which is not a queue in {region}; {found}; set "
-        "queue to one of this region, or set region",
+        f"queue is {name!r}, which does not exist in {region}; {found}; set queue to a queue "
+        "in this region, or set region",
         option="queue",
     )
 
@@ -125,9 +127,10 @@ async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
             break
         token = {"nextToken": reply["nextToken"]}
     raise SettingsError(
-        f"batch_job_log_group_name is {name!r}, which is not a log group in "
+        f"batch_job_log_group_name is {name!r}, which does not exist in "
         f"{access.region_and_origin}; create it (`aws logs create-log-group --log-group-name "
-        f"{name}`), or set batch_job_log_group_name, empty for /aws/batch/job",
+        f"{name}`), or set batch_job_log_group_name to another group, or to an empty string "
+        "for /aws/batch/job",
         option="batch_job_log_group_name",
     )
 
@@ -146,9 +149,9 @@ async def find_role(access: Aws, option: str, name: str) -> dict[str, Any]:
         if error.code != "NoSuchEntity":
             raise
         raise SettingsError(
-            f"{option} is {name!r}, which is not a role in the account; create it with "
+            f"{option} is {name!r}, which does not exist in the account; create the role with "
             f"a trust policy for ecs-tasks.amazonaws.com, or set {option} to another role's "
-            "name or ARN, empty for none",
+            "name or ARN, or to an empty string for none",
             option=option,
         ) from error
     role: dict[str, Any] = reply["Role"]
@@ -172,8 +175,8 @@ async def find_image(batch: Batch, settings: Settings) -> Image:
     # The default name may be missing: Covalent's own plugin registers a definition of that name.
     if name not in ("", DEFAULT_DEFINITION):
         _log.warning(
-            "batch_job_definition_name is %r, and there is no such job definition with an image "
-            "for farcall's jobs: they run in %s",
+            "batch_job_definition_name is %r, but this job definition does not exist or has "
+            "no image for farcall's jobs, so they run in %s",
             *(name, stock.uri),
         )
     return stock
@@ -210,7 +213,7 @@ async def _check_queue(batch: Batch, settings: Settings, region: str) -> list[di
     try:
         return await batch.find_environments(names)
     except ServiceError as error:  # optional
-        _log.debug("compute environments were not looked at: %s", error)
+        _log.debug("compute environments were not checked: %s", error)
         return []
 
 
@@ -237,7 +240,7 @@ async def _find_role(access: Aws, settings: Settings, option: str) -> str:
             answers = failure.status and failure.code != error_translation.NOT_AWS
             if not (answers or access.has_console):  # only AWS's STS may be out of reach
                 raise
-            text = f"{failure}; {option} can be set to the role's ARN, then no lookup is needed"
+            text = f"{failure}; set {option} to the role's ARN to avoid the lookup"
             raise error_translation.like(failure, text) from error
         return role_arn(access.region, account, name)
 

@@ -82,7 +82,7 @@ def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
 def _part(requests: Mapping[str, Any], name: str) -> dict[str, Any]:
     found = requests.get(name)
     if not isinstance(found, dict):
-        raise SettingsError(f"the request has no {name}; leave what a dry run wrote there")
+        raise SettingsError(f"the request has no {name}. Keep what the dry run wrote there.")
     return copy.deepcopy(found)
 
 

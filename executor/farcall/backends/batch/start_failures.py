@@ -39,9 +39,9 @@ STARTS: tuple[Row, ...] = (
         FailureReason(
             errors.ImageError,
             "the image could not be pulled: the registry refused access",
-            "batch_execution_role_name needs the policy AmazonECSTaskExecutionRolePolicy (on EC2, "
-            "where the option is empty, the instance role), another registry "
-            f"repositoryCredentials in job_definition_extra; check {IMAGE}, too",
+            "give batch_execution_role_name (on EC2 without this option, the instance role) "
+            "the policy AmazonECSTaskExecutionRolePolicy, set repositoryCredentials in "
+            f"job_definition_extra for another registry, and check {IMAGE}",
         ),
     ),
     Row(
@@ -50,7 +50,7 @@ STARTS: tuple[Row, ...] = (
         ),
         FailureReason(
             errors.ImageError,
-            "the image could not be pulled: the registry was not reached",
+            "the image could not be pulled: the registry could not be reached",
             f"{SUBNET} the registry: a NAT gateway, a public address (networkConfiguration in "
             "job_definition_extra) or VPC endpoints",
         ),
@@ -59,17 +59,17 @@ STARTS: tuple[Row, ...] = (
         container("CannotPull", "toomanyrequests", "rate limit", "429"),
         FailureReason(
             errors.ImageError,
-            "the image could not be pulled: the registry allows no more pulls now",
-            f"copy {IMAGE} to ECR and name the copy, or try again later",
+            "the image could not be pulled: the registry's pull limit has been reached",
+            f"copy {IMAGE} to ECR and use the copy, or try again later",
         ),
     ),
     Row(
         container("CannotPull", "platform", "no matching manifest"),
         FailureReason(
             errors.ImageError,
-            "the image could not be pulled: it is not made for the machine's architecture",
-            f"build {IMAGE} for x86_64 or arm64, whichever the machines "
-            "are (runtimePlatform in job_definition_extra on Fargate)",
+            "the image could not be pulled: it was not built for the machine's architecture",
+            f"build {IMAGE} for x86_64 or arm64, depending on the machines (runtimePlatform in "
+            "job_definition_extra on Fargate)",
         ),
     ),
     Row(
@@ -77,15 +77,15 @@ STARTS: tuple[Row, ...] = (
         FailureReason(
             errors.ImageError,
             "the image could not be pulled: the machine's disk is full",
-            "set ephemeralStorage in job_definition_extra on Fargate; on EC2 enlarge the volume "
-            "in the launch template of the compute environment",
+            "set ephemeralStorage in job_definition_extra on Fargate, or on EC2 enlarge the "
+            "volume in the launch template of the compute environment",
         ),
     ),
     Row(
         container("CannotPull", "not found", "manifest unknown", "does not exist", "no such"),
         FailureReason(
             errors.ImageError,
-            "the image could not be pulled: the registry does not have it",
+            "the image could not be pulled: it does not exist in the registry",
             f"check {IMAGE}: registry, repository, tag, and the region of ECR",
         ),
     ),
@@ -94,8 +94,8 @@ STARTS: tuple[Row, ...] = (
         FailureReason(
             errors.ImageError,
             "the image could not be pulled",
-            f"check {IMAGE}, the registry's permissions of batch_execution_role_name, "
-            "and that the subnet reaches the registry",
+            f"check {IMAGE}, the registry permissions of batch_execution_role_name, and that "
+            "the subnet can reach the registry",
         ),
     ),
     Row(
@@ -110,9 +110,9 @@ STARTS: tuple[Row, ...] = (
         container("CannotStartContainerError", "exec format error"),
         FailureReason(
             errors.ImageError,
-            "the container could not be started: the image is made for another architecture",
-            f"build {IMAGE} for x86_64 or arm64, whichever the machines "
-            "are (runtimePlatform in job_definition_extra on Fargate)",
+            "the container could not be started: the image was built for another architecture",
+            f"build {IMAGE} for x86_64 or arm64, depending on the machines (runtimePlatform in "
+            "job_definition_extra on Fargate)",
         ),
     ),
     Row(
@@ -128,7 +128,7 @@ STARTS: tuple[Row, ...] = (
         FailureReason(
             errors.ImageError,
             "the job's log could not be opened",
-            "batch_job_log_group_name must exist, and batch_execution_role_name needs "
+            "check that batch_job_log_group_name exists, and give batch_execution_role_name "
             "logs:CreateLogStream and logs:PutLogEvents on it",
         ),
     ),
@@ -137,16 +137,16 @@ STARTS: tuple[Row, ...] = (
         FailureReason(
             errors.ImageError,
             "the job's secrets or its registry credentials could not be fetched",
-            "batch_execution_role_name needs permission for them "
+            "give batch_execution_role_name the permissions "
             "(AmazonECSTaskExecutionRolePolicy, secretsmanager:GetSecretValue, "
-            f"ssm:GetParameters), and {SUBNET} these services",
+            f"ssm:GetParameters); {SUBNET} these services",
         ),
     ),
     Row(
         container("ResourceInitializationError"),
         FailureReason(
             errors.ImageError,
-            "the job's surroundings could not be prepared",
+            "the job's environment could not be prepared",
             "check volumes and networkConfiguration in job_definition_extra, "
             "batch_job_log_group_name, the permissions of batch_execution_role_name, and the "
             "network of the subnet",
@@ -157,7 +157,7 @@ STARTS: tuple[Row, ...] = (
         FailureReason(
             errors.ImageError,
             "the job's role cannot be assumed",
-            "batch_job_role_name and batch_execution_role_name must exist and trust "
+            "check that batch_job_role_name and batch_execution_role_name exist and trust "
             "ecs-tasks.amazonaws.com",
         ),
     ),
@@ -166,7 +166,7 @@ STARTS: tuple[Row, ...] = (
         FailureReason(
             errors.HostLostError,
             "the machine's container engine was too slow to start the container",
-            "raise retry_attempts; where it happens again, the machine's disk or network is too "
+            "raise retry_attempts; if it happens again, the machine's disk or network is too "
             f"slow for {IMAGE}",
         ),
     ),
@@ -188,8 +188,8 @@ STARTS: tuple[Row, ...] = (
         all_of(status("Task failed to start"), lambda detail: not detail.container_reason),
         FailureReason(
             errors.ImageError,
-            "the container was not started, and Batch does not say why",
-            "submit it again; the event log of the ECS cluster behind the queue may say more",
+            "the container was not started, but Batch does not report why",
+            "submit it again; see the event log of the queue's ECS cluster",
         ),
     ),
 )

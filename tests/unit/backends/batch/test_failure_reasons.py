@@ -113,7 +113,7 @@ RECORDED = [
     ),
     Recorded(
         errors.JobCancelledError,
-        ["another call of its map raised"],
+        ["another call of its map raised an exception"],
         ["submit the map again"],
         "farcall: map failed: 3 of 100 raised ValueError; 95 were ended because of it",
         exit_code=143,
@@ -121,21 +121,23 @@ RECORDED = [
     ),
     Recorded(
         errors.JobCancelledError,
-        ["turned up after it had been given up"],
-        ["nothing where the job that its reason names"],
+        ["appeared after its request was withdrawn"],
+        ["nothing if the job that the reason names"],
         f"farcall: {failure_reasons.WITHDRAWN}; if it was submitted again, it is job simulate-0a",
         flag="isTerminated",
     ),
     Recorded(
         errors.JobCancelledError,
         ["by another user"],
-        ["ask who did"],
+        ["find out who did"],
         "not needed any more, Ann",
         exit_code=137,
         flag="isTerminated",
     ),
-    Recorded(errors.JobCancelledError, ["another user"], ["ask"], "no", flag="isCancelled"),
-    Recorded(errors.JobCancelledError, ["another user"], ["ask"], "Host EC2", flag="isTerminated"),
+    Recorded(errors.JobCancelledError, ["another user"], ["find out"], "no", flag="isCancelled"),
+    Recorded(
+        errors.JobCancelledError, ["another user"], ["find out"], "Host EC2", flag="isTerminated"
+    ),
     Recorded(
         errors.JobTimeoutError, ["time_limit"], ["raise time_limit"], TIMED_OUT, exit_code=137
     ),
@@ -174,7 +176,7 @@ RECORDED = [
     Recorded(errors.OutOfMemoryError, ["memory"], ["raise memory"], OOM_FARGATE, exit_code=137),
     Recorded(
         errors.OutOfMemoryError,
-        ["killed for its memory", "no outcome"],
+        ["killed because of its memory", "stored no result"],
         ["raise memory"],
         EXITED,
         OOM,
@@ -201,7 +203,7 @@ RECORDED = [
     ),
     Recorded(
         errors.ImageError,
-        ["not reached"],
+        ["could not be reached"],
         ["NAT gateway", "networkConfiguration"],
         NOT_STARTED,
         "CannotPullContainerError: Error response from daemon: Get https://1.dkr.ecr.eu-west-1."
@@ -209,7 +211,7 @@ RECORDED = [
     ),
     Recorded(
         errors.ImageError,
-        ["no more pulls"],
+        ["pull limit"],
         ["image", "ECR"],
         NOT_STARTED,
         pull("429 Too Many Requests - toomanyrequests: You have reached your pull rate limit"),
@@ -231,7 +233,7 @@ RECORDED = [
     ),
     Recorded(
         errors.ImageError,
-        ["does not have it"],
+        ["does not exist in the registry"],
         ["image", "tag"],
         NOT_STARTED,
         pull("failed to resolve ref docker.io/library/no-such:latest: not found"),
@@ -287,7 +289,7 @@ RECORDED = [
     ),
     Recorded(
         errors.ImageError,
-        ["surroundings"],
+        ["environment could not"],
         ["networkConfiguration", "volumes"],
         NOT_STARTED,
         "ResourceInitializationError: failed to invoke EFS utils commands to set up EFS volumes",
@@ -326,17 +328,17 @@ RECORDED = [
         "new text, not known yet",
         log=True,
     ),
-    Recorded(errors.ImageError, ["does not say why"], ["ECS cluster", "queue"], NOT_STARTED),
+    Recorded(errors.ImageError, ["does not report why"], ["ECS cluster", "queue"], NOT_STARTED),
     # other jobs, and the queue
     Recorded(errors.JobError, ["depends on"], ["dependsOn"], "Dependent Job failed"),
-    Recorded(errors.JobError, ["child"], ["errors of its tasks"], "Array Child Job failed"),
+    Recorded(errors.JobError, ["array task"], ["errors of its tasks"], "Array Child Job failed"),
     Recorded(errors.JobError, ["queue was deleted"], ["queue"], "JobQueue deleted"),
     # exit codes
     Recorded(errors.ImageError, ["entry point"], ["Dockerfile"], EXITED, exit_code=126),
     Recorded(errors.ImageError, ["entry point"], ["Dockerfile"], EXITED, exit_code=127),
     Recorded(
         errors.OutcomeMissingError,
-        ["succeeded", "no outcome", "delivered before"],
+        ["succeeded", "not in the bucket", "delivered before"],
         ["image", "keep_artifacts"],
         EXITED,
         exit_code=ExitCode.RETURNED,
@@ -484,11 +486,11 @@ RECORDED = [
         for code, kind, sentence, remedy in (
             (64, errors.ImageError, "no credentials", "batch_job_role_name"),
             (65, errors.OutcomeMissingError, "did not find farcall's runtime", "lifecycle"),
-            (66, errors.IntegrityError, "not what was stored", "stores what was changed"),
-            (67, errors.VersionMismatchError, "another processor", "set architecture"),
-            (73, errors.OutcomeMissingError, "could not fetch", "s3:GetObject"),
+            (66, errors.IntegrityError, "differs from what was stored", "stores the changed"),
+            (67, errors.VersionMismatchError, "different processor", "set architecture"),
+            (73, errors.OutcomeMissingError, "could not download", "s3:GetObject"),
             (74, errors.OutcomeMissingError, "unpacked", "readonlyRootFilesystem"),
-            (75, errors.DiskFullError, "no room", "ephemeralStorage"),
+            (75, errors.DiskFullError, "no space", "ephemeralStorage"),
             (127, errors.ImageError, "could not run farcall's bootstrap", "stock_image_uri"),
         )
     ),
@@ -502,7 +504,7 @@ RECORDED = [
     # texts that were not seen yet
     Recorded(
         errors.JobError,
-        ["failed", "no outcome"],
+        ["failed", "stored no result"],
         ["log", "s3:PutObject"],
         "some new text of AWS",
         "NewError: and another",
@@ -777,7 +779,7 @@ def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
     )
     error = failure_reason(detail).error(JOB)
     assert (type(error), error.exit_code) == (errors.HostLostError, 143)
-    assert "the instance under the job was terminated: job job-1 (simulate)" in str(error)
+    assert "the job's instance was terminated: job job-1 (simulate)" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -835,8 +837,8 @@ def as_command(row: Recorded) -> JobDetail:
 IN_A_WORKSPACE = [
     Recorded(errors.ImageError, ["lacks"], ["farcall:1 needs a shell"], EXITED, "", 80),
     Recorded(errors.ImageError, ["no credentials"], ["batch_job_role_name"], EXITED, "", 81),
-    Recorded(errors.CommandError, ["not fetch", "82"], ["s3:GetObject"], EXITED, "", 82),
-    Recorded(errors.IntegrityError, ["not the one"], ["who else writes"], EXITED, "", 83),
+    Recorded(errors.CommandError, ["not download", "82"], ["s3:GetObject"], EXITED, "", 82),
+    Recorded(errors.IntegrityError, ["differs from the one"], ["who else writes"], EXITED, "", 83),
     Recorded(errors.CommandError, ["not unpack", "84"], ["another folder"], EXITED, "", 84),
 ]
 
@@ -880,7 +882,7 @@ def test_each_row_on_command_jobs_is_recorded():
 @pytest.mark.parametrize("row", RECORDED)
 def test_of_a_command_job_no_remedy_speaks_of_the_task_runner_s_image(row):
     found = failure_reason(as_command(row))
-    assert "the option image" not in found.sentence + found.remedy
+    assert "in the option image" not in found.sentence + found.remedy
     for is_command in (True, False):
         detail = as_command(row) if is_command else from_describe(plain(row))
         assert "{image}" not in failure_reason(detail).remedy

@@ -217,8 +217,12 @@ WRONG = {
     "no image": (command(image=" "), {}, "image is ' '"),
     "a text for a command": (command(command="echo hi"), {}, "use a list of strings"),
     "no node": (command(count=0), {}, "count is 0"),
-    "too many nodes": (command(count=1001), {}, "the job has 1001 nodes: Batch allows 1000"),
-    "half a vCPU": (command(vcpu=0.5), {}, "vcpu is 0.5: on EC2"),
+    "too many nodes": (
+        command(count=1001),
+        {},
+        "the job has 1001 nodes, but Batch supports at most 1000",
+    ),
+    "half a vCPU": (command(vcpu=0.5), {}, "vcpu=0.5 is not supported on EC2"),
     "no memory": (command(memory=0), {}, "memory is 0"),
     "memory in words": (command(memory="much"), {}, "memory is 'much'"),
     "half a GPU": (command(num_gpus=0.5), {}, "num_gpus is 0.5"),
@@ -234,7 +238,7 @@ WRONG = {
     "a claim of Kubernetes": (
         command(mounts=[ClaimMount("data", "/b")]),
         {},
-        "mounts is 'data': Batch has no claims",
+        "mounts is 'data': Batch does not support claims",
     ),
     "no file system": (command(mounts=[EfsMount("efs", "/b")]), {}, "mounts is 'efs'"),
     "no access point": (
@@ -245,10 +249,10 @@ WRONG = {
     "a root with an access point": (
         command(mounts=[EfsMount("fs-0123abcd", "/b", root="/x", access_point="fsap-0123abcd")]),
         {},
-        "leave root out",
+        "Remove root",
     ),
-    "no device": (command(devices=[Device("dev")]), {}, "paths begin with /"),
-    "no permission": (command(devices=[Device("/dev/a", permissions="x")]), {}, "rwm"),
+    "no device": (command(devices=[Device("dev")]), {}, "absolute paths"),
+    "no permission": (command(devices=[Device("/dev/a", permissions="x")]), {}, "r, w and m"),
     "no shared memory": (command(shm_size=0), {}, "shm_size is 0"),
     "limits the wrong way round": (command(ulimits=[Ulimit("nofile", 2, 1)]), {}, "soft limit"),
     "no such limit": (command(ulimits=[Ulimit("files", 1, 1)]), {}, "ulimits is 'files'"),
@@ -257,11 +261,11 @@ WRONG = {
     "a folder of Fargate's": (
         command(mounts=[BindMount("/a", "/b")]),
         FARGATE,
-        "mounts is /a, which Fargate does not have",
+        "mounts is /a, which Fargate does not support",
     ),
     "a device of Fargate's": (command(devices=[Device("/dev/a")]), FARGATE, "devices is /dev/a"),
     "root on Fargate": (command(privileged=True), FARGATE, "privileged is True"),
-    "nodes on Fargate": (command(count=2), FARGATE, "2 nodes, which Fargate does not have"),
+    "nodes on Fargate": (command(count=2), FARGATE, "2 nodes, which Fargate does not support"),
 }
 
 
@@ -291,18 +295,20 @@ def test_what_batch_would_refuse_is_refused_by_its_name(case):
 )
 def test_what_asks_for_a_role_is_refused_without_one(group, role, member, text):
     without = {role: ""}
-    assert f"{text}, for which Batch asks for a role; set {role}" in refused(job(group, **without))
+    assert f"{text}, which requires a role on Batch. Set {role}" in refused(job(group, **without))
     extra = {"containerProperties": {member: "arn:aws:iam::123456789012:role/r"}}
     assert made(job(group, job_definition_extra=extra, **without))
     assert made(job(group))
 
 
 def test_of_several_groups_the_error_names_the_one():
-    assert refused(job(command(), command(vcpu=0.5))).startswith("groups[1]: vcpu is 0.5")
+    assert refused(job(command(), command(vcpu=0.5))).startswith("groups[1]: vcpu=0.5")
     named = refused(job(command(), command(vcpu=0.5, name="role trainer")))
-    assert named.startswith("role trainer: vcpu is 0.5")
+    assert named.startswith("role trainer: vcpu=0.5")
 
 
 def test_there_are_as_many_groups_as_batch_takes():
     assert made(job(*[command()] * nodes.MOST_GROUPS))
-    assert "there are 6 groups of nodes: Batch allows 5" in refused(job(*[command()] * 6))
+    assert "the job has 6 groups of nodes, but Batch supports at most 5" in refused(
+        job(*[command()] * 6)
+    )

@@ -21,13 +21,13 @@ def test_each_status_has_a_sentence_and_a_remedy(status):
 def test_the_attempt_that_has_failed_is_told_of():
     detail = JobDetail("6f1c", "n", JobStatus.RUNNABLE, tried=(Attempt(),), attempts_allowed=3)
     sentence, _ = describe.tell(detail)
-    assert sentence == "attempt 1 of 3 has failed; now the job waits for a place to run"
+    assert sentence == "attempt 1 of 3 has failed; now the job is waiting for capacity"
 
 
 def test_a_job_that_is_being_ended_is_not_called_running():
     detail = JobDetail("6f1c", "n", JobStatus.RUNNING, is_terminated=True)
     sentence, remedy = describe.tell(detail)
-    assert sentence == "the job is stopping and has not ended yet"
+    assert sentence == "the job is stopping and has not finished yet"
     assert remedy.startswith("wait")
 
 

@@ -83,7 +83,7 @@ def test_users_are_numbers(user, context):
         ({"env": {"A B": "x"}}, "env", "letters, digits"),
         ({"command": "echo hi"}, "command", "a list of strings"),
         ({"shm_size": 0}, "shm_size", "above 0"),
-        ({"devices": [Device("fuse")]}, "devices", "begin with /"),
+        ({"devices": [Device("fuse")]}, "devices", "absolute paths"),
     ],
 )
 def test_what_there_is_no_word_for_is_refused_with_what_to_do(fields, option, said):

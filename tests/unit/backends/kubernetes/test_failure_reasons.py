@@ -100,8 +100,8 @@ RECORDED = [
     ),
     Recorded(
         errors.JobCancelledError,
-        ["turned up after it had been given up"],
-        ["nothing where the job that its reason names"],
+        ["appeared after its request was withdrawn"],
+        ["nothing if the job that the reason names"],
         ended(failure_reasons.WITHDRAWN),
     ),
     Recorded(
