@@ -45,10 +45,10 @@ def test_a_cluster_with_all_that_the_options_name_has_nothing_that_failed(kubern
 def test_rights_that_lack_are_named_with_what_is_lost(kubernetes):
     found = run(lambda kube: doctor.rights(kube, settings()), "restricted")
     needed = [each.found for each in found if each.verdict == FAILED]
-    assert any("create, get, list, patch of jobs.batch" in text for text in needed)
-    assert any("list of pods " in text for text in needed)
+    assert any("create, get, list, patch jobs.batch" in text for text in needed)
+    assert any("list pods " in text for text in needed)
     lost = [each.found for each in found if each.verdict == WARNING]
-    assert any("pods/log" in text and "from the bucket alone" in text for text in lost)
+    assert any("pods/log" in text and "only read from the bucket" in text for text in lost)
     assert all("Role" in each.remedy for each in found)
 
 
@@ -56,7 +56,7 @@ def test_rights_that_lack_are_named_with_what_is_lost(kubernetes):
     ("hard", "used", "verdict", "words"),
     [
         ({"limits.memory": "8Gi"}, {}, OK, "room"),
-        ({"limits.memory": "3Gi"}, {}, FAILED, "more than all"),
+        ({"limits.memory": "3Gi"}, {}, FAILED, "more than the quota"),
         ({"limits.memory": "8Gi"}, {"limits.memory": "7Gi"}, WARNING, "does not fit"),
         ({"pods": "5"}, {"pods": "5"}, WARNING, "pods 5 of 5"),
         ({"requests.cpu": "1"}, {"requests.cpu": "500m"}, FAILED, "requests.cpu"),

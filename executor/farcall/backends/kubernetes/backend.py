@@ -127,13 +127,12 @@ async def _create(kube: Kube, document: Mapping[str, Any], ticket: Ticket) -> di
     name = document["metadata"]["name"]
     there = await kube.request("GET", f"{path}/{name}")
     if _is_same(there, wanted):
-        _log.debug("%s %s is there already, and is this one", document["kind"], name)
+        _log.debug("%s %s already exists, and is the same object", document["kind"], name)
         return there
     raise SubmissionError(
-        f"in namespace {kube.namespace} of {kube.place} there is another {document['kind']} "
-        f"called {name}, which was not made by this submission; delete it "
-        f"(`kubectl delete {path.rpartition('/')[2]} {name} -n {kube.namespace}`), or submit "
-        "under another name"
+        f"namespace {kube.namespace} of {kube.place} already has a {document['kind']} named "
+        f"{name}, which was not created by this submission. Delete it (`kubectl delete "
+        f"{path.rpartition('/')[2]} {name} -n {kube.namespace}`), or submit under another name."
     )
 
 
@@ -151,7 +150,7 @@ async def _undo(kube: Kube, made: Sequence[Mapping[str, Any]]) -> None:
     jobs = [each for each in made if each["kind"] == "Job"]
     for refused in await asyncio.gather(*(delete(kube, j) for j in jobs), return_exceptions=True):
         if isinstance(refused, FarcallError):
-            _log.warning("what was made of a refused job stays: %s", refused)
+            _log.warning("an object of a rejected job remains in the cluster: %s", refused)
 
 
 async def delete(kube: Kube, document: Mapping[str, Any]) -> None:
@@ -176,12 +175,12 @@ def _explained(document: Mapping[str, Any], error: KubeError) -> FarcallError:
     if error.is_missing:  # the path itself is missing, as on a cluster without Volcano
         api = document["apiVersion"]
         return SettingsError(
-            f"the cluster knows no {kind} of {api}: {error}; install what serves it, or set "
-            "scheduler to 'default'",
+            f"the cluster does not support {kind} of {api}: {error}. Install the component "
+            "that provides it, or set scheduler to 'default'.",
             option="scheduler",
         )
     if error.code in _WRONG:
-        return SubmissionError(f"{kind} {name} was not accepted: {error}")
+        return SubmissionError(f"Kubernetes rejected {kind} {name}: {error}")
     return error
 
 
@@ -215,7 +214,7 @@ def objects(job: JobSpec) -> list[dict[str, Any]]:
     given = (job.requests or {}).get(OBJECTS)
     if not isinstance(given, list) or not given:
         raise SettingsError(
-            f"the requests have no list {OBJECTS!r}, which a plan of Kubernetes has"
+            f"the requests have no list {OBJECTS!r}, which a plan for Kubernetes contains"
         )
     found = [_checked(document) for document in given]
     run = job.environment.get(ENV_RUN, "")
@@ -235,7 +234,7 @@ def _checked(document: Any) -> dict[str, Any]:
     if kind not in _GIVEN_KINDS or not isinstance(name, str):
         allowed = ", ".join(f"{k} of {api}" for api, k in sorted(_GIVEN_KINDS))
         raise SettingsError(
-            f"an object of the requests is {kind[1]!r} of {kind[0]!r}: use {allowed}"
+            f"an object of the requests is {kind[1]!r} of {kind[0]!r}. Use {allowed}."
         )
     found: dict[str, Any] = copy.deepcopy(document)
     return found
@@ -356,7 +355,7 @@ class KubernetesBackend:
     async def reach(self) -> list[Finding]:
         """Check that the API server responds."""
         version = await self.kube.request("GET", "/version")
-        found = f"Kubernetes {version.get('gitVersion', 'of some version')} at {self.kube.place}"
+        found = f"Kubernetes {version.get('gitVersion', '(unknown version)')} at {self.kube.place}"
         return [Finding("cluster", OK, f"{found}, namespace {self.kube.namespace}")]
 
     def examine(
@@ -494,9 +493,9 @@ class KubernetesBackend:
     def unknown(self, job_id: str) -> str:
         """Return the error text for a job that does not exist."""
         return (
-            f"no job {job_id} is in namespace {self.namespace} of {self.kube.place}; "
-            "`farcall list` shows those there are: jobs are deleted some time after their end "
-            "(ttl), and those elsewhere are found by the options namespace and context"
+            f"job {job_id} does not exist in namespace {self.namespace} of {self.kube.place}. "
+            "Run `farcall list` to list the existing jobs: jobs are deleted some time after "
+            "their end (ttl), and jobs elsewhere require the options namespace and context."
         )
 
     # --- lists --------------------------------------------------------------------------------
@@ -619,7 +618,7 @@ async def _look(kube: Kube, option: str, name: str, path: str, kind: str) -> Non
             raise
         where = "" if option in ("namespace", "priority_class") else f" -n {kube.namespace}"
         raise SettingsError(
-            f"{option} is {name!r}, and {kube.place} has no such thing; set {option} to one that "
-            f"`kubectl get {kind}{where}` shows",
+            f"{option} is {name!r}, which does not exist in {kube.place}; set {option} to one "
+            f"that `kubectl get {kind}{where}` lists",
             option=option,
         ) from error

@@ -459,7 +459,7 @@ class _Tries:
             raise self._last(error, spent_s)
         if spent_s - self._said_at >= _SAY_S:
             self._said_at = spent_s
-            _log.warning("%s; trying again since %.0f s", error, spent_s)
+            _log.warning("%s; retrying (%.0f s so far)", error, spent_s)
         await clock.back_off(self._count, error.retry_after_s or _FIRST_WAIT_S)
 
     def note_throttled(self, error: KubeError, limit_s: float) -> None:
@@ -491,7 +491,7 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         begun.append(first)
         size += len(first)
         if size > _LARGEST_LINE_BYTES:
-            raise aiohttp.ClientPayloadError("a line without end")
+            raise aiohttp.ClientPayloadError("a line is too long")
         if others:
             yield b"".join(begun)
             for line in others[:-1]:
@@ -550,7 +550,7 @@ def _tls(connection: Connection, certificate: tuple[str, str]) -> ssl.SSLContext
             _load(context, *certificate)
     except (ssl.SSLError, ValueError) as error:
         raise SettingsError(
-            f"the certificates of {place(connection)} cannot be used: {error}; see "
+            f"the certificates of {place(connection)} cannot be used: {error}; check "
             "certificate-authority, client-certificate and client-key in the kubeconfig file",
             option="kubeconfig",
         ) from error

@@ -76,12 +76,12 @@ def wanted(settings: Settings) -> list[Right]:
     found = [
         Right("batch", "jobs", ("create", "get", "list", "patch")),
         Right("batch", "jobs", ("watch",), "the status of jobs is polled"),
-        Right("batch", "jobs", ("delete",), "jobs are deleted by their ttl alone"),
+        Right("batch", "jobs", ("delete",), "jobs are only deleted by their ttl"),
         Right("", "pods", ("list",)),
         Right("", "pods", ("watch",), "how a deleted pod ended is not known"),
         Right("", "pods", ("delete",), "single tasks of a map cannot be cancelled"),
-        Right("", "pods/log", ("get",), "what a job printed is read from the bucket alone"),
-        Right("", "events", ("list",), "what keeps pods from being made is not told"),
+        Right("", "pods/log", ("get",), "a job's output is only read from the bucket"),
+        Right("", "events", ("list",), "the reason is not reported if no pods can be created"),
     ]
     if settings.nodes > 1:
         found.append(Right("", "services", ("create", "get"), "jobs on several nodes"))
@@ -89,12 +89,26 @@ def wanted(settings: Settings) -> list[Right]:
         groups = "scheduling.volcano.sh"
         found += [
             Right("batch.volcano.sh", "jobs", ("create", "get", "list"), "Volcano's own jobs"),
-            Right("bus.volcano.sh", "commands", ("create",), "Volcano's own jobs cannot be ended"),
-            Right(groups, "podgroups", ("list",), "why Volcano has a job wait is not told"),
+            Right(
+                "bus.volcano.sh", "commands", ("create",), "Volcano's own jobs cannot be cancelled"
+            ),
+            Right(
+                groups,
+                "podgroups",
+                ("list",),
+                "the reason is not reported if Volcano makes a job wait",
+            ),
         ]
     if settings.scheduler == "kueue":
         group = "kueue.x-k8s.io"
-        found.append(Right(group, "workloads", ("list",), "why Kueue has a job wait is not told"))
+        found.append(
+            Right(
+                group,
+                "workloads",
+                ("list",),
+                "the reason is not reported if Kueue makes a job wait",
+            )
+        )
     return found
 
 
@@ -114,7 +128,7 @@ async def version(kube: Kube) -> list[Finding]:
     text = str(found.get("gitVersion") or f"{found.get('major')}.{found.get('minor')}")
     numbers = re.match(r"v?(\d+)\.(\d+)", text)
     if numbers is None:
-        return [Finding("version", WARNING, f"the server calls itself {text!r}", "")]
+        return [Finding("version", WARNING, f"the server reports its version as {text!r}", "")]
     if (int(numbers[1]), int(numbers[2])) >= LEAST_VERSION:
         return [Finding("version", OK, f"Kubernetes {text}")]
     least = ".".join(map(str, LEAST_VERSION))
@@ -122,9 +136,9 @@ async def version(kube: Kube) -> list[Finding]:
         Finding(
             "version",
             WARNING,
-            f"Kubernetes {text}: before {least} attempts for each task of a map are no part of "
-            "every cluster (JobBackoffLimitPerIndex), and a Job with them may be refused",
-            f"update the cluster to {least} or later, or enable that feature gate",
+            f"Kubernetes {text}: before {least}, some clusters do not support attempts for "
+            "each task of a map (JobBackoffLimitPerIndex) and may reject such a Job",
+            f"update the cluster to {least} or later, or enable this feature gate",
         )
     ]
 
@@ -136,7 +150,7 @@ async def namespace(kube: Kube) -> list[Finding]:
     except KubeError as error:
         if error.status != _FORBIDDEN:
             raise
-        text = f"{kube.namespace} may not be looked at: get of namespaces is not allowed"
+        text = f"cannot check {kube.namespace}: permission to get namespaces is missing"
         return [Finding("namespace", NOT_CHECKED, text)]
     phase = (found.get("status") or {}).get("phase") or "Active"
     if phase != "Active":
@@ -144,11 +158,11 @@ async def namespace(kube: Kube) -> list[Finding]:
             Finding(
                 "namespace",
                 FAILED,
-                f"{kube.namespace} is {phase}: nothing can be made in it",
-                "set namespace to another, or make it again when it is gone",
+                f"{kube.namespace} is {phase}: nothing can be created in it",
+                "set namespace to another one, or create it again after it was deleted",
             )
         ]
-    return [Finding("namespace", OK, f"{kube.namespace} of {kube.place}")]
+    return [Finding("namespace", OK, f"{kube.namespace} in {kube.place}")]
 
 
 async def rights(kube: Kube, settings: Settings) -> list[Finding]:
@@ -157,21 +171,19 @@ async def rights(kube: Kube, settings: Settings) -> list[Finding]:
     allowed = await asyncio.gather(*(_may(kube, right, verb) for right, verb in each))
     lacking = [one for one, is_allowed in zip(each, allowed, strict=True) if not is_allowed]
     if not lacking:
-        return [Finding("rights", OK, f"all {len(each)} that the options need")]
+        return [Finding("rights", OK, f"all {len(each)} permissions that the options require")]
     return [*_lacking(lacking, kube.namespace)]
 
 
 def _lacking(lacking: list[tuple[Right, str]], where: str) -> Iterator[Finding]:
     for right in dict.fromkeys(right for right, _ in lacking):
         verbs = ", ".join(verb for one, verb in lacking if one is right)
-        remedy = (
-            f"add them to a Role in {where}, for the submitting user: docs/kubernetes.md has one"
-        )
+        remedy = f"add them to a Role in {where} for the submitting user, see docs/kubernetes.md"
         if right.lost:
-            text = f"{verbs} of {right.name} is not allowed: {right.lost}"
+            text = f"permission to {verbs} {right.name} is missing: {right.lost}"
             yield Finding("rights", WARNING, text, remedy)
         else:
-            text = f"{verbs} of {right.name} is not allowed, without which there is no job"
+            text = f"permission to {verbs} {right.name} is missing, without which no job can run"
             yield Finding("rights", FAILED, text, remedy)
 
 
@@ -201,7 +213,7 @@ async def quota(kube: Kube, settings: Settings) -> list[Finding]:
     except KubeError as error:
         if error.status != _FORBIDDEN:
             raise
-        text = "quotas may not be listed: list of resourcequotas is not allowed"
+        text = "cannot list quotas: permission to list resourcequotas is missing"
         return [Finding("quota", NOT_CHECKED, text)]
     items = found.get("items") or []
     if not items:
@@ -220,10 +232,12 @@ def _quota(item: Mapping[str, Any], settings: Settings) -> Finding:
         limit, taken = names.quantity(hard[resource]), names.quantity(used.get(resource))
         said = f"{name}: {resource} {used.get(resource, 0)} of {hard[resource]} is used"
         if amount > limit:
-            remedy = "ask for less (vcpu, memory, num_gpus), or have the quota raised"
-            return Finding("quota", FAILED, f"{said}, and one pod asks for more than all", remedy)
+            remedy = "request less (vcpu, memory, num_gpus), or ask for a higher quota"
+            return Finding(
+                "quota", FAILED, f"{said}, but one pod requests more than the quota", remedy
+            )
         if amount > limit - taken:
-            remedy = "wait for other jobs, ask for less, or have the quota raised"
+            remedy = "wait for other jobs, request less, or ask for a higher quota"
             return Finding(
                 "quota", WARNING, f"{said}, and a pod does not fit into the rest", remedy
             )
@@ -274,13 +288,13 @@ async def thing(kube: Kube, check: str, option: str, path: str, lists: str) -> l
         found = await kube.request("GET", path)
     except KubeError as error:
         if error.status == _FORBIDDEN:
-            text = f"{name} may not be looked at: get of {lists} is not allowed"
+            text = f"cannot check {name}: permission to get {lists} is missing"
             return [Finding(check, NOT_CHECKED, text)]
         if not error.is_missing:
             raise
         raise SettingsError(
-            f"{option} names {name!r}, and {kube.place} has no such thing; set {option} to one "
-            f"that `kubectl get {lists}` shows",
+            f"{option} is {name!r}, which does not exist in {kube.place}; set {option} to one "
+            f"that `kubectl get {lists}` lists",
             option=option,
         ) from error
     return [_secret(check, name, found) if option == "s3_secret" else Finding(check, OK, name)]
@@ -292,5 +306,7 @@ def _secret(check: str, name: str, found: Mapping[str, Any]) -> Finding:
     lacking = [key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if key not in there]
     if not lacking:
         return Finding(check, OK, f"{name} with {len(there)} variables")
-    text = f"{name} has no {' and no '.join(lacking)}, so pods get no keys of it"
-    return Finding(check, WARNING, text, "add them, unless the pods have rights otherwise")
+    text = f"{name} has no {' and no '.join(lacking)}, so it gives pods no keys"
+    return Finding(
+        check, WARNING, text, "add them, unless the pods get permissions in another way"
+    )

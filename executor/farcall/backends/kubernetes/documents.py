@@ -57,10 +57,10 @@ _MARKS = ("labels", "annotations")
 _RESERVED = ("farcall/", "batch.kubernetes.io/", "app.kubernetes.io/managed-by")
 _NAMED = ("containers", "initContainers", "volumes", "imagePullSecrets")
 _FIXED = {
-    "restartPolicy": "farcall's jobs need it to be Never",
+    "restartPolicy": "farcall's jobs require Never",
     "activeDeadlineSeconds": "set time_limit",
-    "hostname": "a job's nodes are found by it",
-    "subdomain": "a job's nodes are found by it",
+    "hostname": "it identifies a job's nodes",
+    "subdomain": "it identifies a job's nodes",
 }
 _VARIABLES = {*JOB_ENVIRONMENT, *PLATFORM_ENVIRONMENT}
 
@@ -83,7 +83,7 @@ def overlaid(
         return template
     for key in overlay:
         if key not in _PARTS:
-            raise _refused(key, f"a pod's template has {' and '.join(_PARTS)}")
+            raise _refused(key, f"a pod template supports {' and '.join(_PARTS)}")
     _check_metadata(_table(overlay, "metadata"))
     _check_spec(_table(overlay, "spec"), has_command=has_command)
     found: dict[str, Any] = merge(template, overlay, _LABELS)
@@ -93,12 +93,16 @@ def overlaid(
 def _check_metadata(metadata: Mapping[str, Any]) -> None:
     for key in metadata:
         if key not in _MARKS:
-            raise _refused(f"metadata.{key}", f"pods have {' and '.join(_MARKS)} of their job's")
+            raise _refused(
+                f"metadata.{key}", f"a job can only set {' and '.join(_MARKS)} of its pods"
+            )
         for name, value in _table(metadata, key, "metadata.").items():
             if name.startswith(_RESERVED):
-                raise _refused(f"metadata.{key}[{name!r}]", "that one is farcall's, or the Job's")
+                raise _refused(
+                    f"metadata.{key}[{name!r}]", "it is reserved for farcall or the Job"
+                )
             if not isinstance(value, str):
-                raise _refused(f"metadata.{key}[{name!r}]", "its value has to be a text")
+                raise _refused(f"metadata.{key}[{name!r}]", "use a string")
 
 
 def _check_spec(spec: Mapping[str, Any], *, has_command: bool) -> None:
@@ -116,13 +120,19 @@ def _check_spec(spec: Mapping[str, Any], *, has_command: bool) -> None:
 def _check_container(container: Mapping[str, Any], *, has_command: bool) -> None:
     where = f"spec.containers[{CONTAINER!r}]"
     if "image" in container:
-        raise _refused(f"{where}.image", "set image, or that of the command's group")
+        raise _refused(
+            f"{where}.image", "set the option image, or the image of the command's group"
+        )
     for key in ("command", "args"):
         if has_command and key in container:
-            raise _refused(f"{where}.{key}", "it fetches farcall's runtime; set image to your own")
+            raise _refused(
+                f"{where}.{key}", "it downloads farcall's runtime. Set image to your own image."
+            )
     for variable in container.get("env") or ():
         if isinstance(variable, Mapping) and variable.get("name") in _VARIABLES:
-            raise _refused(f"{where}.env[{variable['name']!r}]", "farcall tells the task by it")
+            raise _refused(
+                f"{where}.env[{variable['name']!r}]", "farcall uses it to identify the task"
+            )
 
 
 def _named(spec: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
@@ -133,8 +143,8 @@ def _named(spec: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
         if not isinstance(each, Mapping) or not isinstance(each.get("name"), str):
             raise _refused(
                 f"spec.{key}",
-                f"each member needs a name, by which it is merged; the task's own container is "
-                f"called {CONTAINER!r}",
+                "each member needs a name, which determines how it is merged. The task's own "
+                f"container is named {CONTAINER!r}.",
             )
         yield each
 
@@ -233,7 +243,7 @@ def pod_volumes(
     twice = next((place for place in places if places.count(place) > 1), "")
     if twice:
         raise SettingsError(
-            f"mounts has {twice!r}, where something else is mounted; name another dst",
+            f"mounts has {twice!r} more than once; choose another dst",
             option="mounts",
         )
     taken = {each["mountPath"] for each in given}
@@ -262,8 +272,8 @@ def _shared_memory(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
     assert settings.shm_size is not None  # noqa: S101  # says so to the type checker
     if settings.shm_size > settings.memory:
         raise SettingsError(
-            f"shm_size is {settings.shm_size:g} GiB and memory {settings.memory:g} GiB: what lies "
-            "in /dev/shm counts as memory; raise memory, or ask for less",
+            f"shm_size is {settings.shm_size:g} GiB, but memory is {settings.memory:g} GiB: "
+            "files in /dev/shm count as memory; raise memory, or reduce shm_size",
             option="shm_size",
         )
     size = f"{math.ceil(settings.shm_size * 1024)}Mi"
@@ -278,8 +288,8 @@ def _selector(settings: Settings, *, is_command: bool) -> dict[str, str]:
     for label, (option, value) in wanted.items():
         if value and found.setdefault(label, value) != value:
             raise SettingsError(
-                f"node_selector has {label} = {found[label]!r}, and {option} asks for {value!r}; "
-                f"leave it out there, or set {option} to the same",
+                f"node_selector has {label} = {found[label]!r}, but {option} requires "
+                f"{value!r}; remove it from node_selector, or set {option} to the same value",
                 option="node_selector",
             )
     return found
@@ -288,13 +298,13 @@ def _selector(settings: Settings, *, is_command: bool) -> dict[str, str]:
 def _check_queue(settings: Settings) -> None:
     if settings.scheduler == "kueue" and not settings.queue:
         raise SettingsError(
-            "scheduler is 'kueue' and queue is empty: Kueue admits the jobs of its LocalQueues "
-            "alone; set queue to the name of one (kubectl get localqueues)",
+            "scheduler is 'kueue', but queue is empty: Kueue only admits jobs in a "
+            "LocalQueue; set queue to the name of one (kubectl get localqueues)",
             option="queue",
         )
     if settings.scheduler == "default" and settings.queue:
         raise SettingsError(
-            f"queue is {settings.queue!r}, and the cluster's own scheduler has none; set "
+            f"queue is {settings.queue!r}, but the cluster's own scheduler has no queues; set "
             "scheduler to 'kueue' or 'volcano', or leave queue empty",
             option="queue",
         )
@@ -336,7 +346,7 @@ _RETRIED = (
 )
 """Options other than the image that make a job another one."""
 
-_REMEDY = "shorten commands, env, tags and pod_overlay: what is long belongs into the image or S3"
+_REMEDY = "shorten commands, env, tags and pod_overlay: move long texts to the image or to S3"
 
 
 def job(spec: JobSpec, image: str) -> dict[str, Any]:
@@ -580,7 +590,8 @@ def check_size(document: Mapping[str, Any]) -> None:
     size = len(json.dumps(document, ensure_ascii=False).encode())
     if size > REQUEST_BYTES:
         raise TaskTooLargeError(
-            f"the Job would have {size} bytes, Kubernetes allows {REQUEST_BYTES}; {_REMEDY}"
+            f"the Job would have {size} bytes, but Kubernetes accepts at most {REQUEST_BYTES}; "
+            f"{_REMEDY}"
         )
 
 
@@ -594,8 +605,8 @@ def check_annotations(what: str, document: Mapping[str, Any]) -> None:
     size = sum(len(part.encode()) for item in found.items() for part in item)
     if size > ANNOTATION_BYTES:
         raise TaskTooLargeError(
-            f"the annotations of {what} would have {size} bytes, Kubernetes allows "
-            f"{ANNOTATION_BYTES}; shorten tags, pod_overlay and the options of the job"
+            f"the annotations of {what} would have {size} bytes, but Kubernetes accepts at "
+            f"most {ANNOTATION_BYTES}; shorten tags, pod_overlay and the options of the job"
         )
 
 
@@ -642,26 +653,27 @@ def check_group(group: Nodes) -> None:
         raise wrong(
             "ulimits",
             limit.name,
-            "Kubernetes has no limits of a container's processes; set them in the command (ulimit "
-            "-n 65536), or for the node's container runtime",
+            "Kubernetes does not support limits for a container's processes. Set them in the "
+            "command (ulimit -n 65536), or for the node's container runtime.",
         )
     for name, place in group.secrets.items():
         secret, slash, key = place.partition("/")
         if not (slash and _OBJECT.fullmatch(secret) and _KEY.fullmatch(key)):
             raise SettingsError(
-                f"secrets[{name!r}] is {place!r}: name a Secret of the namespace and a key in it, "
-                'such as "db/password"; what is in AWS comes by the External Secrets operator',
+                f"secrets[{name!r}] is {place!r}: name a Secret in the namespace and one of its "
+                'keys, for example "db/password". Use the External Secrets operator for secrets in '
+                "AWS.",
                 option="secrets",
             )
     if group.user and not _USER.fullmatch(group.user):
-        allowed = 'Kubernetes takes numbers alone, such as "1000" or "1000:1000"'
+        allowed = 'use numbers, for example "1000" or "1000:1000"'
         raise wrong("user", group.user, allowed)
 
 
 def _check_names(what: str, given: Mapping[str, str]) -> None:
     for name in given:
         if not _VARIABLE.fullmatch(name):
-            raise wrong(what, name, "Kubernetes takes letters, digits, - . _ and no digit first")
+            raise wrong(what, name, "use letters, digits, - . _ and no digit at the beginning")
 
 
 def _check_mount(mount: Mount) -> None:
@@ -669,14 +681,14 @@ def _check_mount(mount: Mount) -> None:
         raise wrong(
             "mounts",
             mount.file_system,
-            "Kubernetes mounts claims; make a PersistentVolumeClaim of the EFS CSI driver, and "
-            "name it in a ClaimMount",
+            "Kubernetes mounts claims. Create a PersistentVolumeClaim of the EFS CSI driver, "
+            "and name it in a ClaimMount.",
         )
     if isinstance(mount, ClaimMount):
         if not _OBJECT.fullmatch(mount.claim):
             raise wrong("mounts", mount.claim, "use the name of a PersistentVolumeClaim")
     elif not mount.source.startswith("/"):
-        raise wrong("mounts", mount.source, "a path on the node begins with /")
+        raise wrong("mounts", mount.source, "use an absolute path on the node, beginning with /")
 
 
 def container_of(group: Nodes) -> Container:

@@ -71,8 +71,9 @@ class Call(NamedTuple):
         kind, where = ("role", f" -n {self.namespace}") if self.namespace else ("clusterrole", "")
         binding = f"{kind}binding"
         return (
-            f"`kubectl create {kind} {role} --verb={self.verb} --resource={self.resource}{where}` "
-            f"and `kubectl create {binding} {role} --{kind}={role} --user=NAME{where}` allow it"
+            f"run `kubectl create {kind} {role} --verb={self.verb} "
+            f"--resource={self.resource}{where}` and `kubectl create {binding} {role} "
+            f"--{kind}={role} --user=NAME{where}` to allow it"
         )
 
 
@@ -196,7 +197,7 @@ def refused(
 
 
 _STRANGE = (
-    "that is no answer of Kubernetes's: see the server in the kubeconfig file, and its proxy"
+    "this is not a response of Kubernetes: check the server in the kubeconfig file, and its proxy"
 )
 
 
@@ -210,11 +211,11 @@ def _seconds(text: str | None) -> float | None:
 def _remedy(call: Call, connection: Connection, status: int, said: Mapping[str, Any]) -> str:
     if status == 401:
         source = "its exec plugin's login" if connection.plugin else "its token or certificate"
-        return f"{place(connection)} does not take the credentials: renew {source}, then try again"
+        return f"{place(connection)} rejects the credentials: renew {source}, then try again"
     if status == 403 and said.get("reason") == "Forbidden":
         return call.grant
     if status == 404 and (said.get("details") or {}).get("kind") == "namespaces":
-        return "set namespace to one that `kubectl get namespaces` shows"
+        return "set namespace to one that `kubectl get namespaces` lists"
     return ""
 
 
@@ -225,14 +226,20 @@ def broken(call: Call, connection: Connection, error: BaseException) -> KubeErro
     said = str(cause) or type(cause).__name__
     if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
         inner = getattr(error, "certificate_error", None) or cause
-        text = f"no TLS with {server}: {inner}; see certificate-authority-data and "
+        text = f"TLS with {server} failed: {inner}; check certificate-authority-data and "
         text += "tls-server-name in the kubeconfig file"
         return KubeError(f"{call}: {text}", call=call, sent=False, is_lasting=True)
     if isinstance(error, aiohttp.ClientConnectorError):
         number = getattr(cause, "errno", None) or 0
         said = os.strerror(number) if number > 0 else said
-        text = f"nothing answers at {server}: {said}; see whether the cluster runs, the context "
-        text += "is the one meant (`kubectl config get-contexts`), and a VPN or proxy is needed"
+        text = (
+            f"cannot connect to {server}: {said}; check that the cluster is running, that the "
+            "context "
+        )
+        text += (
+            "is the intended one (`kubectl config get-contexts`), and whether a VPN or proxy "
+            "is required"
+        )
         return KubeError(f"{call}: {text}", call=call, sent=False)
-    text = f"no answer of {server}: {said}; see the network"
+    text = f"no response from {server}: {said}; check the network"
     return KubeError(f"{call}: {text}", call=call)

@@ -99,14 +99,16 @@ _IMAGES: tuple[Blocked, ...] = (
     Blocked(
         container("InvalidImageName"),
         Heals.NEVER,
-        _image(f"{_UNPULLED}: its name is none", f"check {IMAGE}: registry/repository:tag"),
+        _image(
+            f"{_UNPULLED}: its name is not valid", f"check {IMAGE}: use registry/repository:tag"
+        ),
     ),
     Blocked(
         container("ErrImageNeverPull"),
         Heals.NEVER,
         _image(
             f"{_UNPULLED}: it is not on the node, and imagePullPolicy is Never",
-            f"load {IMAGE} onto each node, or leave imagePullPolicy out of pod_overlay",
+            f"load {IMAGE} onto each node, or remove imagePullPolicy from pod_overlay",
         ),
     ),
     Blocked(
@@ -115,16 +117,16 @@ _IMAGES: tuple[Blocked, ...] = (
         _image(
             f"{_UNPULLED}: the registry refused access",
             f"check {IMAGE}; for a private registry name a Secret of type "
-            "kubernetes.io/dockerconfigjson in image_pull_secrets, or give the nodes the right to "
-            "pull; a repository that is not there may be refused like that, too",
+            "kubernetes.io/dockerconfigjson in image_pull_secrets, or give the nodes "
+            "permission to pull; some registries report a missing repository in the same way",
         ),
     ),
     Blocked(
         _pull("toomanyrequests", "rate limit", "429"),
         Heals.SOMETIMES,
         _image(
-            f"{_UNPULLED}: the registry allows no more pulls now",
-            f"copy {IMAGE} to a registry of your own and name the copy, name a Secret in "
+            f"{_UNPULLED}: the registry's pull limit has been reached",
+            f"copy {IMAGE} to your own registry and use the copy, name a Secret in "
             "image_pull_secrets, or try again later",
         ),
     ),
@@ -132,8 +134,8 @@ _IMAGES: tuple[Blocked, ...] = (
         _pull("no match for platform", "no matching manifest"),
         Heals.SOMETIMES,
         _image(
-            f"{_UNPULLED}: it is not made for the node's processor",
-            f"set architecture to the processor that {IMAGE} is made for, or build it for both",
+            f"{_UNPULLED}: it was not built for the node's processor",
+            f"set architecture to the processor that {IMAGE} was built for, or build it for both",
         ),
     ),
     Blocked(
@@ -141,14 +143,14 @@ _IMAGES: tuple[Blocked, ...] = (
         Heals.SOMETIMES,
         _image(
             f"{_UNPULLED}: the node's disk is full",
-            "clear the node's disk of images, or have other nodes by node_selector",
+            "remove images from the node's disk, or choose other nodes with node_selector",
         ),
     ),
     Blocked(
         _pull("not found", "manifest unknown", "does not exist", "no such image"),
         Heals.SOMETIMES,
         _image(
-            f"{_UNPULLED}: the registry does not have it",
+            f"{_UNPULLED}: it does not exist in the registry",
             f"check {IMAGE}: registry, repository and tag",
         ),
     ),
@@ -156,9 +158,9 @@ _IMAGES: tuple[Blocked, ...] = (
         _pull("i/o timeout", "dial tcp", "deadline", "request canceled", "no route", "lookup"),
         Heals.SOMETIMES,
         _image(
-            f"{_UNPULLED}: the registry was not reached",
-            "the nodes need a way to the registry: its name has to be known there, and a proxy, "
-            f"if any, to their container runtime; check {IMAGE}, too",
+            f"{_UNPULLED}: the registry could not be reached",
+            "check that the nodes can reach the registry: they must be able to resolve its "
+            f"name, and their container runtime must know the proxy, if any; check {IMAGE}, too",
         ),
     ),
     Blocked(
@@ -166,7 +168,7 @@ _IMAGES: tuple[Blocked, ...] = (
         Heals.SOMETIMES,
         _image(
             _UNPULLED,
-            f"check {IMAGE}, image_pull_secrets, and that the nodes reach the registry",
+            f"check {IMAGE}, image_pull_secrets, and that the nodes can reach the registry",
         ),
     ),
 )
@@ -176,17 +178,17 @@ _STARTS: tuple[Blocked, ...] = (
         container("CreateContainerConfigError", "secret"),
         Heals.NEVER,
         _image(
-            "the container could not be created: a Secret, or a key in it, is not there",
-            "make the one that is named in the job's namespace; s3_secret, secrets of a command "
-            "and pod_overlay name some",
+            "the container could not be created: a Secret, or a key in it, does not exist",
+            "create it in the job's namespace, or correct its name in s3_secret, secrets of a "
+            "command or pod_overlay",
         ),
     ),
     Blocked(
         container("CreateContainerConfigError", "configmap"),
         Heals.NEVER,
         _image(
-            "the container could not be created: a ConfigMap, or a key in it, is not there",
-            "make the one that is named in the job's namespace; pod_overlay names it",
+            "the container could not be created: a ConfigMap, or a key in it, does not exist",
+            "create it in the job's namespace, or correct its name in pod_overlay",
         ),
     ),
     Blocked(
@@ -194,7 +196,7 @@ _STARTS: tuple[Blocked, ...] = (
         Heals.NEVER,
         _image(
             "the container could not be created: its image runs as root, which is forbidden",
-            f"build {IMAGE} with a user by number (USER 10001), or set runAsUser in the "
+            f"build {IMAGE} with a numeric user (USER 10001), or set runAsUser in the "
             "securityContext of pod_overlay",
         ),
     ),
@@ -205,7 +207,7 @@ _STARTS: tuple[Blocked, ...] = (
         Heals.SOMETIMES,
         _image(
             "the node was too slow to create the container",
-            "submit it again; where it happens again, look at the disk and load of that node",
+            "submit it again; if it happens again, check the disk and load of that node",
         ),
     ),
     Blocked(
@@ -220,8 +222,8 @@ _STARTS: tuple[Blocked, ...] = (
         ),
         Heals.NEVER,
         _image(
-            "the container could not be started: the image is made for another architecture",
-            f"set architecture to the processor that {IMAGE} is made for, or build it for both",
+            "the container could not be started: the image was built for another architecture",
+            f"set architecture to the processor that {IMAGE} was built for, or build it for both",
         ),
     ),
     Blocked(
@@ -235,8 +237,8 @@ _STARTS: tuple[Blocked, ...] = (
         container("FailedMount", "secret", "configmap"),
         Heals.SOMETIMES,
         _image(
-            "a volume of the pod could not be mounted: a Secret or ConfigMap is not there",
-            "make the one that is named in the job's namespace; pod_overlay names it",
+            "a volume of the pod could not be mounted: a Secret or ConfigMap does not exist",
+            "create it in the job's namespace, or correct its name in pod_overlay",
         ),
     ),
     Blocked(
@@ -244,8 +246,8 @@ _STARTS: tuple[Blocked, ...] = (
         Heals.SOMETIMES,
         _image(
             "a volume of the pod could not be mounted",
-            "check mounts and the volumes in pod_overlay: a claim has to be "
-            "bound and free, and a path has to be there on the node",
+            "check mounts and the volumes in pod_overlay: a claim must be bound and "
+            "available, and a path must exist on the node",
         ),
     ),
     Blocked(
@@ -253,22 +255,23 @@ _STARTS: tuple[Blocked, ...] = (
         Heals.SOMETIMES,
         FailureReason(
             errors.HostLostError,
-            "the node could not make the pod's network",
-            "look at the network plugin of the node, or have others by node_selector, and submit "
-            "it again",
+            "the node could not create the pod's network",
+            "check the network plugin of the node, or choose other nodes with node_selector, "
+            "and submit it again",
         ),
     ),
 )
 
-_LESS = "ask for less (vcpu, memory, num_gpus)"
-_UNPLACED = "no node of the cluster takes the pod"
+_LESS = "request less (vcpu, memory, num_gpus)"
+_UNPLACED = "no node of the cluster accepts the pod"
 
 _PLACES: tuple[Blocked, ...] = (
     Blocked(
         all_of(status("Unschedulable"), says("persistentvolumeclaim", "volume node affinity")),
         Heals.OFTEN,
         _stuck_pod(
-            f"{_UNPLACED}: a claim of it is not there, or not bound where there is room",
+            f"{_UNPLACED}: one of its claims does not exist, or is not bound where capacity is "
+            "available",
             "check the claims in mounts and pod_overlay (kubectl get pvc)",
         ),
     ),
@@ -276,16 +279,16 @@ _PLACES: tuple[Blocked, ...] = (
         all_of(status("Unschedulable"), says("pod group", "gang", "minMember", "minAvailable")),
         Heals.OFTEN,
         _stuck_pod(
-            "Volcano has no room for all nodes of the job at once, or none in its queue",
-            f"{_LESS} or for fewer nodes, or set queue to another (kubectl describe queue)",
+            "Volcano has no capacity for all nodes of the job at once, or none in its queue",
+            f"{_LESS} or fewer nodes, or set queue to another queue (kubectl describe queue)",
         ),
     ),
     Blocked(
         all_of(status("Unschedulable"), says("Insufficient [a-z]", "Too many pods")),
         Heals.OFTEN,
         _stuck_pod(
-            f"{_UNPLACED}: it has not so much free",
-            f"{_LESS}, wait, or have the cluster get larger nodes; a node offers less than its "
+            f"{_UNPLACED}: none has enough free resources",
+            f"{_LESS}, wait, or add larger nodes to the cluster; a node offers less than its "
             "machine has (kubectl describe nodes, Allocatable)",
         ),
     ),
@@ -293,17 +296,17 @@ _PLACES: tuple[Blocked, ...] = (
         all_of(status("Unschedulable"), says("taint")),
         Heals.OFTEN,
         _stuck_pod(
-            f"{_UNPLACED}: those with room have a taint that it does not tolerate",
-            "name the taint in tolerations, if these nodes are meant for such jobs",
+            f"{_UNPLACED}: those with free resources have a taint that the pod does not tolerate",
+            "name the taint in tolerations if these nodes are meant for such jobs",
         ),
     ),
     Blocked(
         all_of(status("Unschedulable"), says("affinity", "selector")),
         Heals.OFTEN,
         _stuck_pod(
-            f"{_UNPLACED}: none has the labels that it asks for",
-            "check node_selector, instance_type and architecture against the labels of the nodes "
-            "(kubectl get nodes --show-labels)",
+            f"{_UNPLACED}: none has the requested labels",
+            "compare node_selector, instance_type and architecture with the labels of the "
+            "nodes (kubectl get nodes --show-labels)",
         ),
     ),
     Blocked(
@@ -317,7 +320,7 @@ _PLACES: tuple[Blocked, ...] = (
     ),
 )
 
-_MAKING = "the cluster makes no pod for the job"
+_MAKING = "the cluster creates no pod for the job"
 
 _CREATIONS: tuple[Blocked, ...] = (
     Blocked(
@@ -328,24 +331,25 @@ _CREATIONS: tuple[Blocked, ...] = (
         Heals.OFTEN,
         _stuck_pod(
             f"{_MAKING}: a quota or a limit of its namespace is exceeded",
-            f"{_LESS}, set max_parallel, wait for other jobs, or have the quota raised (kubectl "
-            "describe quota,limitrange)",
+            f"{_LESS}, set max_parallel, wait for other jobs, or ask for a higher quota "
+            "(kubectl describe quota,limitrange)",
         ),
     ),
     Blocked(
         all_of(status("FailedCreate"), says("serviceaccount", "service account")),
         Heals.SOMETIMES,
         _stuck_pod(
-            f"{_MAKING}: its service account is not there",
-            "make the ServiceAccount in the job's namespace, or set service_account to another",
+            f"{_MAKING}: its service account does not exist",
+            "create the ServiceAccount in the job's namespace, or set service_account to "
+            "another one",
         ),
     ),
     Blocked(
         all_of(status("FailedCreate"), says("PriorityClass")),
         Heals.SOMETIMES,
         _stuck_pod(
-            f"{_MAKING}: its priority class is not there",
-            "set priority_class to one that is (kubectl get priorityclasses)",
+            f"{_MAKING}: its priority class does not exist",
+            "set priority_class to an existing one (kubectl get priorityclasses)",
         ),
     ),
     Blocked(
@@ -353,16 +357,17 @@ _CREATIONS: tuple[Blocked, ...] = (
         Heals.SOMETIMES,
         _stuck_pod(
             f"{_MAKING}: the security rules of its namespace forbid it",
-            "leave out mounts of type bind and device, and what else the "
-            "words name, or take a namespace with other rules",
+            "remove mounts of type bind and device and the other settings that the message "
+            "names, or use a namespace with other rules",
         ),
     ),
     Blocked(
         status("FailedCreate"),
         Heals.SOMETIMES,
         _stuck_pod(
-            f"{_MAKING}: an admission rule refuses it",
-            "change what the words name, or ask the cluster's administrator for the rule",
+            f"{_MAKING}: an admission rule rejects it",
+            "change the settings that the message names, or ask the cluster's administrator "
+            "about the rule",
         ),
     ),
     Blocked(
@@ -372,7 +377,7 @@ _CREATIONS: tuple[Blocked, ...] = (
         ),
         Heals.OFTEN,
         _stuck_pod(
-            "Kueue cannot admit the job as its queue is",
+            "Kueue cannot admit the job with its queue's current configuration",
             f"{_LESS}, set max_parallel, or set queue to another LocalQueue (kubectl describe "
             "localqueue,clusterqueue)",
         ),
@@ -393,37 +398,50 @@ def row_of(detail: JobDetail) -> Blocked | None:
 # No I/O.
 
 
-LOST = "set retry_attempts to 2 or more: what a node's loss ends is then run again"
+LOST = "set retry_attempts to 2 or more, so that tasks run again after a node is lost"
 
-_RIGHTS = "the pod's rights on s3_bucket_name (service_account, s3_secret, or the node's role)"
-_WAY = "the cluster's network has to let pods reach S3 (endpoint_url)"
+_RIGHTS = (
+    "the pod's permissions on s3_bucket_name (service_account, s3_secret, or the node's role)"
+)
+_WAY = "the cluster's network must allow pods to reach S3 (endpoint_url)"
 _DISK = (
-    "give the pod more disk: ephemeral-storage in the resources of pod_overlay, or a node with a "
-    "larger one; where the temporary folder is memory, more of that"
+    "give the pod more disk space: ephemeral-storage in the resources of pod_overlay, a node "
+    "with a larger disk, or more memory if the temporary folder is in memory"
 )
 
 _REMEDIES: dict[int, str] = {
-    ExitCode.BAD_ENVIRONMENT: "build image from this version's Dockerfile, and leave out of "
-    "pod_overlay what sets FARCALL_ variables",
-    ExitCode.BUNDLE_MISSING: "a lifecycle rule of s3_bucket_name must not be shorter than the "
-    "wait in the queue, and bundles must not be deleted; then submit again. Nothing is to be "
-    "done where farcall deleted it, for the value had been delivered",
-    ExitCode.VERSION_MISMATCH: "use the same Python minor and the same farcall here and in image",
-    ExitCode.UNREADABLE: 'set packages to "auto", or install what they import in image',
-    ExitCode.OUTCOME_NOT_STORED: f"s3:PutObject is missing in {_RIGHTS} (and "
-    f"kms:GenerateDataKey where it is encrypted with a key); {_WAY}",
-    ExitCode.DISK_FULL: f"leave out what jobs do not need by exclude_packages, or {_DISK}",
-    ExitCode.STORAGE_UNREACHABLE: f"s3:GetObject and s3:ListBucket have to be in {_RIGHTS}; "
-    f"{_WAY}",
-    ExitCode.SUPERVISOR_FAILED: "its log may have a traceback; a limit of processes (the "
-    "kubelet's podPidsLimit) is the most likely cause",
-    ExitCode.CHILD_KILLED: "see its output; s3:PutObject for the outcome may be missing in "
+    ExitCode.BAD_ENVIRONMENT: (
+        "build image from this version's Dockerfile, and remove FARCALL_ variables from "
+        "pod_overlay"
+    ),
+    ExitCode.BUNDLE_MISSING: (
+        "make the lifecycle rule of s3_bucket_name longer than the wait in the queue, and do "
+        "not delete objects below bundles/; then submit again. If farcall deleted the object "
+        "because the result had been delivered, do nothing"
+    ),
+    ExitCode.VERSION_MISMATCH: "use the same Python minor version and the same farcall version "
+    "here and in image",
+    ExitCode.UNREADABLE: 'set packages to "auto", or install the missing packages in image',
+    ExitCode.OUTCOME_NOT_STORED: (
+        f"add s3:PutObject to {_RIGHTS} (and kms:GenerateDataKey if the bucket is encrypted "
+        f"with a key); {_WAY}"
+    ),
+    ExitCode.DISK_FULL: "exclude packages that the jobs do not need with exclude_packages, "
+    f"or {_DISK}",
+    ExitCode.STORAGE_UNREACHABLE: f"add s3:GetObject and s3:ListBucket to {_RIGHTS}; {_WAY}",
+    ExitCode.SUPERVISOR_FAILED: (
+        "see its log for a traceback; a limit of processes (the kubelet's podPidsLimit) is "
+        "the most likely cause"
+    ),
+    ExitCode.CHILD_KILLED: "see its output; s3:PutObject for the result may be missing in "
     f"{_RIGHTS}",
-    ExitCode.TERMINATED: f"{LOST}; kubectl delete and a drained node tell a pod to stop, too",
+    ExitCode.TERMINATED: f"{LOST}; kubectl delete and a drained node also stop a pod",
     126: "build image from farcall's Dockerfile",
     127: "build image from farcall's Dockerfile",
-    ExitCode.RAISED: "its log says more; most likely image was not built from farcall's "
-    "Dockerfile (Python leaves like this where it lacks farcall_runtime)",
+    ExitCode.RAISED: (
+        "see its log; most likely image was not built from farcall's Dockerfile (Python exits "
+        "like this if farcall_runtime is missing)"
+    ),
 }
 
 TASK_EXITS: dict[int, FailureReason] = {
@@ -440,55 +458,56 @@ TASK_EXITS: dict[int, FailureReason] = {
 _NO_PYTHON = FailureReason(
     errors.ImageError,
     "the image could not run farcall's bootstrap",
-    "its log says more; stock_image_uri must name an image with python3",
+    "see its log; stock_image_uri must name an image with python3",
 )
 
 RUNTIME_EXITS: dict[int, FailureReason] = {
     ExitCode.BAD_ENVIRONMENT: FailureReason(
         errors.ImageError,
-        "the job had no credentials to fetch farcall's runtime with, or did not understand how it "
-        "was started; nothing was run",
-        "set service_account to one with a role that may read s3_bucket_name, or s3_secret to a "
-        "Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and leave out of pod_overlay "
-        "what sets FARCALL_ variables",
+        "the job had no credentials to download farcall's runtime, or did not understand its "
+        "start parameters; nothing was run",
+        "set service_account to one with a role that can read s3_bucket_name, or s3_secret to "
+        "a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and remove FARCALL_ "
+        "variables from pod_overlay",
     ),
     ExitCode.BUNDLE_MISSING: FailureReason(
         errors.OutcomeMissingError,
-        "the job did not find farcall's runtime, or its payload, in the bucket, and ran nothing",
-        "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, and "
-        "what is below runtime/ and bundles/ must not be deleted; then submit again, which stores "
-        "them again",
+        "the job did not find farcall's runtime, or its input data, in the bucket; nothing "
+        "was run",
+        "make the lifecycle rule of s3_bucket_name longer than the wait in the queue, and do "
+        "not delete objects below runtime/ and bundles/; then submit again, which stores them "
+        "again",
     ),
     ExitCode.INTEGRITY: FailureReason(
         errors.IntegrityError,
-        "farcall's runtime in the bucket, or the job's payload, is not what was stored; nothing "
-        "of it was run",
-        "find out who else writes to s3_bucket_name, then submit again, which stores what was "
-        "changed again",
+        "farcall's runtime in the bucket, or the job's input data, differs from what was "
+        "stored; nothing was run",
+        "find out who else writes to s3_bucket_name, then submit again, which stores the "
+        "changed objects again",
     ),
     ExitCode.VERSION_MISMATCH: FailureReason(
         errors.VersionMismatchError,
-        "farcall's runtime is made for another processor, Python or libc than the job has",
+        "farcall's runtime was built for a different processor, Python or libc than the job's",
         "set architecture to the processor of the cluster's nodes, and stock_image_uri to an "
-        "image with glibc (Debian's, not Alpine's) and the Python minor that is used here, "
-        "empty for the official one",
+        "image with glibc (Debian, not Alpine) and the Python minor version used here, or to "
+        "an empty string for the official image",
     ),
     ExitCode.STORAGE_UNREACHABLE: FailureReason(
         errors.OutcomeMissingError,
-        "the job could not fetch from the bucket what it needs, and ran nothing",
-        f"s3:GetObject and s3:ListBucket have to be in {_RIGHTS}, what is below runtime/ too; "
-        f"{_WAY}; and the clock of its node must be right",
+        "the job could not download its data from the bucket; nothing was run",
+        f"add s3:GetObject and s3:ListBucket, including runtime/, to {_RIGHTS}; {_WAY}; and "
+        "check the clock of its node",
     ),
     ExitCode.DISK_FULL: FailureReason(
         errors.DiskFullError,
-        "the job's temporary folder has no room for farcall's runtime or its packages, and it ran "
-        "nothing",
+        "the job's temporary folder has no space for farcall's runtime or its packages; "
+        "nothing was run",
         _DISK,
     ),
     ExitCode.SUPERVISOR_FAILED: FailureReason(
         errors.OutcomeMissingError,
-        "farcall's runtime could not be unpacked, or failed, and left no outcome",
-        "its log says why; with readOnlyRootFilesystem /tmp has to be a volume (emptyDir)",
+        "farcall's runtime could not be unpacked, or failed, and stored no result",
+        "see its log; with readOnlyRootFilesystem, /tmp must be a volume (emptyDir)",
     ),
     126: _NO_PYTHON,
     127: _NO_PYTHON,
@@ -498,46 +517,46 @@ RUNTIME_EXITS: dict[int, FailureReason] = {
 
 _NOT_RUNNABLE = FailureReason(
     errors.CommandError,
-    "the command was not found in the image, or cannot be run there",
-    f"see the job's log, and what {IMAGE} has",
+    "the command was not found in the image, or is not executable there",
+    f"see the job's log, and check the contents of {IMAGE}",
 )
 
 COMMAND_EXITS: dict[int, FailureReason] = {
     start_script.TOOLS_MISSING: FailureReason(
         errors.ImageError,
-        "the image lacks what its workspace is fetched with; nothing was run",
-        f"its log names it; {IMAGE} needs a shell, coreutils, and python3, curl or wget; or "
-        "submit without a workspace",
+        "the image lacks the tools to download its workspace; nothing was run",
+        f"see its log for the missing tool; {IMAGE} needs a shell, coreutils, and python3, "
+        "curl or wget; or submit without a workspace",
     ),
     start_script.NO_CREDENTIALS: FailureReason(
         errors.ImageError,
-        "the job had no credentials to fetch its workspace with; nothing was run",
-        "set s3_secret to a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY that may read "
-        "s3_bucket_name, or service_account to one with EKS Pod Identity",
+        "the job had no credentials to download its workspace; nothing was run",
+        "set s3_secret to a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY that can "
+        "read s3_bucket_name, or service_account to one with EKS Pod Identity",
     ),
     start_script.NOT_FETCHED: FailureReason(
         errors.CommandError,
-        "the job could not fetch its workspace; nothing was run",
-        f"s3:GetObject has to be in {_RIGHTS}, a lifecycle rule must not be shorter than the wait "
-        f"in the queue, and {_WAY}",
+        "the job could not download its workspace; nothing was run",
+        f"add s3:GetObject to {_RIGHTS}, make the lifecycle rule longer than the wait in the "
+        f"queue; and {_WAY}",
     ),
     start_script.TAMPERED: FailureReason(
         errors.IntegrityError,
-        "the workspace in the bucket is not the one that was uploaded; nothing was run",
-        "find out who else writes to s3_bucket_name, delete the object that its log names, then "
-        "submit again",
+        "the workspace in the bucket differs from the one that was uploaded; nothing was run",
+        "find out who else writes to s3_bucket_name, delete the object that the log names, "
+        "then submit again",
     ),
     start_script.NOT_UNPACKED: FailureReason(
         errors.CommandError,
         "the job could not unpack its workspace; nothing was run",
-        "its log says where and why; the container's user must be able to write there, or name "
-        "another folder for the workspace",
+        "see its log for the cause; the container's user must be able to write to the folder, "
+        "or choose another folder for the workspace",
     ),
     126: _NOT_RUNNABLE,
     127: _NOT_RUNNABLE,
     137: FailureReason(
         errors.OutOfMemoryError,
-        "the container was killed (SIGKILL), most often for its memory",
+        "the container was killed (SIGKILL), most likely because of its memory use",
         MEMORY,
     ),
     143: FailureReason(errors.HostLostError, "the container was stopped (SIGTERM)", LOST),
@@ -583,11 +602,11 @@ def _stuck(detail: JobDetail) -> FailureReason | None:
     row = row_of(said)
     if row is not None and row.heals is not Heals.OFTEN:
         return row.failure_reason
-    remedy = row.failure_reason.remedy if row else "ask for less (vcpu, memory, num_gpus)"
+    remedy = row.failure_reason.remedy if row else "request less (vcpu, memory, num_gpus)"
     why = f": {row.failure_reason.sentence}" if row else ""
     return FailureReason(
         errors.JobStuckError,
-        f"the job could not be placed for stuck_timeout_s and was ended{why}",
+        f"the job could not be placed for stuck_timeout_s and was terminated{why}",
         remedy,
     )
 
@@ -639,7 +658,7 @@ def _fetches_workspace(detail: JobDetail) -> bool:
     return start_script.unwrap(detail.command)[0] is not None
 
 
-_NODE_GONE = FailureReason(errors.HostLostError, "the node under the job was lost", LOST)
+_NODE_GONE = FailureReason(errors.HostLostError, "the job's node was lost", LOST)
 
 _DONE_TO_IT: tuple[Row, ...] = (
     *GIVEN,
@@ -648,41 +667,41 @@ _DONE_TO_IT: tuple[Row, ...] = (
         FailureReason(
             errors.JobCancelledError,
             "the Job was deleted",
-            "ask who did (kubectl delete, or a controller that cleans up), and submit it again if "
-            "needed; farcall cancel ends a job and keeps its record",
+            "find out who did (kubectl delete, or a controller that cleans up), and submit it "
+            "again if needed; use farcall cancel to cancel a job and keep its record",
         ),
     ),
     Row(
         status("DeadlineExceeded: Job"),
         FailureReason(
             errors.JobTimeoutError,
-            "the Job has a deadline as a whole, which farcall did not set, and it has passed",
-            "ask who set activeDeadlineSeconds of the Job: a person, or an admission rule",
+            "the Job has its own deadline, which farcall did not set and which has passed",
+            "find out who set activeDeadlineSeconds of the Job: a user, or an admission rule",
         ),
     ),
     Row(
         status("DeadlineExceeded"),
         FailureReason(
             errors.JobTimeoutError,
-            "the job ran longer than time_limit, and Kubernetes ended it",
-            "raise time_limit, which counts from the node's start of the pod: pulling the image "
-            "is part of it",
+            "the job ran longer than time_limit, so Kubernetes terminated it",
+            "raise time_limit, which begins when the node starts the pod and includes pulling "
+            "the image",
         ),
     ),
     Row(
         status("MaxFailedIndexesExceeded"),
         FailureReason(
             errors.JobError,
-            "too many tasks of the job failed, and the others were ended",
-            "see the errors of those that failed, <job ID>:<index>; farcall sets no "
-            "maxFailedIndexes, so ask who changed the Job",
+            "too many tasks of the job failed, so the others were terminated",
+            "see the errors of the failed tasks, <job ID>:<index>; farcall does not set "
+            "maxFailedIndexes, so find out who changed the Job",
         ),
     ),
     Row(
         all_of(status("Evicted"), says("emptydir")),
         FailureReason(
             errors.OutOfMemoryError,
-            "a volume of the pod has more in it than its limit, and the pod was evicted",
+            "a volume of the pod exceeded its size limit, so the pod was evicted",
             "raise shm_size, or the sizeLimit of the volume in pod_overlay",
         ),
     ),
@@ -690,8 +709,8 @@ _DONE_TO_IT: tuple[Row, ...] = (
         all_of(status("Evicted"), says("ephemeral", "disk", "inodes", "imagefs", "nodefs")),
         FailureReason(
             errors.DiskFullError,
-            "the node's disk was full, or the pod's share of it, and the pod was evicted",
-            "write less, write to a claim of mounts, or ask for ephemeral-storage in the "
+            "the node's disk, or the pod's share of it, was full, so the pod was evicted",
+            "write less, write to a claim in mounts, or request ephemeral-storage in the "
             "resources of pod_overlay",
         ),
     ),
@@ -699,48 +718,48 @@ _DONE_TO_IT: tuple[Row, ...] = (
         status("Evicted"),
         FailureReason(
             errors.HostLostError,
-            "the pod was evicted, for its node lacked something",
-            f"{LOST}; where it is memory, others on the node may use more than they ask for",
+            "the pod was evicted because its node ran out of a resource",
+            f"{LOST}; if it is memory, other pods on the node may use more than they request",
         ),
     ),
     Row(
         status("PreemptionByScheduler", "Preempted", "Preempting"),
         FailureReason(
             errors.HostLostError,
-            "the pod was preempted: one of higher priority took its place",
+            "the pod was preempted by a pod with a higher priority",
             f"{LOST}; or set priority_class to a higher one",
         ),
     ),
     Row(status("DeletionByTaintManager", "NodeLost", "TaintManagerEviction"), _NODE_GONE),
     Row(
         status("DeletionByPodGC"),
-        FailureReason(errors.HostLostError, "the node under the job is no more", LOST),
+        FailureReason(errors.HostLostError, "the job's node no longer exists", LOST),
     ),
     Row(
         status("EvictionByEvictionAPI"),
         FailureReason(
             errors.HostLostError,
-            "the pod was evicted: its node is being drained, most likely",
+            "the pod was evicted, most likely because its node is being drained",
             LOST,
         ),
     ),
     Row(
         status("TerminationByKubelet", "Shutdown", "NodeShutdown", "Terminated"),
-        FailureReason(errors.HostLostError, "the node under the job was shut down", LOST),
+        FailureReason(errors.HostLostError, "the job's node was shut down", LOST),
     ),
     Row(
         status("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "NodeName", "NodePorts"),
         FailureReason(
             errors.HostLostError,
-            "the node to which the pod was given did not take it",
-            f"{LOST}; where it happens again, look at what is named there",
+            "the node to which the pod was assigned rejected it",
+            f"{LOST}; if it happens again, check what the message names",
         ),
     ),
     Row(
         all_of(status("PodFailurePolicy"), says("has condition DisruptionTarget")),
         FailureReason(
             errors.HostLostError,
-            "a node of the job was evicted, preempted or lost, and the others were ended",
+            "a node of the job was evicted, preempted or lost, so the others were terminated",
             "submit it again",
         ),
     ),
@@ -754,9 +773,9 @@ _DONE_TO_IT: tuple[Row, ...] = (
         all_of(status("PodFailurePolicy"), lambda detail: not detail.is_command),
         FailureReason(
             errors.JobError,
-            "a failure policy that ends the whole job matched a failure of one of its tasks",
-            "see the task that the words name; farcall sets no such rule for maps, so ask who "
-            "changed the Job",
+            "a failure policy that fails the whole job matched a failure of one of its tasks",
+            "see the task that the message names; farcall sets no such rule for maps, so find "
+            "out who changed the Job",
         ),
     ),
     Row(
@@ -764,7 +783,8 @@ _DONE_TO_IT: tuple[Row, ...] = (
         FailureReason(
             errors.JobCancelledError,
             "the pod was deleted while the job ran",
-            "ask who did (kubectl delete pod, or a controller), and submit it again if needed",
+            "find out who did (kubectl delete pod, or a controller), and submit it again if "
+            "needed",
         ),
     ),
 )
@@ -774,8 +794,8 @@ _GONE = Row(
     _never_ran,
     FailureReason(
         errors.JobError,
-        "the job failed and its pods are gone, so nothing tells why",
-        "look at its output (farcall logs), and at what deletes pods in its namespace",
+        "the job failed, and its pods no longer exist, so the cause is unknown",
+        "see its output (farcall logs), and check what deletes pods in its namespace",
     ),
 )
 
@@ -784,10 +804,9 @@ ENDINGS: tuple[Row, ...] = (
         _succeeded,
         FailureReason(
             errors.OutcomeMissingError,
-            "the job succeeded, and there is no outcome in the bucket (or there was one, and it "
-            "was delivered before)",
-            "image must be built from farcall's Dockerfile, or be empty; where another client "
-            "took the outcome, set keep_artifacts; nothing else may delete outcomes",
+            "the job succeeded, but its result is not in the bucket (or was delivered before)",
+            "build image from farcall's Dockerfile, or leave it empty; if another client "
+            "collected the result, set keep_artifacts; no other program may delete results",
         ),
     ),
     *_DONE_TO_IT,
@@ -809,8 +828,8 @@ ENDINGS: tuple[Row, ...] = (
         lambda _: True,
         FailureReason(
             errors.JobError,
-            "the job failed and left no outcome in the bucket",
-            "its log says more; the pod may lack s3:PutObject on s3_bucket_name (service_account, "
+            "the job failed and stored no result in the bucket",
+            "see its log; the pod may lack s3:PutObject on s3_bucket_name (service_account, "
             "s3_secret)",
         ),
     ),
@@ -836,7 +855,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
     _GONE,
     Row(
         lambda _: True,
-        FailureReason(errors.CommandError, "the command failed", "its log says more"),
+        FailureReason(errors.CommandError, "the command failed", "see its log"),
     ),
 )
 """How command jobs end whose command did not return 0."""
@@ -847,24 +866,30 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
 
 _STATES = {
     JobStatus.SUBMITTED: (
-        "Kubernetes has accepted the job and has yet to make its pod",
-        "wait some seconds; after an attempt that failed it waits for 10 s, and longer each time",
+        "Kubernetes has accepted the job and has not created its pod yet",
+        "wait a few seconds; after a failed attempt it waits for 10 s, and longer each time",
     ),
     JobStatus.PENDING: (
-        "the job's tasks are under way",
-        "wait; `farcall describe {job}` counts them",
+        "the job's tasks are in progress",
+        "wait; run `farcall describe {job}` to count them",
     ),
     JobStatus.RUNNABLE: (
-        "the job waits for a place to run",
-        "wait; if it lasts, check whether the nodes have room (kubectl describe nodes)",
+        "the job is waiting for capacity",
+        (
+            "wait; if it takes long, check whether the nodes have free resources (kubectl "
+            "describe nodes)"
+        ),
     ),
     JobStatus.STARTING: (
-        "the job has a place, and its container is being started",
+        "the job has been placed, and its container is starting",
         "wait; pulling a large image takes minutes",
     ),
     JobStatus.RUNNING: (
         "the job runs",
-        "`farcall logs -f {job}` shows what it prints, `farcall cancel {whole}` ends it",
+        (
+            "run `farcall logs -f {job}` to follow its output, or `farcall cancel {whole}` to "
+            "cancel it"
+        ),
     ),
 }
 
@@ -883,7 +908,7 @@ def tell(detail: JobDetail) -> tuple[str, str]:
     """
     if detail.is_terminated:
         remedy = "wait: it has up to half a minute to clean up"
-        return "the job is stopping and has not ended yet", remedy
+        return "the job is stopping and has not finished yet", remedy
     row = row_of(detail)
     if row is not None:
         said = detail.reason
@@ -902,11 +927,11 @@ def tell(detail: JobDetail) -> tuple[str, str]:
 def _held(detail: JobDetail) -> tuple[str, str]:
     _, _, why = detail.status_reason.partition(": ")
     if why:
-        sentence = f"the job is held back by its queue: {why}"
-        return sentence, "wait; kubectl describe workload, or podgroup, tells more"
+        sentence = f"the job's queue holds it back: {why}"
+        return sentence, "wait; run kubectl describe workload, or podgroup, for details"
     whole = detail.job_id.partition(":")[0]
     remedy = (
-        "wait for Kueue to admit it; if no queue has suspended it, a user did, who can let it "
-        f'continue: kubectl patch job {whole} --type merge -p \'{{"spec":{{"suspend":false}}}}\''
+        "wait for Kueue to admit it; if it was suspended by a user instead of a queue, resume it: "
+        f'kubectl patch job {whole} --type merge -p \'{{"spec":{{"suspend":false}}}}\''
     )
-    return "the job is suspended, and nothing of it starts", remedy
+    return "the job is suspended, so it does not start", remedy

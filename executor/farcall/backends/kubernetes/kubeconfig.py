@@ -44,7 +44,7 @@ _PATHS = {
 }
 """Fields of an entry that are paths, relative to the file's folder."""
 
-_INSTALL = 'there is no PyYAML, which reads kubeconfig files; pip install "farcall[kubernetes]"'
+_INSTALL = 'PyYAML is required to read kubeconfig files; run `pip install "farcall[kubernetes]"`'
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,12 @@ def read(path: str = "", context: str = "", account: Path = _ACCOUNT) -> Connect
         return _of_files(files, context)
     if not context and "KUBERNETES_SERVICE_HOST" in os.environ and (account / "token").exists():
         return _of_pod(account)
-    where = f"${_VARIABLE} names no file that is there" if os.environ.get(_VARIABLE) else ""
+    where = f"${_VARIABLE} names no existing file" if os.environ.get(_VARIABLE) else ""
     raise SettingsError(
-        f"no Kubernetes cluster is known here: {where or f'there is no {_DEFAULT}'}, and this is "
-        "no pod with a service account; name a file in the option kubeconfig, or in "
-        f"{_VARIABLE}; `farcall local --kubernetes -- COMMAND` runs a command on an embedded one",
+        f"no Kubernetes cluster is configured: {where or f'{_DEFAULT} does not exist'}, and "
+        "this process does not run in a pod with a service account; name a file in the option "
+        f"kubeconfig or in {_VARIABLE}, or use `farcall local --kubernetes -- COMMAND` to run "
+        "a command on a local Kubernetes emulator",
         option="kubeconfig",
     )
 
@@ -140,8 +141,8 @@ def _files(path: str) -> list[Path]:
         found = Path(path).expanduser()
         if not found.is_file():
             raise SettingsError(
-                f"kubeconfig is {path!r}, and there is no such file; name a file that "
-                "`kubectl --kubeconfig` takes",
+                f"kubeconfig is {path!r}, which does not exist; name a file that `kubectl "
+                "--kubeconfig` accepts",
                 option="kubeconfig",
             )
         return [found]
@@ -200,8 +201,8 @@ class _Entries:
         if found is None:
             there = ", ".join(sorted(self._by_name[kind])) or "none"
             raise SettingsError(
-                f"{whose} is {name!r}, and {self.origin} has no such {_LISTS[kind]}; it has: "
-                f"{there}; `kubectl config get-{kind}` shows them, too",
+                f"{whose} is {name!r}, but {self.origin} has no such {_LISTS[kind]}, only: "
+                f"{there}; run `kubectl config get-{kind}` to list them",
                 option="context" if kind == "contexts" else "kubeconfig",
             )
         return found
@@ -215,19 +216,19 @@ def _parsed(path: Path) -> Mapping[str, Any]:
     try:
         document = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise _bad(path, f"it cannot be read: {error}") from error
+        raise _bad(path, f"cannot read it: {error}") from error
     return _table(path, document or {}, "the file")
 
 
 def _table(path: Path, found: object, what: str) -> Mapping[str, Any]:
     if not isinstance(found, dict):
-        raise _bad(path, f"{what} is no table of names and values")
+        raise _bad(path, f"{what} is not a table of names and values")
     return found
 
 
 def _bad(path: Path | str, what: str) -> SettingsError:
     text = (
-        f"the kubeconfig file {path} cannot be used: {what}; `kubectl config view` reads it, too"
+        f"the kubeconfig file {path} cannot be used: {what}; run `kubectl config view` to check it"
     )
     return SettingsError(text, option="kubeconfig")
 
@@ -237,8 +238,8 @@ def _of_files(files: list[Path], context: str) -> Connection:
     name = context or entries.current
     if not name:
         raise SettingsError(
-            f"{entries.origin} says no current-context; name one in the option context, or by "
-            "`kubectl config use-context`",
+            f"{entries.origin} has no current-context; name a context in the option context, "
+            "or with `kubectl config use-context`",
             option="context",
         )
     chosen = entries.get("contexts", name, "context" if context else "current-context")
@@ -248,8 +249,8 @@ def _of_files(files: list[Path], context: str) -> Connection:
     if user.get("auth-provider"):
         raise _bad(
             entries.origin,
-            f"user {wanted!r} has an auth-provider, which Kubernetes 1.26 did away with; let its "
-            "provider's command write an exec plugin in its place",
+            f"user {wanted!r} has an auth-provider, which Kubernetes 1.26 removed; use the "
+            "provider's command to replace it with an exec plugin",
         )
     token_file = user.get("tokenFile")
     return Connection(
@@ -272,10 +273,10 @@ def _of_files(files: list[Path], context: str) -> Connection:
 def _of_cluster(origin: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
     server = str(cluster.get("server") or "").rstrip("/")
     if not server.startswith(("https://", "http://")):
-        raise _bad(origin, f"the server of a cluster is {server!r}, which is no URL")
+        raise _bad(origin, f"the server of a cluster is {server!r}, which is not a URL")
     proxy = str(cluster.get("proxy-url") or "")
     if proxy and not proxy.startswith(("https://", "http://")):
-        raise _bad(origin, f"proxy-url is {proxy!r}; http:// and https:// are what can be used")
+        raise _bad(origin, f"proxy-url is {proxy!r}; use http:// or https://")
     authority = _pem(origin, cluster, "certificate-authority")
     told = {
         "server": server,
@@ -311,7 +312,7 @@ def _pem(origin: str, entry: Mapping[str, Any], name: str) -> str:
             return base64.b64decode(str(data), validate=False).decode("ascii")
         return Path(path).read_text("ascii") if path else ""
     except (OSError, ValueError, binascii.Error) as error:
-        raise _bad(origin, f"{name} cannot be read: {error}") from error
+        raise _bad(origin, f"cannot read {name}: {error}") from error
 
 
 def _login(user: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -343,7 +344,7 @@ def _plugin(origin: str, user: Mapping[str, Any]) -> ExecPlugin | None:
     try:
         environment = {str(v["name"]): str(v["value"]) for v in wanted.get("env") or []}
     except (KeyError, TypeError) as error:
-        raise _bad(origin, "env of an exec plugin is no list of name and value") from error
+        raise _bad(origin, "env of an exec plugin is not a list of name and value") from error
     return ExecPlugin(
         command=command,
         arguments=tuple(map(str, wanted.get("args") or ())),
@@ -441,7 +442,7 @@ def _token(path: Path) -> str:
         return path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
-            f"the token of Kubernetes in {path} cannot be read: {error}", option="kubeconfig"
+            f"cannot read the Kubernetes token in {path}: {error}", option="kubeconfig"
         ) from error
 
 
@@ -458,12 +459,12 @@ async def _asked(connection: Connection, plugin: ExecPlugin) -> tuple[Proof, flo
         )
         until = _moment(status.get("expirationTimestamp"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _failed(plugin, f"printed no {_KIND} that can be read ({error})") from error
+        raise _failed(plugin, f"printed no valid {_KIND} ({error})") from error
     if not token and not certificate[0]:
         raise _failed(plugin, "printed neither a token nor a certificate")
     if document.get("apiVersion") != plugin.version:
         found = document.get("apiVersion")
-        raise _failed(plugin, f"printed apiVersion {found!r}, asked for {plugin.version!r}")
+        raise _failed(plugin, f"printed apiVersion {found!r} instead of {plugin.version!r}")
     return Proof(f"Bearer {token}" if token else "", certificate), until
 
 
@@ -476,10 +477,12 @@ def _moment(text: Any) -> float:
 async def _output(connection: Connection, plugin: ExecPlugin) -> bytes:
     if plugin.version not in _VERSIONS:
         allowed = " and ".join(_VERSIONS)
-        raise _failed(plugin, f"has apiVersion {plugin.version!r}; {allowed} are known")
+        raise _failed(plugin, f"has apiVersion {plugin.version!r}; supported: {allowed}")
     is_interactive = plugin.mode != "Never" and sys.stdin is not None and sys.stdin.isatty()
     if plugin.mode == "Always" and not is_interactive:
-        raise _failed(plugin, "has to ask a person (interactiveMode Always), and none is here")
+        raise _failed(
+            plugin, "requires a terminal (interactiveMode Always), but none is available"
+        )
     spec: dict[str, Any] = {"interactive": is_interactive}
     if plugin.tells_cluster:
         spec["cluster"] = dict(connection.told)
@@ -499,7 +502,7 @@ async def _output(connection: Connection, plugin: ExecPlugin) -> bytes:
     try:
         output, errors = await within(_PLUGIN_S, process.communicate())
     except asyncio.TimeoutError as error:
-        raise _failed(plugin, f"did not end within {_PLUGIN_S:g} s") from error
+        raise _failed(plugin, f"did not finish within {_PLUGIN_S:g} s") from error
     finally:
         if process.returncode is None:
             process.kill()
@@ -512,5 +515,5 @@ async def _output(connection: Connection, plugin: ExecPlugin) -> bytes:
 
 def _failed(plugin: ExecPlugin, what: str) -> SettingsError:
     command = shlex.join((plugin.command, *plugin.arguments))
-    text = f"the kubeconfig's credential plugin `{command}` {what}; run it by hand, and log in"
+    text = f"the kubeconfig's credential plugin `{command}` {what}; run it manually, and log in"
     return SettingsError(f"{text}; {plugin.hint}" if plugin.hint else text, option="kubeconfig")

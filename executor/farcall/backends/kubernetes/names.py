@@ -89,8 +89,10 @@ def filled(remedy: str, detail: JobDetail) -> str:
         }
     elif detail.runtime:
         words = {
-            IMAGE: f"the image {detail.image} (stock_image_uri; image names one built from "
-            "farcall's Dockerfile)",
+            IMAGE: (
+                f"the image {detail.image} (stock_image_uri; or set image to one built from "
+                "farcall's Dockerfile)"
+            ),
             CREATED_BY: "mounts, s3_secret and pod_overlay",
             STARTED_BY: ", which needs python3, and pod_overlay",
         }
@@ -98,7 +100,9 @@ def filled(remedy: str, detail: JobDetail) -> str:
         words = {
             IMAGE: f"the image {detail.image} (the option image)",
             CREATED_BY: "mounts, s3_secret and pod_overlay",
-            STARTED_BY: " (farcall's Dockerfile sets that of the task runner), and pod_overlay",
+            STARTED_BY: (
+                " (farcall's Dockerfile sets the entry point of the task runner), and pod_overlay"
+            ),
         }
     for mark, text in words.items():
         remedy = remedy.replace(mark, text)

@@ -207,7 +207,7 @@ def _conditions(state: Mapping[str, Any]) -> list[dict[str, Any]]:
             "type": kind,
             "status": "True",
             "reason": reason,
-            "message": state.get("message") or f"Volcano says that the job is {phase}",
+            "message": state.get("message") or f"Volcano reports the job as {phase}",
             "lastTransitionTime": state.get("lastTransitionTime"),
         }
     ]
@@ -255,13 +255,13 @@ def check(job: JobSpec) -> None:
             documents.check_group(group)
     if job.nodes > _MOST_NODES:
         raise SettingsError(
-            f"the job has {job.nodes} nodes: the limit is {_MOST_NODES}",
+            f"the job has {job.nodes} nodes, but the limit is {_MOST_NODES}",
             option="nodes",
         )
     if is_volcano(job) and object_name(job.name)[0].isdigit():
         raise SettingsError(
-            f"the job is called {job.name}: Volcano makes a Service of a job's name, which begins "
-            "with a letter; name the job otherwise",
+            f"the job is named {job.name}: Volcano creates a Service with the job's name, "
+            "which must begin with a letter. Choose another name.",
             option="name",
         )
 

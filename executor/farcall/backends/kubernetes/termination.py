@@ -65,7 +65,7 @@ class Terminator:
     ) -> dict[str, ServiceError]:
         if job is None:
             call = Call("patch", "jobs.batch", self._kube.namespace, name)
-            text = f"{call}: there is no such job in namespace {self._kube.namespace}"
+            text = f"{call}: the job does not exist in namespace {self._kube.namespace}"
             return dict.fromkeys(ids, KubeError(text, call=call, code="NotFound", sent=False))
         if job.is_final:
             return {}
@@ -96,7 +96,7 @@ class Terminator:
         ends = (self._end_object(each, MAIN_ENDED) for each in left)
         for each in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(each, ServiceError) and each.code != "NotFound":
-                _log.warning("nodes of %s run on until their time limit: %s", job.name, each)
+                _log.warning("nodes of %s continue until their time limit: %s", job.name, each)
 
     async def _end_object(self, document: Mapping[str, Any], reason: str) -> None:
         if document.get("kind") != "Job":

@@ -320,13 +320,13 @@ class _Feed:
             _log.debug("%s; listing again", error)
             return 0.0 if self._failures == 1 else _AT_ONCE_S
         if error.is_denial and self._was_open and clock.now() - self._cut_at < LAPSE_S:
-            _log.debug("%s; it was allowed before, so it is tried again", error)
+            _log.debug("%s; it was allowed before, so farcall retries", error)
             return _AT_ONCE_S
         if error.status in _REFUSED:
             self._version = ""
             if not self._is_denied:
                 self._is_denied = True
-                text = "%s; until then, the status of each job is requested separately"
+                text = "%s; until it succeeds, the status of each job is requested separately"
                 _log.warning(text, error)
             return _DENIED_S
         _log.debug("%s; watching again", error)

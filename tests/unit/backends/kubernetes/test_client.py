@@ -159,7 +159,7 @@ async def test_nothing_answers(server, tmp_path):
 
 async def test_a_web_page_is_no_answer(kube, server):
     server.answers = [give("<html>", 200)]
-    with pytest.raises(KubeError, match="no answer of Kubernetes"):
+    with pytest.raises(KubeError, match="not a response of Kubernetes"):
         await kube.request("GET", JOBS, patience_s=0)
 
 
@@ -225,9 +225,9 @@ async def test_a_plugin_is_asked_once_for_many_requests(server, tmp_path):
     [
         ({"command": "no-such-plugin", "installHint": "install it"}, "cannot be started.*install"),
         ({"command": "sh", "args": ["-c", "echo log in first >&2; exit 3"]}, "3: log in first"),
-        ({"command": "echo"}, "no ExecCredential"),
-        ({"command": "echo", "apiVersion": "v0"}, "'v0'.*are known"),
-        ({"command": "echo", "interactiveMode": "Always"}, "ask a person"),
+        ({"command": "echo"}, "no valid ExecCredential"),
+        ({"command": "echo", "apiVersion": "v0"}, "'v0'.*supported"),
+        ({"command": "echo", "interactiveMode": "Always"}, "requires a terminal"),
     ],
 )
 async def test_a_plugin_that_fails_is_told(server, tmp_path, user, said):
@@ -303,7 +303,7 @@ async def test_a_version_that_is_too_old_is_an_error(kube, server):
 
 async def test_a_watch_that_is_silent_is_given_up(kube, server):
     server.answers = [tell(then="stay")]
-    with pytest.raises(KubeError, match="no answer"):
+    with pytest.raises(KubeError, match="no response"):
         async for _ in kube.stream(JOBS, {}, silent_s=0.2):
             pass
 

@@ -235,18 +235,18 @@ def test_where_pods_run_and_as_whom():
     [
         (
             {"node_selector": {"kubernetes.io/arch": "arm64"}},
-            ["node_selector", "'arm64'", "architecture asks for 'amd64'"],
+            ["node_selector", "'arm64'", "architecture requires 'amd64'"],
         ),
         (
             {
                 "node_selector": {"node.kubernetes.io/instance-type": "a"},
                 "instance_type": "b",
             },
-            ["node_selector", "instance_type asks for 'b'"],
+            ["node_selector", "instance_type requires 'b'"],
         ),
         ({"scheduler": "kueue"}, ["queue is empty", "localqueues"]),
         ({"queue": "team"}, ["queue is 'team'", "set scheduler"]),
-        ({"shm_size": 8, "memory": 4}, ["shm_size is 8 GiB", "memory 4 GiB"]),
+        ({"shm_size": 8, "memory": 4}, ["shm_size is 8 GiB", "memory is 4 GiB"]),
         (
             {
                 "mounts": [
@@ -379,11 +379,11 @@ def test_the_image_of_a_command_is_for_whatever_processor():
 
 def test_what_etcd_would_refuse_is_refused_here():
     given = {"FARCALL_RETRY_OF": "x" * REQUEST_BYTES}
-    with pytest.raises(TaskTooLargeError, match=f"Kubernetes allows {REQUEST_BYTES}"):
+    with pytest.raises(TaskTooLargeError, match=f"Kubernetes accepts at most {REQUEST_BYTES}"):
         job(spec(environment=given), TASK)
 
 
 def test_too_long_annotations_are_refused():
     options = {"pod_overlay": {"metadata": {"annotations": {"a": "x" * ANNOTATION_BYTES}}}}
-    with pytest.raises(TaskTooLargeError, match=f"Kubernetes allows {ANNOTATION_BYTES}"):
+    with pytest.raises(TaskTooLargeError, match=f"Kubernetes accepts at most {ANNOTATION_BYTES}"):
         job(spec(**options), TASK)

@@ -122,7 +122,7 @@ RECORDED = [
     Recorded(
         errors.JobCancelledError,
         ["the pod was deleted"],
-        ["ask who did"],
+        ["find out who did"],
         failed(),
         (pod("Running", running=True).deleted(),),
     ),
@@ -130,7 +130,7 @@ RECORDED = [
     # the clock
     Recorded(
         errors.JobTimeoutError,
-        ["longer than time_limit", "Kubernetes ended it"],
+        ["longer than time_limit", "Kubernetes terminated it"],
         ["raise time_limit"],
         failed(),
         (
@@ -143,7 +143,7 @@ RECORDED = [
     ),
     Recorded(
         errors.JobTimeoutError,
-        ["deadline as a whole", "farcall did not set"],
+        ["its own deadline", "farcall did not set"],
         ["activeDeadlineSeconds"],
         job(
             1,
@@ -196,7 +196,7 @@ RECORDED = [
     ),
     Recorded(
         errors.DiskFullError,
-        ["disk was full"],
+        ["was full"],
         ["ephemeral-storage"],
         failed(),
         (
@@ -210,7 +210,7 @@ RECORDED = [
     # what became of the node
     Recorded(
         errors.HostLostError,
-        ["evicted", "lacked something"],
+        ["evicted", "ran out of a resource"],
         ["retry_attempts", "memory"],
         failed(),
         (pod(reason="Evicted", message="The node was low on resource: memory. "),),
@@ -237,21 +237,21 @@ RECORDED = [
     ),
     Recorded(
         errors.HostLostError,
-        ["node under the job was lost"],
+        ["job's node was lost"],
         ["retry_attempts"],
         failed(),
         (disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),),
     ),
     Recorded(
         errors.HostLostError,
-        ["node under the job was lost"],
+        ["job's node was lost"],
         ["retry_attempts"],
         failed(),
         (pod(reason="NodeLost", message="Node node-1 which was running pod x is unresponsive"),),
     ),
     Recorded(
         errors.HostLostError,
-        ["is no more"],
+        ["no longer exists"],
         ["retry_attempts"],
         failed(),
         (disrupted("DeletionByPodGC", "PodGC: node no longer exists"),),
@@ -285,7 +285,7 @@ RECORDED = [
     ),
     Recorded(
         errors.HostLostError,
-        ["did not take it"],
+        ["rejected it"],
         ["retry_attempts"],
         failed(),
         (
@@ -313,7 +313,7 @@ RECORDED = [
     Recorded(
         errors.JobError,
         ["failure policy"],
-        ["ask who changed the Job"],
+        ["find out who changed the Job"],
         job(
             1,
             condition(
@@ -327,8 +327,8 @@ RECORDED = [
     # what kept it from starting until it was ended
     Recorded(
         errors.JobStuckError,
-        ["stuck_timeout_s", "no node of the cluster", "not so much free"],
-        ["ask for less", "vcpu, memory, num_gpus"],
+        ["stuck_timeout_s", "no node of the cluster", "none has enough free"],
+        ["request less", "vcpu, memory, num_gpus"],
         ended(
             "stuck for 300 s: Unschedulable: 0/3 nodes are available: 3 Insufficient memory. "
             "preemption: 0/3 nodes are available: 3 No preemption victims found"
@@ -338,12 +338,12 @@ RECORDED = [
     Recorded(
         errors.JobStuckError,
         ["could not be placed for stuck_timeout_s"],
-        ["ask for less"],
+        ["request less"],
         ended("stuck for 300 s: SomethingNew"),
     ),
     Recorded(
         errors.ImageError,
-        ["could not be pulled", "does not have it"],
+        ["could not be pulled", "does not exist in the registry"],
         ["registry.example.org/task:1", "tag"],
         stuck(
             'ErrImagePull: failed to pull and unpack image "x:1": failed to resolve reference: '
@@ -387,19 +387,19 @@ RECORDED = [
     ),
     Recorded(
         errors.JobError,
-        ["pods are gone", "nothing tells why"],
+        ["pods no longer exist", "cause is unknown"],
         ["farcall logs"],
         failed(),
     ),
     Recorded(
         errors.JobError,
-        ["pods are gone"],
+        ["pods no longer exist"],
         ["deletes pods"],
         job(1, condition("Failed", "BackoffLimitExceeded", "Job has reached the backoff limit")),
     ),
     Recorded(
         errors.JobError,
-        ["left no outcome in the bucket (exit code 7)"],
+        ["stored no result in the bucket (exit code 7)"],
         ["s3:PutObject", "service_account"],
         *exited(7),
     ),
@@ -411,7 +411,7 @@ RECORDED = [
     ),
     Recorded(
         errors.OutcomeMissingError,
-        ["succeeded, and there is no outcome"],
+        ["succeeded, but its result is not in"],
         ["keep_artifacts"],
         job(1, condition("Complete"), completedIndexes="0"),
         (pod("Succeeded", exit_code=0),),
@@ -498,11 +498,21 @@ COMMANDS = [
         pod(exit_code=137, container_reason="OOMKilled"),
         COMMAND,
     ),
-    (errors.JobError, ["pods are gone"], None, COMMAND),
-    (errors.ImageError, ["workspace is fetched with"], pod(exit_code=80), WORKSPACE),
+    (errors.JobError, ["pods no longer exist"], None, COMMAND),
+    (
+        errors.ImageError,
+        ["lacks the tools to download its workspace"],
+        pod(exit_code=80),
+        WORKSPACE,
+    ),
     (errors.ImageError, ["no credentials"], pod(exit_code=81), WORKSPACE),
-    (errors.CommandError, ["could not fetch its workspace"], pod(exit_code=82), WORKSPACE),
-    (errors.IntegrityError, ["not the one that was uploaded"], pod(exit_code=83), WORKSPACE),
+    (errors.CommandError, ["could not download its workspace"], pod(exit_code=82), WORKSPACE),
+    (
+        errors.IntegrityError,
+        ["differs from the one that was uploaded"],
+        pod(exit_code=83),
+        WORKSPACE,
+    ),
     (errors.CommandError, ["could not unpack"], pod(exit_code=84), WORKSPACE),
     (errors.CommandError, ["command failed (exit code 80)"], pod(exit_code=80), COMMAND),
 ]
@@ -610,7 +620,7 @@ WAITING = [
     Waits(
         Heals.SOMETIMES,
         errors.ImageError,
-        ["disk of images"],
+        ["remove images"],
         *starting("ErrImagePull", f"{PULL}write /var/lib/x: no space left on device"),
     ),
     Waits(
@@ -622,7 +632,7 @@ WAITING = [
     Waits(
         Heals.SOMETIMES,
         errors.ImageError,
-        ["way to the registry"],
+        ["can reach the registry"],
         *starting("ErrImagePull", f"{PULL}dial tcp: lookup registry: no such host"),
     ),
     Waits(
@@ -640,7 +650,7 @@ WAITING = [
     Waits(
         Heals.NEVER,
         errors.ImageError,
-        ["pod_overlay names it"],
+        ["correct its name in pod_overlay"],
         *starting("CreateContainerConfigError", 'configmap "x" not found'),
     ),
     Waits(
@@ -682,13 +692,13 @@ WAITING = [
     Waits(
         Heals.SOMETIMES,
         errors.ImageError,
-        ["make the one that is named"],
+        ["create it in the job's namespace"],
         *mounting('MountVolume.SetUp failed for volume "x" : secret "x" not found'),
     ),
     Waits(
         Heals.SOMETIMES,
         errors.ImageError,
-        ["a claim has to be bound"],
+        ["a claim must be bound"],
         *mounting("Multi-Attach error for volume", "FailedAttachVolume"),
     ),
     Waits(
@@ -760,7 +770,7 @@ WAITING = [
     Waits(
         Heals.SOMETIMES,
         errors.JobStuckError,
-        ["change what the words name"],
+        ["change the settings that the message names"],
         *making('admission webhook "policy.example.org" denied the request: no owner'),
     ),
     Waits(
@@ -845,10 +855,14 @@ def test_each_row_on_the_end_of_a_command_has_an_example():
 @pytest.mark.parametrize(
     ("document", "pods", "words"),
     [
-        (job(), (), "yet to make its pod"),
-        (job(active=1), (unscheduled("gated", "SchedulingGated"),), "held back by its queue"),
+        (job(), (), "has not created its pod"),
+        (job(active=1), (unscheduled("gated", "SchedulingGated"),), "queue holds it back"),
         (job(suspend=True), (), "suspended"),
-        (job(active=1), (pod("Pending", waiting={"reason": "ContainerCreating"}),), "has a place"),
+        (
+            job(active=1),
+            (pod("Pending", waiting={"reason": "ContainerCreating"}),),
+            "has been placed",
+        ),
         (job(active=1), (pod("Running", running=True),), "the job runs"),
         (held("waiting for its turn")[0], (), "suspended"),
     ],

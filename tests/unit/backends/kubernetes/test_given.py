@@ -52,7 +52,7 @@ def test_a_volcano_jobs_tasks_have_the_run():
         ({"objects": []}, "no list 'objects'"),
         ({"objects": [5]}, "lacks apiVersion"),
         ({"objects": [{"kind": "Job"}]}, "lacks apiVersion"),
-        ({"objects": [{**job(), "kind": "ClusterRole"}]}, "'ClusterRole'.*use "),
+        ({"objects": [{**job(), "kind": "ClusterRole"}]}, "'ClusterRole'.*Use "),
     ],
 )
 def test_anything_else_is_refused(given, said):

@@ -108,18 +108,18 @@ def test_a_pod_has_its_service_account(tmp_path, monkeypatch):
 
 
 def test_no_cluster_is_told(tmp_path, monkeypatch):
-    with pytest.raises(SettingsError, match=r"there is no ~/\.kube/config.*option kubeconfig"):
+    with pytest.raises(SettingsError, match=r"~/\.kube/config does not exist.*option kubeconfig"):
         read()
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
-    with pytest.raises(SettingsError, match=r"\$KUBECONFIG names no file that is there"):
+    with pytest.raises(SettingsError, match=r"\$KUBECONFIG names no existing file"):
         read()
-    with pytest.raises(SettingsError, match="no such file"):
+    with pytest.raises(SettingsError, match="does not exist"):
         read(str(tmp_path / "missing"))
 
 
 def test_an_unknown_context_names_those_there_are(tmp_path):
     path = str(kubeconfig(tmp_path / "config", SERVER))
-    with pytest.raises(SettingsError, match="context is 'prod'.*it has: here") as caught:
+    with pytest.raises(SettingsError, match="context is 'prod'.*only: here") as caught:
         read(path, "prod")
     assert caught.value.option == "context"
 
@@ -127,12 +127,12 @@ def test_an_unknown_context_names_those_there_are(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "says no current-context"),
-        ("- a", "no table"),
-        ("a: [", "cannot be read"),
+        ("", "has no current-context"),
+        ("- a", "not a table"),
+        ("a: [", "cannot read it"),
         ("current-context: x\nclusters: [{}]", "without a name"),
         ("current-context: x\ncontexts: [{name: x, context: {cluster: c}}]", "no such cluster"),
-        ("current-context: x\ncontexts: [{name: x, context: 5}]", "no table"),
+        ("current-context: x\ncontexts: [{name: x, context: 5}]", "not a table"),
     ],
 )
 def test_a_broken_file_is_told(tmp_path, text, said):
@@ -145,12 +145,12 @@ def test_a_broken_file_is_told(tmp_path, text, said):
 @pytest.mark.parametrize(
     ("user", "cluster", "said"),
     [
-        ({"auth-provider": {"name": "gcp"}}, {}, "did away with"),
+        ({"auth-provider": {"name": "gcp"}}, {}, "Kubernetes 1.26 removed"),
         ({"exec": {"args": []}}, {}, "no command"),
-        ({"client-key": "nowhere"}, {}, "client-key cannot be read"),
-        (None, {"server": "one.example"}, "no URL"),
+        ({"client-key": "nowhere"}, {}, "cannot read client-key"),
+        (None, {"server": "one.example"}, "not a URL"),
         (None, {"proxy-url": "socks5://h"}, "proxy-url"),
-        (None, {"certificate-authority-data": "/w=="}, "certificate-authority cannot be read"),
+        (None, {"certificate-authority-data": "/w=="}, "cannot read certificate-authority"),
     ],
 )
 def test_what_cannot_be_used_is_told(tmp_path, user, cluster, said):

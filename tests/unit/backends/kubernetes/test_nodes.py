@@ -202,20 +202,20 @@ def test_what_is_wrong_with_a_group_is_said_with_its_place():
 
 
 def test_too_many_nodes_are_refused():
-    with pytest.raises(SettingsError, match="1001 nodes: the limit is 1000"):
+    with pytest.raises(SettingsError, match="1001 nodes, but the limit is 1000"):
         nodes.objects(command(shell(count=1001)))
 
 
 def test_volcano_s_service_wants_a_letter_first():
     job = command(shell(), shell(), name="3d-0a1b", scheduler="volcano")
-    with pytest.raises(SettingsError, match="begins with a letter"):
+    with pytest.raises(SettingsError, match="must begin with a letter"):
         nodes.objects(job)
     job = command(shell(), shell(), name="3d-0a1b")
     assert nodes.objects(job)[-1]["metadata"]["name"] == "3d-0a1b"
 
 
 def test_a_command_that_no_cluster_stores_is_refused():
-    with pytest.raises(TaskTooLargeError, match="Kubernetes allows"):
+    with pytest.raises(TaskTooLargeError, match="Kubernetes accepts at most"):
         nodes.objects(command(shell("x" * 2_000_000)))
 
 

@@ -71,8 +71,11 @@ def task(**fields):
         ({"kind": "Pod"}, ["has kind", "metadata and spec"]),
         ({"spec": []}, ["has spec", "table"]),
         ({"metadata": {"name": "mine"}}, ["metadata.name", "labels and annotations"]),
-        ({"metadata": {"labels": {"farcall/job": "x"}}}, ["'farcall/job'", "farcall's"]),
-        ({"metadata": {"labels": {"a": 1}}}, ["'a'", "text"]),
+        (
+            {"metadata": {"labels": {"farcall/job": "x"}}},
+            ["'farcall/job'", "reserved for farcall"],
+        ),
+        ({"metadata": {"labels": {"a": 1}}}, ["'a'", "use a string"]),
         (
             {"metadata": {"annotations": {"batch.kubernetes.io/job-completion-index": "0"}}},
             ["job-completion-index"],
@@ -84,7 +87,7 @@ def task(**fields):
         ({"spec": {"containers": {"name": "task"}}}, ["spec.containers", "list"]),
         ({"spec": {"containers": [{"image": "x"}]}}, ["spec.containers", "name", "'task'"]),
         ({"spec": {"volumes": ["x"]}}, ["spec.volumes", "name"]),
-        (task(image="x"), ["image", "set image"]),
+        (task(image="x"), ["image", "set the option image"]),
         (task(command=["x"]), ["command", "runtime"]),
         (task(env=[{"name": "FARCALL_BUNDLE", "value": "x"}]), ["'FARCALL_BUNDLE'"]),
         (task(env=[{"name": "FARCALL_INDEX", "value": "1"}]), ["'FARCALL_INDEX'"]),

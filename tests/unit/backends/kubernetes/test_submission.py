@@ -76,7 +76,9 @@ async def test_the_same_job_is_submitted_again_and_adopted(kube, server):
 )
 async def test_a_name_that_is_somebody_elses_is_refused(kube, server, there):
     server.answers = [TAKEN, give(there)]
-    with pytest.raises(SubmissionError, match="another Job called a.*kubectl delete jobs a -n ml"):
+    with pytest.raises(
+        SubmissionError, match="already has a Job named a.*kubectl delete jobs a -n ml"
+    ):
         await create(kube, [JOB], Ticket())
 
 
@@ -85,7 +87,7 @@ async def test_a_service_of_farcalls_is_every_jobs(kube, server):
     server.answers = [TAKEN, give(labelled)]
     assert await create(kube, [SERVICE], Ticket()) == [labelled]
     server.answers = [TAKEN, give(SERVICE)]
-    with pytest.raises(SubmissionError, match="another Service called s"):
+    with pytest.raises(SubmissionError, match="already has a Service named s"):
         await create(kube, [SERVICE], Ticket())
 
 
@@ -93,7 +95,9 @@ async def test_a_service_of_farcalls_is_every_jobs(kube, server):
 async def test_what_is_wrong_is_no_job_and_nothing_of_it_stays(kube, server, status, reason):
     part = {**JOB, "metadata": {"name": "a-n1"}}
     server.answers = [_echo, refuse(status, reason, "spec.x: Invalid value"), give({})]
-    with pytest.raises(SubmissionError, match="Job a was not accepted: .*spec.x: Invalid value"):
+    with pytest.raises(
+        SubmissionError, match="Kubernetes rejected Job a: .*spec.x: Invalid value"
+    ):
         await create(kube, [part, JOB], Ticket())
     method, path, query, _ = server.requests[-1]
     assert (method, path) == ("DELETE", f"{JOBS}/a-n1")
@@ -102,7 +106,7 @@ async def test_what_is_wrong_is_no_job_and_nothing_of_it_stays(kube, server, sta
 
 async def test_a_cluster_without_such_objects_is_told(kube, server):
     server.answers = [refuse(404, "NotFound")]
-    with pytest.raises(SettingsError, match="knows no Job of batch.volcano.sh/v1alpha1"):
+    with pytest.raises(SettingsError, match="does not support Job of batch.volcano.sh/v1alpha1"):
         await create(kube, [{**JOB, "apiVersion": "batch.volcano.sh/v1alpha1"}], Ticket())
 
 
