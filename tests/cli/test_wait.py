@@ -84,7 +84,7 @@ async def test_it_waits_for_the_first_or_for_so_long(hold_jobs, farcall_command)
     assert (done.returncode, done.stderr) == (0, "")
     done = await farcall_command("wait", first.id, "--timeout", "soon")
     assert done.returncode == 2
-    assert "'soon' is not a valid duration: a time has units, such as 90s" in done.stderr
+    assert "'soon' is not a valid duration: use units, such as 90s" in done.stderr
 
 
 async def test_the_exit_code_tells_how_they_ended(hold_jobs, executor, farcall_command):

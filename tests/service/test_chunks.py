@@ -98,7 +98,7 @@ def segfault() -> None:
     ("end", "how"),
     [
         (segfault, "was killed by SIGSEGV"),
-        (lambda: os._exit(3), "left with exit code 3 before the function returned"),
+        (lambda: os._exit(3), "exited with code 3 before the function returned"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL"),
     ],
     ids=["segfault", "exit", "kill"],
@@ -124,7 +124,7 @@ async def test_the_calls_before_the_one_that_ends_the_process_have_their_values(
     assert (cut_off.stdout, found[4].stdout) == ("call 4\n", "call 4\n")
     for number, error in enumerate(not_begun, start=6):
         assert isinstance(error, ChildKilledError)
-        words = f"call {number} of 7 in the task was not begun: the task's process {how} in call 5"
+        words = f"call {number} of 7 in the task did not start: the task's process {how} in call 5"
         assert str(error).startswith(words)
         assert error.stdout == ""
 
@@ -154,5 +154,5 @@ async def test_calls_of_a_job_that_is_terminated_keep_what_they_had_returned(
     assert all(isinstance(error, JobCancelledError) for error in cancelled)
     assert found[3].stdout == "call 3\n"
     assert "by hand" in str(cancelled[0])
-    assert "call 5 of 6 in the task was not begun: " in str(cancelled[1])
+    assert "call 5 of 6 in the task did not start: " in str(cancelled[1])
     assert "in call 4: job" in str(cancelled[1])

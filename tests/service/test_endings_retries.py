@@ -136,8 +136,8 @@ async def test_last_error_names_earlier_attempts(
         await job.result()
     assert caught.value.attempts == 4
     text = str(caught.value)
-    assert "Attempt 1 had ended with LookupError: first try\n" in text
-    assert "Attempt 2 had ended with ChildKilledError: the task's process left with exit" in text
-    assert "Attempt 3 had ended with HostLostError: the job's instance" in text
+    assert "Attempt 1 failed with LookupError: first try\n" in text
+    assert "Attempt 2 failed with ChildKilledError: the task's process exited with code" in text
+    assert "Attempt 3 failed with HostLostError: the job's instance" in text
     assert "Attempt 4 had" not in text
     assert caught.value.stdout == "attempt 4\n"

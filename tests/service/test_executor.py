@@ -130,7 +130,7 @@ async def test_leaving_by_an_exception_ends_unfinished_jobs(
             raise RuntimeError("on the way")
 
     async with make_executor() as executor:
-        with pytest.raises(JobCancelledError, match="left by RuntimeError"):
+        with pytest.raises(JobCancelledError, match="interrupted by RuntimeError"):
             await executor.attach(job.id).result()
 
 

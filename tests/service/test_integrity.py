@@ -446,7 +446,7 @@ async def test_occupied_outcome_key_fails_job(
     again = behind.attach(unseen.id)
     error = await refusal(again)
     assert type(error) is IntegrityError
-    assert "another client's object is at the key of the job's outcome" in str(error)
+    assert "another client's object has the key of the job's stored result" in str(error)
     assert (await again.detail()).exit_code == ExitCode.OUTCOME_OCCUPIED
 
 

@@ -116,7 +116,7 @@ async def test_a_store_that_ignores_ranges_is_no_attack(
     async with make_executor(endpoint_url=proxy.url, **options) as executor:
         proxy.ignored.add("range")
         job = await executor.submit(abs, -1)
-        with pytest.raises(OutcomeMissingError, match="does not do what S3 does") as caught:
+        with pytest.raises(OutcomeMissingError, match="does not behave like S3") as caught:
             await job.result()
         assert "a store that knows ranges" in str(caught.value)
         assert "`farcall doctor`" in str(caught.value)

@@ -109,7 +109,7 @@ async def test_an_error_tells_the_end_of_what_was_written(
         assert error is not None
         told = error.stdout  # type: ignore[attr-defined]
         assert told.startswith("[farcall: ")
-        assert "bytes before this are left out here]" in told
+        assert "bytes before this are omitted]" in told
         assert told.endswith(LINE)
         assert len(told) <= MIB + 200
         assert error.stderr == "the end\n"  # type: ignore[attr-defined]

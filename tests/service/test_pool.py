@@ -126,7 +126,7 @@ def test_ctrl_c_ends_the_jobs_and_says_so(script, text: str) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGINT
-    assert "(left by Ctrl-C)" in errors
+    assert "(interrupted by Ctrl-C)" in errors
     assert "\nended " in errors
     assert errors.rstrip().endswith("KeyboardInterrupt")
     until(lambda: not unfinished_jobs())

@@ -40,8 +40,8 @@ _WORDS = {
     ),
     PLATFORMS[KUBERNETES]: _Words(
         "pod_overlay",
-        "what service_account or s3_secret gives the pod",
-        "pods need a way to",
+        "the pod's service_account or s3_secret",
+        "pods need a route to",
         "resources for ephemeral-storage in pod_overlay, or nodes with more",
         "podPidsLimit of the node's kubelet",
     ),
@@ -52,50 +52,50 @@ def _exits(words: _Words) -> dict[int, FailureReason]:
     """Return the meaning of each exit code, with a platform's names."""
     found: dict[int, FailureReason] = {
         ExitCode.CANCELLED: FailureReason(
-            errors.JobCancelledError, "the task was cancelled, and ran nothing", "submit it again"
+            errors.JobCancelledError, "the task was cancelled before it ran", "submit it again"
         ),
         ExitCode.SHARED_MISSING: FailureReason(
             errors.SharedMissingError,
-            "the job did not find a value in the bucket that its arguments or its function share "
-            "with others, and ran nothing",
-            "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
-            "and what is below shared/ must not be deleted; then submit again, which stores the "
-            "value again",
+            "the job did not run: a value that its arguments or its function share with other "
+            "tasks is not in the bucket",
+            "make sure that lifecycle rules of s3_bucket_name keep objects for longer than jobs "
+            "wait in the queue and that nothing deletes objects below shared/, then submit again, "
+            "which stores the value again",
         ),
         ExitCode.STORE_UNFIT: FailureReason(
             errors.OutcomeMissingError,
-            "the store of the bucket does not do what S3 does",
-            "set s3_bucket_name and endpoint_url to one that does; `farcall doctor` tells what "
+            "the bucket's object store does not behave like S3",
+            "set s3_bucket_name and endpoint_url to one that does; `farcall doctor` shows what "
             "this one lacks",
         ),
         ExitCode.OUTCOME_OCCUPIED: FailureReason(
             errors.IntegrityError,
-            "another client's object is at the key of the job's outcome",
+            "another client's object has the key of the job's stored result",
             "find out who else writes to s3_bucket_name, then submit again",
         ),
         ExitCode.BAD_ENVIRONMENT: FailureReason(
             errors.ImageError,
-            "the image did not understand how it was started",
-            "build the image from this version's Dockerfile, and leave out of "
-            f"{words.extra} what sets FARCALL_ variables",
+            "the image was started with settings that it does not understand",
+            "build the image from this version's Dockerfile, and do not set FARCALL_ variables in "
+            f"{words.extra}",
         ),
         ExitCode.BUNDLE_MISSING: FailureReason(
             errors.OutcomeMissingError,
-            "the job did not find its payload in the bucket, and ran nothing",
-            "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
-            "and bundles must not be deleted; then submit again. Nothing is to be done where "
-            "farcall deleted it: the value had been delivered, or its request was not answered "
-            "and another job of this name took the place of this one",
+            "the job did not run: its input data is not in the bucket",
+            "make sure that lifecycle rules of s3_bucket_name keep objects for longer than jobs "
+            "wait in the queue and that nothing deletes input data, then submit again. No action "
+            "is needed if farcall deleted it: the result had been delivered, or the job's request "
+            "was not answered and another job of this name replaced this one",
         ),
         ExitCode.INTEGRITY: FailureReason(
             errors.IntegrityError,
-            "the payload in the bucket is not the one that was submitted; it was not run",
+            "the job did not run: its input data in the bucket is not what was submitted",
             "find out who else writes to s3_bucket_name, then submit again",
         ),
         ExitCode.VERSION_MISMATCH: FailureReason(
             errors.VersionMismatchError,
             "workflow and image run different versions",
-            "use the same Python minor and the same farcall here and in the image",
+            "use the same Python minor version and the same farcall here and in the image",
         ),
         ExitCode.TIMED_OUT: FailureReason(
             errors.JobTimeoutError, "the job ran longer than time_limit", "raise time_limit"
@@ -107,22 +107,22 @@ def _exits(words: _Words) -> dict[int, FailureReason]:
         ),
         ExitCode.OUTCOME_NOT_STORED: FailureReason(
             errors.OutcomeMissingError,
-            "the function ran and its outcome could not be stored",
-            f"{words.rights} needs s3:PutObject on s3_bucket_name (and kms:GenerateDataKey where "
+            "the function ran, but its result could not be stored",
+            f"{words.rights} needs s3:PutObject on s3_bucket_name (and kms:GenerateDataKey if "
             f"it is encrypted with a key), and {words.network} S3",
         ),
         ExitCode.PACKAGES_MISSING: FailureReason(
             errors.PackagesMissingError,
-            "the job did not find its packages in the bucket, and ran nothing",
-            "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
-            "and what is below packages/ must not be deleted; then submit again, which stores "
-            "them again",
+            "the job did not run: its packages are not in the bucket",
+            "make sure that lifecycle rules of s3_bucket_name keep objects for longer than jobs "
+            "wait in the queue and that nothing deletes objects below packages/, then submit "
+            "again, which stores them again",
         ),
         ExitCode.DISK_FULL: FailureReason(
             errors.DiskFullError,
-            "the job's disk has no room for its packages, and it ran nothing",
-            "leave out what jobs do not need by exclude_packages, or give the job more disk: "
-            f"{words.disk}; where the temporary folder is memory, more of that",
+            "the job did not run: its disk has no space for its packages",
+            "leave out packages that jobs do not need with exclude_packages, or give the job more "
+            f"disk: {words.disk}; if its temporary folder is in memory, more memory",
         ),
         ExitCode.STORAGE_UNREACHABLE: FailureReason(
             errors.OutcomeMissingError,
@@ -132,14 +132,14 @@ def _exits(words: _Words) -> dict[int, FailureReason]:
         ),
         ExitCode.SUPERVISOR_FAILED: FailureReason(
             errors.OutcomeMissingError,
-            "the container's own part failed",
-            "its log may have a traceback; a limit of processes or of open files "
-            f"({words.limits}) is the most likely cause",
+            "farcall's supervisor in the container failed",
+            "check the job's log for a traceback; the most likely cause is a limit on processes "
+            f"or open files ({words.limits})",
         ),
         ExitCode.CHILD_KILLED: FailureReason(
             errors.ChildKilledError,
-            "the task's process was killed, or left without returning",
-            f"see its output; {words.rights} may lack s3:PutObject for the outcome",
+            "the task's process was killed, or exited without returning",
+            f"see its output; {words.rights} may lack s3:PutObject for the result",
         ),
         ExitCode.OUT_OF_MEMORY: FailureReason(
             errors.OutOfMemoryError, "the task ran out of memory", MEMORY
@@ -149,7 +149,7 @@ def _exits(words: _Words) -> dict[int, FailureReason]:
         ),
         137: FailureReason(
             errors.OutOfMemoryError,
-            "the container was killed (SIGKILL), most often for its memory",
+            "the container was killed (SIGKILL), most often because it ran out of memory",
             MEMORY,
         ),
         126: FailureReason(
@@ -159,9 +159,9 @@ def _exits(words: _Words) -> dict[int, FailureReason]:
         ),
         ExitCode.RAISED: FailureReason(
             errors.JobError,
-            "the container left with an error before it could store an outcome",
-            "its log says more; most likely the image was not built from "
-            "farcall's Dockerfile (Python leaves like this where it lacks farcall_runtime)",
+            "the container exited with an error before it could store a result",
+            "see its log; most likely the image was not built from farcall's Dockerfile "
+            "(Python exits like this if farcall_runtime is missing)",
         ),
     }
     found[127] = found[126]

@@ -22,9 +22,9 @@ _LINE_CHARACTERS = 300
 _MOST_NODES = 10
 _SIGNAL_EXIT = 128  # added by shells to the number of a signal
 
-LOST = "raise retry_attempts, or run it on capacity that is not reclaimed (on-demand)"
+LOST = "raise retry_attempts, or run the job on capacity that is not reclaimed (on-demand)"
 MEMORY = "raise memory"
-SUBNET = "the subnets of the queue's compute environment need a way to"
+SUBNET = "the subnets of the queue's compute environment need a route to"
 """Remedies for more than one kind of failure."""
 
 OWN_REASON = "farcall: "
@@ -42,10 +42,10 @@ MAP_FAILED = "map failed: "
 
 
 _FORGETS = {
-    PLATFORMS[BATCH]: "region and account are those it was submitted in; Batch forgets jobs some "
-    "days after their end",
-    PLATFORMS[KUBERNETES]: "context and namespace are those it was submitted in; ended jobs are "
-    "deleted after ttl",
+    PLATFORMS[BATCH]: "region and account are the ones it was submitted in; Batch forgets jobs "
+    "some days after they finish",
+    PLATFORMS[KUBERNETES]: "context and namespace are the ones it was submitted in; finished jobs "
+    "are deleted after ttl",
 }
 """Where and for how long a platform knows a job."""
 
@@ -103,20 +103,20 @@ class About(NamedTuple):
 
     def earlier_lines(self) -> list[str]:
         """Return a line for each attempt before the last one."""
-        return [f"Attempt {n} had ended with {how}" for n, how in enumerate(self.earlier, 1)]
+        return [f"Attempt {n} failed with {how}" for n, how in enumerate(self.earlier, 1)]
 
     def tell(self, sentence: str, remedy: str) -> str:
         """Return a message: what happened, the job, the remedy, and the end of its stderr."""
         text = f"{sentence}: job {self.job_id} ({self.name})"
         if self.told:
-            text += f", {self.platform} says {self.told!r}"
+            text += f", {self.platform} reported {self.told!r}"
         text += f". To do: {remedy}."
         text += "".join(f"\n{line}" for line in self.earlier_lines())
         written = self.stderr[-_TAIL_BYTES:].decode(errors="replace").replace("\r\n", "\n")
         tail = [output.last_state(line) for line in written.rstrip().split("\n")]
         if any(tail):
             lines = (_shortened(line) for line in tail[-_TAIL_LINES:])
-            text += "\nThe end of its stderr:\n" + "\n".join(f"  {line}" for line in lines)
+            text += "\nEnd of stderr:\n" + "\n".join(f"  {line}" for line in lines)
         if self.log_url:
             text += f"\nIts log: {self.log_url}"
         return text
@@ -165,7 +165,7 @@ class FailureReason:
             calls: Number of calls in the task.
             running: Number of the call that failed, from 1; None if it happened between two calls.
         """
-        sentence = f"call {number} of {calls} in the task was not begun: {self.sentence}"
+        sentence = f"call {number} of {calls} in the task did not start: {self.sentence}"
         if running is not None:
             sentence += f" in call {running}"
         return self.kind(job.tell(sentence, self.remedy), **job.fields(self.exit_code))
@@ -179,10 +179,10 @@ def _shortened(line: str) -> str:
 def lost(job: About) -> errors.JobLostError:
     """Return the error of a job or array task that the platform does not list."""
     parent, is_child, _ = job.job_id.partition(":")
-    whole = f"`farcall describe {parent}` describes the whole array; " if is_child else ""
+    whole = f"run `farcall describe {parent}` to see the whole array; " if is_child else ""
     return errors.JobLostError(
         job.tell(
-            f"{job.platform} does not list the job, and there is no outcome of it",
+            f"{job.platform} does not list the job, and it has no stored result",
             f"{whole}submit it again, if {_FORGETS[job.platform]}",
         ),
         **job.fields(),
@@ -193,8 +193,8 @@ def taken(job: About) -> errors.OutcomeMissingError:
     """Return the error of an outcome that existed and was deleted."""
     return errors.OutcomeMissingError(
         job.tell(
-            "the outcome was there and was deleted before it was fetched",
-            "find out who deletes; a second client that waits for the same job does, unless "
+            "the stored result was deleted before it was fetched",
+            "find out who deletes it; a second client that waits for the same job does so, unless "
             "keep_artifacts is set",
         ),
         **job.fields(),
@@ -209,8 +209,8 @@ def unusable(error: envelope.EnvelopeError) -> FailureReason:
         )
     return FailureReason(
         errors.IntegrityError,
-        f"the outcome is not what the job wrote: another client wrote or changed it ({error}); "
-        "it was not unpickled",
+        f"the stored result is not what the job wrote: another client wrote or changed it "
+        f"({error}). It was not unpickled",
         "find out who else writes to the bucket",
     )
 
@@ -224,12 +224,12 @@ def of_process(meta: dict[str, Any]) -> FailureReason:
         peak = meta.get("memory_peak_bytes") or usage.get("peak_memory_bytes") or 0
         limit = usage.get("memory_limit_bytes")
         within = f" of {limit / 2**20:.0f} MiB" if limit else ""
-        sentence = f"the task was killed for its memory ({peak / 2**20:.0f} MiB{within} in use)"
+        sentence = f"the task ran out of memory ({peak / 2**20:.0f} MiB{within} in use)"
         return FailureReason(errors.OutOfMemoryError, sentence, "raise memory", _exit_code(code))
     if meta.get("missing"):
         nodes = ", ".join(map(str, meta["missing"][:_MOST_NODES]))
-        sentence = f"until time_limit the main node waited for nodes without outcome ({nodes})"
-        remedy = "see the output of these: their hosts were lost, or time_limit is too short"
+        sentence = f"the main node waited until time_limit for nodes without a result ({nodes})"
+        remedy = "see the output of these nodes: their hosts were lost, or time_limit is too short"
         return FailureReason(errors.JobTimeoutError, sentence, remedy, _exit_code(code))
     if status == OutcomeStatus.TIMED_OUT:
         sentence = "the task ran longer than time_limit"
@@ -239,13 +239,13 @@ def of_process(meta: dict[str, Any]) -> FailureReason:
     if status == OutcomeStatus.EXITED and meta.get("detail"):
         sentence = f"the task's process could not hand over its result: {meta['detail']}"
         remedy = (
-            "see its output; a function may not close or replace descriptors that it did not "
-            "open, and must leave memory to hand its value over"
+            "see its output; a function must not close or replace descriptors that it did not "
+            "open, and must leave enough memory to hand over its result"
         )
     elif status == OutcomeStatus.EXITED:
-        sentence = f"the task's process left with exit code {code} before the function returned"
+        sentence = f"the task's process exited with code {code} before the function returned"
         remedy = (
-            "something called os._exit or os.exec, or C code called exit or exec; see its output"
+            "see its output; the code called os._exit or os.exec, or C code called exit or exec"
         )
     else:
         sentence = f"the task's process was killed by {_signal_name(-code)}"

@@ -29,10 +29,10 @@ def is_ctrl_c(error: BaseException) -> bool:
 def left_by(error: BaseException) -> str:
     """Return how the user left; asyncio turns Ctrl-C into a cancellation."""
     if isinstance(error, KeyboardInterrupt):
-        return "left by Ctrl-C"
+        return "interrupted by Ctrl-C"
     if isinstance(error, asyncio.CancelledError):
-        return "left by Ctrl-C or a cancellation"
-    return f"left by {type(error).__name__}"
+        return "interrupted by Ctrl-C or a cancellation"
+    return f"interrupted by {type(error).__name__}"
 
 
 class Interrupts:

@@ -310,10 +310,10 @@ class JobDetail:
         if known is None and self.status is JobStatus.SUCCEEDED:
             return FailureReason(
                 errors.OutcomeMissingError,
-                "the job succeeded, and there is no outcome of it",
-                "find out who deletes outcomes",
+                "the job succeeded, but it has no stored result",
+                "find out who deletes stored results",
             )
-        found = known or FailureReason(errors.JobError, "the job failed", "its log says more")
+        found = known or FailureReason(errors.JobError, "the job failed", "see its log")
         return replace(found, exit_code=self.exit_code)
 
     def waiting(self) -> tuple[str, str]:

@@ -85,7 +85,7 @@ def _default(option: str) -> Any:
 @functools.cache
 def _listed() -> str:
     texts = {each.name: _first_sentence(each.text) for each in describe()}
-    lines = ["Take options, by name; help(farcall.Settings) tells all of each."]
+    lines = ["Accept options by keyword; help(farcall.Settings) describes each in full."]
     for group, names in GROUPS.items():
         lines += ["", f"{group}:", *(f"    {name}: {texts[name]}".rstrip(": ") for name in names)]
     return "\n".join(lines)

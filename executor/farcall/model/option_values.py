@@ -38,7 +38,7 @@ def has(pattern: re.Pattern[str], value: object) -> bool:
 def _number(value: object) -> object:
     """Return a number of any kind, such as numpy's, as Python's own."""
     if isinstance(value, bool):
-        raise ValueError("a truth value is not a number")  # noqa: TRY004  # pydantic collects these
+        raise ValueError("a Boolean is not a number")  # noqa: TRY004  # pydantic collects these
     if isinstance(value, numbers.Integral):
         return int(value)
     return float(value) if isinstance(value, numbers.Real) else value
@@ -91,12 +91,12 @@ def _requirements(value: Any) -> list[str]:
         except InvalidRequirement as error:
             said = str(error).partition("\n")[0]
             raise ValueError(
-                f"{text!r} is no requirement such as numpy>=2 ({said}); your own folders "
-                "are sent automatically"
+                f"{text!r} is not a requirement ({said}); use one such as numpy>=2. Your own "
+                "folders are sent automatically"
             ) from None
         if "@" in urlsplit(url).netloc:
             raise ValueError(
-                "a URL with a password is not allowed; leave it to netrc, or to uv's settings"
+                "a URL must not contain a password; put it into netrc or uv's settings"
             )
     return list(value)
 
@@ -108,7 +108,7 @@ def _packages(value: Any) -> str | list[str] | None:
     if isinstance(value, str):
         if value not in ("auto", "local") and not value.endswith(_REQUIREMENT_FILES):
             raise ValueError(
-                'use "auto", "local", a list of requirements, the path of a requirements.txt, '
+                'use "auto", "local", a list of requirements, the path to a requirements.txt, '
                 "pyproject.toml or uv.lock, or None"
             )
         return value
@@ -121,7 +121,7 @@ _REQUIREMENT_FILES = (".txt", ".in", "pyproject.toml", "uv.lock")
 def _names(value: Any) -> list[str]:
     is_list = isinstance(value, (list, tuple))
     if not is_list or not all(isinstance(each, str) and _NAMES.match(each) for each in value):
-        raise ValueError("use a list of distributions' names, such as ['ruff']")
+        raise ValueError("use a list of distribution names, such as ['ruff']")
     return list(value)
 
 
@@ -131,14 +131,14 @@ def _sources(value: Any) -> str | list[str] | None:
     if not isinstance(value, list | tuple) or not all(
         isinstance(each, str | os.PathLike) for each in value
     ):
-        raise ValueError('use "auto", a list of folders such as ["src"], or None')
+        raise ValueError('use "auto", a list of folders, such as ["src"], or None')
     return [os.fsdecode(each) for each in value]
 
 
 def _patterns(value: Any) -> list[str]:
     is_list = isinstance(value, list | tuple)
     if not is_list or not all(isinstance(each, str) for each in value):
-        raise ValueError('use a list of patterns such as ["data", "**/*.csv"]')
+        raise ValueError('use a list of patterns, such as ["data", "**/*.csv"]')
     return list(value)
 
 
@@ -171,7 +171,7 @@ def check_tag(key: str, value: str) -> None:
     for what, text in ((f"the key {key!r}", key), (f"the value {value!r} of {key!r}", value)):
         if found := NO_TAG.search(text):
             raise ValueError(
-                f"{what} has the character {found[0]!r}; use letters, digits, spaces and "
+                f"{what} contains the character {found[0]!r}; use letters, digits, spaces and "
                 "_ . : / = + - @"
             )
 
@@ -209,7 +209,7 @@ SUBDOMAIN = rf"{LABEL}(\.{LABEL})*"
 
 LONGEST_NAME = 253
 _SUBDOMAIN = re.compile(rf"{SUBDOMAIN}\Z")
-_MOUNT_TYPES = {"volume": "a claim's name", "bind": "a path of the node", "device": "a device"}
+_MOUNT_TYPES = {"volume": "a claim's name", "bind": "a path on the node", "device": "a device"}
 _MOUNT_KEYS = ("type", "src", "dst", "readonly", "perm")
 _PERMISSIONS = re.compile(r"r?w?m?\Z")
 _TOLERATION_KEYS = {
@@ -232,7 +232,7 @@ def _secrets(value: Any) -> list[str]:
     """Check a list of the names of Secrets."""
     is_list = isinstance(value, (list, tuple))
     if not is_list or not all(_is_name(each) for each in value):
-        raise ValueError("use a list of the names of Secrets, such as ['registry']")
+        raise ValueError("use a list of Secret names, such as ['registry']")
     return list(value)
 
 
@@ -250,22 +250,22 @@ def _mount(given: Mapping[str, Any]) -> dict[str, Any]:
     _refuse_other_keys(given, _MOUNT_KEYS, "a mount")
     kind = given.get("type")
     if kind not in _MOUNT_TYPES:
-        raise ValueError(f"the type of a mount is one of {', '.join(_MOUNT_TYPES)}, not {kind!r}")
+        raise ValueError(f"type of a mount must be one of {', '.join(_MOUNT_TYPES)}, not {kind!r}")
     source = _path(given.get("src"))
     if not isinstance(source, str) or not source:
-        raise ValueError(f"a mount of type {kind} has a src, {_MOUNT_TYPES[kind]}")
+        raise ValueError(f"a mount of type {kind} needs a src: {_MOUNT_TYPES[kind]}")
     if kind == "volume" and not _is_name(source):
-        raise ValueError(f"src of a volume is the name of a claim, not {source!r}")
+        raise ValueError(f"src of a volume must be the name of a claim, not {source!r}")
     target = _path(given.get("dst")) or (source if kind == "device" else None)
     for name, path in (("dst", target), *((("src", source),) if kind != "volume" else ())):
         if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
-            raise ValueError(f"{name} of a mount is a path from / on without .., not {path!r}")
+            raise ValueError(f"{name} of a mount must be an absolute path without ..: {path!r}")
     if ":" in str(target):
-        raise ValueError(f"dst of a mount has no colon, and this one is {target!r}")
+        raise ValueError(f"dst of a mount must not contain a colon: {target!r}")
     readonly = given.get("readonly", False)
     if not isinstance(readonly, bool):
         raise ValueError(  # noqa: TRY004  # pydantic collects these
-            f"readonly of a mount is true or false, not {readonly!r}"
+            f"readonly of a mount must be true or false, not {readonly!r}"
         )
     return {
         "type": kind,
@@ -284,7 +284,7 @@ def _permissions(kind: str, given: Any) -> str:
         return given
     if kind != "device" and given == "":
         return ""
-    raise ValueError(f"perm is of a device, letters of rwm in this order, not {given!r}")
+    raise ValueError(f"perm is for devices, letters of rwm in this order, not {given!r}")
 
 
 def _tolerations(value: Any) -> list[dict[str, Any]]:
@@ -298,9 +298,9 @@ def _tolerations(value: Any) -> list[dict[str, Any]]:
         for name, found in table.items():
             kind = _TOLERATION_KEYS[name]
             if not isinstance(found, kind) or isinstance(found, bool):
-                text = "a number of seconds" if kind is int else "a text"
+                text = "a number of seconds" if kind is int else "a string"
                 raise ValueError(  # noqa: TRY004  # pydantic collects these
-                    f"{name} of a toleration is {text}, not {found!r}"
+                    f"{name} of a toleration must be {text}, not {found!r}"
                 )
     return [dict(table) for table in tables]
 
@@ -314,7 +314,7 @@ def _tables(value: Any, example: str) -> list[Mapping[str, Any]]:
 def _refuse_other_keys(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
     other = [str(name) for name in given if name not in known]
     if other:
-        raise ValueError(f"{what} has {', '.join(known)}, and no {', '.join(other)}")
+        raise ValueError(f"{what} has no {', '.join(other)}; its keys are {', '.join(known)}")
 
 
 Secrets = BeforeValidator(_secrets)

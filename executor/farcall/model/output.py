@@ -167,9 +167,7 @@ def deleted(length: int) -> bytes:
 def told(data: Bytes, left_out: int) -> str:
     """Return output as UTF-8, with a note if its beginning is left out."""
     text = data.decode(errors="replace")
-    return (
-        f"[farcall: {left_out} bytes before this are left out here]\n{text}" if left_out else text
-    )
+    return f"[farcall: {left_out} bytes before this are omitted]\n{text}" if left_out else text
 
 
 def _note(length: int) -> bytes:

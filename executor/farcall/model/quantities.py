@@ -42,10 +42,10 @@ def size_bytes(text: str) -> float:
     if found and unit[0].upper() in "KMGT" and unit.lower()[1:] in ("", "i", "b", "ib"):
         prefix = unit[0].upper()
         raise ValueError(
-            f"the unit {unit} is not exact: write {found[1]}{prefix}iB ({_power(prefix, 1024)} "
+            f"the unit {unit} is ambiguous: use {found[1]}{prefix}iB ({_power(prefix, 1024)} "
             f"bytes each) or {found[1]}{prefix}B ({_power(prefix, 1000)} bytes each)"
         )
-    raise ValueError("a size has a unit, such as 512MiB, 4GiB (2^30 bytes) or 4GB (10^9 bytes)")
+    raise ValueError("use a unit, such as 512MiB, 4GiB (2^30 bytes) or 4GB (10^9 bytes)")
 
 
 def span_s(text: str) -> float:
@@ -62,7 +62,7 @@ def span_s(text: str) -> float:
     """
     found = _SPAN.fullmatch(text.strip())
     if found is None or not any(found.groups()):
-        raise ValueError("a time has units, such as 90s, 30m, 1h30m, 2d or 1w (m is minutes)")
+        raise ValueError("use units, such as 90s, 30m, 1h30m, 2d or 1w (m is minutes)")
     numbers = zip(found.groups(), _SECONDS.values(), strict=True)
     return sum(float(number) * unit for number, unit in numbers if number)
 

@@ -491,7 +491,7 @@ class Settings(BaseModel):
         """Reject values that AWS or the file system would reject in obscure words."""
         is_document = field.field_name in _SECRET  # whose texts may contain line ends
         if has(HALVES if is_document else CONTROLS, value):
-            raise ValueError("use text without control characters and lone surrogates")
+            raise ValueError("remove control characters and lone surrogates")
         return value
 
     @field_validator("prefix")
@@ -499,7 +499,7 @@ class Settings(BaseModel):
     def _trim_prefix(cls, prefix: str) -> str:
         prefix = prefix.strip("/")
         if prefix and not is_key(prefix):
-            raise ValueError("use no //, and no . or .. between slashes")
+            raise ValueError("remove // and path segments that are . or ..")
         return prefix
 
     @field_validator("queue")
@@ -520,7 +520,7 @@ class Settings(BaseModel):
             return url
         parts = urlsplit(url)  # its ValueError, and that of the port, are informative
         if not parts.hostname or parts.port == 0:
-            raise ValueError("a URL names a host, and a port from 1 on if any")
+            raise ValueError("use a URL with a host and, if it has a port, a port of at least 1")
         return url
 
     @field_validator("s3_bucket_name")
@@ -535,7 +535,7 @@ class Settings(BaseModel):
         encryption = field.data.get("s3_encryption", "aws:kms")  # missing if it was rejected
         if key and not encryption.startswith("aws:kms"):
             raise ValueError(
-                "a key goes with s3_encryption aws:kms or aws:kms:dsse, and s3_encryption is "
+                "a key requires s3_encryption aws:kms or aws:kms:dsse, but s3_encryption is "
                 f"{encryption!r}"
             )
         return key
@@ -641,7 +641,7 @@ def files() -> list[Path]:
     if named:
         path = Path(named)
         if not path.is_file():
-            raise SettingsError(f"{CONFIG_VARIABLE} is {named!r}, and there is no such file")
+            raise SettingsError(f"{CONFIG_VARIABLE} is {named!r}, but this file does not exist")
         return [path]
     found = []
     for path in _FILES:
@@ -704,8 +704,8 @@ def read(path: Path) -> dict[BackendName, dict[str, Any]]:
         _refuse_foreign(section, backend, where)
         if section.get("backend", backend) != backend:
             raise SettingsError(
-                f"{where} has backend = {section['backend']!r}; the options of another backend "
-                f"belong in its own section: {' or '.join(map(heading, SECTIONS))}",
+                f"{where} has backend = {section['backend']!r}; put another backend's options "
+                f"into its own section: {' or '.join(map(heading, SECTIONS))}",
                 option="backend",
             )
     if KUBERNETES in sections and BATCH not in sections:
@@ -747,8 +747,8 @@ def _sections(path: Path, document: Mapping[str, Any]) -> dict[BackendName, dict
     loose = [name for name, table in others.items() if not isinstance(table, dict)]
     if loose:
         raise SettingsError(
-            f"{path} has {', '.join(loose)} outside of any table that is read; options "
-            f"stand below a line {' or '.join(map(heading, SECTIONS))}"
+            f"{path} has {', '.join(loose)} outside of the tables that farcall reads; put "
+            f"options below a line {' or '.join(map(heading, SECTIONS))}"
         )
     _refuse_misplaced(path, others, is_empty=not any(found.values()))
     return found
@@ -771,7 +771,7 @@ def _refuse_misplaced(path: Path, others: Mapping[str, Any], *, is_empty: bool) 
         if is_stray or near:
             meant = _MEANT[near[0]] if near else BATCH
             raise SettingsError(
-                f"{path} has a table [{name}], where no option is read; did you mean "
+                f"{path} has a table [{name}], which farcall does not read; did you mean "
                 f"{heading(meant)}?"
             )
 
@@ -823,15 +823,15 @@ def refuse_here(options: Collection[str], path: Path = WORKING_FILE) -> None:
     instead = f"{_FILES[1]}, or name this file in {CONFIG_VARIABLE}"
     if path.exists() and not _is_own(path):
         raise SettingsError(
-            f"{path.absolute()} is not read: other users of this machine can write it; take that "
-            f"right away (chmod o-w, chown), put its options into {instead}"
+            f"{path.absolute()} was not read: other users of this machine can write to it. Remove "
+            f"that permission (chmod o-w, chown), put its options into {instead}"
         )
     found = [name for name in options if name in _NOT_HERE]
     if found:
         name = found[0]
         raise SettingsError(
-            f"{path.absolute()} has {name}: a file of the working directory must not choose whose "
-            f"credentials are used, nor where they are sent. Set {ENVIRONMENT_PREFIX}"
+            f"{path.absolute()} sets {name}: a file in the working directory must not choose "
+            f"whose credentials are used or where they are sent. Set {ENVIRONMENT_PREFIX}"
             f"{name.upper()}, put {name} into {instead}",
             option=name,
         )
@@ -863,11 +863,11 @@ def _refuse_foreign(options: Iterable[str], backend: BackendName, where: str) ->
             continue
         (other,) = (each for each in SECTIONS if each != backend)
         if name in _COUNTERPARTS:
-            instead = f"{_COUNTERPARTS[name]} is {PLATFORMS[backend]}'s for it"
+            instead = f"use {_COUNTERPARTS[name]}, its counterpart on {PLATFORMS[backend]}"
         else:
             instead = "leave it out"
         raise SettingsError(
-            f"{where} has {name}, an option of {PLATFORMS[other]}, and backend is {backend!r}; "
+            f"{where} has {name}, an option for {PLATFORMS[other]}, but backend is {backend!r}; "
             f'{instead}, or set backend="{other}"',
             option=name,
         )
@@ -877,8 +877,8 @@ def _refuse_other_backend(given: Mapping[str, Any], place: OptionSource) -> None
     """Reject another backend than Batch in another program's executor."""
     if given.get("backend") in SECTIONS.keys() - {BATCH}:
         raise SettingsError(
-            f"backend is {given['backend']!r}, and {place.constructor} runs tasks on "
-            f"{PLATFORMS[BATCH]}; leave it out, or run the function by BatchExecutor",
+            f"backend is {given['backend']!r}, but {place.constructor} runs tasks only on "
+            f"{PLATFORMS[BATCH]}; leave it out, or run the function with BatchExecutor",
             option="backend",
         )
 
@@ -915,9 +915,9 @@ def _explain_one(
 
 def _allowed(option: str, problem: ErrorDetails) -> str:
     if problem["type"] == "string_pattern_mismatch":
-        return PATTERNS.get(option, "it has characters that are not allowed")
+        return PATTERNS.get(option, "it has invalid characters")
     if problem["type"] == "dict_type":
-        return "use a table, which is JSON in the environment and on the command line"
+        return "use a table (JSON in the environment and on the command line)"
     text = problem["msg"].removeprefix("Value error, ")
     return text[0].lower() + text[1:]
 
@@ -935,9 +935,9 @@ PATTERNS = {
     "region": "use a region's name, such as eu-west-1",
     "namespace": "use a namespace's name (up to 63 lower-case letters, digits and -)",
     **dict.fromkeys(("service_account", "priority_class", "s3_secret"), _OBJECT_NAME),
-    "image": "use an image such as registry.example/mine:1, without blanks",
+    "image": "use an image such as registry.example/mine:1, without whitespace",
     "s3_bucket_name": "use 3 to 63 lower-case letters, digits, dots and hyphens, "
-    "or the ARN of an access point in one region, or an empty text for none",
+    "the ARN of an access point in one region, or an empty string for none",
     "batch_job_definition_name": "use a definition's name, name:revision or ARN",
     "batch_execution_role_name": "use a role's name (up to 64 characters) or its ARN",
     "batch_job_role_name": "use a role's name (up to 64 characters) or its ARN",
@@ -947,6 +947,6 @@ PATTERNS = {
     "instance_type": "use an instance type such as p4d.24xlarge",
     "share_identifier": "use up to 255 letters and digits",
     "endpoint_url": "use a URL that begins with http:// or https://",
-    "ui_url": "use a URL that begins with http:// or https://, without a # and the token "
-    "behind it, for Covalent's page shows it",
+    "ui_url": "use a URL that begins with http:// or https://, without the # and the token "
+    "after it, because Covalent's page shows the URL",
 }

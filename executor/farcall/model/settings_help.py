@@ -80,7 +80,7 @@ def origins() -> str:
     variables = sorted(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in from_environment())
     if variables:
         parts.append(f"the environment ({', '.join(variables)})")
-    text = " and ".join(parts) or f"{DEFAULTS} alone: there is no farcall.toml"
+    text = " and ".join(parts) or f"{DEFAULTS} only: no farcall.toml exists"
     return text + "".join(f"; {path} is not read" for path in there[1:])
 
 

@@ -70,9 +70,9 @@ class Submission:
         """
         if detail.is_command:
             raise FarcallError(
-                f"job {detail.job_id} ({detail.name}) runs a command and has no value; `farcall "
-                f"describe {detail.job_id}` tells how it ended, `farcall logs {detail.job_id}` "
-                "what it wrote"
+                f"job {detail.job_id} ({detail.name}) runs a command, which has no result. Run "
+                f"`farcall describe {detail.job_id}` to see its status, or `farcall logs "
+                f"{detail.job_id}` to see its output"
             )
         try:
             where = Location.parse(detail.environment.get(contract.ENV_BUNDLE, ""))
@@ -100,7 +100,7 @@ class Submission:
         if detail.array_size:
             raise FarcallError(
                 f"job {detail.job_id} is an array of {detail.array_size}; name one of its "
-                f"children, {detail.job_id}:0 to {detail.job_id}:{detail.array_size - 1}"
+                f"tasks, {detail.job_id}:0 to {detail.job_id}:{detail.array_size - 1}"
             )
         if detail.node_index is not None:
             parent, node = detail.job_id.partition("#")[0], detail.node_index
@@ -137,5 +137,5 @@ class CommandSubmission:
         if detail.is_command:
             return cls(detail.job_id, detail.name)
         raise UnknownError(
-            f"job {detail.job_id} ({detail.name}) is no command job that farcall submitted"
+            f"job {detail.job_id} ({detail.name}) is not a command job submitted by farcall"
         )

@@ -15,7 +15,7 @@ from farcall.cli.options import given
     ("assignment", "said"),
     [
         ("vpcu=3", "did you mean vcpu?"),
-        ("vcpu=true", "a truth value is not a number"),
+        ("vcpu=true", "a Boolean is not a number"),
         ("tags=x", "tags is 'x'"),
         ("vcpu", "NAME=VALUE"),
     ],

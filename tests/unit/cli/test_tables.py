@@ -90,7 +90,7 @@ def test_a_state_began_with_what_led_to_it(status, since):
             BatchJob(
                 *("6f1c", "sample-0123456789abcdef", JobStatus.FAILED),
                 array_size=6,
-                status_reason=f"{OWN_REASON}left by Ctrl-C",
+                status_reason=f"{OWN_REASON}interrupted by Ctrl-C",
                 status_summary={"FAILED": 5, "SUCCEEDED": 1},
             ),
             "1 succeeded, 5 cancelled",

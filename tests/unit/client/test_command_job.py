@@ -82,7 +82,7 @@ async def test_an_error_has_the_end_of_the_main_node_s_log(cloud, executor):
     cloud.next_job(HostLost())
     script = "for n in $(seq 300); do echo $n; done; exit 3"
     job = await executor.command("alpine:3", ["sh", "-c", script], nodes=2, retry_attempts=2)
-    with pytest.raises(CommandError, match="Attempt 1 had ended with HostLostError") as caught:
+    with pytest.raises(CommandError, match="Attempt 1 failed with HostLostError") as caught:
         await job.wait()
     error = caught.value
     assert (error.job_id, error.exit_code, error.attempts) == (job.id, 3, 2)

@@ -319,7 +319,7 @@ async def test_what_an_iterable_raises_ends_the_sweep_and_its_jobs(opened, kind)
     with pytest.raises(LookupError) as raised:
         await waiting
     assert raised.value is error
-    assert opened.ended == [(["job-0"], 1, "left by LookupError")]
+    assert opened.ended == [(["job-0"], 1, "interrupted by LookupError")]
 
 
 async def test_an_iterator_is_read_once(opened, task):
@@ -392,7 +392,7 @@ async def test_a_cancelled_wait_ends_its_jobs(opened, task):
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert opened.ended == [(["job-0", "job-1"], 3, "left by Ctrl-C or a cancellation")]
+    assert opened.ended == [(["job-0", "job-1"], 3, "interrupted by Ctrl-C or a cancellation")]
 
 
 async def test_a_loop_that_is_left_ends_its_jobs_and_keeps_what_it_is_at(opened, task):
@@ -424,7 +424,7 @@ async def test_an_array_that_is_refused_ends_those_before_it(opened, task, job):
     opened.failures[job] = SubmissionError("No such queue.")
     with pytest.raises(SubmissionError):
         await task.map(range(4))
-    assert opened.ended == [(["job-0"], 2, "left by SubmissionError")][:job]
+    assert opened.ended == [(["job-0"], 2, "interrupted by SubmissionError")][:job]
 
 
 async def test_an_argument_that_cannot_travel_is_the_caller_s_error(opened, task):

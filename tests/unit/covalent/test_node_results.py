@@ -93,7 +93,7 @@ def test_a_node_that_was_told_that_its_time_is_up_is_out_of_time(stopped):
     assert raised.error.startswith("ValueError: no good\n")
     told = "JobTimeoutError: the task ran longer than time_limit: job job-1 (make). To do: raise"
     assert cut_off.error.startswith(told)
-    assert "The end of its stderr:\n  2" in cut_off.error
+    assert "End of stderr:\n  2" in cut_off.error
     assert last.error.startswith(
         "JobTimeoutError: last was not run: the job was being stopped (the task ran longer than "
         "time_limit): job job-1 (make). To do: raise time_limit."
@@ -126,13 +126,13 @@ def test_every_verdict_is_told_to_each_node_with_its_name(kind):
     ("status", "meta", "told"),
     [
         ("timed_out", {}, "JobTimeoutError: the task ran longer than time_limit"),
-        ("out_of_memory", {}, "OutOfMemoryError: the task was killed for its memory"),
+        ("out_of_memory", {}, "OutOfMemoryError: the task ran out of memory"),
         ("killed", {"child_status": -11}, "ChildKilledError: the task's process was killed by S"),
-        ("exited", {"child_status": 3}, "ChildKilledError: the task's process left with exit"),
+        ("exited", {"child_status": 3}, "ChildKilledError: the task's process exited with code"),
         (
             "refused",
             {"code": 65, "detail": "none"},
-            "OutcomeMissingError: the job did not find its",
+            "OutcomeMissingError: the job did not run: its",
         ),
     ],
 )

@@ -241,7 +241,7 @@ async def test_an_attempt_too_large_to_be_read_for_a_line_is_explained_by_batch(
             {"status": OutcomeStatus.KILLED, "child_status": -11},
         ),
         (
-            "OutOfMemoryError: the task was killed for its memory",
+            "OutOfMemoryError: the task ran out of memory",
             {"status": OutcomeStatus.OUT_OF_MEMORY, "child_status": -9},
         ),
         (
@@ -275,5 +275,5 @@ def test_a_line_holds_nothing_that_breaks_a_log():
 def test_an_error_tells_how_earlier_attempts_ended():
     job = About("j", "n", attempts=3, earlier=("ValueError: a", "HostLostError: b"))
     text = job.tell("the task ran out of memory", "raise memory")
-    assert "Attempt 1 had ended with ValueError: a\n" in f"{text}\n"
-    assert "Attempt 2 had ended with HostLostError: b\n" in f"{text}\n"
+    assert "Attempt 1 failed with ValueError: a\n" in f"{text}\n"
+    assert "Attempt 2 failed with HostLostError: b\n" in f"{text}\n"

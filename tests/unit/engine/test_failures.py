@@ -61,7 +61,7 @@ async def test_an_error_of_a_command_says_how_each_attempt_ended(clock):
     assert (found.exit_code, found.attempts, found.stdout) == (3, 2, "one\ntwo\n")
     assert found.reason == "Essential container in task exited"
     assert found.log_url == "https://console/log/2"
-    assert "Attempt 1 had ended with HostLostError" in str(found)
+    assert "Attempt 1 failed with HostLostError" in str(found)
     assert "Attempt 2" not in str(found)
 
 

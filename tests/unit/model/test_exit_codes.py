@@ -30,7 +30,7 @@ def test_a_shell_s_codes_are_known_too(code, kind):
 
 def test_a_refusal_has_the_container_s_own_words():
     found = refused({"code": ExitCode.INTEGRITY, "detail": "page 3 has another digest"}, JOB)
-    assert found.sentence.endswith("it was not run (page 3 has another digest)")
+    assert found.sentence.endswith("is not what was submitted (page 3 has another digest)")
     error = found.error(JOB)
     assert (type(error), error.exit_code) == (errors.IntegrityError, ExitCode.INTEGRITY)
     assert EXITS[ExitCode.INTEGRITY].exit_code is None  # the row itself is unchanged

@@ -41,7 +41,7 @@ def test_a_killed_task_names_its_signal():
 def test_a_task_that_left_names_its_exit_code():
     error = end(OutcomeStatus.EXITED, 7)
     assert (type(error), error.exit_code) == (errors.ChildKilledError, 7)
-    assert "left with exit code 7 before the function returned" in str(error)
+    assert "exited with code 7 before the function returned" in str(error)
 
 
 def test_a_task_that_could_not_hand_over_its_value_says_why():
@@ -113,7 +113,7 @@ def test_a_long_line_of_stderr_makes_no_long_message():
 def test_message_has_last_state_of_progress_bar():
     states = "".join(f"\r{n}%|####" for n in range(100))
     error = end(OutcomeStatus.EXITED, 3, stderr=f"begin\r\n{states}\nend\n".encode())
-    assert str(error).endswith("The end of its stderr:\n  begin\n  99%|####\n  end")
+    assert str(error).endswith("End of stderr:\n  begin\n  99%|####\n  end")
 
 
 def test_a_message_has_the_job_batch_s_words_the_remedy_the_log_and_the_end_of_stderr():
@@ -147,10 +147,10 @@ def test_lost_taken_and_unusable_outcomes():
     assert type(failure_reasons.lost(JOB)) is errors.JobLostError
     child = str(failure_reasons.lost(JOB._replace(job_id="job-1:7")))
     assert "Batch does not list the job" in child
-    assert "`farcall describe job-1` describes the whole array; submit it again" in child
+    assert "`farcall describe job-1` to see the whole array; submit it again" in child
     assert type(failure_reasons.taken(JOB)) is errors.OutcomeMissingError
     forged = failure_reasons.unusable(envelope.IntegrityError("signature")).error(JOB)
     other = failure_reasons.unusable(envelope.VersionMismatchError("version 9")).error(JOB)
     assert (type(forged), type(other)) == (errors.IntegrityError, errors.VersionMismatchError)
-    assert "it was not unpickled" in str(forged)
+    assert "It was not unpickled" in str(forged)
     assert [error.job_id for error in (forged, other)] == ["job-1", "job-1"]

@@ -121,6 +121,6 @@ async def test_event_loops_that_handle_signals_go_on_to_do_so(told, interrupts):
 
 
 def test_who_leaves_is_told_by_what():
-    assert left_by(KeyboardInterrupt()) == "left by Ctrl-C"
-    assert left_by(asyncio.CancelledError()) == "left by Ctrl-C or a cancellation"
-    assert left_by(LookupError("why")) == "left by LookupError"
+    assert left_by(KeyboardInterrupt()) == "interrupted by Ctrl-C"
+    assert left_by(asyncio.CancelledError()) == "interrupted by Ctrl-C or a cancellation"
+    assert left_by(LookupError("why")) == "interrupted by LookupError"

@@ -57,16 +57,22 @@ def test_a_mount_is_made_whole(given, whole, monkeypatch):
     [
         ("data:/data", "use a list of tables"),
         ({"type": "nfs", "src": "a", "dst": "/a"}, "one of volume, bind, device, not 'nfs'"),
-        ({"type": "volume", "dst": "/a"}, "has a src, a claim's name"),
+        ({"type": "volume", "dst": "/a"}, "needs a src: a claim's name"),
         ({"type": "volume", "src": "No_Claim", "dst": "/a"}, "not 'No_Claim'"),
-        ({"type": "volume", "src": "a"}, "dst of a mount is a path from / on"),
-        ({"type": "bind", "src": "relative", "dst": "/a"}, "src of a mount is a path"),
-        ({"type": "bind", "src": "/a/../b", "dst": "/a"}, "without .., not '/a/../b'"),
-        ({"type": "bind", "src": "/a", "dst": "/a:b"}, "no colon"),
+        ({"type": "volume", "src": "a"}, "dst of a mount must be an absolute path"),
+        (
+            {"type": "bind", "src": "relative", "dst": "/a"},
+            "src of a mount must be an absolute path",
+        ),
+        ({"type": "bind", "src": "/a/../b", "dst": "/a"}, "without ..: '/a/../b'"),
+        ({"type": "bind", "src": "/a", "dst": "/a:b"}, "must not contain a colon"),
         ({"type": "bind", "src": "/a", "dst": "/a", "readonly": "yes"}, "readonly of a mount"),
-        ({"type": "bind", "src": "/a", "dst": "/a", "perm": "r"}, "perm is of a device"),
+        ({"type": "bind", "src": "/a", "dst": "/a", "perm": "r"}, "perm is for devices"),
         ({"type": "device", "src": "/dev/fuse", "perm": "x"}, "letters of rwm"),
-        ({"type": "bind", "source": "/a", "dst": "/a"}, "and no source"),
+        (
+            {"type": "bind", "source": "/a", "dst": "/a"},
+            "no source; its keys are type",
+        ),
     ],
 )
 def test_what_is_no_mount_is_refused(mount, said):
@@ -76,8 +82,8 @@ def test_what_is_no_mount_is_refused(mount, said):
 def test_tolerations_are_kubernetes_s():
     given = [{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}]
     assert on_kubernetes(tolerations=given).tolerations == given
-    assert "and no efect" in refused(tolerations=[{"key": "gpu", "efect": "NoSchedule"}])
-    assert "tolerationSeconds of a toleration is a number" in refused(
+    assert "has no efect" in refused(tolerations=[{"key": "gpu", "efect": "NoSchedule"}])
+    assert "tolerationSeconds of a toleration must be a number" in refused(
         tolerations=[{"tolerationSeconds": "60"}]
     )
     assert "a list of tables" in refused(tolerations={"key": "gpu"})
@@ -85,7 +91,7 @@ def test_tolerations_are_kubernetes_s():
 
 @pytest.mark.parametrize("value", ["registry", ["Registry"], [3], ["a" * 254]])
 def test_pull_secrets_are_a_list_of_names(value):
-    assert "names of Secrets" in refused(image_pull_secrets=value)
+    assert "list of Secret names" in refused(image_pull_secrets=value)
 
 
 @pytest.mark.parametrize(

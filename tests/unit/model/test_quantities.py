@@ -31,17 +31,17 @@ def test_a_size_is_read_to_the_byte(text, size):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("4G", "the unit G is not exact: write 4GiB (2^30 bytes each) or 4GB (10^9 bytes each)"),
-        ("4g", "the unit g is not exact: write 4GiB"),
-        ("1.5Mi", "the unit Mi is not exact: write 1.5MiB (2^20 bytes each) or 1.5MB (10^6"),
-        ("4Gb", "the unit Gb is not exact"),
-        ("4Gib", "the unit Gib is not exact"),
-        ("4", "a size has a unit"),
-        ("", "a size has a unit"),
-        ("-4GiB", "a size has a unit"),
-        ("4 Gigabytes", "a size has a unit"),
-        ("1GiB512MiB", "a size has a unit"),
-        ("4EB", "a size has a unit"),
+        ("4G", "the unit G is ambiguous: use 4GiB (2^30 bytes each) or 4GB (10^9 bytes each)"),
+        ("4g", "the unit g is ambiguous: use 4GiB"),
+        ("1.5Mi", "the unit Mi is ambiguous: use 1.5MiB (2^20 bytes each) or 1.5MB (10^6"),
+        ("4Gb", "the unit Gb is ambiguous"),
+        ("4Gib", "the unit Gib is ambiguous"),
+        ("4", "use a unit, such as"),
+        ("", "use a unit, such as"),
+        ("-4GiB", "use a unit, such as"),
+        ("4 Gigabytes", "use a unit, such as"),
+        ("1GiB512MiB", "use a unit, such as"),
+        ("4EB", "use a unit, such as"),
     ],
 )
 def test_what_is_no_exact_size_is_refused(text, said):
@@ -70,5 +70,5 @@ def test_a_span_is_read_in_seconds(text, seconds):
     "text", ["", " ", "90", "h", "30m1h", "1h1h", "1:30", "-1h", "1y", "1H", "abc", "1h30", "5ms"]
 )
 def test_what_is_no_span_is_refused(text):
-    with pytest.raises(ValueError, match=r"a time has units, such as 90s, 30m, 1h30m"):
+    with pytest.raises(ValueError, match=r"use units, such as 90s, 30m, 1h30m"):
         span_s(text)

@@ -383,11 +383,17 @@ def test_a_section_that_is_no_table_is_named():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[executors]\nvcpu = 4\n", "executors.vcpu outside of any table"),
-        ("vcpu = 4\n[executors.awsbatch]\nmemory = 8\n", "vcpu outside of any table"),
-        ("[executor.awsbatch]\nvcpu = 4\n", "a table [executor.awsbatch], where"),
-        ("[awsbatch]\n", "a table [awsbatch], where"),
-        ("[executors.awsbatch]\nvcpu = 4\n[executors.awsbach]\n", "[executors.awsbach], where"),
+        ("[executors]\nvcpu = 4\n", "executors.vcpu outside of the tables"),
+        ("vcpu = 4\n[executors.awsbatch]\nmemory = 8\n", "vcpu outside of the tables"),
+        (
+            "[executor.awsbatch]\nvcpu = 4\n",
+            "a table [executor.awsbatch], which farcall",
+        ),
+        ("[awsbatch]\n", "a table [awsbatch], which farcall"),
+        (
+            "[executors.awsbatch]\nvcpu = 4\n[executors.awsbach]\n",
+            "[executors.awsbach], which farcall",
+        ),
     ],
 )
 def test_options_that_stand_where_nobody_reads_them_are_refused(text, words):
@@ -468,11 +474,15 @@ def test_a_size_or_a_time_may_have_its_unit(option, given, value, monkeypatch, t
         (
             "memory",
             "4G",
-            "memory is '4G' (str): the unit G is not exact: write 4GiB (2^30 bytes each)",
+            "memory is '4G' (str): the unit G is ambiguous: use 4GiB (2^30 bytes each)",
         ),
         ("memory", "1MiB", "memory is 0.0009765625 (float): input should be greater than"),
-        ("memory", True, "a truth value is not a number"),
-        ("time_limit", "1:30", "time_limit is '1:30' (str): a time has units, such as 90s"),
+        ("memory", True, "a Boolean is not a number"),
+        (
+            "time_limit",
+            "1:30",
+            "time_limit is '1:30' (str): use units, such as 90s",
+        ),
         ("time_limit", "30s", "greater than or equal to 60"),
         ("vcpu", "2GB", "vcpu is '2GB' (str): "),
     ],
@@ -557,22 +567,25 @@ def test_of_two_sections_the_one_of_the_backend_counts(monkeypatch):
     ("options", "said"),
     [
         ({"namespace": "a"}, 'leave it out, or set backend="kubernetes"'),
-        ({"service_account": "a"}, "batch_job_role_name is Batch's for it"),
-        ({"backend": "kubernetes", "priority": 1}, "priority_class is Kubernetes's for it"),
+        ({"service_account": "a"}, "use batch_job_role_name, its counterpart on Batch"),
+        (
+            {"backend": "kubernetes", "priority": 1},
+            "use priority_class, its counterpart on",
+        ),
         ({"backend": "kubernetes", "batch_job_log_group_name": ""}, 'set backend="batch"'),
     ],
 )
 def test_an_option_of_another_platform_is_refused_by_name(options, said):
     error = refused(**options)
     assert error.option == list(options)[-1]
-    assert f"has {error.option}, an option of " in str(error)
+    assert f"has {error.option}, an option for " in str(error)
     assert said in str(error)
 
 
 def test_in_a_section_it_is_refused_too():
     write("farcall.toml", "priority = 1", KUBERNETES)
     said = str(refused())
-    assert said.startswith(f"farcall.toml, section {KUBERNETES} has priority, an option of Batch")
+    assert said.startswith(f"farcall.toml, section {KUBERNETES} has priority, an option for Batch")
     write("farcall.toml", 'backend = "kubernetes"')
     assert f"its own section: [executors.awsbatch] or {KUBERNETES}" in str(refused())
     write("farcall.toml", "vcpu = 1", "[executors.kubernets]")
@@ -602,7 +615,7 @@ def test_working_directory_does_not_choose_credentials(section, text, option, mo
     write("farcall.toml", text, section)
     error = refused()
     assert error.option == option
-    assert f"farcall.toml has {option}" in str(error)
+    assert f"farcall.toml sets {option}" in str(error)
     assert f"FARCALL_{option.upper()}" in str(error)
     monkeypatch.setenv("FARCALL_CONFIG", "farcall.toml")
     assert getattr(Settings(), option) == text.rpartition('"')[0].rpartition('"')[2]
@@ -616,7 +629,7 @@ def test_home_file_may_choose_credentials():
 def test_file_of_the_working_directory_that_others_can_write_is_refused():
     write("farcall.toml", "vcpu = 1")
     Path("farcall.toml").chmod(0o646)
-    assert "other users of this machine can write it" in str(refused())
+    assert "other users of this machine can write to it" in str(refused())
     Path("farcall.toml").chmod(0o664)  # of a team that shares a folder by its group
     assert Settings().vcpu == 1
 
@@ -642,7 +655,7 @@ def test_another_program_s_file_is_of_batch(monkeypatch):
     place = OptionSource("TheirExecutor", "their.conf")
     assert Settings.within({"queue": "q"}, place).backend == "batch"
     for section, given in (({}, {"backend": "kubernetes"}), ({"backend": "kubernetes"}, {})):
-        with pytest.raises(SettingsError, match="TheirExecutor runs tasks on Batch"):
+        with pytest.raises(SettingsError, match="TheirExecutor runs tasks only on Batch"):
             Settings.within(section, place, **given)
     with pytest.raises(SettingsError, match=r"their.conf, section .* has namespace"):
         Settings.within({"namespace": "a"}, place)

@@ -32,7 +32,7 @@ def test_a_default_that_depends_on_the_surroundings_is_none():
 def test_the_variables_of_a_job_are_no_origin(monkeypatch):
     for name in ("BUNDLE", "DIGEST", "OUTCOME_KEY", "BUCKET_URL"):
         monkeypatch.setenv(f"FARCALL_{name}", "x")
-    assert settings_help.origins().startswith("the defaults alone")
+    assert settings_help.origins().startswith("the defaults only")
 
 
 def test_variables_are_named_as_they_are_spelled(monkeypatch):

@@ -53,11 +53,9 @@ def test_a_reason_is_short_whatever_was_written():
 
 
 def test_a_job_s_own_error_is_told_without_the_job():
-    why = FailureReason(
-        errors.OutOfMemoryError, "the task was killed for its memory", "raise memory"
-    )
+    why = FailureReason(errors.OutOfMemoryError, "the task ran out of memory", "raise memory")
     error = why.error(About("6f1c:7", "fit"))
-    expected = "OutOfMemoryError: the task was killed for its memory"
+    expected = "OutOfMemoryError: the task ran out of memory"
     assert Reason.of_error(error).text == Reason.of_failure_reason(why).text == expected
 
 

@@ -152,7 +152,7 @@ def test_an_error_class_that_takes_no_note_is_raised_all_the_same():
         (
             meta(2, status="out_of_memory", child_status=-9, usage=USAGE),
             errors.OutOfMemoryError,
-            "killed for its memory",
+            "ran out of memory",
         ),
         (
             meta(2, results=[{"status": "raised", "chain": [{"type": "E", "message": "m"}]}]),
@@ -172,4 +172,6 @@ def test_nodes_that_were_waited_for_in_vain_are_named():
     said = meta(0, status=OutcomeStatus.TIMED_OUT, missing=[1, 3], child_status=0, usage=USAGE)
     why = results.of_process(said)
     assert why.kind is errors.JobTimeoutError
-    assert why.sentence == "until time_limit the main node waited for nodes without outcome (1, 3)"
+    assert (
+        why.sentence == "the main node waited until time_limit for nodes without a result (1, 3)"
+    )

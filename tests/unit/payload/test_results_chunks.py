@@ -72,7 +72,7 @@ def test_an_error_tells_of_its_own_calls_output(ran):
     assert type(first) is type(third) is errors.ResultNotPicklableError
     assert type(second) is errors.TaskError
     assert [e.stdout for e in (first, second, third)] == ["first\n", "second\n", "third\n"]
-    assert "The end of its stderr:\n  3" in str(third)
+    assert "End of stderr:\n  3" in str(third)
 
 
 def test_what_a_gap_took_is_not_anothers(ran):
@@ -101,7 +101,7 @@ def test_what_ended_before_the_process_did_has_its_results(ran):
     assert (found[2].stdout, found[2].error.stderr) == (b"third\n", "3\n")
     for number, result in enumerate(found[3:], start=4):
         assert str(result.error).startswith(
-            f"call {number} of 5 in the task was not begun: the task's process was killed by "
+            f"call {number} of 5 in the task did not start: the task's process was killed by "
             "SIGSEGV in call 3: job job-1"
         )
         assert (result.stdout, result.stderr, result.error.stdout) == (b"", b"", "")
@@ -115,8 +115,8 @@ def test_the_first_call_may_be_the_one_that_ends_the_process(ran):
 
     first, second = (result.error for result in all_of(meta, b"", 2))
     assert first.stdout == OUTPUT.decode()
-    assert "left with exit code 3" in str(first)
-    assert "call 2 of 2 in the task was not begun: " in str(second)
+    assert "exited with code 3" in str(first)
+    assert "call 2 of 2 in the task did not start: " in str(second)
 
 
 @pytest.mark.parametrize("caught", [False, True])
@@ -136,7 +136,7 @@ def test_a_call_that_was_told_that_its_time_is_up_is_out_of_time(ran, caught):
         assert type(found[1].error) is errors.JobTimeoutError
         assert found[1].error.stdout == "second\n"
     assert type(found[2].error) is errors.JobTimeoutError
-    text = "call 3 of 3 in the task was not begun: the task ran longer than time_limit"
+    text = "call 3 of 3 in the task did not start: the task ran longer than time_limit"
     assert str(found[2].error).startswith(f"{text}: job" if caught else f"{text} in call 2: job")
 
 
@@ -152,7 +152,7 @@ def test_of_an_attempt_that_was_stopped_the_rest_ends_as_the_job_did(ran):
     assert found[0].unwrap() == 0
     assert repr(found[1].error) == "ValueError(1)"
     assert [type(result.error) for result in found[2:]] == [errors.JobCancelledError] * 2
-    assert "was not begun" in str(found[3].error)
+    assert "did not start" in str(found[3].error)
 
 
 def test_what_cannot_be_read_can_be_called_not_once(ran):

@@ -178,7 +178,7 @@ async def test_an_attempt_ends_as_scripted(ending, error, cloud, executor, tmp_p
 async def test_options_decide_retries(cloud, executor):
     task = executor.task(double).with_options(retry_attempts=3)
     cloud.next_job(HostLost(), ScriptedFailure(exit_code=1))
-    with pytest.raises(farcall.JobError, match="Attempt 1 had ended with HostLostError"):
+    with pytest.raises(farcall.JobError, match="Attempt 1 failed with HostLostError"):
         await task(1)
     task = task.with_options(retry_on="failure")
     cloud.next_job(HostLost(), ScriptedFailure(exit_code=1))

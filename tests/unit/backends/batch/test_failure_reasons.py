@@ -363,14 +363,14 @@ RECORDED = [
     ),
     Recorded(
         errors.JobError,
-        ["left with an error"],
+        ["exited with an error"],
         ["log", "image", "farcall_runtime"],
         EXITED,
         exit_code=ExitCode.RAISED,
     ),
     Recorded(
         errors.OutcomeMissingError,
-        ["does not do what S3 does"],
+        ["does not behave like S3"],
         ["s3_bucket_name", "farcall doctor"],
         EXITED,
         exit_code=ExitCode.STORE_UNFIT,
@@ -384,42 +384,42 @@ RECORDED = [
     ),
     Recorded(
         errors.ImageError,
-        ["did not understand"],
+        ["does not understand"],
         ["image", "FARCALL_"],
         EXITED,
         exit_code=ExitCode.BAD_ENVIRONMENT,
     ),
     Recorded(
         errors.OutcomeMissingError,
-        ["did not find its payload"],
+        ["its input data is not in the bucket"],
         ["lifecycle rule", "s3_bucket_name"],
         EXITED,
         exit_code=ExitCode.BUNDLE_MISSING,
     ),
     Recorded(
         errors.SharedMissingError,
-        ["did not find a value"],
+        ["share with other tasks is not in the bucket"],
         ["below shared/", "submit again"],
         EXITED,
         exit_code=ExitCode.SHARED_MISSING,
     ),
     Recorded(
         errors.PackagesMissingError,
-        ["did not find its packages"],
+        ["its packages are not in the bucket"],
         ["below packages/", "submit again"],
         EXITED,
         exit_code=ExitCode.PACKAGES_MISSING,
     ),
     Recorded(
         errors.DiskFullError,
-        ["no room for its packages"],
+        ["no space for its packages"],
         ["exclude_packages", "ephemeralStorage", "launch template"],
         EXITED,
         exit_code=ExitCode.DISK_FULL,
     ),
     Recorded(
         errors.IntegrityError,
-        ["not the one that was submitted", "not run"],
+        ["not what was submitted", "not run"],
         ["who else writes", "s3_bucket_name"],
         EXITED,
         exit_code=ExitCode.INTEGRITY,
@@ -475,7 +475,7 @@ RECORDED = [
     ),
     Recorded(
         errors.OutcomeMissingError,
-        ["own part failed"],
+        ["supervisor in the container failed"],
         ["traceback", "ulimits"],
         EXITED,
         exit_code=ExitCode.SUPERVISOR_FAILED,
@@ -795,7 +795,9 @@ def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
 def test_batch_s_words_are_told_where_they_say_something(reason, said):
     error = failure_reasons.lost(JOB._replace(reason=reason, told=telling(reason)))
     assert error.reason == reason
-    assert (f"Batch says {said}" in str(error)) if said else ("Batch says" not in str(error))
+    assert (
+        (f"Batch reported {said}" in str(error)) if said else ("Batch reported" not in str(error))
+    )
 
 
 # --- command jobs -----------------------------------------------------------------------------

@@ -263,7 +263,7 @@ def test_a_deleted_job_leaves_what_is_known_of_its_children():
     assert lost.failure_reason().kind is JobCancelledError
     ended = job(1, FAILED, failedIndexes="0")
     done = describe.detail(ended, (pod(exit_code=1),), is_deleted=True)
-    assert done.failure_reason().sentence.startswith("the container left with an error")
+    assert done.failure_reason().sentence.startswith("the container exited with an error")
 
 
 def test_a_job_that_was_ended_by_us_and_then_deleted_says_our_reason():
