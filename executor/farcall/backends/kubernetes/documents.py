@@ -661,8 +661,8 @@ def check_group(group: Nodes) -> None:
         if not (slash and _OBJECT.fullmatch(secret) and _KEY.fullmatch(key)):
             raise SettingsError(
                 f"secrets[{name!r}] is {place!r}: name a Secret in the namespace and one of its "
-                'keys, for example "db/password". Use the External Secrets operator for secrets in '
-                "AWS.",
+                'keys, for example "db/password". Use the External Secrets operator for secrets '
+                "in AWS.",
                 option="secrets",
             )
     if group.user and not _USER.fullmatch(group.user):
