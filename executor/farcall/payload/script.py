@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, get_origin
 
 from farcall.payload.sources import Sources, main_file
 from farcall_runtime.sources import MAIN, bound_names, constant_names
@@ -96,7 +96,9 @@ class Script:
     def _add(self, statement: ast.stmt) -> None:
         names = bound_names([statement])
         self._has_star = self._has_star or "*" in names
-        is_data = isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_maker(statement)
+        is_data = isinstance(statement, ast.Assign | ast.AnnAssign) and not (
+            _is_maker(statement) or _is_type_alias(statement)
+        )
         # A notebook's lists may have been filled since.
         self._made |= set() if is_data and not self.is_guarded else names
 
@@ -114,7 +116,7 @@ class Script:
                 return True
             if _is_literal(statement.value) and not _is_setting(statement):
                 return True
-            is_known = _is_maker(statement) or _is_setting(statement)
+            is_known = _is_maker(statement) or _is_type_alias(statement) or _is_setting(statement)
             return is_known and self._has(_names_in(statement))
         if isinstance(statement, ast.Try | ast.If):
             inside = [s for s in ast.iter_child_nodes(statement) if isinstance(s, ast.stmt)]
@@ -387,6 +389,23 @@ def _is_maker(statement: ast.Assign | ast.AnnAssign) -> bool:
     function = value.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     return name in _MAKERS
+
+
+def _is_type_alias(statement: ast.Assign | ast.AnnAssign) -> bool:
+    """Return whether a statement names a type, such as ``Vector = list[float]``."""
+    value = statement.value
+    if value is None or not all(isinstance(each, _TYPE_NODES) for each in ast.walk(value)):
+        return False
+    variables = vars(sys.modules[MAIN])
+    found = [variables.get(name) for name in bound_names([statement])]
+    return all(isinstance(each, type) or get_origin(each) is not None for each in found)
+
+
+_TYPE_NODES = (
+    *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.expr_context),
+    *(ast.Tuple, ast.List, ast.BinOp, ast.BitOr),
+)
+"""Nodes of an expression that names a type."""
 
 
 def _is_setting(statement: ast.stmt) -> bool:
