@@ -93,7 +93,7 @@ async def test_result_has_value_of_each_node(
     assert await job.result() == [(0, 3, 7), (1, 3, 7), (2, 3, 7)]
     assert await job.stdout() == "node 0 says 7\n"
     assert await job.stdout(node=2) == "node 2 says 7\n"
-    with pytest.raises(ValueError, match="node is 3; the job has nodes 0 to 2"):
+    with pytest.raises(ValueError, match="node is 3; use a node from 0 to 2"):
         await job.stdout(node=3)
     detail = await job.detail()
     assert (detail.nodes, detail.environment["FARCALL_BUNDLE"].startswith("s3://")) == (3, True)

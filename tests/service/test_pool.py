@@ -87,7 +87,9 @@ del pool
 """
     with script(text) as process:
         assert process.stdout.readline() == "begun\n"
-        assert "waiting for 1 unfinished call before the process ends" in process.stderr.readline()
+        assert (
+            "waiting for 1 unfinished call before the process exits" in process.stderr.readline()
+        )
         gate.touch()
         said, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, said, errors) == (0, "waited\n", "")
@@ -100,7 +102,7 @@ def test_ctrl_c_at_the_end_of_the_process_ends_the_jobs(script) -> None:
         assert "waiting for 1 unfinished call" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE_S)
-    assert "ended 1 unfinished call" in errors
+    assert "cancelled 1 unfinished call" in errors
     assert "Traceback" not in errors
     until(lambda: not unfinished_jobs())
 

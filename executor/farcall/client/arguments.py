@@ -43,7 +43,7 @@ def bind(
     if unknown and "unexpected keyword" in problem:
         problem = _unknown(unknown[0], [*signature.parameters, *own])
     if own and problem.startswith("missing"):
-        problem += " (map gives a call one item of each iterable, starmap the elements of an item)"
+        problem += " (map passes one item of each iterable, starmap the elements of one item)"
     whole = f"{name}{signature.replace(return_annotation=signature.empty)}"
     if len(whole) > _LONGEST:
         whole = f"{whole[:_LONGEST]}..."
@@ -79,16 +79,16 @@ def check_iterables(iterables: Sequence[Any], methods: Collection[str] = ("iter"
         shown = reprlib.repr(given)
         meant = f"range({shown}), or " if type(given) is int else ""
         raise TypeError(
-            f"map got {shown}, a {type(given).__name__}, which is not iterable: pass {meant}"
+            f"map got {shown}, a {type(given).__name__}, which is not iterable. Pass {meant}"
             "itertools.repeat(...) for an argument that is the same in all calls"
         )
 
 
 def _unknown(key: str, known: Sequence[str]) -> str:
-    problem = f"it takes no argument {key!r}"
+    problem = f"it does not accept the argument {key!r}"
     close = difflib.get_close_matches(key, known, 1)
     if close:
         return f"{problem} (did you mean {close[0]!r}?)"
     if key in Settings.model_fields:
-        return f"{problem} (an option of the job is given by with_options({key}=...))"
+        return f"{problem} (set an option of the job using with_options({key}=...))"
     return problem

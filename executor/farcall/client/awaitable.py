@@ -89,7 +89,7 @@ class Awaitable(Coroutine[Any, Any, R]):
         def __getattr__(self, name: str) -> NoReturn:
             self._was_told = self._was_told or not name.startswith("_")  # tools probe such names
             raise AttributeError(
-                f"{self._what} has no {name!r}, it is not awaited yet: {self._instead}"
+                f"{self._what} has no {name!r}, because it is not awaited yet: {self._instead}"
             )
 
         def __iter__(self) -> NoReturn:
@@ -99,7 +99,7 @@ class Awaitable(Coroutine[Any, Any, R]):
         def __reduce__(self) -> NoReturn:
             self._was_told = True
             raise TaskNotPicklableError(
-                f"{self._what} is not awaited, and has no value yet: {self._instead}"
+                f"{self._what} has no result, because it is not awaited yet: {self._instead}"
             )
 
 
@@ -122,7 +122,7 @@ class Unawaited(Awaitable[R]):
     def _coroutine(self) -> Coroutine[Any, Any, R]:
         make, self._make = self._make, None  # release its arguments as early as possible
         if make is None:
-            raise RuntimeError(f"{self._what} was awaited before: keep its value, or call again")
+            raise RuntimeError(f"{self._what} was already awaited. Keep its result, or call again")
         return make()
 
 

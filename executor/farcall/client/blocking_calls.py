@@ -262,8 +262,9 @@ class BlockingCalls:
         check_import()
         if self.is_of_parent:
             raise RuntimeError(
-                "this BatchPoolExecutor is the parent process's, whose threads a fork's child has "
-                'not; start processes by multiprocessing.get_context("spawn"), and make one there'
+                "this BatchPoolExecutor belongs to the parent process and does not survive "
+                'fork(). Start processes with multiprocessing.get_context("spawn"), and create '
+                "a pool in the child"
             )
 
     def check_thread(self) -> None:
@@ -274,8 +275,8 @@ class BlockingCalls:
         """
         if self._loop.is_own_thread:
             raise RuntimeError(
-                "a call was waited for on farcall's own event loop, on which it runs: a callback "
-                "of add_done_callback is to wait for nothing; let another thread wait"
+                "cannot wait for a call on farcall's own event loop, which runs the call: "
+                "callbacks of add_done_callback must not wait. Wait in another thread"
             )
 
     def end(self, future: BatchFuture[Any]) -> None:
@@ -332,7 +333,7 @@ class BlockingCalls:
             return
         what = counted(sum(work.unfinished for work in works), "unfinished call")
         reason = left_by(error)
-        _log.warning("ending %s (%s); Ctrl-C leaves at once", what, reason)
+        _log.warning("cancelling %s (%s); press Ctrl-C to exit at once", what, reason)
         try:
             for work in works:
                 work.reason = reason
@@ -342,11 +343,11 @@ class BlockingCalls:
         except KeyboardInterrupt:
             self.is_abandoned = True
             left = [job_id for work in works if self._has(work) for job_id in work.job_ids]
-            text = "left without ending %s; farcall cancel JOB... ends jobs"
+            text = "exited without cancelling %s; cancel jobs with `farcall cancel JOB...`"
             _log.warning(text, named(left) if left else what)
             raise
         if not any(work.may_run for work in works):
-            _log.warning("ended %s", what)
+            _log.warning("cancelled %s", what)
 
     def _has(self, work: Work) -> bool:
         return work.future in self._works
@@ -376,7 +377,7 @@ class BlockingCalls:
 
     def _note_end(self, work: Work, _running: object) -> None:
         if not work.future.done():
-            text = "the event loop was closed while the call ran; a job that it has goes on"
+            text = "the event loop was closed while the call ran; its job, if any, continues"
             _settle(work.future, Result(error=FarcallError(text)))
         self._forget(work)
         self._begun -= 1
@@ -412,7 +413,7 @@ def _settle(future: BatchFuture[Any], result: Result) -> None:
     except InvalidStateError:  # it was cancelled
         pass
     except BaseException:  # errors of callbacks must not end the loop
-        _log.exception("a callback of %r failed", future)
+        _log.exception("callback of %r failed", future)
 
 
 # --- one call at a time -------------------------------------------------------------------------
@@ -452,7 +453,7 @@ def refuse_running_loop(call: str, instead: str) -> None:
     except RuntimeError:
         return
     raise RuntimeError(
-        f"{call} waits, and would hold up the event loop that runs here: write `{instead}`"
+        f"{call} would block the event loop that is running in this thread. Write `{instead}`"
     )
 
 
@@ -463,8 +464,8 @@ _is_exiting = False
 
 _STARTS_NO_THREADS = (3, 12) <= sys.version_info < (3, 12, 2)
 _TROUBLE = (
-    f". Python {platform.python_version()} starts no threads while it ends, so those that are not "
-    "submitted yet may fail: wait for them before, by `with` or shutdown(), or use 3.12.2"
+    f". Python {platform.python_version()} cannot start threads at exit, so calls that are not "
+    "submitted yet may fail. Wait for them earlier, with `with` or shutdown(), or use 3.12.2"
     if _STARTS_NO_THREADS
     else ""
 )
@@ -488,7 +489,7 @@ def _wait_for(mine: Sequence[BlockingCalls]) -> None:
     """Log the number of unfinished calls and wait for them; Ctrl-C can come at any point."""
     unfinished = sum(calls.unfinished for calls in mine)
     if unfinished:
-        text = "waiting for %s before the process ends; Ctrl-C ends their jobs%s"
+        text = "waiting for %s before the process exits; Ctrl-C cancels their jobs%s"
         _log.warning(text, counted(unfinished, "unfinished call"), _TROUBLE)
     for calls in mine:
         calls.shut()

@@ -171,14 +171,14 @@ def group_nodes(
     given = {name: value for name, value in alone.items() if value or _is_zero(value)}
     if groups and given:
         raise SettingsError(
-            f"{', '.join(given)} together with groups: a command job has either an image and a "
-            "command, or groups of nodes, each with its own: "
+            f"{', '.join(given)} cannot be combined with groups: a command job has either an "
+            "image and a command, or groups of nodes, each with its own: "
             "groups=[Nodes(1, image, command), ...]",
             option=next(iter(given)),
         )
     if not groups and not alone.get("image"):
         raise SettingsError(
-            "there is neither an image nor groups: name an image and a command, such as "
+            "a command job needs an image or groups: pass an image and a command, such as "
             'command("alpine:3", ["echo", "hi"]), or groups=[Nodes(1, image, command), ...]',
             option="image",
         )
@@ -188,7 +188,7 @@ def group_nodes(
     for group in groups:
         if not isinstance(group, Nodes):
             raise SettingsError(
-                f"groups has a {type(group).__name__} in it; use farcall.Nodes",
+                f"groups contains a {type(group).__name__}; use farcall.Nodes",
                 option="groups",
             )
     return tuple(groups)

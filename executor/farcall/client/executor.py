@@ -47,13 +47,13 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-_WITHOUT_ASYNC = "in code without async use farcall.BatchPoolExecutor"
+_WITHOUT_ASYNC = "in code without async, use farcall.BatchPoolExecutor"
 _SAID_ELSEWHERE = {
     "map": f"write await executor.task(function).map(...); {_WITHOUT_ASYNC}",
     "starmap": f"write await executor.task(function).starmap(...); {_WITHOUT_ASYNC}",
     "run": f"write await (await executor.submit(function, ...)).result(); {_WITHOUT_ASYNC}",
     "shutdown": f"write async with BatchExecutor(...) as executor:; {_WITHOUT_ASYNC}",
-    "close": "leave its block, async with BatchExecutor(...) as executor:",
+    "close": "exit its block, async with BatchExecutor(...) as executor:",
 }
 """Methods of other executors, and what to use instead."""
 
@@ -139,7 +139,7 @@ class BatchExecutor:
         """
         if not isinstance(self, BatchExecutor):
             raise TypeError(
-                "@BatchExecutor.task is of no executor: write executor = BatchExecutor(...), and "
+                "@BatchExecutor.task needs an executor: write executor = BatchExecutor(...), and "
                 "then @executor.task"
             )
         executor = self.with_options(**options) if options else self
@@ -388,7 +388,9 @@ class BatchExecutor:
         here = asyncio.get_running_loop()
         blocks = self._entered.get(here)
         if not blocks:
-            raise FarcallError("this executor's block was not entered on this event loop, or left")
+            raise FarcallError(
+                "this executor's block was not entered on this event loop, or was exited already"
+            )
         session = blocks.pop()
         unfinished = [i for i, loop in list(self._unfinished.items()) if loop is here]
         if blocks:
@@ -399,8 +401,8 @@ class BatchExecutor:
                 await session.terminations.leave(unfinished, len(unfinished), reason)
             elif unfinished:
                 _log.warning(
-                    "%s go on; attach or attach_command joins one, and recover(%r) all tasks of "
-                    "this run",
+                    "%s will continue; collect one job's result with attach or attach_command, or "
+                    "all tasks of this run with recover(%r)",
                     named(unfinished),
                     session.run,
                 )
@@ -413,8 +415,8 @@ class BatchExecutor:
 
         def __enter__(self) -> NoReturn:
             raise TypeError(
-                "a BatchExecutor is entered by `async with`, inside an async def; in code without "
-                "async use `with farcall.BatchPoolExecutor(...) as pool:`"
+                "a BatchExecutor does not support `with`; use `async with` in an async def, or in "
+                "code without async `with farcall.BatchPoolExecutor(...) as pool:`"
             )
 
         def __exit__(self, *_: object) -> None:
@@ -423,8 +425,9 @@ class BatchExecutor:
         def __call__(self, *_: object, **__: object) -> NoReturn:
             """Raise an error that shows how to decorate a function."""
             raise TypeError(
-                "a BatchExecutor is not called: decorate with @executor.task or with "
-                "@executor.task(vcpu=8); await executor.submit(function, ...) is one call"
+                "a BatchExecutor cannot be called: decorate with @executor.task or with "
+                "@executor.task(vcpu=8), or submit one call with await "
+                "executor.submit(function, ...)"
             )
 
         def __getattr__(self, name: str) -> NoReturn:
@@ -444,7 +447,7 @@ class BatchExecutor:
         except asyncio.CancelledError:
             self._unfinished.pop(run.id, None)
             session = await run.session()
-            await session.terminations.leave_one(run.id, "the await on it was cancelled")
+            await session.terminations.leave_one(run.id, "the await on the call was cancelled")
             raise
 
     async def submit_calls(self, function: Callable[..., R], calls: Sequence[Call]) -> Job[R]:

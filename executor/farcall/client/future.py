@@ -78,15 +78,15 @@ class BatchFuture(concurrent.futures.Future[R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TaskNotPicklableError(
-            "a BatchFuture cannot be pickled: pass its result() to the other call"
+            "a BatchFuture cannot be pickled. Pass its result() to the other call"
         )
 
     if not TYPE_CHECKING:  # type checkers still report it as an error
 
         def __await__(self) -> NoReturn:
             raise TypeError(
-                "a BatchFuture is not awaited itself: write await asyncio.wrap_future(future), or "
-                "call the function by a BatchExecutor"
+                "a BatchFuture cannot be awaited. Write await asyncio.wrap_future(future), or "
+                "call the function with a BatchExecutor"
             )
 
     def cancel(self) -> bool:
@@ -118,8 +118,8 @@ class BatchFuture(concurrent.futures.Future[R]):
         """
         if self._again is None or self._owner is None:
             raise FarcallError(
-                "the call has no job that can be retried, because Batch has not accepted it. "
-                "Submit the call again"
+                "the call has no job to retry, because Batch has not accepted it. Submit the call "
+                "again"
             )
         return self._owner.start(self._again(options))
 
@@ -200,7 +200,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         """
         error = self.exception(timeout)
         if self._used is None:
-            raise error or FarcallError("this future is of a map, whose calls share its jobs")
+            raise error or FarcallError("this future belongs to a map, whose calls share jobs")
         return self._used
 
     def note_used(self, usage: Usage) -> None:

@@ -108,13 +108,13 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TaskNotPicklableError(
-            "a Job cannot be pickled: pass the value of await job.result(), or job.id"
+            "a Job cannot be pickled. Pass the result of await job.result(), or job.id"
         )
 
     if not TYPE_CHECKING:  # type checkers still report it as an error
 
         def __await__(self) -> NoReturn:
-            raise TypeError("a Job is not awaited itself: write await job.result()")
+            raise TypeError("a Job cannot be awaited. Write await job.result()")
 
     async def wait(self) -> None:
         """Wait until the job has finished, without collecting its result.
@@ -345,7 +345,7 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
         """Return the output of a node other than the main node."""
         session, submission, _ = await self._run.find()
         if not 0 < node < submission.nodes:
-            raise ValueError(f"node is {node}; the job has nodes 0 to {submission.nodes - 1}")
+            raise ValueError(f"node is {node}; use a node from 0 to {submission.nodes - 1}")
         store = session.stores.of(submission.where.bucket)
         if self.done():
             found = (await self._run.delivered()).others.get(node)

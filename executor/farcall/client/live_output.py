@@ -71,7 +71,7 @@ class LiveOutput:
         left += [f"{self._bytes / 1e6:,.1f} MB"] if self._bytes else []
         jobs = counted(len(self._jobs), "job")
         run = terminal.in_a_line(self._run)
-        text = f"... {' and '.join(left)} of {jobs} left out; farcall logs --run {run}\n"
+        text = f"... {' and '.join(left)} of {jobs} omitted; see farcall logs --run {run}\n"
         _print(sys.stderr, text)
         self._lines = self._bytes = 0
         self._jobs.clear()

@@ -56,7 +56,7 @@ class LoopThread:
             FarcallError: The loop was closed meanwhile.
         """
         if not self._hold().tell(function):
-            raise _ClosedError("it was closed while this call began")
+            raise _ClosedError("the event loop was closed before this call started")
 
     @property
     def is_held(self) -> bool:
@@ -121,13 +121,13 @@ class LoopThread:
         with _lock:
             if self._held is not loop:
                 coroutine.close()
-                raise _ClosedError("it was closed while this call began")
+                raise _ClosedError("the event loop was closed before this call started")
             future = loop.start(coroutine)
             self._waited_for.add(future)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise _ClosedError("it was closed while this call waited") from None
+            raise _ClosedError("the event loop was closed while this call waited") from None
         finally:
             future.cancel()  # where the wait was left; else it does nothing
             with _lock:
@@ -232,10 +232,14 @@ class _Loop:
         """Return the reason why no call can start now."""
         if self.is_own_thread:
             return RuntimeError(
-                "a call that waits was made on farcall's own event loop, where it would wait for "
-                "itself; await the async one there"
+                "a blocking call on farcall's own event loop would wait for itself. Await the "
+                "asynchronous call there"
             )
-        return _ClosedError("it was closed while this call began") if self.is_over else None
+        return (
+            _ClosedError("the event loop was closed before this call started")
+            if self.is_over
+            else None
+        )
 
     def _live(self) -> None:
         with contextlib.closing(self._loop):

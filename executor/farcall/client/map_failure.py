@@ -76,9 +76,9 @@ class MapFailure:
         """
         told = f"map: {self.sentence}."
         if self.unfinished:
-            told += " They go on until the iterator is left."
+            told += " They continue until the iterator is closed."
         if self.kept:
-            told += f" Values that were computed: {way}."
+            told += f" Get the computed results with `{way}`."
         with contextlib.suppress(Exception):  # its class may have code of its own
             error.map_failure = self  # type: ignore[attr-defined]
         with contextlib.suppress(Exception):

@@ -46,12 +46,12 @@ _NAMES_ELSEWHERE = {
     "apply": "submit(function, ...).result()",
     "apply_async": "submit(function, ...)",
     "imap": "map(function, xs)",
-    "imap_unordered": "concurrent.futures.as_completed of what submit gives",
+    "imap_unordered": "concurrent.futures.as_completed with the futures that submit returns",
     "starmap": "map(function, xs, ys)",
     "close": "shutdown(), or a block: with BatchPoolExecutor(...) as pool:",
     "join": "shutdown(), or a block: with BatchPoolExecutor(...) as pool:",
     "terminate": "shutdown(cancel_futures=True)",
-    "task": "submit, which takes any function; what decorates is BatchExecutor.task",
+    "task": "submit, which accepts any function; the decorator is BatchExecutor.task",
 }
 """Methods of `multiprocessing.Pool` and `BatchExecutor`, and what to use instead."""
 
@@ -99,7 +99,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
         ):
             raise SettingsError(
-                f"max_workers is {max_workers!r}; max_workers must be greater than 0, a whole "
+                f"max_workers is {max_workers!r}: max_workers must be greater than 0. Use a whole "
                 "number, or None for no limit",
                 option="max_workers",
             )
@@ -126,8 +126,8 @@ class BatchPoolExecutor(concurrent.futures.Executor):
 
         async def __aenter__(self) -> NoReturn:
             raise TypeError(
-                "a BatchPoolExecutor is entered by `with`; in an async def use `async with "
-                "farcall.BatchExecutor(...) as executor:`"
+                "a BatchPoolExecutor does not support `async with`; use `with`, or in an async "
+                "def `async with farcall.BatchExecutor(...) as executor:`"
             )
 
         async def __aexit__(self, *_: object) -> None:
@@ -201,8 +201,8 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             )
         if progress and (buffersize is not None or self._limit is not None):
             raise SettingsError(
-                "progress=True shows all calls, which buffersize and max_workers submit "
-                "little by little; leave them out",
+                "progress=True does not work with buffersize or max_workers, because it shows all "
+                "calls and they submit only some at a time; leave them out",
                 option="progress",
             )
         task = self._task(function)
@@ -294,7 +294,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             if isinstance(error, KeyboardInterrupt):
                 self._calls.leave(error)
             elif error is not None and unfinished:
-                text = "%s; waiting for %s, Ctrl-C ends their jobs"
+                text = "%s; waiting for %s; Ctrl-C cancels their jobs"
                 _log.warning(text, left_by(error), counted(unfinished, "unfinished call"))
             self.shutdown()
         except KeyboardInterrupt as interrupt:

@@ -156,7 +156,7 @@ class SweepWork(Work):
         except FarcallError as error:
             if self.future.cancelled():
                 self.may_run = True
-                _log.warning("jobs of a map that was left may still run: %s", error)
+                _log.warning("jobs of an interrupted map may still run: %s", error)
             raise
         return Result()
 

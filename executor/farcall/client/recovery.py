@@ -262,13 +262,13 @@ async def _look(
         return found[where][0]
     if where in unanswered:
         raise FarcallError(
-            f"whether {where.bundle} was submitted is not known: its queue could not be asked"
+            f"cannot tell whether {where.bundle} was submitted: its queue could not be listed"
         )
     if await has_begun(store, where):
         raise FarcallError(
-            f"the job of {where.bundle} has begun, and {platform_of(session.backend)} does not "
-            "list it: lists lag behind for some seconds, so try again; it forgets a job some time "
-            "after its end"
+            f"the job of {where.bundle} has started, but {platform_of(session.backend)} does not "
+            "list it: lists lag by some seconds, and finished jobs are forgotten after some time. "
+            "Try again"
         )
     return None
 
@@ -340,7 +340,12 @@ async def _named(session: Session, where: Location, queues: list[str]) -> list[s
     if len(refused) == len(queues):
         raise refused[queues[-1]]
     if queues[0] in refused:
-        _log.warning("%s was in queue %s: %s", where.bundle, queues[0], refused[queues[0]])
+        _log.warning(
+            "%s was in queue %s, which cannot be listed: %s",
+            where.bundle,
+            queues[0],
+            refused[queues[0]],
+        )
         return None
     return []
 
@@ -374,8 +379,8 @@ async def _unknown(session: Session, settings: Settings, run: str) -> UnknownErr
     if len(there) > _MOST_NAMED:
         named = f"..., {named}"
     return UnknownError(
-        f"no run {run!r} has left anything in {where}: either there was none, or every task of "
-        f"it has been delivered. Runs there: {named}"
+        f"run {run!r} has nothing left in {where}: either it never existed, or all its results "
+        f"have been delivered. Existing runs: {named}"
     )
 
 

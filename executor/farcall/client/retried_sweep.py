@@ -132,7 +132,7 @@ class RetriedSweep(Awaitable[list[R]]):
         """
         if not self._submitted:
             self._was_told = True
-            raise FarcallError("nothing of this retry was submitted; await it first")
+            raise FarcallError("this retry has not submitted any call. Await it first")
         lacking = [
             each
             for each in self._submitted
@@ -308,8 +308,8 @@ class RetriedSweep(Awaitable[list[R]]):
             raise
         if not self._submitted:
             raise NothingToRetryError(
-                f"nothing of the map of {self._name} can run again: each task has succeeded, or "
-                "was retried already. Call retry() of the newest retry"
+                f"the map of {self._name} has no task to retry: each task has succeeded or was "
+                "retried already. Call retry() of the newest retry"
             )
 
     async def _submit_one(self, session: Session, source: Source) -> None:

@@ -43,7 +43,7 @@ class Shared(Generic[T]):
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> tuple[Any, ...]:
         if self._is_discarded:
-            raise FarcallError(f"{self!r} is no longer in the bucket; put the value again")
+            raise FarcallError(f"{self!r} is no longer in the bucket. Put the value again")
         return self._value.reduce()
 
     async def discard(self) -> None:
@@ -59,7 +59,8 @@ class Shared(Generic[T]):
         """
         if self._loop is not asyncio.get_running_loop():
             raise FarcallError(
-                "another event loop has put this value: discard it there; it goes when that ends"
+                "this value was put on another event loop. Discard it there; otherwise it is "
+                "deleted when that loop ends"
             )
         if self._is_discarded:
             return

@@ -56,7 +56,7 @@ _FETCHERS = 16
 _MOST_UNTAKEN = 10_000
 """Maximum uncollected tasks before submission pauses, if the input length is unknown."""
 
-_NOBODY = "no caller waits for it any more"
+_NOBODY = "no caller waits for it anymore"
 
 
 class Sweep(Awaitable[list[R]]):
@@ -102,7 +102,7 @@ class Sweep(Awaitable[list[R]]):
             name,
             f"map of {name}",
             f"write await {name}.map(...), or async for index, value in {name}.map(...), or in "
-            f"code without async BatchPoolExecutor().map({name}, ...)",
+            f"code without async, BatchPoolExecutor().map({name}, ...)",
         )
         self._settings = settings
         self._function = function
@@ -118,8 +118,8 @@ class Sweep(Awaitable[list[R]]):
     def __len__(self) -> int:
         if self._inputs.size is None:
             raise TypeError(
-                "this sweep has no len(): at least one of its iterables has none, such as a "
-                "generator; map a list of what it gives, or count what comes"
+                "this sweep has no len(): at least one of its iterables, such as a generator, has "
+                "none. Map a list of its items, or count the results"
             )
         return self._inputs.size
 
@@ -160,9 +160,9 @@ class Sweep(Awaitable[list[R]]):
         """
         state = self._state
         if state is None or not state.arrays:
-            raise FarcallError("nothing of this sweep was submitted; await it first")
+            raise FarcallError("this sweep has not submitted any call. Await it first")
         if not state.is_over:
-            raise FarcallError("this sweep is still being waited for; retry it after its end")
+            raise FarcallError("this sweep is still being awaited. Retry it when it has finished")
         sources, lacking = [], []
         for array in state.arrays.values():
             calls = [state.calls_of(array, n) for n in range(array.submission.size)]
@@ -300,11 +300,11 @@ class Sweep(Awaitable[list[R]]):
     def _new_state(self, session: Session, *, with_output: bool) -> SweepState:
         if self._state is not None and not self._state.is_over:
             raise FarcallError(
-                "this sweep is being waited for already; call map again for another"
+                "this sweep is already being awaited. Call map again for another one"
             )
         if self._state is not None and self._inputs.is_once:
             raise FarcallError(
-                "this sweep's arguments came from an iterator, which can be read only once; call "
+                "this sweep's arguments came from an iterator, which can be read only once. Call "
                 "map again with a new one"
             )
         size, timing = self._inputs.size, session.timing
@@ -379,7 +379,7 @@ class Sweep(Awaitable[list[R]]):
         if unfinished and (
             is_unseen(cause) if cause is not None else all(each.is_unseen for each in unfinished)
         ):
-            text = "%s go on; attach joins a job, and recover(%r) all of this run"
+            text = "%s will continue; collect results with attach, or all with recover(%r)"
             _log.warning(text, named(job_ids, "job"), session.run)
         elif cause is not None and unfinished:
             tasks = sum(array.unfinished for array in unfinished)

@@ -103,7 +103,7 @@ class Task(Generic[P, R]):
         return Unawaited(
             self.name,
             f"call of {self.name}",
-            f"write await {self.name}(...), or in code without async {self.name}.run(...)",
+            f"write await {self.name}(...), or in code without async, {self.name}.run(...)",
             functools.partial(self.executor.run_call, self.function, args, kwargs),
         )
 
@@ -153,7 +153,7 @@ class Task(Generic[P, R]):
             self.name,
             f"submission of {self.name}",
             f"write job = await {form} and then await job.result(), or in code "
-            "without async BatchPoolExecutor().submit(...).result()",
+            "without async, BatchPoolExecutor().submit(...).result()",
             functools.partial(self.executor.submit_calls, self.function, [(args, kwargs)]),
         )
 

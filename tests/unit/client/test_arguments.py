@@ -18,22 +18,22 @@ WHOLE = r"; the function is simulate\(x, \*, steps=10\)$"
 @pytest.mark.parametrize(
     ("args", "kwargs", "text"),
     [
-        ((3,), {"stpes": 1}, r"takes no argument 'stpes' \(did you mean 'steps'\?\)"),
+        ((3,), {"stpes": 1}, r"does not accept the argument 'stpes' \(did you mean 'steps'\?\)"),
         (
             (3,),
             {"chunk_size": 1},
-            r"takes no argument 'chunk_size' \(did you mean 'chunksize'\?\)",
+            r"does not accept the argument 'chunk_size' \(did you mean 'chunksize'\?\)",
         ),
         (
             (3,),
             {"vcpu": 1},
-            r"'vcpu' \(an option of the job is given by with_options\(vcpu=\.\.\.\)\)",
+            r"'vcpu' \(set an option of the job using with_options\(vcpu=\.\.\.\)\)",
         ),
-        ((3,), {"qqqqqq": 1}, "takes no argument 'qqqqqq'"),
+        ((3,), {"qqqqqq": 1}, "does not accept the argument 'qqqqqq'"),
         (
             (),
             {},
-            r"missing a required argument: 'x' \(map gives a call one item .*\)",
+            r"missing a required argument: 'x' \(map passes one item .*\)",
         ),
         ((1, 2), {}, "too many positional arguments"),
         ((1,), {"x": 2}, "multiple values for argument 'x'"),

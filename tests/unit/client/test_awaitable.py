@@ -99,7 +99,7 @@ async def test_nothing_begins_before_the_await():
 async def test_it_is_for_one_await():
     made = call()
     await made
-    with pytest.raises(RuntimeError, match="call of simulate was awaited before"):
+    with pytest.raises(RuntimeError, match="call of simulate was already awaited"):
         await made
 
 

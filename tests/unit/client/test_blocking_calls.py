@@ -38,6 +38,6 @@ def test_a_wrong_call_fails_at_once(task, cloud):
 
 
 async def test_where_an_event_loop_runs_it_names_what_to_write(task, cloud):
-    with pytest.raises(RuntimeError, match=r"write `await scale\(\.\.\.\)`"):
+    with pytest.raises(RuntimeError, match=r"Write `await scale\(\.\.\.\)`"):
         task.run(3)
     assert cloud.jobs == []

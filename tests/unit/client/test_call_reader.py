@@ -71,7 +71,7 @@ def test_what_has_a_length_and_what_is_read_once(sources, size, is_once):
 
 
 @pytest.mark.parametrize(
-    ("source", "said"), [(3, r"pass range\(3\)"), (None, "a NoneType, which is not iterable")]
+    ("source", "said"), [(3, r"Pass range\(3\)"), (None, "a NoneType, which is not iterable")]
 )
 def test_non_iterable_argument_is_refused_at_once(source, said):
     with pytest.raises(TypeError, match=said):

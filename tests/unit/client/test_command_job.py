@@ -38,11 +38,15 @@ def test_what_is_said_of_the_image_is_the_group_s():
 @pytest.mark.parametrize(
     ("groups", "alone", "said"),
     [
-        (None, {"image": None}, "neither an image nor groups"),
-        ([], {"image": ""}, "neither an image nor groups"),
-        ([Nodes(1, "a")], {"image": "a", "user": "b"}, "image, user together with groups"),
-        ([Nodes(1, "a")], {"shm_size": 0}, "shm_size together with groups"),
-        ([{"image": "a"}], {}, "groups has a dict in it"),
+        (None, {"image": None}, "needs an image or groups"),
+        ([], {"image": ""}, "needs an image or groups"),
+        (
+            [Nodes(1, "a")],
+            {"image": "a", "user": "b"},
+            "image, user cannot be combined with groups",
+        ),
+        ([Nodes(1, "a")], {"shm_size": 0}, "shm_size cannot be combined with groups"),
+        ([{"image": "a"}], {}, "groups contains a dict"),
     ],
 )
 def test_what_makes_no_groups_is_refused(groups, alone, said):

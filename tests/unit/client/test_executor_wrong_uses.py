@@ -46,7 +46,7 @@ def test_the_error_says_what_to_write(use, kind, words):
 
 
 async def test_a_pool_is_not_entered_by_async_with():
-    with pytest.raises(TypeError, match="entered by `with`.* `async with farcall.BatchExecutor"):
+    with pytest.raises(TypeError, match="use `with`.* `async with farcall.BatchExecutor"):
         async with BatchPoolExecutor():
             pass
 
@@ -54,8 +54,8 @@ async def test_a_pool_is_not_entered_by_async_with():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (BatchExecutor().attach("job"), r"write await job\.result\(\)"),
-        (BatchFuture(), r"write await asyncio\.wrap_future\(future\)"),
+        (BatchExecutor().attach("job"), r"Write await job\.result\(\)"),
+        (BatchFuture(), r"Write await asyncio\.wrap_future\(future\)"),
     ],
     ids=["job", "future"],
 )

@@ -128,7 +128,7 @@ def test_an_error_has_no_more_frames_each_time_that_it_is_raised(future):
 
 
 def test_it_does_not_travel(future):
-    with pytest.raises(TaskNotPicklableError, match=r"pass its result\(\)"):
+    with pytest.raises(TaskNotPicklableError, match=r"Pass its result\(\)"):
         pickling.pack_call([((future,), {})])
 
 

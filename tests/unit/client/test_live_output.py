@@ -56,7 +56,7 @@ def test_what_is_too_fast_is_left_out_and_told(live, time, capsys):
     live.write("a", "run-1", lines("later"))
     out, err = capsys.readouterr()
     assert out == "a | later\n"
-    assert err == ("... 1,250 lines and 2.5 MB of 1 job left out; farcall logs --run run-1\n")
+    assert err == ("... 1,250 lines and 2.5 MB of 1 job omitted; see farcall logs --run run-1\n")
     live.settle()
     assert capsys.readouterr().err == ""  # one warning only
 
@@ -66,7 +66,9 @@ def test_at_the_end_it_is_told_at_once(live, capsys):
     live.write("b", "run-1", lines("x"))
     capsys.readouterr()
     live.settle()
-    assert capsys.readouterr().err == "... 2 lines of 2 jobs left out; farcall logs --run run-1\n"
+    assert (
+        capsys.readouterr().err == "... 2 lines of 2 jobs omitted; see farcall logs --run run-1\n"
+    )
 
 
 def test_a_stream_that_is_closed_or_lacks_a_character_harms_nothing(live, monkeypatch, tmp_path):

@@ -121,7 +121,7 @@ def test_who_waits_when_the_loop_is_closed_is_told(loop):
     assert began.wait(PATIENCE_S)
     loop.close()
     thread.join(PATIENCE_S)
-    assert errors == ["it was closed while this call waited"]
+    assert errors == ["the event loop was closed while this call waited"]
 
 
 def test_closing_lets_what_runs_clean_up(loop):

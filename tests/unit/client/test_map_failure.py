@@ -72,7 +72,7 @@ def test_an_error_is_given_it_as_far_as_its_class_allows(kind):
     assert getattr(error, "map_failure", ONE) is ONE
     assert notes(error) == (
         "map: 3 of 100 raised ValueError; 95 were ended because of it. "
-        "Values that were computed: recover it."
+        "Get the computed results with `recover it`."
     )
 
 
@@ -86,6 +86,6 @@ def test_of_calls_that_go_on_it_is_said_how_long():
     error = ValueError("why")
     dataclasses.replace(ONE, ended=0, unfinished=95, kept=0).tell(error, "")
     assert notes(error) == (
-        "map: 3 of 100 raised ValueError; 95 have not ended. They go on until the iterator is "
-        "left."
+        "map: 3 of 100 raised ValueError; 95 have not ended. They continue until the iterator is "
+        "closed."
     )

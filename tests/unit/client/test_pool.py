@@ -143,7 +143,7 @@ def test_leaving_the_block_by_ctrl_c_ends_the_jobs_and_says_so(make_pool, cloud,
         until(future.running)
         raise KeyboardInterrupt
     assert future.cancelled()
-    assert "ended 1 unfinished call" in caplog.text
+    assert "cancelled 1 unfinished call" in caplog.text
     until(lambda: cloud.jobs[0].status == "FAILED")
 
 
@@ -226,7 +226,7 @@ def test_what_a_callback_raises_ends_nothing(pool, gate, caplog):
     gate.touch()
     assert future.result(PATIENCE_S) == "waited"
     assert pool.submit(scale, 4).result(PATIENCE_S) == 8
-    assert "a callback of <BatchFuture" in caplog.text
+    assert "callback of <BatchFuture" in caplog.text
 
 
 def test_a_pool_that_nobody_refers_to_ends_when_its_calls_have(make_pool, gate):

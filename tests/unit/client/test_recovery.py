@@ -127,7 +127,7 @@ async def test_runs_are_told_by_what_they_have_left(account):
 @pytest.mark.parametrize("run", ["other", "", "../x", "a/b", "a\x1bb"])
 async def test_an_unknown_run_is_told_with_those_there_are(account, run):
     await account.submit()
-    with pytest.raises(UnknownError, match=f"has left anything .*Runs there: {RUN}"):
+    with pytest.raises(UnknownError, match=f"has nothing left .*Existing runs: {RUN}"):
         await account.recover(run)
 
 
@@ -212,7 +212,7 @@ async def test_a_queue_that_is_gone_leaves_a_bundle_in_doubt(account, caplog):
     )
     recovered = await account.recover()
     assert (recovered.unsubmitted, recovered.forgotten) == ([], [submission.where.bundle])
-    assert "was in queue gone: No such queue." in caplog.text
+    assert "was in queue gone, which cannot be listed: No such queue." in caplog.text
 
 
 async def test_what_was_recovered_goes_when_all_of_it_is_spent(account):
@@ -248,7 +248,7 @@ async def test_who_is_told_that_there_is_no_job_may_submit_again(account):
 async def test_where_its_queue_does_not_answer_nothing_is_told(account):
     submission = await account.submit(queue="gone")
     account.backend.refuses["gone"] = ServiceError("No.", code="ClientException", status=400)
-    with pytest.raises(FarcallError, match="is not known: its queue could not be asked"):
+    with pytest.raises(FarcallError, match="cannot tell .*: its queue could not be listed"):
         await account.find(submission)
     assert await account.store().get(submission.where.bundle_key) is not None
 
@@ -257,5 +257,5 @@ async def test_a_job_that_has_begun_and_is_not_listed_is_not_submitted_again(acc
     submission = await account.submit()
     account.backend.known.clear()
     await account.put_outcome(submission)
-    with pytest.raises(FarcallError, match="has begun, and Batch does not list it"):
+    with pytest.raises(FarcallError, match="has started, but Batch does not list it"):
         await account.find(submission)

@@ -63,7 +63,7 @@ async def test_what_a_map_gave_is_completed(halve, mended, chunksize):
     assert (await session.describe(job_id)).memory_mib == 2048
     with pytest.raises(FarcallError, match="of 7 results are not available"):
         await third.complete()
-    with pytest.raises(NothingToRetryError, match="nothing of the map of halve can run again"):
+    with pytest.raises(NothingToRetryError, match="the map of halve has no task to retry"):
         await sweep.retry()
 
 
@@ -145,11 +145,11 @@ async def test_an_error_ends_what_is_left_of_a_retry(executor, tmp_path):
 
 async def test_wrong_uses_are_told(halve):
     sweep = halve.map(range(2))
-    with pytest.raises(FarcallError, match="nothing of this sweep was submitted"):
+    with pytest.raises(FarcallError, match="this sweep has not submitted"):
         sweep.retry()
     with pytest.raises(ArithmeticError):
         await sweep
-    with pytest.raises(FarcallError, match="nothing of this retry was submitted"):
+    with pytest.raises(FarcallError, match="this retry has not submitted"):
         sweep.retry().retry()
     with pytest.raises(SettingsError, match="nodes cannot be changed for a retry"):
         await sweep.retry(nodes=2)

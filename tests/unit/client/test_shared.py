@@ -32,7 +32,7 @@ async def test_what_is_discarded_is_refused(executor):
     await shared.discard()
     await shared.discard()
     assert "discarded" in repr(shared)
-    with pytest.raises(TaskNotPicklableError, match="put the value again"):
+    with pytest.raises(TaskNotPicklableError, match="Put the value again"):
         await executor.task(len)(shared)
 
 
@@ -55,5 +55,5 @@ async def test_a_value_of_a_run_that_is_over_is_missed(cloud):
         with pytest.raises(FarcallError, match=r"no longer at .*; put it again"):
             await executor.task(len)(shared)
         await shared.discard()  # there is nothing left to do
-        with pytest.raises(TaskNotPicklableError, match="put the value again"):
+        with pytest.raises(TaskNotPicklableError, match="Put the value again"):
             await executor.task(len)(shared)

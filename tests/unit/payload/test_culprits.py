@@ -72,8 +72,8 @@ def test_what_is_farcalls_says_it_by_itself():
     executor = BatchExecutor()
     assert told([executor]).startswith("argument 1[0]: a BatchExecutor cannot be pickled")
     call = executor.task(print)(3)
-    assert told(call).startswith("argument 1: call of print is not awaited, and has no value yet")
-    assert told(executor.attach("id")).startswith("argument 1: a Job cannot be pickled: pass")
+    assert told(call).startswith("argument 1: call of print has no result, because it is not")
+    assert told(executor.attach("id")).startswith("argument 1: a Job cannot be pickled. Pass")
 
 
 def test_a_value_that_holds_itself_ends():
