@@ -99,7 +99,7 @@ def build(files: Iterable[File], folder: Path, level: int = LEVEL) -> Archive:
     listed = sorted(files, key=lambda file: file.name)
     for before, file in zip([None, *listed], listed, strict=False):
         if not is_name(file.name) or (before and before.name == file.name):
-            raise ValueError(f"{file.name!r} is no name for a file of an archive, or there twice")
+            raise ValueError(f"{file.name!r} is a duplicate or not a valid name in an archive")
     handle, temporary = tempfile.mkstemp(".part", dir=folder)
     os.close(handle)
     order = {

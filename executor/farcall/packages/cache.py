@@ -78,5 +78,5 @@ def _is_own() -> bool:
         stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & _OTHERS
     )
     if not is_own:
-        _log.debug("%s is not used: others could write to it", place)
+        _log.debug("%s is not used: other users could write to it", place)
     return is_own

@@ -229,7 +229,7 @@ def _local(
         raise SettingsError(
             f"packages: {len(refused)} local packages cannot be sent to jobs:\n"
             + "\n".join(refused)
-            + "\nexclude packages that the tasks do not need with exclude_packages",
+            + "\nLeave out packages that the tasks do not need with exclude_packages",
             option="packages",
         )
     return items, stays
@@ -301,8 +301,8 @@ def _problem(item: Item, target: Target) -> str:
         return about.problem if about else ""
     if _is_foreign(about, target) and about.source:
         return (
-            f"is from {about.source}, and is compiled for this platform, so there is no index to "
-            f"ask for {target}; build it into an image"
+            f"was installed from {about.source} and is compiled for this platform, so no index "
+            f"has it for {target}; build it into an image"
         )
     return ""
 
@@ -391,10 +391,10 @@ def _explain(error: UvError, pins: Sequence[Pin], target: Target, source: Source
         return wanted.explain(unreached or error, target)
     lines = "\n".join(f"{pin}: {_shortly(each)}" for pin, each in sorted(lacking.items()))
     return SettingsError(
-        f"packages: {len(lacking)} cannot be had as wheels for {target}, and nothing is built "
-        f"here:\n{lines}\ntake versions that have one, leave them out with "
+        f"packages: {len(lacking)} have no wheel for {target}, and farcall does not build any:\n"
+        f"{lines}\nUse versions that have a wheel, leave them out with "
         f"exclude_packages={sorted(pin.name for pin in lacking)}, or build an image with them "
-        "(image)",
+        "(option image)",
         option="packages",
     )
 
@@ -414,13 +414,13 @@ def pack(item: Item, folder: Path) -> tuple[Packed, Archive]:
         FarcallError: The archive cannot be made.
     """
     if item.found is None or item.about is None:
-        raise ValueError(f"{item.name} is not here")
+        raise ValueError(f"{item.name} is not installed here")
     try:
         files = installed.content(item.found, item.about).files
         archive = archives.build(files, folder)
     except BuildError as error:
         raise FarcallError(
-            f"no archive of {item.name} {item.version} can be made in {folder}: {error}"
+            f"cannot create the archive of {item.name} {item.version} in {folder}: {error}"
         ) from error
     packed = Packed(item.name, item.version, archive.sha256, archive.size, archive.unpacked_bytes)
     noted = cache.read(item.key) or {}

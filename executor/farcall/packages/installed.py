@@ -138,7 +138,7 @@ def describe(found: Found) -> About:
     metadata = message_from_string(_read(info / "METADATA"))
     name, version = metadata.get("Name", found.key), metadata.get("Version", "")
     if not version:
-        return About(name, "", problem="has no METADATA; install it again")
+        return About(name, "", problem="has no METADATA; reinstall it")
     wheel = message_from_string(_read(info / "WHEEL"))
     tags = wheel.get_all("Tag", [])
     try:
@@ -156,7 +156,7 @@ def describe(found: Found) -> About:
         source=_source(origin),
         problem=""
         if _read(info / "RECORD")
-        else "has no RECORD of its files; install it again, in a virtual environment",
+        else "has no RECORD of its files; reinstall it in a virtual environment",
     )
 
 
@@ -170,7 +170,7 @@ def _describe_egg(found: Found) -> About:
     return About(
         name,
         version,
-        problem="has no RECORD of its files; install it again, in a virtual environment",
+        problem="has no RECORD of its files; reinstall it in a virtual environment",
     )
 
 
@@ -241,9 +241,9 @@ def content(found: Found, about: About) -> Content:
             files.append(_file(name, path))
             rows.append(row)
     if elsewhere:
-        raise _refused(about, elsewhere, "outside of its environment's folders", "an image")
+        raise _refused(about, elsewhere, "outside its environment's folders", "an image")
     if gone:
-        raise _refused(about, gone, "not there, which its RECORD lists", "install it again")
+        raise _refused(about, gone, "listed in its RECORD but missing", "reinstall it")
     record = f"{info.name}/RECORD"
     files.append(File(f"{SITE}/{record}", _record(rows, record)))
     return Content(files, left)

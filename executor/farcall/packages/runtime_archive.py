@@ -89,8 +89,8 @@ def _make(target: Target, folder: Path) -> Archive:
             return build(files, folder, _LEVEL)
     except OSError as error:
         raise FarcallError(
-            f"farcall's runtime cannot be packed for the jobs: {error}; fix that, or set "
-            "image to one built from farcall's Dockerfile"
+            f"cannot pack farcall's runtime for the jobs: {error}. Fix that, or set image to one "
+            "built from farcall's Dockerfile"
         ) from error
 
 
@@ -118,8 +118,8 @@ def _find(name: str, here: Mapping[str, installed.Found]) -> installed.Found:
     if name in here:
         return here[name]
     raise FarcallError(
-        f"{name} has no package metadata here, so it cannot be sent to jobs; install farcall "
-        "again in a virtual environment, or set image to one built from farcall's Dockerfile"
+        f"{name} has no package metadata here, so it cannot be sent to jobs. Reinstall farcall "
+        "in a virtual environment, or set image to one built from farcall's Dockerfile"
     )
 
 
@@ -152,9 +152,8 @@ def _fetched(version: str, target: Target, place: Path) -> Iterator[File]:
         uv.fetch([pin], target, uv.Source(), place)
     except FarcallError as error:
         raise FarcallError(
-            f"{pin} cannot be fetched for {target}: {error}; set architecture to that of the "
-            "jobs, or image to one built from farcall's "
-            "Dockerfile"
+            f"{pin} cannot be fetched for {target}: {error}. Set architecture to the jobs' "
+            "architecture, or image to one built from farcall's Dockerfile"
         ) from error
     for found in installed.scan([str(place / installed.SITE)]):
         yield from _files(found)

@@ -91,8 +91,8 @@ def find() -> str:
     found = shutil.which("uv")
     if found is None:
         raise SettingsError(
-            "packages that are not installed here for the jobs' platform are fetched with uv, and "
-            "there is none: pip install uv",
+            "uv is not installed: it fetches packages that are not installed here for the jobs' "
+            "platform. Run `pip install uv`",
             option="packages",
         )
     return found
@@ -216,6 +216,6 @@ def _run(*arguments: str, folder: Path) -> str:
         check=False,
     )
     if done.returncode:
-        said = hide(done.stderr).strip() or f"uv ended with exit code {done.returncode}"
+        said = hide(done.stderr).strip() or f"uv exited with code {done.returncode}"
         raise UvError(said)
     return done.stdout

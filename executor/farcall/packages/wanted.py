@@ -81,7 +81,9 @@ def resolve_file(path: Path, extra: Sequence[str], target: Target) -> Pins:
     """
     path = path.expanduser().absolute()
     if not path.is_file():
-        raise SettingsError(f"packages names {path}, and there is no such file", option="packages")
+        raise SettingsError(
+            f"packages: {path} does not exist. Name an existing file", option="packages"
+        )
     if path.name == LOCK:
         return _resolve_lock(path, extra, target)
     read = _included(path)
@@ -102,7 +104,8 @@ def _resolve_lock(path: Path, extra: Sequence[str], target: Target) -> Pins:
     files = _digests([path, project])
     if str(project) not in files:
         raise SettingsError(
-            f"packages names {path}, and there is no {PROJECT} next to it", option="packages"
+            f"packages: {path} has no {PROJECT} next to it. Add it, or name another file",
+            option="packages",
         )
     key = cache.key_of("lock", str(path), *map(str, sorted(files.items())), *_surroundings())
     noted = cache.read(key)
@@ -169,17 +172,15 @@ def _told(target: Target, ask: Callable[[], str]) -> str:
 def explain(error: UvError, target: Target) -> FarcallError:
     """Return the option's error for an error of uv."""
     if error.is_unreached:
-        return FarcallError(f"the package index was not reached, says uv: {error}; try again")
+        return FarcallError(f"uv could not reach the package index: {error}. Try again")
     if error.is_wheel_missing:
         return SettingsError(
-            f"packages cannot be had as wheels for {target}, and nothing is built here: {error}\n"
-            "take a version that has one, leave it out with exclude_packages, or build an image "
-            "(image)",
+            f"packages have no wheels for {target}, and farcall does not build any: {error}\n"
+            "Use a version that has a wheel, leave the package out with exclude_packages, or "
+            "build an image (option image)",
             option="packages",
         )
-    return SettingsError(
-        f"packages cannot be resolved for {target}, says uv: {error}", option="packages"
-    )
+    return SettingsError(f"uv cannot resolve packages for {target}: {error}", option="packages")
 
 
 def _surroundings() -> list[str]:
@@ -256,7 +257,7 @@ def _pin(line: str, target: Target, sources: list[str]) -> Pin | None:
     try:
         requirement = Requirement(wanted)
     except InvalidRequirement as error:
-        raise FarcallError(f"uv wrote {uv.hide(wanted)!r}, which cannot be read") from error
+        raise FarcallError(f"uv printed {uv.hide(wanted)!r}, not a valid requirement") from error
     if not target.needs(requirement):
         return None
     name = canonicalize_name(requirement.name)
@@ -266,8 +267,8 @@ def _pin(line: str, target: Target, sources: list[str]) -> Pin | None:
         return None
     if uv.hide(url) != url:
         raise SettingsError(
-            f"{requirement.name} has a password in its URL, which is not to be kept; leave it to "
-            "netrc, or to uv's settings",
+            f"{requirement.name} has a password in its URL, which farcall must not store. Put it "
+            "into netrc or uv's settings",
             option="packages",
         )
     version = next((each.version for each in requirement.specifier if each.operator == "=="), "")

@@ -145,7 +145,7 @@ def test_the_record_that_travels_lists_what_travels(tooled):
 )
 def test_a_file_outside_of_the_environment_is_refused(tooled, path):
     change_record(tooled, "tooled", lambda rows: [*rows, [path, "", ""]])
-    with pytest.raises(SettingsError, match="outside of its environment's folders") as caught:
+    with pytest.raises(SettingsError, match="outside its environment's folders") as caught:
         content(tooled)
     assert path in str(caught.value)
     assert "tooled 1.0" in str(caught.value)
@@ -153,7 +153,7 @@ def test_a_file_outside_of_the_environment_is_refused(tooled, path):
 
 def test_a_file_that_is_gone_is_named(tooled):
     (tooled / "tooled/data.json").unlink()
-    with pytest.raises(SettingsError, match=r"not there.*tooled/data\.json.*install it again"):
+    with pytest.raises(SettingsError, match=r"missing: .*tooled/data\.json.*reinstall it"):
         content(tooled)
 
 
