@@ -44,7 +44,7 @@ _MOMENT = 946684800
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 _MODE = 0o777
 _FOLDER_MODE = 0o700
-_REMEDY = f"name in {NAME} what the job does not need"
+_REMEDY = f"list files that the job does not need in {NAME}"
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ def _entries(source: Source) -> Iterator[tuple[str, _Entry]]:
         found = root.stat()
     except (OSError, RuntimeError) as error:  # RuntimeError: circular links, no home
         raise SettingsError(
-            f"workspace is {str(source.path)!r}, which cannot be read ({_why(error)}); name a "
-            "folder, or none",
+            f"workspace {str(source.path)!r} cannot be read ({_why(error)}). Name an existing "
+            "folder, or omit the option",
             option="workspace",
         ) from error
     if stat.S_ISREG(found.st_mode):
@@ -155,7 +155,7 @@ def _entries(source: Source) -> Iterator[tuple[str, _Entry]]:
         return
     if not stat.S_ISDIR(found.st_mode):
         raise SettingsError(
-            f"workspace is {str(source.path)!r}, which is neither a folder nor a file",
+            f"workspace {str(source.path)!r} is neither a folder nor a file",
             option="workspace",
         )
     for name, entry in _walk(root):
@@ -167,7 +167,7 @@ def _target(source: Source) -> str:
     plain = posixpath.normpath(target) if target else ""
     if plain.startswith(("/", "../")) or plain == "..":
         raise SettingsError(
-            f"workspace maps {str(source.path)!r} to {target!r}: use a relative path below "
+            f"workspace maps {str(source.path)!r} to {target!r}. Use a relative path below "
             "the folder in which it is unpacked",
             option="workspace",
         )
@@ -195,7 +195,8 @@ def _walk(root: Path) -> Iterator[tuple[str, _Entry]]:
                 special.append(name)
     if special:
         _log.warning(
-            "%d of workspace %s are neither file, folder nor link, and stay out: %r ...",
+            "%d entries of workspace %s are not sent, because they are not files, folders or "
+            "links: %r ...",
             *(len(special), root, special[0]),
         )
 
@@ -237,8 +238,8 @@ def _check_parents(entries: dict[str, _Entry]) -> None:
             above = entries.get(parent)
             if above is not None and not above.is_folder:
                 raise SettingsError(
-                    f"{entry.path} of the workspace would lie in {parent!r}, which is "
-                    f"{above.path} and no folder; map them to different places",
+                    f"{entry.path} in the workspace cannot be placed in {parent!r}, which is "
+                    f"{above.path}, not a folder. Map them to different places",
                     option="workspace",
                 )
             parent = posixpath.dirname(parent)
@@ -260,7 +261,7 @@ def _check_size(entries: dict[str, _Entry]) -> int:
     )
     if total > LARGEST_BYTES:
         raise SettingsError(
-            f"{told}; {LARGEST_BYTES / 1e9:g} GB is the limit: {_REMEDY}", option="workspace"
+            f"{told}; the limit is {LARGEST_BYTES / 1e9:g} GB: {_REMEDY}", option="workspace"
         )
     _log.warning("%s; %s", told, _REMEDY)
     return total
@@ -271,8 +272,8 @@ def _tell_of_links(entries: dict[str, _Entry]) -> None:
     out = [name for name, entry in entries.items() if _leads_out(name, entry)]
     if out:
         _log.warning(
-            "%d of the workspace's links lead out of it, and are links to the same places in the "
-            "container: %r ...",
+            "%d of the workspace's links point outside it, and will point to the same paths in "
+            "the container: %r ...",
             *(len(out), sorted(out)[0]),
         )
 
@@ -373,7 +374,7 @@ def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, path: Path) -> None:
 
 def _unreadable(path: Path, error: Exception) -> SettingsError:
     return SettingsError(
-        f"{path} of the workspace cannot be read ({_why(error)}); make it readable, or name it "
+        f"{path} in the workspace cannot be read ({_why(error)}). Make it readable, or list it "
         f"in {NAME}",
         option="workspace",
     )

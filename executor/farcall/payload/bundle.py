@@ -125,7 +125,7 @@ class Bundle:
             texts.append(arguments.text)
             total += arguments.size
         if function is None:
-            raise ValueError("a bundle has at least one task")
+            raise ValueError("a bundle needs at least one task")
         self.texts = call_texts.seal(texts)
         pages, root = self._seal(function.origin, functions.values(), entries)
         if self.texts:
@@ -221,7 +221,7 @@ def _hashed(pieces: Iterable[Buffer]) -> Generator[Buffer, None, bytes]:
 
 def _too_large(size: int) -> TaskTooLargeError:
     return TaskTooLargeError(
-        f"the arguments of a task are {size / 1e9:.1f} GB, and "
-        f"the limit is {_LARGEST_BYTES / 1e9:.0f} GB; store them where the task can read them, "
-        "and pass their location"
+        f"a task's arguments are {size / 1e9:.1f} GB, but the limit is "
+        f"{_LARGEST_BYTES / 1e9:.0f} GB. Store them where the task can read them, and pass their "
+        "location"
     )

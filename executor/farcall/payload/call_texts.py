@@ -128,9 +128,9 @@ def read(data: Buffer, entries: int) -> list[str]:
     try:
         found = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
     except (zlib.error, ValueError, RecursionError) as error:
-        raise envelope.IntegrityError("the bundle's texts cannot be read") from error
+        raise envelope.IntegrityError("the call descriptions cannot be read") from error
     if not isinstance(found, list) or len(found) != entries:
-        raise envelope.IntegrityError("the bundle has not a text for each task")
+        raise envelope.IntegrityError("the call descriptions do not match the tasks")
     return [_cut(_shown(str(text)[:LONGEST]), LONGEST) for text in found]
 
 

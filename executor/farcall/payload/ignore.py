@@ -58,9 +58,9 @@ class Ignore:
                 rule = _rule(text)
             except ValueError as error:
                 raise SettingsError(
-                    f"{where}, line {number}: {text!r} is no pattern ({error}); "
-                    "https://docs.docker.com/build/concepts/context/#dockerignore-files has the "
-                    "rules",
+                    f"{where}, line {number}: {text!r} is not a valid pattern ({error}). See the "
+                    "rules at "
+                    "https://docs.docker.com/build/concepts/context/#dockerignore-files",
                     option="workspace",
                 ) from error
             if rule is not None:
@@ -147,7 +147,7 @@ def _class(pattern: str, at: int) -> tuple[str, int]:
     """Read a class of characters, whose ``[`` is read; return it, and where it ends."""
     found = re.compile(r"(\^?)((?:\\.|[^\]\\])+)\]", re.DOTALL).match(pattern, at)
     if found is None:
-        raise ValueError("a [ has no end")
+        raise ValueError("the [ is not closed")
     inside = re.sub(
         r"\\(.)|([^-])",
         lambda part: re.escape(part[1] or part[2]),

@@ -38,13 +38,13 @@ _DEEPEST = 6
 _WIDEST = 1000
 
 _CONNECT = "connect inside the function, and pass what it connects to, such as a URL"
-_MAKE_THERE = "make it inside the function: what runs there shares no memory with what runs here"
+_MAKE_THERE = "create it inside the function, which shares no memory with this process"
 
 _BY_TYPE: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (io.IOBase, "pass what it holds, such as file.read(); to write, return what is to be written"),
+    (io.IOBase, "pass its content, such as file.read(); to write a file, return its content"),
     (socket.socket, _CONNECT),
-    (GeneratorType, "pass a list of what it gives"),
-    (CoroutineType, "await it, and pass what that gives"),
+    (GeneratorType, "pass a list of its items"),
+    (CoroutineType, "await it, and pass the result"),
     ((threading.Thread, threading.Event, threading.Condition, threading.local), _MAKE_THERE),
     ((queue.Queue, queue.SimpleQueue), _MAKE_THERE),
 )
@@ -52,14 +52,14 @@ _BY_MODULE = {
     "_thread": _MAKE_THERE,
     "multiprocessing": _MAKE_THERE,
     "asyncio": _MAKE_THERE,
-    "boto3": "make the client inside the function: it has the job role there",
-    "botocore": "make the client inside the function: it has the job role there",
-    "sqlite3": "pass rows of it: the function does not find this machine's files",
+    "boto3": "create the client inside the function, where it has the job role",
+    "botocore": "create the client inside the function, where it has the job role",
+    "sqlite3": "pass its rows: the function cannot read this machine's files",
     **dict.fromkeys(
         ("psycopg", "psycopg2", "pymysql", "pymongo", "redis", "sqlalchemy"), _CONNECT
     ),
 }
-_OTHERWISE = "pass what it is made from, and make it inside the function"
+_OTHERWISE = "pass the data that it is created from, and create it inside the function"
 
 
 def explain(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> str:
@@ -211,13 +211,13 @@ def check_callable(function: object) -> None:
     name = getattr(function, "__qualname__", repr(function))
     if not callable(function):
         raise TaskNotPicklableError(
-            f"{name} is of type {type(function).__name__}, not a function; give the function, and "
-            "what it is called with separately: f, 3 and not f(3)"
+            f"{name} is of type {type(function).__name__}, not a function. Pass the function and "
+            "its arguments separately: f, 3 instead of f(3)"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TaskNotPicklableError(
-            f"{name} is a generator function: its values cannot be handed over one by one; "
-            "return a list of them"
+            f"{name} is a generator function: its items cannot be returned one by one. Return a "
+            "list of them"
         )
 
 
@@ -253,8 +253,8 @@ def pack_function(
             raise TaskNotPicklableError(why) from error
         name = getattr(function, "__qualname__", repr(function))
         raise TaskNotPicklableError(
-            f"function {name} cannot be pickled ({failures.in_words(error)}); the objects that "
-            "it uses (globals, closures, self) are pickled with it: create unpicklable objects "
+            f"function {name} cannot be pickled ({failures.in_words(error)}): the objects that "
+            "it uses (globals, closures, self) are pickled with it. Create unpicklable objects "
             "inside the function"
         ) from error
     return _share(_frame(parts), parts, digests or Digests())
@@ -387,8 +387,8 @@ def pack_value(value: object, using: Pickling | None = None) -> Value:
         if is_ctrl_c(error):
             raise
         raise TaskNotPicklableError(
-            f"a {type(value).__name__} cannot be pickled ({failures.in_words(error)}); put what "
-            "it is made of, and make it inside the function"
+            f"a {type(value).__name__} cannot be pickled ({failures.in_words(error)}). Put the "
+            "data that it is created from, and create it inside the function"
         ) from error
 
 

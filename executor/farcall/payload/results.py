@@ -31,28 +31,27 @@ from farcall_runtime.envelope import Buffer
 
 
 _IS_PLAIN = (
-    "Inside a job a task of farcall's is the plain function, which runs there: call it as "
-    "function(...), without await; its calls become jobs where the workflow runs"
+    "Inside a job, a farcall task is a plain function: call it as function(...), without await. "
+    "Its calls become jobs only where the workflow runs"
 )
 _IS_LACKING = (
-    "The Python of the job has no {0}: name its package in extra_packages, set packages to "
+    "The job's Python has no {0}: name its package in extra_packages, set packages to "
     '"auto", which sends what your code imports, or build it into the image (PIP_PACKAGES, see '
     "docs/image.md)"
 )
 _LACKS_LIBRARY = (
-    "The image of the job has no {0}, a library of the system's: packages do not bring those "
-    "along. Set image to one that has it (docs/image.md), or "
-    "look for a package that needs none, as opencv-python-headless does not need libGL"
+    "The job's image has no {0}, a system library, which packages do not contain. Set image to "
+    "one that has it (docs/image.md), or use a package that does not need it: "
+    "opencv-python-headless, for example, does not need libGL"
 )
 _IS_TOO_OLD = (
-    "The image of the job has an older {0} than a package was built for: set "
-    "image to one of a newer Linux, or name an older version "
-    "of the package"
+    "The job's image has an older {0} than a package was built for: set image to one with a newer "
+    "Linux, or name an older version of the package"
 )
 _IS_NOT_SENT = (
     "The job has no file {0}: only files of your project up to 1 MB are sent (docs/sources.md). "
-    "Read the file before the call and pass its content (docs/shared-data.md), or put it on S3 or "
-    "into the image"
+    "Read the file before the call and pass its content (docs/shared-data.md), or put it into S3 "
+    "or the image"
 )
 _HINTS = (
     (
@@ -350,8 +349,8 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
         except BaseException as trouble:  # the value's own code
             why = FailureReason(
                 errors.ResultNotPicklableError,
-                f"the function's value cannot be unpickled here ({failures.in_words(trouble)})",
-                "install here what the value's class needs",
+                f"the function's result cannot be unpickled here ({failures.in_words(trouble)})",
+                "install here the packages that the result's class needs",
             )
             error, reason = why.error(job), Reason.of_failure_reason(why)
             error.__cause__ = trouble
@@ -380,7 +379,7 @@ def failure_reason(record: dict[str, Any]) -> FailureReason:
         return FailureReason(
             errors.ResultNotPicklableError,
             f"the function returned a {record['value_type']}, which cannot be pickled ({why})",
-            "return plain data; of a generator or an iterator, a list of what it gives",
+            "return plain data; for a generator or an iterator, a list of its items",
         )
     if first["type"].endswith("envelope.VersionMismatchError"):
         remedy = "build the image with the same versions as here"
@@ -390,14 +389,14 @@ def failure_reason(record: dict[str, Any]) -> FailureReason:
             "leave files out with exclude_sources, or give the job more disk; if its temporary "
             "folder is in memory, more memory"
         )
-        sentence = f"the job's disk is full, and it ran nothing: {first['message']}"
+        sentence = f"the job did not run: its disk is full: {first['message']}"
         return FailureReason(errors.DiskFullError, sentence, remedy)
     remedy = (
-        'set packages to "auto", which sends what your code imports, or install that in the image '
+        'set packages to "auto", which sends what your code imports, or install it in the image '
         "(PIP_PACKAGES, see docs/image.md)"
     )
     if not first["type"].endswith(_IMPORT_ERRORS):
-        remedy = "see the traceback: their own code fails where they are read"
+        remedy = "see the traceback: their own code fails while they are read"
     sentence = f"the image cannot read the function or its arguments ({why})"
     return FailureReason(errors.TaskError, sentence, remedy)
 

@@ -231,8 +231,8 @@ class Script:
                 _warned.add(part.name)
                 _log.warning(
                     "jobs do not run these statements of %s (%s), because the calls are not "
-                    'below `if __name__ == "__main__":`; put the calls there, or these statements '
-                    "into a module that you import",
+                    'below `if __name__ == "__main__":`. Put the calls there, or move these '
+                    "statements into a module that you import",
                     *(Path(part.name).name, "; ".join(lines[:3])),
                 )
 

@@ -414,7 +414,7 @@ def _why_not(entry: os.DirEntry[str], root: str, size: int) -> str:
         if entry.is_dir():
             return "a link to a folder"
         if not os.path.realpath(entry.path).startswith(os.path.realpath(root) + os.sep):
-            return "a link that leads out of the project"
+            return "a link to a place outside the project"
     if entry.is_dir():
         return "farcall itself" if entry.path in _OWN else ""
     if not entry.is_file():
@@ -452,8 +452,8 @@ def _add_root(walk: _Walk, root: str, place: str, *, is_whole: bool) -> None:
     if is_whole and not _is_home(root) and root not in _warned:
         _warned.add(root)
         _log.warning(
-            "%s holds more than %d files or %d MB, so that jobs get only what is imported from it "
-            "(%s); name the folders that they need in sources=[...], or leave others out with "
+            "%s holds more than %d files or %d MB, so jobs get only what is imported from it "
+            "(%s). Name the folders that they need in sources=[...], or leave others out with "
             "exclude_sources",
             *(root, MOST_FILES, MOST_BYTES / 1e6, ", ".join(names[:9])),
         )
@@ -540,8 +540,8 @@ def _warn_of_changes(files: Mapping[str, File]) -> None:
         _first_seen[file.path] = module.__spec__, file.changed
         if spec is module.__spec__:  # otherwise it was imported again
             _log.warning(
-                "%s has changed since it was imported: jobs run it as it is now, and this process "
-                "as it was; start again, or use importlib.reload",
+                "%s has changed since it was imported: jobs run the new version, but this process "
+                "runs the old one. Restart the process, or use importlib.reload",
                 file.path,
             )
 
@@ -559,8 +559,8 @@ def _folder(named: str) -> str:
     path = os.path.abspath(os.path.expanduser(named))
     if not os.path.isdir(path):
         raise SettingsError(
-            f"sources names {named!r}, which is not a folder; name folders of your project, or "
-            'set sources to "auto"',
+            f"sources: {named!r} is not a folder. Name folders of your project, or set sources "
+            'to "auto"',
             option="sources",
         )
     return path

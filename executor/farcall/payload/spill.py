@@ -31,8 +31,8 @@ class NoRoomError(FarcallError):
         if folder == DEFAULT_CACHE_DIR:
             folder = tempfile.gettempdir()
         return cls(
-            f"cache_dir is {folder!r}, where {what} had to lie: {error}; "
-            "make room there, or set cache_dir to a folder that has it"
+            f"cannot store {what} in cache_dir {folder!r}: {error}. Free space there, or set "
+            "cache_dir to a folder with enough space"
         )
 
 

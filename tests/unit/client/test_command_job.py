@@ -43,7 +43,7 @@ def test_what_is_said_of_the_image_is_the_group_s():
         (
             [Nodes(1, "a")],
             {"image": "a", "user": "b"},
-            "image, user cannot be combined with groups",
+            "image, user cannot be combined with",
         ),
         ([Nodes(1, "a")], {"shm_size": 0}, "shm_size cannot be combined with groups"),
         ([{"image": "a"}], {}, "groups contains a dict"),

@@ -134,7 +134,7 @@ def test_a_folder_that_stays_out_is_not_even_looked_into(folder, monkeypatch):
 
 def test_a_pattern_that_is_none_is_told_with_its_file(folder):
     (folder / ".dockerignore").write_text("a\n[\n")
-    with pytest.raises(SettingsError, match=r"\.dockerignore, line 2: '\[' is no pattern"):
+    with pytest.raises(SettingsError, match=r"\.dockerignore, line 2: .* is not a valid pattern"):
         packed(folder)
 
 
@@ -154,7 +154,7 @@ def test_links_are_not_followed_and_those_that_lead_out_are_told(folder, tmp_pat
     )
     assert b"secret\n" not in data
     assert [name for name in found if "key" in name] == []
-    assert "2 of the workspace's links lead out of it" in caplog.text
+    assert "2 of the workspace's links point outside it" in caplog.text
     assert "'out'" in caplog.text
 
 
@@ -163,7 +163,7 @@ def test_what_is_neither_file_nor_folder_stays_out_and_is_told(folder, caplog):
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(os.path.relpath(folder / "socket"))
         assert {"pipe", "socket"}.isdisjoint(members(packed(folder)))
-    assert "2 of workspace" in caplog.text
+    assert "2 entries of workspace" in caplog.text
 
 
 def test_several_projects_lie_where_they_are_mapped_and_later_ones_on_top(folder, tmp_path):
@@ -191,12 +191,12 @@ def test_nothing_lies_below_a_link_or_a_file(folder, tmp_path):
     more = tmp_path / "more"
     more.mkdir()
     (more / "passwd").touch()
-    with pytest.raises(SettingsError, match=r"would lie in 'etc', which is .* and no folder"):
+    with pytest.raises(SettingsError, match=r"be placed in 'etc', which is .*, not a folder"):
         packed(folder, Source(more, "etc"))
 
 
 def test_a_workspace_that_is_not_there_or_none_is_told(tmp_path):
-    with pytest.raises(SettingsError, match=r"workspace is '.*nowhere', which cannot be read"):
+    with pytest.raises(SettingsError, match=r"workspace '.*nowhere' cannot be read"):
         packed(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SettingsError, match="neither a folder nor a file"):
@@ -233,13 +233,13 @@ def test_an_unreadable_file_or_folder_is_named(anybody):
         (folder / "sub").mkdir()
         (folder / "sub" / "data").touch(0)
 
-    with pytest.raises(SettingsError, match=r"sub/data of the workspace cannot be read \(Perm"):
+    with pytest.raises(SettingsError, match=r"sub/data in the workspace cannot be read \(Perm"):
         packed(anybody(file))
-    with pytest.raises(SettingsError, match=r"/sub of the workspace cannot be read \(Perm"):
+    with pytest.raises(SettingsError, match=r"/sub in the workspace cannot be read \(Perm"):
         packed(anybody(lambda folder: (folder / "sub").chmod(0)))
     anybody(lambda folder: (folder / ".dockerignore").write_text("sub\n"))
     assert list(members(packed(anybody(lambda _: None)))) == [".dockerignore"]
-    with pytest.raises(SettingsError, match=r"\.dockerignore of the workspace cannot be read"):
+    with pytest.raises(SettingsError, match=r"\.dockerignore in the workspace cannot be read"):
         packed(anybody(lambda folder: (folder / ".dockerignore").chmod(0)))
 
 
@@ -250,10 +250,10 @@ def test_a_file_that_goes_away_or_shrinks_meanwhile_is_named(folder, monkeypatch
         monkeypatch.setattr(module, "_check_size", lambda found: (change(), before(found))[1])
 
     then(lambda: (folder / "sub" / "data").write_text("short"))
-    with pytest.raises(SettingsError, match="sub/data of the workspace cannot be read"):
+    with pytest.raises(SettingsError, match="sub/data in the workspace cannot be read"):
         packed(folder)
     then(lambda: (folder / "sub" / "data").unlink())
-    with pytest.raises(SettingsError, match=r"sub/data of the workspace .*\(No such file"):
+    with pytest.raises(SettingsError, match=r"sub/data in the workspace .*\(No such file"):
         packed(folder)
 
 
@@ -267,7 +267,7 @@ def test_a_file_that_becomes_a_pipe_or_a_link_meanwhile_is_not_read(folder, monk
             return before(found)
 
         monkeypatch.setattr(module, "_check_size", swap)
-        with pytest.raises(SettingsError, match="sub/data of the workspace cannot be read"):
+        with pytest.raises(SettingsError, match="sub/data in the workspace cannot be read"):
             packed(folder)
         monkeypatch.setattr(module, "_check_size", before)
         data.unlink()
@@ -286,7 +286,7 @@ def test_much_data_is_warned_of_and_too_much_is_refused_unread(folder, caplog, m
     assert ".dockerignore" in caplog.text
     sparse(folder / "large.bin", 5_000_000_001)
     monkeypatch.setattr(module, "open_file", None)  # nothing is written
-    with pytest.raises(SettingsError, match=r"5,000 MB in 3 files.* 5 GB is the limit"):
+    with pytest.raises(SettingsError, match=r"5,000 MB in 3 files.* the limit is 5 GB"):
         packed(folder)
 
 
@@ -310,7 +310,7 @@ def test_an_archive_is_written_and_read_in_little_memory(folder):
 
 def test_the_file_is_told_where_there_is_no_room_for_it(folder, tmp_path):
     (tmp_path / "cache").write_text("no folder")
-    with pytest.raises(NoRoomError, match="where the workspace's archive had to lie"):
+    with pytest.raises(NoRoomError, match="cannot store the workspace's archive"):
         pack([Source(folder)], str(tmp_path / "cache"))
     if Path("/dev/full").exists():
         with pytest.MonkeyPatch.context() as patch:

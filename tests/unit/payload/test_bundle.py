@@ -133,7 +133,7 @@ def test_a_full_bundle_leaves_the_rest_for_the_next(monkeypatch):
 
 def test_arguments_that_no_upload_takes_are_refused(monkeypatch):
     monkeypatch.setattr("farcall.payload.bundle._LARGEST_BYTES", 10)
-    with pytest.raises(TaskTooLargeError, match="store them where the task can read them"):
+    with pytest.raises(TaskTooLargeError, match="Store them where the task can read them"):
         written(double)
 
 
@@ -326,7 +326,7 @@ def test_a_shared_value_larger_than_an_upload_can_be_is_refused():
     large = Piece(bytes(32), 2**36 + 1, b"")
     task = replace(pack_function(double), shared=(large,))
     made = Bundle(Settings(), ROOT, "double", iter([(task, task)]), WORKFLOW, most=1, share=share)
-    with pytest.raises(TaskTooLargeError, match="68.7 GB, and the limit is 69 GB"):
+    with pytest.raises(TaskTooLargeError, match="68.7 GB, but the limit is 69 GB"):
         b"".join(made.pieces())
     assert share.asked == []
 

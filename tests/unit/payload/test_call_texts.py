@@ -250,7 +250,7 @@ def test_stored_texts_are_read_again():
     ],
 )
 def test_what_is_no_list_of_texts_is_refused(data):
-    with pytest.raises(envelope.IntegrityError, match="texts|text for each"):
+    with pytest.raises(envelope.IntegrityError, match="the call descriptions (cannot|do not)"):
         call_texts.read(data, 2)
 
 

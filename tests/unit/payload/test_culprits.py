@@ -36,15 +36,15 @@ def told(*args, **kwargs):
 @pytest.mark.parametrize(
     ("make", "kind", "advice"),
     [
-        (lambda: io.BufferedReader(io.BytesIO()), "BufferedReader", "pass what it holds"),
+        (lambda: io.BufferedReader(io.BytesIO()), "BufferedReader", "pass its content"),
         (socket.socket, "socket", "connect inside the function"),
-        (threading.Lock, "lock", "make it inside the function"),
-        (threading.Event, "Event", "make it inside the function"),
-        (queue.Queue, "Queue", "make it inside the function"),
-        (lambda: (x for x in [1]), "generator", "pass a list of what it gives"),
-        (lambda: sqlite3.connect(":memory:"), "Connection", "pass rows of it"),
-        (lambda: boto3.client("s3", "us-east-1"), "S3", "make the client inside the function"),
-        (Stubborn, "Stubborn", "pass what it is made from"),
+        (threading.Lock, "lock", "create it inside the function"),
+        (threading.Event, "Event", "create it inside the function"),
+        (queue.Queue, "Queue", "create it inside the function"),
+        (lambda: (x for x in [1]), "generator", "pass a list of its items"),
+        (lambda: sqlite3.connect(":memory:"), "Connection", "pass its rows"),
+        (lambda: boto3.client("s3", "us-east-1"), "S3", "create the client inside the function"),
+        (Stubborn, "Stubborn", "pass the data that it is created from"),
     ],
 )
 def test_it_says_what_to_pass(make, kind, advice):

@@ -44,7 +44,7 @@ def runs_on_a_loop(function):
 def test_a_task_is_the_plain_function_there(remote, outer):
     error = remote(outer, inner).error
     told = "\n".join(getattr(error, "__notes__", [str(error.__cause__)]))
-    assert "Inside a job a task of farcall's is the plain function" in told.splitlines()[-1]
+    assert "Inside a job, a farcall task is a plain function" in told.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -66,5 +66,5 @@ def test_what_lies_in_a_folder_that_is_left_out_can_be_taken_back():
 
 @pytest.mark.parametrize("line", ["a[", "[]", "a\\", "!", "[b-a]"])
 def test_a_line_that_is_no_pattern_is_refused_by_its_number(line):
-    with pytest.raises(SettingsError, match=r"^\S+, line 2: .* is no pattern"):
+    with pytest.raises(SettingsError, match=r"^\S+, line 2: .* is not a valid pattern"):
         Ignore(["fine", line])

@@ -104,7 +104,7 @@ def test_a_generator_function_is_refused_with_a_way_out(function):
 
 
 def test_what_is_no_function_is_refused():
-    with pytest.raises(TaskNotPicklableError, match="3 is of type int, not a function; give"):
+    with pytest.raises(TaskNotPicklableError, match="3 is of type int, not a function. Pass"):
         check_callable(3)
 
 

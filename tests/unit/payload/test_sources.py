@@ -149,7 +149,7 @@ def test_folders_can_be_named(project, tmp_path):
     other = write(tmp_path / "other", mod_DOT_py="")
     found = sources.find([str(other)])
     assert (places(found), found.path) == (["0/mod.py"], ("0",))
-    with pytest.raises(SettingsError, match=r"sources names '/no/such'.*not a folder"):
+    with pytest.raises(SettingsError, match=r"sources: '/no/such'.*not a folder"):
         sources.find(["/no/such"])
 
 

@@ -57,7 +57,7 @@ def test_while_memory_does_there_is_no_file(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_is_told_with_its_option(tight, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(NoRoomError, match=r"cache_dir is '.*/file/cache'.*make room there"):
+    with pytest.raises(NoRoomError, match=r"in cache_dir '.*/file/cache'.*Free space there"):
         packed(MANY, tmp_path / "file" / "cache")
 
 
