@@ -227,7 +227,7 @@ async def test_a_container_refuses_a_forged_shared_value(
 
     for number in (0, 2, 3):
         assert type(await refusal(jobs[number])) is IntegrityError
-        with pytest.raises(IntegrityError, match="is not what its name says"):
+        with pytest.raises(IntegrityError, match="does not match its name"):
             await asyncio.wait_for(jobs[number].calls(), PATIENCE_S)
     error = await refusal(jobs[1])
     assert type(error) is SharedMissingError

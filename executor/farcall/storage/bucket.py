@@ -158,7 +158,7 @@ class Bucket:
         """Log a repeated error now and then."""
         if spent_s >= _SAY_AFTER_S and clock.now() - self._said_at >= _SAY_S:
             self._said_at = clock.now()
-            _log.warning("%s; trying again since %.0f s", told, spent_s)
+            _log.warning("%s; retrying for %.0f s", told, spent_s)
 
     def _store(self, *, sending: bool) -> S3Store:
         if sending not in self._stores:
@@ -171,7 +171,7 @@ class Bucket:
         if "NoSuchBucket" in text:
             return SettingsError(
                 f"s3_bucket_name is {self.name!r}, which does not exist; create it, or set "
-                "s3_bucket_name to one that exists",
+                "s3_bucket_name to an existing bucket",
                 option="s3_bucket_name",
             )
         if isinstance(error, FileNotFoundError):
@@ -180,9 +180,9 @@ class Bucket:
         code = said[1] if said else ""
         if _WHOLE in text:
             return ServiceError(
-                f"{operation} of s3://{self.name}/{key} failed: the store gave the whole object "
-                "where a part of it was requested; farcall needs a store that knows ranges, as S3 "
-                "does: `farcall doctor` tells what the one of s3_bucket_name lacks",
+                f"{operation} of s3://{self.name}/{key} failed: the store returned the whole "
+                "object instead of the requested part; use a store that supports ranges, as S3 "
+                "does. Run `farcall doctor` to see what the store of s3_bucket_name lacks",
                 operation=operation,
                 code=RANGE_IGNORED,
                 status=200,
@@ -221,13 +221,13 @@ def demanded(told: ServiceError) -> str:
         return ""
     if "kms:" in text:
         return (
-            "client and job role need kms:GenerateDataKey and kms:Decrypt on the key that the "
-            "bucket's objects are encrypted with"
+            "the client and the job role need kms:GenerateDataKey and kms:Decrypt on the key that "
+            "encrypts the bucket's objects"
         )
     if told.operation in _STORING and "explicit deny in a resource-based policy" in text:
         return (
-            "the bucket's policy denies it: where it demands an encryption header set "
-            "s3_encryption, and s3_kms_key_id where it demands a key"
+            "the bucket's policy denies it: if the policy requires an encryption header, set "
+            "s3_encryption, and if it requires a key, s3_kms_key_id"
         )
     return ""
 

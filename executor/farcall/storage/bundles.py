@@ -139,7 +139,7 @@ class BundleReader:
             data, function = await bundle.payload(index)
             shared = await bundle.shared([data, function])
         except envelope.VersionMismatchError as error:
-            remedy = "use the farcall and the Python that it was submitted with"
+            remedy = "use the same farcall and Python versions as for the submission"
             raise VersionMismatchError(about.tell(str(error), remedy), **about.fields()) from error
         except envelope.IntegrityError as error:
             sentence = f"{where.url} is not what was submitted ({error})"
@@ -171,7 +171,7 @@ def _unpickled(
     except BaseException as error:  # the arguments' own code
         sentence = f"the arguments cannot be unpickled here ({failures.in_words(error)})"
         raise TaskNotPicklableError(
-            about.tell(sentence, "install here what their classes need")
+            about.tell(sentence, "install here the packages that their classes need")
         ) from error
     return calls
 
@@ -181,7 +181,7 @@ def _check_python(index: Index) -> None:
     if index.python != sys.version_info[:2]:
         theirs, ours = (".".join(map(str, v)) for v in (index.python, sys.version_info[:2]))
         raise envelope.VersionMismatchError(
-            f"the arguments were pickled by Python {theirs}, and this is Python {ours}"
+            f"the arguments were pickled by Python {theirs}, but this is Python {ours}"
         )
 
 
@@ -295,7 +295,7 @@ class Bundle:
             if data is None:
                 raise self._missing(key)
             if await asyncio.to_thread(sha256, data) != value.sha256:
-                raise envelope.IntegrityError(f"{key} is not what its name says")
+                raise envelope.IntegrityError(f"the content of {key} does not match its name")
             return value, data
 
         return dict(await asyncio.gather(*map(fetch, wanted)))
@@ -348,12 +348,12 @@ class Bundle:
     def _missing(self, key: str = "") -> FarcallError:
         if key:
             return SharedMissingError(
-                f"s3://{self._where.bucket}/{key} is no longer there: a value that tasks share is "
-                "deleted when no run holds it, or by the bucket's lifecycle rule"
+                f"s3://{self._where.bucket}/{key} no longer exists: a shared value is deleted "
+                "when no run uses it, or by the bucket's lifecycle rule"
             )
         return FarcallError(
-            f"{self._where.url} is no longer there: a bundle is deleted when every task of it has "
-            "been delivered, or by the bucket's lifecycle rule"
+            f"{self._where.url} no longer exists: input data is deleted when all its tasks' "
+            "results have been delivered, or by the bucket's lifecycle rule"
         )
 
 

@@ -23,13 +23,13 @@ _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "Restrict
 _EVERYBODY = ("/global/AllUsers", "/global/AuthenticatedUsers")
 _NOT_IMPLEMENTED = 501
 _OTHER_STORE = (
-    "set s3_bucket_name and endpoint_url to a store that does as S3 does, or renew this one: "
-    "outcomes are stored once, and read in parts"
+    "set s3_bucket_name and endpoint_url to a store that behaves like S3, or update this one: "
+    "farcall stores each result only once, and reads results in parts"
 )
 _OF_BUCKETS = ("public access", "lifecycle", "versions")
 _ACCESS_POINT = (
-    "an access point does not tell it of its bucket",
-    "look at the bucket itself: FARCALL_S3_BUCKET_NAME=BUCKET farcall doctor",
+    "an access point does not report it for its bucket",
+    "check the bucket itself: FARCALL_S3_BUCKET_NAME=BUCKET farcall doctor",
 )
 _USE_DAYS = 7
 """Days for which Batch lists an ended job, and for which its objects are needed."""
@@ -44,7 +44,7 @@ async def examine(access: Aws, settings: Settings, time_limit_s: float) -> list[
     """Run all checks of the bucket."""
     name = settings.s3_bucket_name
     if not name:
-        return [Finding("bucket", OK, "none is named: functions need one, command jobs do not")]
+        return [Finding("bucket", OK, "not set: functions need a bucket, command jobs do not")]
     client = await access.client("s3")
     first = await guarded("bucket", _locate(client, access, name), time_limit_s)
     if first[0].verdict == FAILED:
@@ -75,16 +75,16 @@ async def _locate(client: Any, access: Aws, name: str) -> list[Finding]:
             raise
         raise SettingsError(
             f"s3_bucket_name is {name!r}, which does not exist; create it, or set "
-            "s3_bucket_name to one that exists",
+            "s3_bucket_name to an existing bucket",
             option="s3_bucket_name",
         ) from error
     region = reply["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region", access.region)
     if region == access.region:
         return [Finding("bucket", OK, f"{name}, in {region}")]
-    found = f"{name}, in {region}, and the jobs are in {access.region}"
+    found = f"{name}, in {region}, but the jobs are in {access.region}"
     remedy = (
-        "it works, but AWS charges what goes between regions, and it takes longer: set "
-        "s3_bucket_name to a bucket of the jobs' region, or set region"
+        "this works, but transfers between regions cost money and take longer: set "
+        "s3_bucket_name to a bucket in the jobs' region, or set region"
     )
     return [Finding("bucket", WARNING, found, remedy)]
 
@@ -105,7 +105,9 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
         await bucket.ask("PutObject", key, lambda s: obstore.put_async(s, key, data))
         try:
             if await bucket.ask("GetObject", key, get) != data:
-                return [Finding("bucket access", FAILED, f"s3://{name}/{key} came back changed")]
+                return [
+                    Finding("bucket access", FAILED, f"s3://{name}/{key} was changed by the store")
+                ]
             lacking = [*await _ranges(bucket, key, data), *await _overwrites(bucket, key)]
             if lacking:
                 return lacking
@@ -132,14 +134,14 @@ async def _overwrites(bucket: Bucket, key: str) -> list[Finding]:
             await obstore.put_async(store, key, b"another", mode="create", use_multipart=False)
         except AlreadyExistsError:
             return ""
-        return "it stores over an object although If-None-Match forbids it"
+        return "it overwrites an object despite If-None-Match"
 
     try:
         lacking = await bucket.ask("PutObject", key, create)
     except ServiceError as error:
         if error.status != _NOT_IMPLEMENTED:
             raise
-        lacking = f"it does not know If-None-Match ({error.code})"
+        lacking = f"it does not support If-None-Match ({error.code})"
     return [Finding("bucket access", FAILED, lacking, _OTHER_STORE)] if lacking else []
 
 
@@ -155,11 +157,11 @@ async def _ranges(bucket: Bucket, key: str, data: bytes) -> list[Finding]:
         try:
             if await bucket.ask("GetObject", key, get) == part:
                 continue
-            lacking = "it returns other bytes than the requested range"
+            lacking = "it does not return the requested range of bytes"
         except ServiceError as error:
             if error.code != RANGE_IGNORED:
                 raise
-            lacking = "it ignores Range, and returns the whole object where a part is requested"
+            lacking = "it ignores Range, and returns the whole object instead of a part"
         return [Finding("bucket access", FAILED, lacking, _OTHER_STORE)]
     return []
 
@@ -180,11 +182,11 @@ async def _public(client: Any, name: str) -> list[Finding]:
     status = await _configured(client, "get_bucket_policy_status", name, "NoSuchBucketPolicy")
     open_to = [g.get("Grantee", {}).get("URI", "") for g in grants.get("Grants", [])]
     if "IgnorePublicAcls" in missing and any(uri.endswith(_EVERYBODY) for uri in open_to):
-        return [Finding("public access", FAILED, "its ACL lets everybody in", remedy)]
+        return [Finding("public access", FAILED, "its ACL grants public access", remedy)]
     is_public = status.get("PolicyStatus", {}).get("IsPublic", False)
     if "RestrictPublicBuckets" in missing and is_public:
-        return [Finding("public access", FAILED, "its policy lets everybody in", remedy)]
-    found = f"the bucket is not public, and nothing keeps it so: {', '.join(missing)} is off"
+        return [Finding("public access", FAILED, "its policy grants public access", remedy)]
+    found = f"the bucket is not public, but public access is not blocked: {', '.join(missing)} off"
     return [Finding("public access", WARNING, found, remedy)]
 
 
@@ -193,27 +195,28 @@ async def _lifecycle(client: Any, settings: Settings) -> list[Finding]:
     rules = await _rules(client, settings)
     days = [rule["Expiration"]["Days"] for rule in rules if "Days" in rule.get("Expiration", {})]
     remedy = (
-        f"add a rule that deletes what is older than {_ADVISED_DAYS} days under "
-        f"{where or 'the whole bucket'}: aws s3api "
-        "put-bucket-lifecycle-configuration (it replaces the rules there are)"
+        f"add a rule that deletes objects older than {_ADVISED_DAYS} days "
+        f"{f'under {where}' if where else 'in the whole bucket'}: aws s3api "
+        "put-bucket-lifecycle-configuration (it replaces the existing rules)"
     )
     if not days:
-        found = f"no rule deletes what stays under {where or 'the bucket'}, such as failed tasks"
+        place = f"under {where}" if where else "in the bucket"
+        found = f"no rule deletes leftover objects {place}, such as failed tasks"
         return [Finding("lifecycle", WARNING, found, remedy)]
     found = f"objects are deleted after {min(days)} days"
     if min(days) < _KEPT_DAYS:
-        found += ", also those of jobs that wait or run longer, and what these share"
-        return [Finding("lifecycle", WARNING, found, f"let them stay for {_ADVISED_DAYS} days")]
+        found += ", including those that jobs which wait or run longer need or share"
+        return [Finding("lifecycle", WARNING, found, f"keep them for {_ADVISED_DAYS} days")]
     return [Finding("lifecycle", OK, found)]
 
 
 async def _versions(client: Any, settings: Settings) -> list[Finding]:
     reply = await clients.call(client, "get_bucket_versioning", Bucket=settings.s3_bucket_name)
     if reply.get("Status") != "Enabled":
-        return [Finding("versions", OK, "not kept: what is deleted is gone")]
+        return [Finding("versions", OK, "not kept: deletions are final")]
     if retention := await _retention(client, settings.s3_bucket_name):
-        found = f"kept, by Object Lock for {retention} whatever is deleted"
-        remedy = "take a bucket without a default retention, or let them cost storage for so long"
+        found = f"kept by Object Lock for {retention}, even after deletion"
+        remedy = "use a bucket without a default retention, or accept the storage costs"
         return [Finding("versions", WARNING, found, remedy)]
     try:
         rules = await _rules(client, settings)
@@ -227,7 +230,7 @@ async def _versions(client: Any, settings: Settings) -> list[Finding]:
         Finding(
             "versions",
             WARNING,
-            "kept forever: what farcall deletes goes on to cost storage",
+            "kept forever: objects that farcall deletes still cost storage",
             "add NoncurrentVersionExpiration to the bucket's lifecycle rule",
         )
     ]

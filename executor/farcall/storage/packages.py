@@ -106,9 +106,9 @@ async def confirm(store: Store, root: str, fact: Sequence[Any]) -> None:
     digest, size = fact
     data = await store.get(f"{prefix}{digest}", size)
     if data is None or hashlib.sha256(data).hexdigest() != digest:
-        raise _gone(store, prefix, "their manifest")
+        raise _gone(store, prefix, "their list")
     stored = await list_all(store, root)
-    named = [("the manifest", digest, size)]
+    named = [("the list of packages", digest, size)]
     named += [(f"{each[0]} {each[1]}", *each[2:4]) for each in json.loads(data)["distributions"]]
     gone = [name for name, sha256, size in named if stored.get(sha256, (-1,))[0] != size]
     if gone:
@@ -125,6 +125,6 @@ async def confirm(store: Store, root: str, fact: Sequence[Any]) -> None:
 def _gone(store: Store, prefix: str, what: str) -> FarcallError:
     return FarcallError(
         f"packages of the job are no longer at s3://{store.bucket}/{prefix}: {what}; submit the "
-        "calls again, which stores them, and find out who deletes there: a lifecycle rule must "
-        "leave them for 30 days"
+        "calls again, which stores them, and find out who deletes objects there: lifecycle rules "
+        "must keep them for 30 days"
     )

@@ -178,9 +178,9 @@ async def values_in(store: Store, prefix: str) -> list[SharedPlace]:
 def missing(store: Store, place: SharedPlace) -> FarcallError:
     """Return the error for a missing value."""
     return FarcallError(
-        f"a shared value is no longer at s3://{store.bucket}/{place.data_prefix}, and its bytes "
-        "are not here; put it again, and find out who deletes there: a lifecycle rule must leave "
-        "it for 30 days"
+        f"a shared value is no longer at s3://{store.bucket}/{place.data_prefix}, and this "
+        "process does not have its data; put it again, and find out who deletes objects there: "
+        "lifecycle rules must keep them for 30 days"
     )
 
 
@@ -225,6 +225,6 @@ def _checked(piece: Piece, data: Buffer) -> Iterator[bytes]:
         yield step
     if digest.digest() != piece.sha256:
         raise FarcallError(
-            f"an argument of {piece.size} bytes was changed while it was being sent; leave arrays "
-            "as they are until the calls are submitted, or pass a copy"
+            f"an argument of {piece.size} bytes was changed while it was being sent; do not "
+            "change arrays until the calls are submitted, or pass a copy"
         )

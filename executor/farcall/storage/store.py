@@ -238,8 +238,8 @@ class Store:
         except FarcallError as error:
             if getattr(error, "code", "") != NO_UPLOAD:
                 _log.warning(
-                    "an upload that broke off stays unfinished (%s); a lifecycle rule can "
-                    "delete its parts",
+                    "an interrupted upload was not aborted (%s); a lifecycle rule can delete its "
+                    "parts",
                     error,
                 )
 
@@ -284,7 +284,7 @@ class Store:
                 if concerns_all(error) or is_of_credentials(error) or may_pass(error):
                     raise
                 # Such as an object of another storage class, or encrypted with another key.
-                _log.warning("%s; skipped, for no receipt of ours is like that", error)
+                _log.warning("%s; skipped, because it is not one of farcall's receipts", error)
         return found
 
     async def get_dated(
@@ -416,7 +416,7 @@ class Store:
             # For an empty object, some stores return the whole object where S3 returns 416.
             is_empty = error.code == RANGE_IGNORED and await self._size_of(key) == 0
             if is_empty or error.code == _BEHIND_END:
-                raise envelope.IntegrityError("it ends early") from error
+                raise envelope.IntegrityError("it is too short") from error
             raise
 
     async def _size_of(self, key: str) -> int | None:
@@ -593,8 +593,8 @@ class Store:
                 await self._copy_through(key, to)
         except FileNotFoundError as error:
             raise ServiceError(
-                f"CopyObject of s3://{self.bucket}/{key} failed: it is no longer there; find out "
-                "who deletes",
+                f"CopyObject of s3://{self.bucket}/{key} failed: it no longer exists; find out "
+                "who deletes it",
                 operation="CopyObject",
                 code=NO_SUCH_KEY,
                 status=404,

@@ -26,8 +26,8 @@ class Stores:
         """
         if not bucket:
             raise SettingsError(
-                "s3_bucket_name is empty: functions are sent through a bucket, so set it to one; "
-                "only command jobs need none",
+                "s3_bucket_name is empty: functions are sent through a bucket; set it to a "
+                "bucket. Only command jobs do not need one",
                 option="s3_bucket_name",
             )
         if bucket not in self._open:

@@ -269,7 +269,7 @@ async def test_what_was_submitted_has_to_be_there(executor, session, swept):
         await submit(session, plan, plan.settings)
     assert await retries_of(session, plan.submission) == []
     await store.delete([where.bundle_key])
-    with pytest.raises(NothingToRetryError, match="is no longer there"):
+    with pytest.raises(NothingToRetryError, match="no longer exists"):
         await look(session, executor.settings, plan.submission.job_id)
 
 

@@ -110,8 +110,8 @@ async def test_a_refusal_is_final_in_whichever_words_obstore_gives_its_status(cl
     ("code", "words"),
     [
         ("RequestTimeTooSkewed", "set this machine's clock"),
-        ("InvalidAccessKeyId", "AWS does not take them"),
-        ("SignatureDoesNotMatch", "AWS does not take them"),
+        ("InvalidAccessKeyId", "AWS rejects them"),
+        ("SignatureDoesNotMatch", "AWS rejects them"),
     ],
 )
 async def test_a_403_is_told_by_its_code(code, words, clock):
@@ -130,8 +130,8 @@ BY_POLICY = (
 @pytest.mark.parametrize(
     ("operation", "said", "words"),
     [
-        ("PutObject", BY_POLICY, "an encryption header set s3_encryption"),
-        ("CreateMultipartUpload", BY_POLICY, "an encryption header set s3_encryption"),
+        ("PutObject", BY_POLICY, "an encryption header, set s3_encryption"),
+        ("CreateMultipartUpload", BY_POLICY, "an encryption header, set s3_encryption"),
         ("GetObject", BY_POLICY, "need permission for GetObject"),
         ("PutObject", "no identity-based policy allows it", "need permission for PutObject"),
         ("GetObject", "not authorized to perform: kms:Decrypt on resource: k", "kms:Decrypt on"),
@@ -150,7 +150,7 @@ async def test_what_is_asked_for_long_is_said_meanwhile(clock, caplog):
         await asyncio.gather(world.get(), world.get())
     assert 2 <= len(caplog.records) <= 3  # in a minute, however many requests
     said = caplog.records[0].getMessage()
-    assert said.startswith("GetObject of s3://b/k failed: error sending request; trying again")
+    assert said.startswith("GetObject of s3://b/k failed: error sending request; retrying for")
     assert len(heard) == len(world.asked)
 
 

@@ -95,7 +95,7 @@ async def test_a_bundle_is_let_go_of_with_its_job(store, submitted, requests):
 async def test_what_was_deleted_is_told(store, submitted):
     submission = await submitted([((1,), {})])
     await store.delete([submission.where.bundle_key])
-    with pytest.raises(FarcallError, match="no longer there: a bundle is deleted when every task"):
+    with pytest.raises(FarcallError, match="no longer exists: input data is deleted when all"):
         await BundleReader(SimpleNamespace(of=lambda _: store)).read(submission, 0)
     assert await facts_of(store, submission) is None
 
@@ -158,7 +158,7 @@ async def test_another_python_s_arguments_are_not_read(store):
     await store.put(where.bundle_key, [files["bundle"]])
     digest = files["bundle.digest"].decode().strip()
     submission = Submission("6f1c", "work", where, golden.KEY, len(golden.ENTRIES), digest)
-    with pytest.raises(VersionMismatchError, match=r"pickled by Python 3\.99, and this is"):
+    with pytest.raises(VersionMismatchError, match=r"pickled by Python 3\.99, but this is"):
         await BundleReader(SimpleNamespace(of=lambda _: store)).read(submission, 0)
 
 
