@@ -11,7 +11,9 @@ import pytest
 from farcall import FarcallError, ServiceError
 from farcall.testing import Timing
 
-REMEDY = re.compile("check |try again|renew |need permission|log in|find out|can be set to")
+REMEDY = re.compile(
+    "check |try again|renew |need permission|captive portal|find out|can be set to"
+)
 
 
 # What is borne for a minute, or for an hour, is here for a second or two. It counts from a first

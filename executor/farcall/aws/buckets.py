@@ -131,12 +131,12 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> BucketLoc
     except EndpointProviderError as error:
         raise _no_place(bucket, region, str(error)) from error
     if is_arn and _is_address(how.endpoint):
-        reason = f"{how.endpoint} is an IP address, and an access point has a host of its own"
+        reason = f"{how.endpoint} is an IP address, but an access point has its own host name"
         raise _no_place(bucket, region, reason)
     scheme = found.properties["authSchemes"][0]
     if (scheme["name"], scheme["signingName"]) != (_AUTHENTICATION, _SERVICE):
-        signed = f"its requests are signed by {scheme['name']} for {scheme['signingName']}"
-        raise _no_place(bucket, region, f"{signed}, which farcall cannot")
+        signed = f"requests must be signed with {scheme['name']} for {scheme['signingName']}"
+        raise _no_place(bucket, region, f"{signed}, which farcall does not support")
     return BucketLocation(found.url.rstrip("/"), scheme["signingRegion"])
 
 
@@ -168,6 +168,6 @@ def _no_place(bucket: str, region: str, reason: str) -> SettingsError:
     return SettingsError(
         f"s3_bucket_name is {bucket!r}, which is not accessible from the region {region}: "
         f"{reason}; use a general purpose bucket, or its access point or alias, in the partition "
-        "of the option region",
+        "that the option region names",
         option="s3_bucket_name",
     )

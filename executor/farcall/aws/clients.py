@@ -244,7 +244,7 @@ class Aws:
                 name = os.environ.get(origin, name)
             raise SettingsError(
                 f"{origin} is {name!r}, which is not a profile in the AWS configuration. "
-                "`aws configure list-profiles` lists the profiles.",
+                "Run `aws configure list-profiles` to see the profiles.",
                 option="profile" if origin == "profile" else "",
             ) from error
         except botocore.exceptions.BotoCoreError as error:
@@ -272,9 +272,9 @@ class Aws:
             return aws
         if "credentials" in settings.model_fields_set and credentials.method == _ENVIRONMENT:
             aws.overruled = (
-                f"credentials is {settings.credentials!r}, and the keys of AWS_ACCESS_KEY_ID in "
-                "the environment are used anyway, as everywhere in AWS; unset them, or set "
-                "profile to one of the file, which comes before them"
+                f"credentials is {settings.credentials!r}, but AWS_ACCESS_KEY_ID in the "
+                "environment takes precedence, as in all AWS tools; unset it, or set profile to "
+                "one in the file, which takes precedence over it"
             )
         if is_batch:
             aws.batch = await aws._enter("batch", attempts=1)
@@ -296,8 +296,8 @@ class Aws:
             raise ServiceError(
                 "no credentials for the bucket were found; set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or name a profile or a credentials file in "
-                "farcall's options: functions are sent through a bucket of S3 or of a store like "
-                "it (endpoint_url); only command jobs need none"
+                "farcall's options: functions are sent through a bucket in S3 or a compatible "
+                "store (endpoint_url); only command jobs do not need one"
             )
         return credentials
 
@@ -341,8 +341,8 @@ class Aws:
         self._need_credentials()
         if _settle_at_exit() != os.getpid():
             raise FarcallError(
-                "this process was forked by one that had used farcall, whose threads it has "
-                'not; start processes by multiprocessing.get_context("spawn")'
+                "farcall was used before this process was forked, and does not survive fork(); "
+                'start processes with multiprocessing.get_context("spawn")'
             )
         place = self.place(bucket)
         options: dict[str, Any] = {
@@ -429,8 +429,8 @@ class Aws:
                     return False
                 self._regions[bucket] = found
                 _log.warning(
-                    "bucket %s is in %s, and the jobs are in %s: AWS charges what goes between "
-                    "regions, and it takes longer",
+                    "bucket %s is in %s, but the jobs are in %s: transfers between regions cost "
+                    "money and take longer",
                     *(bucket, found, self.region),
                 )
         return True
@@ -569,7 +569,7 @@ def keep_events(
 
 
 def _closed() -> FarcallError:
-    return FarcallError("the executor was closed while AWS was being asked; ask again")
+    return FarcallError("the executor was closed during a call to AWS; try again")
 
 
 def _unusable(error: Exception) -> ServiceError:
@@ -581,7 +581,7 @@ def _unusable(error: Exception) -> ServiceError:
             (name for name in named if name.startswith("AWS_")), "endpoint_url of a profile"
         )
         shown = re.sub(r"[^/@]+@", "", url)  # a password
-        remedy = "correct it" if "://" in url else f"write http://{shown}, or https://"
+        remedy = "correct it" if "://" in url else f"write http://{shown} or https://{shown}"
         text = f"{source} is {shown!r}, which is not a URL: {remedy}"
     if isinstance(error, botocore.exceptions.CredentialRetrievalError):
         text += f"; {error_translation.NO_CREDENTIALS}"
@@ -630,7 +630,8 @@ def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
             there = False
         if not there:
             raise SettingsError(
-                f"credentials is {settings.credentials!r}, and there is no such file",
+                f"credentials file {settings.credentials!r} does not exist (option credentials); "
+                "correct the path, or run `aws configure`",
                 option="credentials",
             )
         core.set_config_variable("credentials_file", str(path))
@@ -639,8 +640,8 @@ def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
         _tls_context(certificates)
     except OSError as error:
         raise ServiceError(
-            f"the certificates of {certificates} cannot be read: {error}; AWS_CA_BUNDLE, "
-            "ca_bundle in the AWS configuration, or REQUESTS_CA_BUNDLE says which file is read"
+            f"the certificates in {certificates} cannot be read: {error}; correct AWS_CA_BUNDLE, "
+            "ca_bundle in the AWS configuration, or REQUESTS_CA_BUNDLE, which name the file"
         ) from error
     models = _models(core.get_config_variable("data_path"), is_batch=settings.backend == BATCH)
     core.register_component("data_loader", models)

@@ -46,8 +46,8 @@ def remedy(url: str) -> str:
         return "check the network and its proxy, and the option region"
     if _is_here(url):
         return (
-            "check what serves there; if it was a local AWS emulator, `farcall local -- COMMAND` "
-            "starts another; or set another URL, or none for AWS's own"
+            "check the server at this URL; if it was a local AWS emulator, start another one with "
+            "`farcall local -- COMMAND`; or set another URL, or none for AWS's own"
         )
     return "check the network, and set another URL, or none for AWS's own"
 
@@ -62,7 +62,7 @@ def _origin(url: str) -> str:
             return f"from {name}"
     with contextlib.suppress(SettingsError):
         if _place(str(in_force()[1].get("endpoint_url", ""))) == place:
-            return f"endpoint_url of {files()[0]}"
+            return f"endpoint_url in {files()[0]}"
     return "from an argument endpoint_url, or from the AWS configuration"
 
 

@@ -48,15 +48,15 @@ NO_CREDENTIALS = (
     f"`aws sso login` renews those of IAM Identity Center; without an account {WITHOUT}"
 )
 _WRONG_KEYS = (
-    "check the access key and its secret where the credentials come from: AWS does not take them. "
-    "They may be deleted, inactive, mistyped or another partition's, or the region is not enabled "
+    "check the access key and its secret where the credentials come from: AWS rejects them. They "
+    "may be deleted, inactive, mistyped or another partition's, or the region is not enabled "
     "for the account; `aws sts get-caller-identity` needs them too"
 )
 _FOR_TEMPORARY_KEYS = (
-    "check the session token (AWS_SESSION_TOKEN, or aws_session_token in a profile), which "
-    "belongs to temporary keys and is unset for others"
+    "check the session token (AWS_SESSION_TOKEN, or aws_session_token in a profile): only "
+    "temporary keys have one"
 )
-_CLOCK = "set this machine's clock: AWS takes no request that was signed some minutes off its own"
+_CLOCK = "set this machine's clock: AWS rejects requests whose time is off by some minutes"
 
 _CLOCK_CODES = ("RequestTimeTooSkewed", "RequestInTheFuture")
 _CLOCK_WORDS = ("signature expired", "signature not yet current")
@@ -96,8 +96,8 @@ NOT_AWS = "NotAWS"
 """farcall's code for a response that is not from AWS."""
 
 _TLS = (
-    "AWS_CA_BUNDLE names the certificates that are trusted; what speaks no TLS has a URL with "
-    "http://"
+    "name the trusted certificates in AWS_CA_BUNDLE, or use a URL with http:// for a server "
+    "without TLS"
 )
 
 _PAGE = re.compile(r"<(!doctype|html)", re.IGNORECASE)
@@ -150,16 +150,16 @@ def explain(operation: str, error: BaseException, url: str = "") -> ServiceError
     error = showable(error)
     if isinstance(error, (botocore.parsers.ResponseParserError, KeyError)):
         is_page = _PAGE.search(str(error)) is not None
-        return explain_other(operation, url, "a web page" if is_page else "what cannot be read")
+        return explain_other(operation, url, "a web page" if is_page else "an unreadable response")
     cause = _cause(error)
     sent = _was_sent(error)
     if isinstance(error, botocore.exceptions.SSLError) or isinstance(
         cause, aiohttp.ClientSSLError
     ):
-        text = f"{operation}: no TLS with {endpoints.named(url)}: {cause or error}; {_TLS}"
+        text = f"{operation}: TLS with {endpoints.named(url)} failed: {cause or error}; {_TLS}"
         return ServiceError(text, operation=operation, sent=sent)
     if isinstance(error, _UNCONNECTED) and not sent:
-        text = f"{operation}: nothing answers at {endpoints.named(url)}: {_said(cause or error)}"
+        text = f"{operation}: cannot connect to {endpoints.named(url)}: {_said(cause or error)}"
         text += f"; {endpoints.remedy(url)}"
         return ServiceError(text, operation=operation, sent=False)
     text = str(error) or type(error).__name__
@@ -265,7 +265,7 @@ def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceErr
     """Add the number of attempts, their duration and a remedy to the last failure."""
     text = f"{error}; tried {tries} times in {seconds:.0f} s"
     if error.status:
-        text += "; AWS's service fails, so try again later (https://health.aws.amazon.com)"
+        text += "; the AWS service is failing, try again later (https://health.aws.amazon.com)"
     elif not is_of_credentials(error):
         what_to_do = endpoints.remedy(endpoints.in_text(text))
         text += f"; {what_to_do}" if what_to_do not in text else ""
@@ -276,8 +276,8 @@ def explain_throttling(error: ServiceError, seconds: float) -> ServiceError:
     """Add that all calls were throttled for long."""
     return like(
         error,
-        f"{error}; nothing else was answered for {seconds:.0f} s; find out what else calls this "
-        "service in the account, which shares its limit, and try again",
+        f"{error}; all calls were throttled for {seconds:.0f} s; find out what else in the "
+        "account calls this service, because the limit is shared, and try again",
     )
 
 
@@ -291,8 +291,8 @@ def explain_other(operation: str, url: str, found: str, status: int = 0) -> Serv
         status: HTTP status of the response; 0 if a retry may get another response.
     """
     return ServiceError(
-        f"{operation}: no AWS answers at {endpoints.named(url)}, but another server, with "
-        f"{found}; {endpoints.remedy(url)}; a network that one has to log in to answers so, too",
+        f"{operation}: {endpoints.named(url)} is not an AWS endpoint (it returned {found}); "
+        f"{endpoints.remedy(url)}; a captive portal also responds like this",
         operation=operation,
         code=NOT_AWS,
         status=status,

@@ -65,14 +65,14 @@ def told(check: str, error: Exception) -> Finding:
         return Finding(check, FAILED, text, remedy)
     if isinstance(error, ServiceError) and error_translation.is_denied(error):
         action = _ACTIONS.get(error.operation, error.permission)
-        remedy = f"to have it checked, allow {action} to the credentials in use"
-        return Finding(check, NOT_CHECKED, f"{action} is not allowed", remedy)
+        remedy = f"grant {action} to the credentials in use, so that this can be checked"
+        return Finding(check, NOT_CHECKED, f"{action} is denied", remedy)
     if isinstance(error, ServiceError) and _is_unknown(error):
-        found = f"what answers does not know {error.operation} ({error.code or error.status})"
+        found = f"the service does not support {error.operation} ({error.code or error.status})"
         return Finding(check, NOT_CHECKED, found)
     if isinstance(error, FarcallError):
         return Finding(check, FAILED, text, remedy)
-    return Finding(check, FAILED, f"{type(error).__name__}: {error}", "this is a fault of farcall")
+    return Finding(check, FAILED, f"{type(error).__name__}: {error}", "report this bug in farcall")
 
 
 def _is_unknown(error: ServiceError) -> bool:
@@ -118,10 +118,10 @@ async def guarded(
             return list(await within(time_limit_s, findings))
     except asyncio.TimeoutError:
         if here.heard:
-            found = f"no success within {time_limit_s:g} s; the last answer: {here.heard}"
-            return [Finding(check, FAILED, found, "fix what it names, or try again later")]
+            found = f"no success within {time_limit_s:g} s; the last response: {here.heard}"
+            return [Finding(check, FAILED, found, "fix its cause, or try again later")]
         remedy = "check the network, and the options region and endpoint_url"
-        return [Finding(check, FAILED, f"no answer within {time_limit_s:g} s", remedy)]
+        return [Finding(check, FAILED, f"no response within {time_limit_s:g} s", remedy)]
     except Exception as error:  # the other checks must run anyway
         return [told(check, error)]
     finally:

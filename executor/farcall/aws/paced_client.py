@@ -232,7 +232,7 @@ class PacedClient:
             raise error_translation.explain_throttling(error, spent_s)
         if now - self._said_at > _SAY_S:
             self._said_at = now
-            _log.warning("%s; for %.0f s nothing else was answered, going on", error, spent_s)
+            _log.warning("%s; all calls were throttled for %.0f s, still retrying", error, spent_s)
 
 
 class Ticket:
@@ -306,7 +306,7 @@ class Tries:
             raise error_translation.explain_tries(error, self._count, spent_s) from error
         if spent_s - self._said_at >= _SAY_FAILING_S:
             self._said_at = spent_s
-            _log.warning("%s; trying again since %.0f s", error, spent_s)
+            _log.warning("%s; retrying for %.0f s", error, spent_s)
         await clock.back_off(self._count, _FIRST_WAIT_S)
 
 

@@ -189,7 +189,7 @@ class S3Operations:
             at = parsedate_to_datetime(told["last-modified"])
             return Headed(int(told["content-length"]), at, _whole_digest(told))
         except (KeyError, ValueError) as error:
-            raise GenericError(f"the response describes no object: {error}") from error
+            raise GenericError(f"the response does not describe an object: {error}") from error
 
     async def begin_upload(self, key: str) -> str:
         """Begin an upload in parts, each with its SHA-256; return its ID.
@@ -200,7 +200,7 @@ class S3Operations:
         text, _ = await self._ask("POST", key, {"uploads": ""}, more=self._of_uploads)
         upload = html.unescape(_in(text, "UploadId"))
         if not upload:
-            raise GenericError(f"what answered is no beginning of an upload: {text[:_MOST_TEXT]}")
+            raise GenericError(f"the response does not start an upload: {text[:_MOST_TEXT]}")
         return upload
 
     async def upload_part(
@@ -222,7 +222,7 @@ class S3Operations:
         checksum = {"x-amz-checksum-sha256": _in_base64(digest)}
         text, headers = await self._ask("PUT", key, asked, data, digest, more=checksum)
         if "etag" not in headers:
-            raise GenericError(f"what answered has stored no part: {text[:_MOST_TEXT]}")
+            raise GenericError(f"the response does not confirm the part: {text[:_MOST_TEXT]}")
         return str(headers["etag"])
 
     async def complete_upload(
@@ -352,7 +352,7 @@ def moment_of(at: str) -> datetime:
 def _read(text: str) -> Page:
     """Parse a listing without an XML parser, because S3 escapes tags in values."""
     if "<ListBucketResult" not in text or "</ListBucketResult>" not in text:
-        raise GenericError(f"what answered is no listing: {text[:_MOST_TEXT]}")
+        raise GenericError(f"the response is not a listing: {text[:_MOST_TEXT]}")
     head, *blocks = text.split("<Contents>")
     found = [block.partition("</Contents>") for block in blocks]
     rest = head + "".join(behind for _, _, behind in found)
@@ -364,7 +364,7 @@ def _read(text: str) -> Page:
             for one, _, _ in found
         ]
     except ValueError as error:
-        raise GenericError(f"what answered is no listing: {error}") from error
+        raise GenericError(f"the response is not a listing: {error}") from error
     folders = [plain(_in(one, "Prefix")) for one in rest.split("<CommonPrefixes>")[1:]]
     goes_on = _in(rest, "IsTruncated") == "true"
     return Page(

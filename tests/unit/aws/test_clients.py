@@ -107,7 +107,7 @@ async def test_who_asks_after_the_end_is_told_that_it_is_the_end(silent, has_ask
         asked.cancel()
     await aws.close()
     for asking in (call(aws.batch, "describe_jobs", jobs=["id"]), operations.page("key")):
-        with pytest.raises(FarcallError, match="was closed while AWS was being asked") as caught:
+        with pytest.raises(FarcallError, match="was closed during a call to AWS") as caught:
             await asking
         assert not isinstance(caught.value, ServiceError)
 
@@ -118,7 +118,7 @@ async def test_a_service_has_one_client_whoever_asks_side_by_side(silent):
     assert first is second is await aws.client("iam")
     await aws.close()
     for service in ("iam", "logs"):
-        with pytest.raises(FarcallError, match="was closed while AWS was being asked"):
+        with pytest.raises(FarcallError, match="was closed during a call to AWS"):
             await call(await aws.client(service), "get_role", RoleName="role")
 
 
@@ -321,7 +321,7 @@ async def test_a_url_that_is_none_is_told(variable, monkeypatch):
 
 async def test_certificates_that_are_not_there_are_told(monkeypatch):
     monkeypatch.setenv("AWS_CA_BUNDLE", "not-there.pem")
-    with pytest.raises(ServiceError, match="certificates of not-there.pem.*AWS_CA_BUNDLE"):
+    with pytest.raises(ServiceError, match="certificates in not-there.pem.*AWS_CA_BUNDLE"):
         await Aws.open(Settings(s3_bucket_name="bucket"))
 
 
@@ -351,7 +351,7 @@ async def test_kubernetes_needs_them_for_the_bucket_alone(keyless):
             ServiceError, match="no credentials for the bucket were found; set AWS"
         ):
             needs()
-    with pytest.raises(ServiceError, match="only command jobs need none"):
+    with pytest.raises(ServiceError, match="only command jobs do not need one"):
         await aws.client("s3")
     await aws.close()
 

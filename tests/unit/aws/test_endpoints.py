@@ -25,7 +25,7 @@ def test_the_file_that_names_an_endpoint_is_told(tmp_path, monkeypatch):
     path = tmp_path / "mine.toml"
     path.write_text(f"[executors.awsbatch]\nendpoint_url = '{HERE}'\n")
     monkeypatch.setenv("FARCALL_CONFIG", str(path))
-    assert endpoints.named(HERE) == f"{HERE} (endpoint_url of {path})"
+    assert endpoints.named(HERE) == f"{HERE} (endpoint_url in {path})"
     assert endpoints.named("http://127.0.0.1:9") == (
         "http://127.0.0.1:9 (from an argument endpoint_url, or from the AWS configuration)"
     )

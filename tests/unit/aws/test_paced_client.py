@@ -252,4 +252,4 @@ async def test_a_call_that_fails_for_long_is_told_meanwhile(clock, caplog):
         while True:
             await tries.wait_after(error)
     assert 2 <= len(caplog.messages) <= 4  # in a minute
-    assert "trying again since" in caplog.messages[0]
+    assert "retrying for" in caplog.messages[0]

@@ -59,7 +59,7 @@ def test_a_page_tells_how_to_go_on_and_what_lies_deeper():
     ],
 )
 def test_what_is_no_listing_is_no_empty_one(text):
-    with pytest.raises(GenericError, match="no listing"):
+    with pytest.raises(GenericError, match="is not a listing"):
         s3._read(text)
 
 
