@@ -40,7 +40,7 @@ async def ask(
         if not error_translation.is_denied(error):
             raise
         action = _ACTIONS.get(error.operation, _action(service, error.operation))
-        raise error_translation.like(error, f"{error}, the action {action}; {policy}") from error
+        raise error_translation.like(error, f"{error} (action {action}); {policy}") from error
 
 
 def _action(service: str, operation: str) -> str:

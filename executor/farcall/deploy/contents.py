@@ -124,11 +124,11 @@ async def _empty(access: Aws, bucket: str, tell: Callable[[str], object]) -> Non
         reply = await ask(access, "s3", "delete_objects", Bucket=bucket, Delete=wanted)
         for error in reply.get("Errors", ()):
             raise FarcallError(
-                f"s3://{bucket}/{error.get('Key')} was not deleted, and the bucket stays: "
+                f"s3://{bucket}/{error.get('Key')} was not deleted, so the bucket remains: "
                 f"{error.get('Message')} ({error.get('Code')})"
             )
         gone += len(keys)
-        tell(f"{gone} objects of {bucket} are deleted")
+        tell(f"{gone} objects in {bucket} were deleted")
     async for upload in _uploads(access, bucket):
         await ask(access, "s3", "abort_multipart_upload", Bucket=bucket, **upload)
 

@@ -153,7 +153,7 @@ def check(wanted: Wanted) -> None:
     if warm_s and (not _SHORTEST_MIN <= minutes <= _LONGEST_MIN or minutes % 1):
         raise FarcallError(
             f"--warm is {warm_s:g} s; use whole minutes from {_SHORTEST_MIN}m to 1w, or 0 "
-            "for instances that go when Batch likes"
+            "to let Batch decide when to terminate idle instances"
         )
     boundary = wanted.permissions_boundary
     if boundary and not _BOUNDARY.fullmatch(boundary):
@@ -175,15 +175,15 @@ def _check_together(found: Mapping[str, str]) -> None:
     if found["Gpu"] == _YES and not has_instances:
         raise FarcallError("--gpu: Fargate has no GPUs; add --compute ec2 or --compute spot")
     if found["Gpu"] == _YES and is_arm:
-        raise FarcallError("--gpu: Amazon's image for GPUs is for x86_64 alone; leave out --arm64")
+        raise FarcallError("--gpu: Amazon's GPU image is only for x86_64; leave out --arm64")
     if is_arm and FARGATE_SPOT in kinds:
         raise FarcallError(
-            "--arm64: Batch has no ARM on Fargate Spot; take --compute spot, or leave out --arm64"
+            "--arm64: Batch has no ARM on Fargate Spot; use --compute spot, or leave out --arm64"
         )
     for name, option in (("InstanceTypes", "--instance-types"), ("WarmMinutes", "--warm")):
         if found[name] not in ("", "0") and not has_instances:
             none = "''" if name == "InstanceTypes" else "0"
             raise FarcallError(
-                f"{option} is {found[name]}, and Fargate has no instances; add --compute ec2 or "
-                f"--compute spot, or give {option} {none}"
+                f"{option} is {found[name]}, but Fargate has no instances; add --compute ec2 or "
+                f"--compute spot, or set {option} {none}"
             )

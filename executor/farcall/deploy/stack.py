@@ -197,14 +197,14 @@ class Stack:
         while True:
             found = await self.settled()
             if found is not None and found.is_dead:
-                self._tell(f"{self.name} is {found.status}: it is deleted, and made again")
+                self._tell(f"{self.name} is {found.status}: deleting it and creating it again")
                 await self.delete()
                 continue
             if found is not None and found.status == _STUCK:
                 raise FarcallError(
                     f"stack {self.name} is {_STUCK}: {found.reason or 'no reason is given'}; "
-                    "fix what it names, then `aws cloudformation continue-update-rollback "
-                    f"--stack-name {self.name}` ends that, or `farcall destroy` deletes it"
+                    "fix the cause, then run `aws cloudformation continue-update-rollback "
+                    f"--stack-name {self.name}`, or delete the stack with `farcall destroy`"
                 )
             operation = "update_stack" if found else "create_stack"
             since = await self._newest(found)
@@ -221,7 +221,7 @@ class Stack:
             done, events = await self._follow(reply["StackId"], since)
             if done is not None and done.is_well:
                 return done, True
-            what = "changed" if found else "made"
+            what = "updated" if found else "created"
             raise FarcallError(f"stack {self.name} was not {what}: {_told(done, events)}")
 
     async def settled(self) -> State | None:
@@ -230,9 +230,7 @@ class Stack:
             found = await self.state()
             if found is None or not found.is_under_way:
                 return found
-            self._tell(
-                f"{self.name} is {found.status}: another command is at work; waiting for it"
-            )
+            self._tell(f"{self.name} is {found.status}: waiting for another command to finish")
             await self._follow(found.id, await self._newest(found))
 
     async def delete(self) -> None:
@@ -254,7 +252,7 @@ class Stack:
             told = _told(done, events)
             if pause_s is None or not any(words in told for words in _EVENTUAL):
                 raise FarcallError(f"stack {self.name} was not deleted: {told}")
-            self._tell(f"not deleted yet ({told}); trying again in {pause_s:.0f} s")
+            self._tell(f"not deleted yet ({told}); retrying in {pause_s:.0f} s")
             await asyncio.sleep(pause_s)
 
     async def _ask(self, operation: str, **parameters: Any) -> dict[str, Any]:
@@ -335,7 +333,7 @@ def _told(found: State | None, events: Sequence[Event]) -> str:
     """Say why it failed, and what to do where that is known."""
     first = cause(events)
     if first is None:
-        status = found.status if found else "deleted meanwhile"
+        status = found.status if found else "already deleted"
         return f"it is {status}{f': {found.reason}' if found and found.reason else ''}"
     text = (
         f"{first.resource} ({first.kind}) {first.status}: {first.reason or 'no reason is given'}"

@@ -44,12 +44,12 @@ def test_types_are_forgotten_that_were_chosen_for_other_processors():
         ({"warm_s": 8 * 86400}, "whole minutes from 20m to 1w"),
         ({"permissions_boundary": "mine"}, "use the ARN of a policy"),
         ({"gpu": True, "compute": ("fargate",)}, "Fargate has no GPUs"),
-        ({"gpu": True, "arm64": True}, "for x86_64 alone"),
+        ({"gpu": True, "arm64": True}, "only for x86_64"),
         ({"arm64": True, "compute": ("fargate-spot",)}, "no ARM on Fargate Spot"),
-        ({"warm_s": 1800, "compute": ("fargate",)}, "--warm is 30, and Fargate has no instances"),
+        ({"warm_s": 1800, "compute": ("fargate",)}, "--warm is 30, but Fargate has no instances"),
         (
             {"instance_types": ("m7i",), "compute": ("fargate",)},
-            "--instance-types is m7i, and Fargate has no instances",
+            "--instance-types is m7i, but Fargate has no instances",
         ),
     ],
 )
