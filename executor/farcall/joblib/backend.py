@@ -79,8 +79,8 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         self._settings = Settings(**options)
         if self._settings.nodes > 1:
             raise SettingsError(
-                f"nodes is {self._settings.nodes}; use 1 with joblib, because a call has one "
-                "result, and a multi-node call has one per node",
+                f"nodes is {self._settings.nodes}; use 1 with joblib, which needs one result per "
+                "call: a multi-node call has one per node",
                 option="nodes",
             )
         self._pool: BatchPoolExecutor | None = None
