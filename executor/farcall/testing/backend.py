@@ -73,7 +73,7 @@ class FakeBackend(BatchBackend):
 
     async def reach(self) -> list[Finding]:
         """Report that there is a cloud."""
-        return [Finding("backend", OK, "a fake one, in this process")]
+        return [Finding("backend", OK, "a fake cloud in this process")]
 
     def examine(
         self, settings: Settings, *, answers: bool
@@ -104,7 +104,7 @@ class FakeBackend(BatchBackend):
 
     def unknown(self, job_id: str) -> str:
         """Return a sentence that says that the job does not exist."""
-        return f"the fake cloud does not know job {job_id}; did another one run it?"
+        return f"job {job_id} does not exist in this fake cloud; did another one run it?"
 
 
 async def open_fake(platform: FakePlatform, settings: Settings) -> tuple[Access, Backend]:

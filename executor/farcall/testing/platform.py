@@ -47,9 +47,7 @@ from farcall_local.services.signatures import AccessKey
 _IN_WORKSPACE = 'tar -xzpf "$0" && exec "$@"'
 """Replaces the start script: the workspace's archive is a local file."""
 
-_NO_IMAGE = (
-    "CannotStartContainerError: the fake cloud has no images, so each command has to be given"
-)
+_NO_IMAGE = "CannotStartContainerError: the fake cloud has no images, so each job needs a command"
 
 T = TypeVar("T")
 

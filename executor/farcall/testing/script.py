@@ -53,7 +53,7 @@ class ImageFailed(ScriptedFailure):
     """The container is not started: `farcall.ImageError`."""
 
     status_reason: str = "Task failed to start"
-    container_reason: str = "CannotPullContainerError: the image is not to be had"
+    container_reason: str = "CannotPullContainerError: the image cannot be pulled"
 
     was_started: ClassVar[bool] = False
 
@@ -83,7 +83,7 @@ class Cancelled(ScriptedFailure):
         status_reason: The reason that they gave.
     """
 
-    status_reason: str = "ended by hand"
+    status_reason: str = "terminated manually"
     exit_code: int | None = 143
 
     may_be_retried: ClassVar[bool] = False
@@ -159,8 +159,8 @@ class Script:
                 script.endings += (each,)
             else:
                 raise TypeError(
-                    f"{each!r} cannot happen to a job; HostLost(), Stuck() and others of "
-                    "farcall.testing can"
+                    f"{each!r} is not an event of a job; use HostLost(), Stuck() or another event "
+                    "of farcall.testing"
                 )
         return script
 
