@@ -66,13 +66,13 @@ def parse(data: Buffer) -> Archive:
     try:
         text_at, data_at = _OFFSETS.unpack_from(view)
         if not _OFFSETS.size <= text_at <= data_at <= len(view):
-            raise IntegrityError("the offsets of a Covalent archive lie outside of it")
+            raise IntegrityError("the offsets of a Covalent archive are outside the archive")
         header = json.loads(bytes(view[_OFFSETS.size : text_at]))
         text = bytes(view[text_at:data_at]).decode(errors="replace")
     except (struct.error, ValueError, RecursionError) as error:
         if isinstance(error, IntegrityError):
             raise
-        raise IntegrityError("the object is no Covalent archive") from error
+        raise IntegrityError("the object is not a Covalent archive") from error
     if not isinstance(header, dict):
         raise IntegrityError("the header of a Covalent archive is not a JSON object")
     return Archive(header, text, view[data_at:])

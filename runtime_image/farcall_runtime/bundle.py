@@ -105,7 +105,7 @@ class Assignment(NamedTuple):
                 **_place(environment),
             )
         except KeyError as error:
-            text = f"{error.args[0]} is not set; jobs of this image are submitted by farcall"
+            text = f"{error.args[0]} is not set; submit jobs with this image using farcall"
             raise RefusedError(ExitCode.BAD_ENVIRONMENT, text) from error
         except ValueError as error:
             raise RefusedError(ExitCode.BAD_ENVIRONMENT, str(error)) from error
@@ -143,7 +143,7 @@ def _number(name: str, environment: Mapping[str, str], least: int) -> int | None
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()) or int(text) < least:
-        raise ValueError(f"{name} is {text!r}; it must be a number from {least} on")
+        raise ValueError(f"{name} is {text!r}; it must be a number of at least {least}")
     return int(text)
 
 
@@ -182,10 +182,10 @@ def _place(environment: Mapping[str, str]) -> dict[str, Any]:
     nodes = _number(names[0], environment, 1) or 1
     node = _number(names[1], environment, 0) or 0
     if node >= nodes:
-        raise ValueError(f"{names[1]} is {node}, of {nodes} nodes")
+        raise ValueError(f"{names[1]} is {node}, but the job has {nodes} nodes")
     if _number(contract.ENV_MAIN_NODE, environment, 0):
         raise ValueError(
-            f"{contract.ENV_MAIN_NODE} is not 0; the main node of farcall's jobs is the first one"
+            f"{contract.ENV_MAIN_NODE} is not 0; the main node of a farcall job is the first one"
         )
     return {"node": node, "nodes": nodes}
 
@@ -297,8 +297,8 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
             bundle.bring_shared(wanted, payload)
     except _SharedMissingError as error:
         text = (
-            f"{error} (a value that the task shares with others; was it deleted before the job "
-            "started?)"
+            f"{error} (a value that the task shares with other tasks; was it deleted before the "
+            "job started?)"
         )
         raise RefusedError(ExitCode.SHARED_MISSING, text) from error
     except NotFoundError as error:
@@ -333,7 +333,7 @@ def _check_python(index: Index) -> None:
         return
     theirs, ours = (".".join(map(str, pair)) for pair in (index.python, sys.version_info[:2]))
     raise envelope.VersionMismatchError(
-        f"the function was pickled by Python {theirs} and this image runs Python {ours}; "
+        f"the function was pickled by Python {theirs}, but this image runs Python {ours}; "
         f"build the image on Python {theirs}, or run the workflow on Python {ours}"
     )
 
@@ -347,12 +347,12 @@ def _check_number(number: int | None, tasks: int) -> None:
         https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html
     """
     if number is None and tasks > 1:
-        said = "is not set, so nothing says which of them this container is to run"
+        said = "is not set, so it is unknown which one this container must run"
     elif number is not None and number >= tasks:
-        said = f"is {number}, so there is none for this container"
+        said = f"is {number}, so this container has no task"
     else:
         return
-    text = f"the bundle's tasks are {tasks}, and {contract.ENV_ARRAY_INDEX} {said}"
+    text = f"the job has {tasks} tasks, but {contract.ENV_ARRAY_INDEX} {said}"
     raise RefusedError(ExitCode.BAD_ENVIRONMENT, text)
 
 
@@ -399,7 +399,7 @@ class _Bundle:
                 digest.update(piece)
                 payload.write(piece)
             if digest.digest() != part.sha256:
-                raise envelope.IntegrityError("a part of the bundle differs from its index")
+                raise envelope.IntegrityError("a part of the input data differs from its index")
         payload.write(bytes(-part.length % envelope.ALIGNMENT))
         return at, part.length
 
@@ -423,7 +423,7 @@ class _Bundle:
                     digest.update(piece)
                     payload.write(piece)
                 if digest.digest() != values[number].sha256:
-                    text = f"{ranges[number][0]} is not what its name says"
+                    text = f"the content of {ranges[number][0]} does not match its name"
                     raise envelope.IntegrityError(text)
         except NotFoundError as error:
             raise _SharedMissingError(str(error)) from error

@@ -319,7 +319,7 @@ def _taken_apart(data: memoryview, description: int) -> Result:
         parts.append(data[at : at + length])
         at += length
     if not isinstance(record, dict) or not isinstance(left, int) or at != len(data):
-        raise TypeError("a result is not what it was announced to be")
+        raise TypeError("a result does not match its announcement")
     return Result(record, parts, left)
 
 
@@ -474,7 +474,7 @@ class TaskEnd:
         except OSError as error:
             raise self._meaning(error) from error
         if not data:
-            raise self._broken("the supervisor has gone")
+            raise self._broken("the supervisor has exited")
         mark, kind, number, *_ = _HEAD.unpack_from(data.ljust(_HEAD.size))
         return mark, kind, number, data[_HEAD.size :]
 
@@ -505,7 +505,7 @@ class TaskEnd:
         except OSError as error:
             raise self._meaning(error) from error
         if (found.st_dev, found.st_ino) != self._identity:
-            raise self._broken("it is another file now")
+            raise self._broken("it is a different file now")
 
     def _meaning(self, error: OSError) -> Exception:
         """Return the error that an exception of a call on the descriptor means.
@@ -520,8 +520,8 @@ class TaskEnd:
 
     def _broken(self, how: str, kind: type[BrokenError] = BrokenError) -> BrokenError:
         return kind(
-            f"descriptor {self._socket.fileno()}, by which it hands over a call's result, "
-            f"was closed, replaced or spoiled while the function ran ({how})"
+            f"descriptor {self._socket.fileno()}, which hands over a call's result, was closed, "
+            f"replaced or corrupted while the function ran ({how})"
         )
 
 

@@ -138,7 +138,7 @@ class Child:
         if left_behind is not None:
             self._keep(left_behind)
         if self.control.has_noise:
-            say("the function wrote to a descriptor that it did not open; it counts for nothing")
+            say("the function wrote to a descriptor that it did not open; the data is ignored")
 
     def last_words(self) -> str:
         """Return why farcall's code in the process failed; empty if it did not."""

@@ -331,7 +331,7 @@ class Location(NamedTuple):
         root, _, bundle = key.rpartition("/bundles/")
         if scheme != "s3" or not bucket or "/" in bundle or not _has_version(root, key):
             raise ValueError(
-                f"{ENV_BUNDLE} is {url!r}; it must read "
+                f"{ENV_BUNDLE} is {url!r}; it must have the form "
                 f"s3://BUCKET/PREFIX/v{PROTOCOL_VERSION}/RUN/bundles/BUNDLE"
             )
         return cls(bucket, root, bundle)

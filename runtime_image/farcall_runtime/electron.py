@@ -130,7 +130,7 @@ def _run_node(code: Code, node: Node, values: Mapping[int, Buffer]) -> Pieces:
     for number in (*node.args, *node.kwargs.values()):
         if number not in values:
             raise NotRunError(
-                f"{code.name} was not run: node {number}, whose value it takes, failed"
+                f"{code.name} was not run: node {number}, whose result it uses, failed"
             )
     injected = _run_hooks(code.before)
     function = _load(code.function)
@@ -219,7 +219,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
         error = error.__cause__
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] == "covalent":
         missing = CovalentMissingError(
-            "this electron uses Covalent inside the job, and the image has none; build the image "
+            "this electron uses Covalent inside the job, but the image lacks it; build the image "
             'with --build-arg PIP_PACKAGES="covalent==<the server\'s version>"'
         )
         missing.__cause__, error = error.with_traceback(_user_frames(error)), missing

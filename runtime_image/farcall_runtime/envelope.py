@@ -89,10 +89,10 @@ def _check_prefix(kind: bytes, data: Buffer) -> tuple[int, int]:
         raise IntegrityError(f"{len(data)} bytes are too few for a farcall object")
     magic, found, protocol, major, minor = _PREFIX.unpack_from(data)
     if magic != _MAGIC or found != kind:
-        raise IntegrityError("the object was not written by farcall, or is of another kind")
+        raise IntegrityError("the object was not written by farcall, or has another kind")
     if protocol != PROTOCOL_VERSION:
         raise VersionMismatchError(
-            f"the object has protocol version {protocol}, this side speaks {PROTOCOL_VERSION}; "
+            f"the object has protocol version {protocol}, this side uses {PROTOCOL_VERSION}; "
             "install the client's version of farcall in the image"
         )
     return major, minor
@@ -133,7 +133,7 @@ class Part(NamedTuple):
             IntegrityError: They are too short, too long or others.
         """
         if len(data) != self.length or hashlib.sha256(data).digest() != self.sha256:
-            raise IntegrityError("a part of the bundle differs from its index")
+            raise IntegrityError("a part of the input data differs from its index")
 
 
 class SealedIndex(NamedTuple):
@@ -202,10 +202,10 @@ def root_size(tail: Buffer) -> int:
         IntegrityError: These are not the last bytes of a bundle.
     """
     if len(tail) < _ROOT_SIZE.size:
-        raise IntegrityError(f"{len(tail)} bytes are too few for a bundle")
+        raise IntegrityError(f"{len(tail)} bytes are too few for input data")
     (size,) = _ROOT_SIZE.unpack_from(tail, len(tail) - _ROOT_SIZE.size)
     if not _ROOT_HEAD.size < size <= _LARGEST_ROOT_BYTES:
-        raise IntegrityError("the bundle does not end with the size of its index")
+        raise IntegrityError("the input data does not end with the size of its index")
     return int(size)
 
 
@@ -231,15 +231,15 @@ class Index:
     def __init__(self, root: bytes, digest: str) -> None:
         self.python = _check_prefix(BUNDLE, root)
         if hashlib.sha256(root).hexdigest() != digest.lower():
-            raise IntegrityError("the bundle's index differs from the digest in the job")
+            raise IntegrityError("the index of the input data differs from the digest in the job")
         if len(root) < _ROOT_HEAD.size:
-            raise IntegrityError("the bundle's index ends within its header")
+            raise IntegrityError("the index of the input data ends within its header")
         _, at, self._pages_at, meta, self.functions, self.entries = _ROOT_HEAD.unpack_from(root)
         self._root = root
         self._page_digests = _ROOT_HEAD.size + meta
         self._rows = self._page_digests + _DIGEST_BYTES * -(-self.entries // PAGE_ROWS)
         if self._rows + _ROW.size * self.functions + _ROOT_SIZE.size != len(root):
-            raise IntegrityError("the bundle's index has not the size it speaks of")
+            raise IntegrityError("the index of the input data has the wrong size")
         self.meta = _read_meta(root, _ROOT_HEAD.size, meta)
         self.end = at + len(root)
 
@@ -269,7 +269,7 @@ class Index:
                 return None
             case [str(sha256), int(size)] if is_digest(sha256) and size > 0:
                 return Reference(bytes.fromhex(sha256), size)
-        raise IntegrityError("which packages the bundle needs cannot be understood")
+        raise IntegrityError("the packages that the input data needs are not readable")
 
     def page(self, number: int) -> Part:
         """Return where the page lies that has the row of an array child.
@@ -278,7 +278,7 @@ class Index:
             IntegrityError: The bundle has fewer entries.
         """
         if not 0 <= number < self.entries:
-            raise IntegrityError(f"the bundle has {self.entries} entries, none of number {number}")
+            raise IntegrityError(f"the input data has {self.entries} tasks, no number {number}")
         page = number // PAGE_ROWS
         first = PAGE_ROWS * page
         at = self._page_digests + _DIGEST_BYTES * page
@@ -313,9 +313,9 @@ class Index:
         try:
             size, digest = int(said["size"]), bytes.fromhex(said["sha256"])
         except (KeyError, TypeError, ValueError) as error:
-            raise IntegrityError("the bundle's index does not say where its texts lie") from error
+            raise IntegrityError("the index does not locate the call descriptions") from error
         if not 0 < size <= self._pages_at:
-            raise IntegrityError("the bundle's texts have not the size its index speaks of")
+            raise IntegrityError("the call descriptions have the wrong size")
         return Part(self._pages_at - size, size, digest)
 
     def function(self, number: int) -> Part:
@@ -326,7 +326,7 @@ class Index:
         """
         if not 0 <= number < self.functions:
             raise IntegrityError(
-                f"the bundle has {self.functions} functions, none of number {number}"
+                f"the input data has {self.functions} functions, no number {number}"
             )
         return Part(*_ROW.unpack_from(self._root, self._rows + _ROW.size * number))
 
@@ -523,7 +523,7 @@ def unpack_shared(data: Buffer, find: Callable[[Reference], Buffer]) -> list[lis
             wanted = next(referred)
             piece = find(wanted)
             if len(piece) != wanted.size:
-                raise IntegrityError("a shared value has not the size that a frame speaks of")
+                raise IntegrityError("a shared value does not have the size that a frame gives")
         else:
             at += -at % ALIGNMENT
             many = length & _LENGTH
@@ -626,19 +626,19 @@ def open_outcome(key: bytes, context: str, data: Buffer) -> Outcome:
     """
     python = _check_prefix(OUTCOME, data)
     if len(data) < _OUTCOME_HEAD.size:
-        raise IntegrityError("the outcome ends within its header")
+        raise IntegrityError("the stored result ends within its header")
     prefix, signature, length = _OUTCOME_HEAD.unpack_from(data)
     view = memoryview(data)
     signed = [prefix, _PACK_HEAD.pack(length), view[_OUTCOME_HEAD.size :]]
     if not hmac.compare_digest(signature, _sign(key, context, signed)):
-        raise IntegrityError("the outcome's signature does not fit its content and place")
+        raise IntegrityError("the result's signature does not match its content and place")
     start = _OUTCOME_HEAD.size
     if length > len(view) - start:
-        raise IntegrityError("the outcome ends within its description")
+        raise IntegrityError("the stored result ends within its description")
     meta = _read_meta(view, start, length)
     parts = unpack(view[start + length :])
     if len(parts) != len(("stdout", "stderr", "value")):
-        raise IntegrityError(f"an outcome has three parts, this one {len(parts)}")
+        raise IntegrityError(f"a stored result must have three parts, but has {len(parts)}")
     return Outcome(python, meta, *parts)
 
 
@@ -715,5 +715,5 @@ def _open_plain(kind: bytes, key: bytes, context: str, data: Buffer) -> memoryvi
     prefix, signature = _CHUNK_HEAD.unpack_from(data)
     rest = memoryview(data)[_CHUNK_HEAD.size :]
     if not hmac.compare_digest(signature, _sign(key, context, [prefix, rest])):
-        raise IntegrityError("the object's signature does not fit its content and place")
+        raise IntegrityError("the object's signature does not match its content and place")
     return rest

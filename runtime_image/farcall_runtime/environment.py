@@ -174,20 +174,20 @@ class Manifest(NamedTuple):
         ours = ".".join(map(str, sys.version_info[:2]))
         if self.python != ours:
             raise VersionMismatchError(
-                f"the packages are for Python {self.python} and this image runs Python {ours}; "
+                f"the packages are for Python {self.python}, but this image runs Python {ours}; "
                 f"build the image on Python {self.python}, or run the workflow on Python {ours}"
             )
         ours = os.uname().machine
         ours = _ARCHITECTURES.get(ours, ours)
         if self.architecture != ours:
             raise VersionMismatchError(
-                f"the packages are for {self.architecture} and this machine is {ours}; set "
-                f"architecture to {ours}, or have jobs run on {self.architecture} machines"
+                f"the packages are for {self.architecture}, but this machine is {ours}; set "
+                f"architecture to {ours}, or run jobs on {self.architecture} machines"
             )
         if sys.platform != "linux":
             raise VersionMismatchError(
-                f"the packages are for Linux and this is {sys.platform}, where `farcall local` "
-                "runs jobs as processes; leave packages unset there"
+                f"the packages are for Linux, but this is {sys.platform}, where `farcall local` "
+                "runs jobs as processes; do not set packages there"
             )
 
     def differences(self) -> list[str]:
@@ -216,7 +216,7 @@ def fetch_manifest(where: Location, storage: Storage, wanted: Reference) -> Mani
     key = where.package_key(wanted.sha256.hex())
     data = storage.read(key, 0, wanted.size)
     if hashlib.sha256(data).digest() != wanted.sha256:
-        raise IntegrityError(f"{key} is not what its name says")
+        raise IntegrityError(f"the content of {key} does not match its name")
     return read_manifest(data)
 
 
@@ -233,15 +233,15 @@ def read_manifest(data: bytes) -> Manifest:
         rows = [Distribution(*each) for each in said["distributions"]]
         found = Manifest(str(said["python"]), str(said["architecture"]), rows)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise IntegrityError("the manifest of the packages cannot be understood") from error
+        raise IntegrityError("the list of packages is not readable") from error
     if kind != _FORMAT:
         raise VersionMismatchError(
-            f"the packages are packed as {kind!r}, which the farcall of this image does not "
-            "know; use the same farcall there and where the workflow runs"
+            f"the packages are packed as {kind!r}, which this image's farcall does not support; "
+            "use the same farcall version there and where the workflow runs"
         )
     for each in rows:
         if not (is_digest(str(each.sha256)) and _is_count(each.size) and _is_count(each.unpacked)):
-            raise IntegrityError(f"the manifest of the packages does not say what {each} is")
+            raise IntegrityError(f"the list of packages does not describe {each}")
     return found
 
 
@@ -258,8 +258,8 @@ def _make_home(distributions: Sequence[Distribution]) -> Path:
         home = Path(tempfile.mkdtemp(prefix="farcall-environment-")).resolve()
     except OSError as error:
         raise _NoRoomError(
-            f"there is no temporary folder to write to: {error}; a job with a read-only root "
-            "needs a volume, and TMPDIR that names it"
+            f"no temporary folder is writable: {error}; a job with a read-only root needs a "
+            "volume, and TMPDIR set to it"
         ) from error
     needed = sum(each.size + each.unpacked for each in distributions)
     needed += int(_FILE_SYSTEM_SHARE * needed)
@@ -274,7 +274,7 @@ def _make_home(distributions: Sequence[Distribution]) -> Path:
 
 def _no_room(home: Path, needed: int, free: int) -> str:
     return (
-        f"the packages need {_in_megabytes(needed)} in {home.parent} and "
+        f"the packages need {_in_megabytes(needed)} in {home.parent}, but "
         f"{_in_megabytes(free)} are free"
     )
 
@@ -337,7 +337,7 @@ class _Maker:
 
     def _full(self) -> str:
         free = shutil.disk_usage(self._home).free
-        return f"{_no_room(self._home, self._needed, free)}: there was no room for more"
+        return f"{_no_room(self._home, self._needed, free)}: the disk became full"
 
     def _look(self) -> None:
         if self._is_stopped():
@@ -367,7 +367,9 @@ class _Maker:
                         file.write(piece)
                         self._progress.add(len(piece))
                 if digest.hexdigest() != each.sha256:
-                    raise IntegrityError(f"{ranges[at][0]} ({each}) is not what its name says")
+                    raise IntegrityError(
+                        f"the content of {ranges[at][0]} ({each}) does not match its name"
+                    )
                 yield number
 
 
@@ -385,8 +387,8 @@ class _Progress:
         if time.monotonic() - self._told_at > _TELL_S:
             self._told_at = time.monotonic()
             say(
-                f"fetching packages: {_in_megabytes(self._there)} of "
-                f"{_in_megabytes(self._total)} are here"
+                f"downloading packages: {_in_megabytes(self._there)} of "
+                f"{_in_megabytes(self._total)}"
             )
 
 
@@ -469,16 +471,16 @@ class _Workers:
             answer = {}
         match answer:
             case {"kind": unpacking.REFUSED, "name": name, "text": text}:
-                raise IntegrityError(f"the archive of {name} is not fit to be unpacked: {text}")
+                raise IntegrityError(f"the archive of {name} is invalid: {text}")
             case {"kind": unpacking.FULL}:
                 raise _FullError
             case {"name": name, "text": text}:
                 raise OSError(f"the archive of {name} could not be unpacked: {text}")
         if memory.oom_kills() > self._oom_kills:
-            raise MemoryError("a process that unpacks packages was killed for its memory")
+            raise MemoryError("a process that unpacks packages ran out of memory")
         code = process.returncode
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        raise OSError(f"a process that unpacks packages ended with {how}")
+        raise OSError(f"a process that unpacks packages failed with {how}")
 
 
 def _start() -> subprocess.Popen[bytes]:
@@ -511,7 +513,7 @@ def _move(source: str, goal: str) -> None:
 
 
 def _conflict(path: str) -> str:
-    return f"of two packages one has a file where the other one has a folder ({path})"
+    return f"two packages conflict: one has a file where the other one has a folder ({path})"
 
 
 def _complete(folder: Path) -> None:

@@ -73,6 +73,6 @@ class _Client:
 
 def _refuse(what: str) -> NoReturn:
     raise RuntimeError(
-        f"{what} cannot be used in a job, whose image has no farcall client: jobs are submitted "
+        f"{what} cannot be used in a job, because its image has no farcall client: submit jobs "
         "where the workflow runs"
     )

@@ -86,9 +86,9 @@ def _run(command: list[str], names: str) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2)  # noqa: S603
     if done.returncode:
         raise InstallError(
-            f"{names} could not be installed ({Path(command[0]).name} ended with exit "
-            f"code {done.returncode}; what it said is in stderr); check the names and versions, "
-            "and whether the job can reach the package index, or build the packages into the image"
+            f"{names} could not be installed ({Path(command[0]).name} exited with code "
+            f"{done.returncode}; see its output in stderr); check the names and versions, and "
+            "whether the job can reach the package index, or build the packages into the image"
         )
 
 
@@ -101,8 +101,8 @@ def _overlay(*, with_pip: bool = False) -> Path:
         venv.EnvBuilder(with_pip=with_pip).create(folder)
     except (OSError, subprocess.CalledProcessError) as error:
         raise InstallError(
-            f"no folder for packages could be made in {tempfile.gettempdir()} ({error}); the job "
-            "needs a temporary folder it can write to, and uv or pip in the image"
+            f"cannot create a folder for packages in {tempfile.gettempdir()} ({error}); the job "
+            "needs a writable temporary folder, and uv or pip in the image"
         ) from error
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = str(folder / "lib" / version / "site-packages")

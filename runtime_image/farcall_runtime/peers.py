@@ -58,7 +58,7 @@ class Peers:
             try:
                 self._thread = start_thread(self._run, "farcall-nodes")
             except NoThreadError as error:
-                self._say(f"the other nodes are not looked for while the task runs: {error}")
+                self._say(f"the other nodes cannot be checked while the task runs: {error}")
 
     def wait(self, until: Callable[[], float]) -> None:
         """Wait until all outcomes have arrived or one reports a failure.
@@ -104,7 +104,7 @@ class Peers:
             there = self._storage.names(self._job.where.nodes_prefix(self._job.attempt))
             found = [self._read(node) for node in self.left.intersection(map(_number, there))]
         except Exception as error:  # the next poll may succeed after any error
-            self._say(f"the other nodes' outcomes cannot be looked for at the moment: {error}")
+            self._say(f"the other nodes' results cannot be listed at the moment: {error}")
             return
         known = [meta for meta in found if meta is not None]
         failed = [meta for meta in known if meta["code"] != ExitCode.RETURNED]

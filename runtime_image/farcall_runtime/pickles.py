@@ -31,8 +31,8 @@ _FILENAME_ARGUMENT = 10
 
 _COPY_BYTES = 4 * 1024 * 1024
 _NOT_HERE = (
-    "a value that was stored by itself is pickled by farcall alone, in the arguments of a task or "
-    "in what its function refers to; pass the value itself elsewhere"
+    "only farcall can pickle a value that was stored separately, in a task's arguments or in "
+    "objects that its function refers to; pass the value itself elsewhere"
 )
 _COPIED_BYTES = 64 * 1024  # smaller pickles are copied whole, which takes less than reading them
 

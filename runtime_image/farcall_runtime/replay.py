@@ -71,9 +71,9 @@ def main(folder: Path) -> int:
         return _fail(str(error))
     except BaseException as error:  # unpickling runs the user's code
         text = failures.with_traceback(error, error.__traceback__)
-        return _fail(f"function and arguments cannot be unpickled here:\n{text.rstrip()}")
+        return _fail(f"the function and its arguments cannot be unpickled here:\n{text.rstrip()}")
     if order.call >= len(calls):
-        return _fail(f"--call is {order.call}; the task's calls are 0 to {len(calls) - 1}")
+        return _fail(f"--call is {order.call}; use a call from 0 to {len(calls) - 1}")
     processes.remember(function)
     return _call(function, *calls[order.call], debug=order.debug)
 
@@ -100,7 +100,7 @@ def _compare(packages: environment.Manifest) -> None:
         more = len(differences) - _MOST_DIFFERENCES
         told = ", ".join(differences[:_MOST_DIFFERENCES])
         _say(
-            f"packages of the job that this Python has not: {told}"
+            f"packages of the job that this Python lacks: {told}"
             + (f", and {more} more" if more > 0 else "")
         )
 

@@ -256,8 +256,8 @@ class Supervisor:
         if self._child.left == 0:
             stayed_s = time.monotonic() - self._times.done_at
             say(
-                f"the task's process stayed for {stayed_s:.0f} s after its last value, for a "
-                "process that it waits for or a handler of atexit, and is killed"
+                f"killing the task's process, which has not exited for {stayed_s:.0f} s after its "
+                "last result: it waits for another process or an atexit handler"
             )
         self._child.signal(number, self._times.reason())
 
@@ -371,7 +371,7 @@ class Supervisor:
                 return code
             created = storage.create(key, pieces)
         except StorageError as error:
-            say(f"the outcome ({status.value}) could not be stored: {error}")
+            say(f"the result ({status.value}) could not be stored: {error}")
             return self._without_outcome(code)
         if created is Created.BEFORE:
             code = self._code_there(storage, code)
@@ -405,7 +405,7 @@ class Supervisor:
             if is_delivered(self.assignment, storage):
                 storage.delete(key)
         except StorageError as error:
-            say(f"whether the outcome was stored twice is not known: {error}")
+            say(f"cannot check whether the result was stored twice: {error}")
 
     def _code_there(self, storage: Storage, code: ExitCode) -> ExitCode:
         """Return the exit code if an outcome exists already.

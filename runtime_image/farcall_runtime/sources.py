@@ -82,7 +82,7 @@ def _unpack(archive: Buffer, target: str) -> None:
     made = {""}
     for name, size in json.loads(bytes(data[_HEAD.size : at])):
         if {"", ".", ".."}.intersection(name.split("/")) or "\0" in name:
-            raise ValueError(f"the archive of the project has a file named {name!r}")
+            raise ValueError(f"the project's archive has a file with the invalid name {name!r}")
         parent = name.rpartition("/")[0]
         if parent not in made:
             os.makedirs(f"{target}/{parent}", exist_ok=True)  # noqa: PTH103
@@ -134,7 +134,7 @@ def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
         if error.errno not in NO_ROOM:
             raise
         place = os.path.dirname(target)  # noqa: PTH120
-        raise NoRoomError(f"{place} has no room for the project's files") from None
+        raise NoRoomError(f"{place} has no space for the project's files") from None
     home, digest = target, plan["digest"]
     sys.path[:0] = [in_project(place) for place in plan["path"]]
     sys.meta_path.append(_ClientFinder)

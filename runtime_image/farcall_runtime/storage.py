@@ -316,7 +316,7 @@ class Storage:
         except _WholeError as error:
             # For an empty object, some stores return the whole object where S3 returns 416.
             if self._call(key, 0, lambda store: obstore.head(store, key))["size"]:
-                text = f"{error}; farcall needs a store that knows ranges, as S3 does"
+                text = f"{error}; farcall needs a store that supports ranges, as S3 does"
                 raise UnfitError(text) from error
             raise TooShortError(str(error)) from error
 
@@ -400,7 +400,9 @@ class Storage:
                     number, piece = coming.pop(0)
                     yield number, piece.result()
             except RuntimeError as error:  # a limit of processes, or of memory for stacks
-                raise StorageError(f"s3://{self.bucket}: no thread: {error}") from error
+                raise StorageError(
+                    f"s3://{self.bucket}: cannot start a thread: {error}"
+                ) from error
             finally:
                 for _, each in coming:
                     each.cancel()
@@ -495,7 +497,9 @@ class Storage:
                 for each in going:
                     each.result()
             except RuntimeError as error:  # a limit of processes, or of memory for stacks
-                raise StorageError(f"s3://{self.bucket}/{key(0)}: no thread: {error}") from error
+                raise StorageError(
+                    f"s3://{self.bucket}/{key(0)}: cannot start a thread: {error}"
+                ) from error
             finally:
                 for each in going:
                     each.cancel()
@@ -588,7 +592,7 @@ def _by_code(text: str) -> StorageError | None:
     """Translate a response by its code and status, not by obstore's class."""
     code, status = _CODE.search(text), _STATUS.search(text)
     if is_unknown(code[1] if code else "", int(status[1]) if status else 0):
-        return UnfitError(f"{text}; farcall needs a store that knows this request, as S3 does")
+        return UnfitError(f"{text}; farcall needs a store that supports this request, as S3 does")
     return StorageError(text) if code and code[1] in _PASSING else None
 
 

@@ -222,7 +222,7 @@ def _open_stream(descriptor: int, name: str) -> None:
 
 
 def _find_nothing(_wanted: envelope.Reference) -> Buffer:
-    raise envelope.IntegrityError("the payload refers to a shared value, and comes without any")
+    raise envelope.IntegrityError("the input data refers to a shared value, but contains none")
 
 
 def run(
@@ -272,8 +272,8 @@ def check_cloudpickle(theirs: str, ours: str) -> None:
     """Reject another major version; minor versions read each other's pickles."""
     if theirs.partition(".")[0] != ours.partition(".")[0]:
         raise envelope.VersionMismatchError(
-            f"the function was pickled by cloudpickle {theirs} and this image has {ours}; install "
-            "the same version on both sides"
+            f"the function was pickled by cloudpickle {theirs}, but this image has {ours}; "
+            "install the same version on both sides"
         )
 
 
@@ -428,4 +428,4 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 def _raise_terminated() -> NoReturn:
     said = _why.read() if _why is not None else ""
-    raise TaskTerminated(said or "SIGTERM came, and not from farcall")
+    raise TaskTerminated(said or "received SIGTERM, but not from farcall")

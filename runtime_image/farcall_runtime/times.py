@@ -136,11 +136,11 @@ class Times:
     def reason(self) -> str:
         """Return why the function must stop, and the time it has, after a signal of `due`."""
         if self.timed_out:
-            why = f"the job's time limit of {self.limit_s:g} s is over"
+            why = f"the job reached its time limit of {self.limit_s:g} s"
         elif self.terminated_at is None:
             why = self._stopped_for
         else:
-            why = "AWS Batch is stopping this job (cancelled, terminated, or its host taken away)"
+            why = "AWS Batch is stopping this job (cancelled, terminated, or its host reclaimed)"
         left_s = max(0.0, (self._kill_at or 0.0) - time.monotonic())
         return f"{why}; its process is killed in {left_s:.2g} s"
 

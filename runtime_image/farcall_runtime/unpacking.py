@@ -76,7 +76,7 @@ def unpack(archive: str, folder: str, most_bytes: int, interpreter: str) -> None
                     made.add(parent)
                 _write(opened, info, folder, interpreter)
     except (FileExistsError, NotADirectoryError) as error:
-        raise UnfitArchiveError(f"a name in it is there twice ({error.filename})") from error
+        raise UnfitArchiveError(f"it has a duplicate name ({error.filename})") from error
     # zipfile raises these for bytes that are truncated, changed, or of a later format version.
     except (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, EOFError) as error:
         raise UnfitArchiveError(f"it cannot be read ({error})") from error
@@ -88,14 +88,14 @@ def _check(infos: list[zipfile.ZipInfo], most_bytes: int) -> None:
     for info in infos:
         name = info.filename
         if not _is_inside(name) or info.orig_filename != name:
-            raise UnfitArchiveError(f"{name!r} leads out of its folder, or is no name of a file")
+            raise UnfitArchiveError(f"{name!r} is outside its folder, or is not a valid file name")
         kind = stat.S_IFMT(info.external_attr >> 16)
         if kind not in (0, stat.S_IFREG):
-            raise UnfitArchiveError(f"{name!r} is no file, but a link, a folder or a device")
+            raise UnfitArchiveError(f"{name!r} is not a file, but a link, a folder or a device")
         if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
-            raise UnfitArchiveError(f"{name!r} is packed in a way that clients do not use")
+            raise UnfitArchiveError(f"{name!r} has an unsupported compression or is encrypted")
     if sum(info.file_size for info in infos) > most_bytes:
-        raise UnfitArchiveError("its files have more bytes than the manifest says")
+        raise UnfitArchiveError("its files are larger than the list of packages says")
 
 
 def _is_inside(name: str) -> bool:

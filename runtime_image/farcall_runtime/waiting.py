@@ -46,7 +46,7 @@ def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
     try:
         thread.start()
     except RuntimeError as error:  # a limit of processes, or of memory for stacks
-        raise NoThreadError(f"no thread: {error}") from error
+        raise NoThreadError(f"cannot start a thread: {error}") from error
     return thread
 
 
@@ -82,7 +82,7 @@ def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], fl
     while not done.wait(LOOK_S):
         now = time.monotonic()
         if now > min(began + patience_s, deadline()):
-            raise NoAnswerError(f"no answer for {now - began:.0f} s")
+            raise NoAnswerError(f"no response for {now - began:.0f} s")
     if errors:
         raise errors[0]
     return values[0]

@@ -166,7 +166,7 @@ def test_an_object_of_another_kind_key_or_place_never_passes():
 def test_another_protocol_version_is_told_as_such(name, reader):
     data = bytearray(ROOT if name == "root" else FILES[name])
     data[8:10] = (2).to_bytes(2, "big")
-    with pytest.raises(VersionMismatchError, match="protocol version 2, this side speaks 1"):
+    with pytest.raises(VersionMismatchError, match="protocol version 2, this side uses 1"):
         reader(bytes(data))
 
 
@@ -357,7 +357,7 @@ def test_an_index_names_its_packages_with_digest_and_size(said):
 
     assert opened(["0" * 64, 7]).packages() == envelope.Reference(bytes(32), 7)
     assert opened(None).packages() is None
-    with pytest.raises(IntegrityError, match="which packages"):
+    with pytest.raises(IntegrityError, match="the packages that"):
         opened(said).packages()
 
 

@@ -150,7 +150,7 @@ def test_a_failed_member_of_a_packed_group_fails_alone(run, batch, nodes, packin
     )
     assert "IndexError: list index out of range" in failed.error
     assert "farcall_runtime" not in failed.error
-    assert re.search("was not run: node [0-9]+, whose value it takes, failed", left_out.error)
+    assert re.search("was not run: node [0-9]+, whose result it uses, failed", left_out.error)
     assert "Traceback" not in left_out.error
     assert "" == failed.stdout + failed.stderr + left_out.stdout + left_out.stderr
 

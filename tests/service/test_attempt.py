@@ -70,7 +70,7 @@ def test_a_network_that_is_gone_is_told_by_the_exit_code(attempt, proxy, tmp_pat
 
     code, stderr = made.end()
     assert ExitCode.OUTCOME_NOT_STORED == code
-    assert "farcall: the outcome (done) could not be stored: s3://" in stderr
+    assert "farcall: the result (done) could not be stored: s3://" in stderr
     assert made.outcome() is None
 
 
@@ -217,7 +217,7 @@ def test_a_function_whose_time_is_up_is_told_so(late):
 
     assert ExitCode.TIMED_OUT == made.end()[0]
     (why,) = told(made, made.outcome())
-    sentence = r"the job's time limit of 600 s is over; its process is killed in \d+(\.\d+)? s"
+    sentence = r"the job reached its time limit of 600 s; its process is killed in \d+(\.\d+)? s"
     assert re.fullmatch(sentence, why)
 
 
@@ -260,9 +260,9 @@ def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(late):
 @pytest.mark.parametrize(
     ("tasks", "number", "said"),
     [
-        (3, "", "is not set, so nothing says which of them this container is to run"),
-        (3, "3", "is 3, so there is none for this container"),
-        (1, "1", "is 1, so there is none for this container"),
+        (3, "", "is not set, so it is unknown which one this container must run"),
+        (3, "3", "is 3, so this container has no task"),
+        (1, "1", "is 1, so this container has no task"),
     ],
 )
 def test_a_container_that_no_task_is_meant_for_runs_none(attempt, tasks, number, said):
@@ -271,7 +271,7 @@ def test_a_container_that_no_task_is_meant_for_runs_none(attempt, tasks, number,
     assert ExitCode.BAD_ENVIRONMENT == made.end()[0]
     outcome = made.outcome(made.where.outcome_key(int(number or 0)))
     assert "refused" == outcome.meta["status"]
-    sentence = f"the bundle's tasks are {tasks}, and AWS_BATCH_JOB_ARRAY_INDEX {said}"
+    sentence = f"the job has {tasks} tasks, but AWS_BATCH_JOB_ARRAY_INDEX {said}"
     assert sentence == outcome.meta["detail"]
 
 
@@ -344,7 +344,7 @@ def test_a_value_does_not_wait_for_what_the_function_left(attempt, stays):
     assert 7 == value_of(outcome)
     assert -signal.SIGKILL == outcome.meta["child_status"]
     assert b"returns\n" == made.stdout(outcome)[:8]
-    assert "farcall: the task's process stayed for 1 s after its last value" in stderr
+    assert "farcall: killing the task's process, which has not exited for 1 s" in stderr
 
 
 @pytest.mark.parametrize(

@@ -276,9 +276,9 @@ def test_an_archive_that_no_client_makes_is_refused(run, refusal, witness, data)
 @pytest.mark.parametrize(
     ("differs", "said"),
     [
-        ({"python": "3.2"}, "for Python 3.2 and this image runs Python 3"),
-        ({"architecture": "riscv64"}, "for riscv64 and this machine is"),
-        ({"format": "zstd"}, "'zstd', which the farcall of this image does not know"),
+        ({"python": "3.2"}, "for Python 3.2, but this image runs Python 3"),
+        ({"architecture": "riscv64"}, "for riscv64, but this machine is"),
+        ({"format": "zstd"}, "'zstd', which this image's farcall does not support"),
     ],
     ids=["python", "architecture", "format"],
 )
@@ -296,5 +296,5 @@ def test_too_little_disk_is_told_with_both_numbers_before_anything_is_fetched(ru
     huge = distribution("huge", {"huge.py": ""}, unpacked=10**15)
     code, detail = refusal(run(lambda: 7, huge))
     assert ExitCode.DISK_FULL == code
-    assert re.search(r"need 1,050,000,000\.0 MB in .+ and [\d,]+\.\d MB are free", detail)
+    assert re.search(r"need 1,050,000,000\.0 MB in .+, but [\d,]+\.\d MB are free", detail)
     assert proxy.counts["s3 GET packages"] == 1

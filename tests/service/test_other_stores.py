@@ -118,7 +118,7 @@ async def test_a_store_that_ignores_ranges_is_no_attack(
         job = await executor.submit(abs, -1)
         with pytest.raises(OutcomeMissingError, match="does not behave like S3") as caught:
             await job.result()
-        assert "a store that knows ranges" in str(caught.value)
+        assert "a store that supports ranges" in str(caught.value)
         assert "`farcall doctor`" in str(caught.value)
         with pytest.raises(ServiceError, match="returned the whole object.*farcall doctor"):
             await executor.attach(job.id).calls()

@@ -265,7 +265,7 @@ def test_without_texts_there_is_nothing_of_them():
 def test_an_index_that_does_not_say_where_its_texts_lie_is_refused(said):
     sealed = envelope.seal_index({"texts": said}, [(0, bytes(32))], [])
     index = envelope.Index(sealed.root, hashlib.sha256(sealed.root).hexdigest())
-    with pytest.raises(envelope.IntegrityError, match="texts"):
+    with pytest.raises(envelope.IntegrityError, match="call descriptions"):
         index.texts()
 
 

@@ -228,5 +228,5 @@ def test_a_value_that_is_all_small_travels_where_it_is_passed():
 
 def test_pickled_by_others_it_is_no_value():
     data = pickle.dumps(Handle(Value.of(LARGE["array"])), protocol=5)
-    with pytest.raises(pickle.UnpicklingError, match="is pickled by farcall alone"):
+    with pytest.raises(pickle.UnpicklingError, match="only farcall can pickle"):
         pickle.loads(data)

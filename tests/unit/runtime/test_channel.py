@@ -234,14 +234,14 @@ def test_a_result_that_cannot_be_sent_is_left_behind(ends, lose):
         ends.task.hand_over(RECORD, [[b"first"]], 2)
     lose(ends)
     large = bytes(channel._REFUGE_BYTES)
-    with pytest.raises(BrokenError, match=r"descriptor \d+, .* was closed, replaced or spoiled"):
+    with pytest.raises(BrokenError, match=r"descriptor \d+, .* was closed, replaced or corrupted"):
         ends.task.hand_over(RECORD, [[large]], 1)
     assert ends.supervisor.left_behind() is None
 
     ends.task.hand_over(RECORD, [[b"second"], [b""]], 1)
 
     for ask in (ends.task.goes_on, ends.task.written):
-        with pytest.raises(BrokenError, match="closed, replaced or spoiled"):
+        with pytest.raises(BrokenError, match="closed, replaced or corrupted"):
             ask()
     found = ends.supervisor.left_behind()
     assert (found.record, list(map(bytes, found.parts)), found.left) == (
@@ -263,7 +263,7 @@ def test_what_is_left_behind_is_followed_by_nothing(ends):
 
         ends.task.hand_over(RECORD, [[b"value"]], 1, asks=True)
 
-        with pytest.raises(BrokenError, match="it is another file now"):
+        with pytest.raises(BrokenError, match="it is a different file now"):
             ends.task.goes_on()
         assert ends.supervisor.left_behind().record == RECORD
         os.set_blocking(number, False)

@@ -207,7 +207,7 @@ def test_only_what_needs_a_failed_nodes_value_is_not_run():
     for record, number in (left_out, 1), (after, 2):
         assert CallStatus.RAISED == record["status"]
         assert record["chain"][0]["type"].endswith("NotRunError")
-        told = f"abs was not run: node {number}, whose value it takes, failed"
+        told = f"abs was not run: node {number}, whose result it uses, failed"
         assert told == record["chain"][0]["message"]
 
 

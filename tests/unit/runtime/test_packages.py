@@ -91,7 +91,7 @@ def test_a_requirements_file_takes_the_place_of_packages(ran, no_uv):
 def test_a_failure_names_packages_and_remedies(ran, request, installer):
     request.getfixturevalue(installer)
     ran.answers = [(1, "no such package")] * 2
-    with pytest.raises(FAILED, match=r"tiny==9 could not be installed.*exit code 1.*index"):
+    with pytest.raises(FAILED, match=r"tiny==9 could not be installed.*exited with code 1.*index"):
         packages.install(["tiny==9"])
 
 

@@ -121,7 +121,7 @@ def test_it_goes_on_when_the_bucket_cannot_be_asked(bucket, monkeypatch, capfd):
     monkeypatch.setattr(bucket.storage, "names", refuse_twice)
     assert wait(made).left == set()
     assert tries == [WHERE.nodes_prefix(1)] * 3
-    assert capfd.readouterr().err.count("cannot be looked for at the moment: no answer") == 1
+    assert capfd.readouterr().err.count("cannot be listed at the moment: no answer") == 1
 
 
 def test_without_a_thread_it_looks_while_it_waits(bucket, monkeypatch):
@@ -176,11 +176,14 @@ def test_a_node_stores_what_is_its_own_under_its_index():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"AWS_BATCH_JOB_NODE_INDEX": "4", "AWS_BATCH_JOB_NUM_NODES": "4"}, "is 4, of 4 nodes"),
-        ({"AWS_BATCH_JOB_NUM_NODES": "0"}, "must be a number from 1 on"),
+        (
+            {"AWS_BATCH_JOB_NODE_INDEX": "4", "AWS_BATCH_JOB_NUM_NODES": "4"},
+            "is 4, but the job has 4 nodes",
+        ),
+        ({"AWS_BATCH_JOB_NUM_NODES": "0"}, "must be a number of at least 1"),
         (
             {"AWS_BATCH_JOB_NUM_NODES": "4", "AWS_BATCH_JOB_MAIN_NODE_INDEX": "2"},
-            "the main node of farcall's jobs is the first one",
+            "the main node of a farcall job is the first one",
         ),
     ],
 )

@@ -56,7 +56,7 @@ def test_files_are_private_and_first_on_the_path(job, tmp_path):
 
 @pytest.mark.parametrize("name", ["../out", "/out", "0/../../out", "0//a", "0/./a", "0/a\0b"])
 def test_archive_that_leaves_its_folder_is_refused(job, tmp_path, name):
-    with pytest.raises(ValueError, match="has a file named"):
+    with pytest.raises(ValueError, match="has a file with the invalid name"):
         job({name: "x"})
     assert not (tmp_path / "out").exists()
 
@@ -65,7 +65,7 @@ def test_full_disk_is_named(job):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
-        with pytest.raises(sources.NoRoomError, match="has no room for the project's files"):
+        with pytest.raises(sources.NoRoomError, match="has no space for the project's files"):
             job({"0/data.txt": "more than ten bytes"})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

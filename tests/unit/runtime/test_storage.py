@@ -181,7 +181,7 @@ def test_a_deadline_ends_a_request_that_hangs(open_bucket):
     over = time.monotonic() + 1
     _, storage = open_bucket(hangs, deadline=lambda: over)
 
-    with pytest.raises(StorageError, match="s3://bucket/key: no answer for 1 s"):
+    with pytest.raises(StorageError, match="s3://bucket/key: no response for 1 s"):
         storage.create("key", [b"data"])
 
 
@@ -191,7 +191,7 @@ def test_a_deadline_that_moves_up_ends_a_request_too(open_bucket):
         hangs, deadline=lambda: began + (600 if time.monotonic() < began + 1 else 0)
     )
 
-    with pytest.raises(StorageError, match="no answer"):
+    with pytest.raises(StorageError, match="no response"):
         storage.create("key", [b"data"])
 
 
@@ -207,7 +207,7 @@ def test_an_error_that_lasts_is_told_in_one_line(open_bucket):
 def test_why_it_failed_before_is_told_with_what_hangs(open_bucket):
     _, storage = open_bucket(fails(400, "ExpiredToken"), hangs, patience_s=0.5, retry_s=1)
 
-    with pytest.raises(StorageError, match="no answer.*before that: .*ExpiredToken"):
+    with pytest.raises(StorageError, match="no response.*before that: .*ExpiredToken"):
         storage.create("key", [b"data"])
 
 
@@ -224,7 +224,7 @@ def test_what_the_store_does_not_know_is_not_tried_again(open_bucket, monkeypatc
     monkeypatch.setattr(storage_module, "_QUICK_RETRY_S", 0)
     server, storage = open_bucket(fails(status, "NotImplemented"))
 
-    with pytest.raises(UnfitError, match="NotImplemented.*needs a store that knows this request"):
+    with pytest.raises(UnfitError, match="NotImplemented.*needs a store that supports"):
         storage.create("key", [b"data"])
     assert 1 == len(server.requests)
     with pytest.raises(UnfitError if status == 501 else StorageError):  # whose body is empty

@@ -209,7 +209,7 @@ def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatc
     assert not made.holds(made.stdout)
     assert bytes(made.stdout.pending) == b"4567"
     assert (
-        b"output cannot be stored while the task runs: no thread: can't start"
+        b"output cannot be stored while the task runs: cannot start a thread: can't start"
         in container_output.stderr.data
     )
 

@@ -32,7 +32,7 @@ def ask_now(call):
 
 
 def test_a_call_that_gets_no_thread_has_no_answer(no_threads):
-    with pytest.raises(NoAnswerError, match="no thread: can't start new thread"):
+    with pytest.raises(NoAnswerError, match="cannot start a thread: can't start new thread"):
         ask_now(lambda: 7)
 
 
@@ -52,7 +52,7 @@ def test_a_request_without_a_thread_is_tried_until_it_is_given_up(no_threads):
     over = time.monotonic() + 1
     storage = Storage("bucket", {}, deadline=lambda: over)
 
-    with pytest.raises(StorageError, match="^s3://bucket/key: no thread: "):
+    with pytest.raises(StorageError, match="^s3://bucket/key: cannot start a thread: "):
         storage.read("key", 0, 1)
 
 
