@@ -113,7 +113,7 @@ async def test_a_bucket_whose_policy_or_acl_lets_everybody_in(bucket) -> None:
     by_acl = await examine()
 
     assert ("its policy", FAILED) == start(by_policy["public access"])
-    assert ("its ACL le", FAILED) == start(by_acl["public access"])
+    assert ("its ACL gr", FAILED) == start(by_acl["public access"])
 
 
 def start(finding: Finding) -> tuple[str, str]:

@@ -90,7 +90,7 @@ async def test_a_bucket_of_another_region_is_found_there(
         await job.result()
         assert "text\n" == await job.stdout()
     assert proxy.counts["s3 HEAD"] <= 2  # the first is of the wrong region, too
-    assert f"is in {ELSEWHERE}, and the jobs are in us-east-1" in caplog.text
+    assert f"is in {ELSEWHERE}, but the jobs are in us-east-1" in caplog.text
 
 
 # --- stores that lack something ---------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_ctrl_c_ends_the_jobs_and_says_so(script, text: str) -> None:
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGINT
     assert "(interrupted by Ctrl-C)" in errors
-    assert "\nended " in errors
+    assert "\ncancelled " in errors
     assert errors.rstrip().endswith("KeyboardInterrupt")
     until(lambda: not unfinished_jobs())
 
@@ -156,6 +156,6 @@ print(future.result(), flush=True)
     with script(text) as process:
         said, _ = process.communicate(timeout=PATIENCE_S)
     _, *refused, threads, last = said.splitlines()
-    assert ["is the parent process's" in line for line in refused] == [True] * 4
+    assert ["belongs to the parent process" in line for line in refused] == [True] * 4
     assert threads == "['MainThread']"
     assert last == "waited"
