@@ -36,7 +36,7 @@ def handling(handler: Callable[[int], object]) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if action is None else action)
 
 
-_UNLIMITED = "jobs run as processes whose memory is not limited; --docker enforces the limit"
+_UNLIMITED = "jobs run as processes without a memory limit; use --docker to enforce the limit"
 #: Interval in seconds between checks that the server still runs.
 LOOK_S = 0.5
 
@@ -75,11 +75,11 @@ def run_command(
 
 def _unrunnable(argv: Sequence[str], error: OSError) -> str:
     """Say why there is no such command, and what was probably meant."""
-    told = f"{argv[0]!r} cannot be run: {error.strerror}"
+    told = f"cannot run {argv[0]!r}: {error.strerror}"
     if argv[0].endswith(".py") and Path(argv[0]).is_file():
-        return f"{told}; a script is run by its Python: farcall local -- python {shlex.join(argv)}"
+        return f"{told}. Run a script with Python: farcall local -- python {shlex.join(argv)}"
     if isinstance(error, FileNotFoundError):
-        return f"{told}; behind -- stands a command, such as `python my_workflow.py`"
+        return f"{told}. Write a command after --, for example `python my_workflow.py`."
     return told
 
 
@@ -91,7 +91,9 @@ def _wait(process: subprocess.Popen[bytes], aws: LocalAWS) -> int:
             return process.wait(LOOK_S)
         if not told and not aws.running:
             told = True
-            sys.stderr.write("farcall local: the local AWS emulator has ended, its jobs with it\n")
+            sys.stderr.write(
+                "farcall local: the local AWS emulator has exited, and its jobs with it\n"
+            )
 
 
 def serve(
@@ -134,9 +136,10 @@ def serve(
         out.flush()
         if out.isatty():
             sys.stderr.write(
-                f"\nA local AWS emulator serves on {aws.endpoint_url} until Ctrl-C.\nPaste these "
-                "lines into another terminal: what is started there runs on it. `farcall local -- "
-                "COMMAND`\nruns one command on a new one, without them.\n"
+                f"\nA local AWS emulator is running on {aws.endpoint_url}; press Ctrl-C to "
+                "stop it.\nPaste these lines into another terminal to use it there. `farcall "
+                "local -- COMMAND`\nruns a single command on a new emulator, without these "
+                "lines.\n"
             )
             if not docker:
                 sys.stderr.write(f"{_UNLIMITED}\n")
@@ -146,7 +149,7 @@ def serve(
                 return
             if not aws.running:
                 raise RuntimeError(
-                    "The local AWS emulator has ended; its standard error says why."
+                    "The local AWS emulator has exited; see its standard error for the cause."
                 )
 
 

@@ -179,8 +179,8 @@ def spawn(
     if not line:
         process.communicate()
         raise RuntimeError(
-            f"The local AWS emulator did not start (exit code {process.returncode}); "
-            "its standard error says why."
+            f"The local AWS emulator did not start (exit code {process.returncode}); see its "
+            "standard error for the cause."
         )
     told = json.loads(line)
     if "error" in told:
@@ -210,7 +210,8 @@ def require_extra(*, docker: bool = False, kubernetes: bool = False) -> None:
     for module in wanted:
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
-                f"The local AWS emulator needs {module}: pip install 'farcall[local]'", name=module
+                f"The local AWS emulator requires {module}. Run `pip install 'farcall[local]'`.",
+                name=module,
             )
 
 

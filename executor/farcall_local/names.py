@@ -74,14 +74,15 @@ def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise NoPortError(
-                f"port {port} of {host} is taken by another program (`lsof -i :{port}` or "
-                "`ss -ltnp` shows which); take another, or `--port 0` for a free one"
+                f"port {port} on {host} is used by another program (run `lsof -i :{port}` or "
+                "`ss -ltnp` to find it); choose another port, or use `--port 0` to pick a "
+                "free one"
             ) from error
         number = error.errno or 0  # negative where a name has no address
         reason = os.strerror(number) if number > 0 else error.strerror
         raise NoPortError(
-            f"{host}:{port} cannot be listened on: {reason}; take another port, or "
-            "`--port 0` for a free one, of an address that this machine has"
+            f"cannot listen on {host}:{port}: {reason}; choose another port, or use `--port 0` "
+            "to pick a free one, and use an address of this machine"
         ) from error
 
 

@@ -47,15 +47,15 @@ def test_on_a_terminal_it_says_what_the_lines_are_for_until_ctrl_c() -> None:
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=its, stderr=its) as process:
         os.close(its)
         text = b""
-        while b"on a new one" not in text:
+        while b"on a new emulator" not in text:
             text += os.read(ours, 65_536)  # an error where it has ended
         process.send_signal(signal.SIGINT)
         assert 0 == process.wait(60)
     os.close(ours)
     exports, _, told = text.decode().partition("\r\n\r\n")
     assert all(line.startswith("export ") for line in exports.splitlines())
-    assert "serves on http://127.0.0.1:" in told
-    assert "until Ctrl-C" in told
+    assert "is running on http://127.0.0.1:" in told
+    assert "press Ctrl-C to stop" in told
 
 
 def test_in_a_pipe_it_prints_what_a_shell_reads_and_nothing_else() -> None:

@@ -111,7 +111,7 @@ async def test_result_saves_the_value_and_takes_it(executor, tmp_path, farcall):
     code, _, err = await farcall("result", job.id)
     assert code == 1
     assert err.startswith("farcall: ")
-    assert "no outcome" in err
+    assert "its result is not in the bucket" in err
 
 
 # --- recover ------------------------------------------------------------------------------------

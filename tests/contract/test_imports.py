@@ -116,4 +116,5 @@ def test_a_missing_extra_is_named_as_it_is_typed(module, lacks, extra):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     said = done.stderr.splitlines()[-1]
     assert said.startswith("ModuleNotFoundError: The ")
-    assert said.endswith(f"needs {lacks}: pip install 'farcall[{extra}]'")
+    assert f" {lacks}" in said
+    assert f"pip install 'farcall[{extra}]'" in said

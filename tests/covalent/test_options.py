@@ -226,7 +226,7 @@ def test_the_image_of_the_old_plugin_is_refused_with_a_hint():
 
 
 def test_several_nodes_are_refused():
-    with pytest.raises(SettingsError, match="a task of Covalent's runs on one node") as caught:
+    with pytest.raises(SettingsError, match="a Covalent task runs on one node") as caught:
         EXECUTOR(nodes=2)
     assert "nodes" == caught.value.option
 

@@ -79,9 +79,11 @@ def test_a_taken_port_is_an_error(capfd):
     """A server that cannot start says why, and what to do, in a sentence."""
     with start() as aws:
         port = int(aws.endpoint_url.rpartition(":")[2])
-        with pytest.raises(RuntimeError, match=f"port {port} of 127.0.0.1 is taken.*--port 0"):
+        with pytest.raises(
+            RuntimeError, match=f"port {port} on 127.0.0.1 is used by another program.*--port 0"
+        ):
             start(port=port)
-    with pytest.raises(RuntimeError, match="192.0.2.1:0 cannot be listened on: "):
+    with pytest.raises(RuntimeError, match="cannot listen on 192.0.2.1:0: "):
         start(host="192.0.2.1")
     assert "Traceback" not in capfd.readouterr().err
 
@@ -180,7 +182,7 @@ def test_a_command_that_outlives_its_aws(monkeypatch, capfd):
 
     monkeypatch.setattr("farcall_local.command.start", doomed)
     assert run_command(["sh", "-c", "sleep 2; exit 7"]) == 7
-    assert capfd.readouterr().err.count("the local AWS emulator has ended") == 1
+    assert capfd.readouterr().err.count("the local AWS emulator has exited") == 1
 
 
 def test_a_signal_reaches_the_command_once(spawn):
@@ -261,7 +263,7 @@ def test_serve_notices_that_its_server_is_gone(spawn):
     )
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
-    assert "The local AWS emulator has ended" in err
+    assert "The local AWS emulator has exited" in err
 
 
 @pytest.mark.parametrize("use", [start, lambda: farcall_local.LocalServer])
@@ -288,4 +290,4 @@ def test_what_starts_it_is_imported_without_the_extra():
     """
     code = textwrap.dedent(script)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1].endswith("pip install 'farcall[local]'")
+    assert done.stderr.splitlines()[-1].endswith("Run `pip install 'farcall[local]'`.")

@@ -115,5 +115,5 @@ def test_torchrun_is_told_where_its_nodes_meet(told, ended, tmp_path, component,
 @pytest.mark.parametrize("what", ["status", "log"])
 def test_a_queue_that_is_not_there(refused, what):
     said = refused(what, "aws_batch://torchx/nowhere:app")
-    expected = "queue is 'nowhere', which is not a queue in us-east-1 (from FARCALL_REGION)"
+    expected = "queue is 'nowhere', which does not exist in us-east-1 (from FARCALL_REGION)"
     assert said == f"{expected}; the region has 1 queue ({QUEUE})"

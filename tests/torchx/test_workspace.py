@@ -104,7 +104,7 @@ def test_what_was_packed_is_what_runs(runner, proxy, folder, tmp_path):
 @pytest.mark.parametrize("workspace", ["memory://x", "s3://bucket/x"])
 def test_a_workspace_that_is_no_folder_of_this_machine_is_refused(workspace, runner, aws):
     app = AppDef("app", [role(workspace)])
-    with pytest.raises(SettingsError, match=f"workspace is '{workspace}': use a folder of this"):
+    with pytest.raises(SettingsError, match=f"workspace is '{workspace}'. Use a folder on this"):
         runner.dryrun(app, "aws_batch", cfg())
 
 
@@ -128,7 +128,7 @@ def test_nobody_s_home_is_taken_along_unasked(aws, tmp_path, caplog, monkeypatch
     monkeypatch.setenv("HOME", str(home))
     for workspace in (home, tmp_path, "~"):
         assert built(workspace)[0] is None
-        with pytest.raises(SettingsError, match="is your home directory, or holds it"):
+        with pytest.raises(SettingsError, match="is your home directory, or contains it"):
             built(workspace, workspace_mode="s3")
     assert "your home directory" in caplog.text
     assert built(home / "project")[0] is not None
@@ -139,9 +139,9 @@ def test_nobody_s_home_is_taken_along_unasked(aws, tmp_path, caplog, monkeypatch
 
 def test_docker_without_a_daemon_is_told_in_a_sentence(folder, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", NO_DOCKER)
-    with pytest.raises(SettingsError, match=r"^workspace_mode is docker, and .*start its daemon"):
+    with pytest.raises(SettingsError, match=r"^workspace_mode is docker, but .*Start its daemon"):
         built(folder, workspace_mode="docker")
-    with pytest.raises(SettingsError, match="start its daemon"):
+    with pytest.raises(SettingsError, match="Start its daemon"):
         BatchScheduler("tests").push_images({"sha256:1": ("repo", "1")})
 
 
@@ -157,9 +157,9 @@ def test_an_image_of_this_machine_is_pushed_to_the_repository_that_is_named(
     assert info.request.images_to_push == {image: ("example.com/mine", "1" * 64)}
     assert pushed in json.dumps(info.request.definition)
     assert image not in json.dumps(info.request.definition)
-    with pytest.raises(SettingsError, match="start its daemon"):
+    with pytest.raises(SettingsError, match="Start its daemon"):
         runner.schedule(info)
-    with pytest.raises(SettingsError, match=f"image_repo is None: {image} is an image of this"):
+    with pytest.raises(SettingsError, match=f"image_repo is None: {image} is a local image"):
         runner.dryrun(app, "aws_batch", cfg())
 
 

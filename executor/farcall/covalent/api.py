@@ -50,8 +50,8 @@ class Covalent:
         self._opener = urllib.request.build_opener(*no_proxy)
         if not self.address.startswith(("http://", "https://")):
             raise FarcallError(
-                f"the address of Covalent's server is {address!r}; use a URL that begins with "
-                f"http:// or https://, such as {DEFAULT_ADDRESS}"
+                f"the address of Covalent's server is {address!r}. Use a URL that begins with "
+                f"http:// or https://, for example {DEFAULT_ADDRESS}."
             )
 
     @classmethod
@@ -80,8 +80,8 @@ class Covalent:
             return cls._of_environment()
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise FarcallError(
-                f"{file} does not say where Covalent's server is ({error!r}); set address and "
-                "port in its section [dispatcher], or name the server's URL"
+                f"{file} does not contain the address of Covalent's server ({error!r}). Set "
+                "address and port in its section [dispatcher], or specify the server's URL."
             ) from error
 
     @classmethod
@@ -168,8 +168,8 @@ class Covalent:
             yield
         except (LookupError, TypeError, AttributeError) as error:
             raise FarcallError(
-                f"what answers at {self.address} is not the server of Covalent 0.240: its answer "
-                f"has another form ({error!r})"
+                f"{self.address} is not a Covalent 0.240 server: its response has another "
+                f"format ({error!r})"
             ) from error
 
     def _list(self, **query: Any) -> dict[str, str]:
@@ -193,23 +193,24 @@ class Covalent:
             error.close()
             if error.code == HTTPStatus.NOT_FOUND and path.startswith(f"{_DISPATCHES}/"):
                 raise FarcallError(
-                    f"the Covalent server at {self.address} has no dispatch "
-                    f"{path.split('/')[4]}; it may be another server's"
+                    f"the Covalent server at {self.address} does not know dispatch "
+                    f"{path.split('/')[4]}. It may belong to another server."
                 ) from error
             raise FarcallError(
-                f"Covalent's server at {self.address} refused: {error} ({method} {path})"
+                f"Covalent's server at {self.address} rejected the request: {error} ({method} "
+                f"{path})"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             kind = type(reason if isinstance(reason, Exception) else error).__name__
             raise FarcallError(
-                f"no Covalent server answers at {self.address} ({kind}); start it (covalent "
-                "start), or name another"
+                f"no Covalent server responds at {self.address} ({kind}). Start the server "
+                "(`covalent start`), or specify another one."
             ) from error
         except ValueError as error:
             raise FarcallError(
-                f"what answers at {self.address} is no Covalent server: its answer to {method} "
-                f"{path} is not JSON"
+                f"{self.address} is not a Covalent server: its response to {method} {path} is "
+                "not JSON"
             ) from error
 
 
@@ -246,7 +247,8 @@ def _extra_headers() -> dict[str, str]:
         return {str(name): str(value) for name, value in found.items()}
     except (ValueError, AttributeError) as error:
         raise FarcallError(
-            "COVALENT_EXTRA_HEADERS is no JSON object; name headers and their values in one"
+            "COVALENT_EXTRA_HEADERS is not a JSON object. Use an object with header names and "
+            "values."
         ) from error
 
 

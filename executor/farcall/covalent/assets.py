@@ -116,7 +116,7 @@ class TaskGroup:
         origin = Origin(first.python, first.cloudpickle)
         if not _VERSION.match(first.python):
             raise IntegrityError(
-                f"the archive of {self.name} names no version of Python but {first.python!r}"
+                f"the archive of {self.name} does not name a Python version, but {first.python!r}"
             )
         codes = [
             Code(
@@ -259,7 +259,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, RecursionError) as error:
-        raise IntegrityError(f"{path} is not what Covalent writes: {error}") from error
+        raise IntegrityError(f"{path} was not written by Covalent: {error}") from error
 
 
 def _read_hooks(hooks: Mapping[str, Any]) -> tuple[list[Hook], list[Hook]]:
@@ -282,7 +282,7 @@ def _understood() -> Iterator[None]:
         yield
     except (KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(
-            f"the dependencies of an electron are not as Covalent 0.240 stores them ({error!r})"
+            f"the dependencies of an electron do not have the format of Covalent 0.240 ({error!r})"
         ) from error
 
 
@@ -291,7 +291,7 @@ class _Texts(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Reject every class."""
-        raise pickle.UnpicklingError(f"{module}.{name} is no text")
+        raise pickle.UnpicklingError(f"{module}.{name} is not text")
 
 
 def _read_pip(arguments: bytes) -> list[str]:

@@ -20,7 +20,7 @@ from farcall.operations.catalog import Entry
 from farcall.storage import bundles
 from farcall_runtime.envelope import EnvelopeError
 
-_UNSAID = "its bundle does not say which task of the dispatch it is"
+_UNSAID = "its input data does not name the dispatch's task"
 
 
 @dataclass
@@ -109,7 +109,7 @@ async def _cancel(covalent: Covalent, shares: Mapping[str, _Share]) -> list[tupl
 
     async def cancel(dispatch: str, share: _Share) -> str:
         if dispatch not in unfinished:
-            return f"its server at {covalent.address} has no dispatch {dispatch}"
+            return f"its server at {covalent.address} does not know dispatch {dispatch}"
         try:
             if unfinished[dispatch]:
                 await asyncio.to_thread(covalent.cancel, dispatch, sorted(share.nodes))
@@ -151,7 +151,7 @@ async def _facts(session: Session, submission: Submission) -> dict[str, Any] | s
     try:
         found = await bundles.facts_of(session.stores.of(where.bucket), submission)
     except EnvelopeError as error:
-        return f"{where.url} does not say which task of the dispatch it is ({error})"
+        return f"{where.url} does not name the dispatch's task ({error})"
     except FarcallError as error:
         return str(error)
-    return f"{where.url} is no longer there" if found is None else found
+    return f"{where.url} no longer exists" if found is None else found

@@ -108,7 +108,7 @@ class GroupRun:
             try:
                 session, submission, index = await self.handle.find()
             except FarcallError as error:
-                _log.warning("delivered objects may stay in the bucket: %s", error)
+                _log.warning("delivered objects may remain in the bucket: %s", error)
             else:
                 session.cleaner.discard(self.settings, submission, index, self._spent)
 
@@ -129,7 +129,7 @@ class GroupRun:
                         if isinstance(error, UnseenError):
                             raise
                         if not (passes and patience.bear(error)):
-                            kept = f"what job {self.handle.id} has stored is kept"
+                            kept = f"the stored results of job {self.handle.id} are kept"
                             raise error_translation.like(error, f"{error}; {kept}") from error
                     await asyncio.sleep(_AGAIN_S)
             finally:

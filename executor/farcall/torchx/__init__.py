@@ -20,5 +20,5 @@ import importlib.util
 
 if importlib.util.find_spec("torchx") is None:
     raise ModuleNotFoundError(
-        "The TorchX door needs torchx: pip install 'farcall[torchx]'", name="torchx"
+        "The TorchX schedulers require torchx. Run `pip install 'farcall[torchx]'`.", name="torchx"
     )

@@ -97,7 +97,7 @@ class App(NamedTuple):
         """Note to show next to the app's state."""
         if not self.namesakes:
             return ""
-        return f"this is the newest of {self.namesakes + 1} jobs of this name"
+        return f"this is the latest of {self.namesakes + 1} jobs with this name"
 
 
 class _Known(NamedTuple):

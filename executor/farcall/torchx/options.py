@@ -21,7 +21,7 @@ from farcall.model.settings import Settings
 _TAKEN = {
     bool: "use true or false",
     int: "use a whole number",
-    dict[str, str]: "use NAME:VALUE, several separated by semicolons",
+    dict[str, str]: "use NAME:VALUE, separated by semicolons",
 }
 
 
@@ -129,6 +129,6 @@ def wrong_option(option: str, found: object, allowed: str) -> SettingsError:
     """
     shown = "a text" if found is ... else repr(found)
     return SettingsError(
-        f"run option {option} is {shown}: {allowed}; `torchx runopts` describes each",
+        f"run option {option} is {shown}: {allowed}; run `torchx runopts` for a description",
         option=option,
     )

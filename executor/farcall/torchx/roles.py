@@ -64,8 +64,8 @@ def check_replicas(roles: Sequence[Role], most: int, platform: str) -> None:
     if replicas > most:
         each = ", ".join(f"role {role.name}: {role.num_replicas}" for role in roles)
         raise SettingsError(
-            f"num_replicas is {replicas} in all ({each}): {platform} allows {most} nodes; ask "
-            "for fewer",
+            f"num_replicas is {replicas} in total ({each}), but {platform} supports at most "
+            f"{most} nodes. Request fewer replicas.",
             option="num_replicas",
         )
 
@@ -79,8 +79,8 @@ def check_resource(role: Role) -> None:
     resource = role.resource
     if resource == NULL_RESOURCE:
         raise SettingsError(
-            f"role {role.name}: there is no resource; give it one, such as "
-            "torchx.specs.Resource(cpu=1, gpu=0, memMB=1024), or -h with a named one",
+            f"role {role.name} has no resource. Specify one, for example "
+            "torchx.specs.Resource(cpu=1, gpu=0, memMB=1024), or a named resource with -h.",
             option="resource",
         )
     for what in ("cpu", "gpu", "memMB"):
@@ -214,7 +214,7 @@ def overlay(role: Role, namespace: str, kind: str, of_role: Sequence[str]) -> di
     try:
         found = given if is_flat else get_overlay(role, namespace, kind)
         if not found:
-            raise ValueError(f"there is nothing in it for {kind}")  # noqa: TRY301
+            raise ValueError(f"it contains nothing for {kind}")  # noqa: TRY301
         validate_overlay(found, blocklist=list(of_role), overlay_name=kind)
     except (TypeError, ValueError, OSError) as error:
         text = f'role {role.name}: metadata["{namespace}"] cannot be used: {error}'

@@ -70,14 +70,14 @@ def selection(
     """
     if streams not in (None, Stream.COMBINED):
         raise SettingsError(
-            f"streams is {Stream(streams).value}: both streams are one log; use combined",
+            f"streams is {Stream(streams).value}: both streams share one log; use combined",
             option="streams",
         )
     try:
         pattern = re.compile(regex) if regex else None
     except re.error as error:
         raise SettingsError(
-            f"regex is {regex!r}, which is no regular expression: {error}", option="regex"
+            f"regex is {regex!r}, which is not a valid regular expression: {error}", option="regex"
         ) from None
     return Selection(pattern, _aware(since), _aware(until), follow)
 
@@ -407,7 +407,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         wanted = selection(regex, since, until, streams, follow=should_tail)
         app = self._loop.run(self._apps.look(app_id))
         if app is None:
-            raise UnknownError(f"there is no app {app_id}; `torchx list` shows those there are")
+            raise UnknownError(f"app {app_id} does not exist. Run `torchx list` to list the apps.")
         node = states.node_of(app.detail, role_name, k)
         return self._loop.stream(lines(app, node, wanted))
 

@@ -109,7 +109,7 @@ def node_of(detail: JobDetail, role_name: str, replica: int) -> int:
             continue
         if 0 <= replica < len(role.replicas):
             return role.replicas[replica]
-        there = "replica 0 alone"
+        there = "only replica 0"
         if len(role.replicas) > 1:
             there = f"replicas 0 to {len(role.replicas) - 1}"
         raise SettingsError(
@@ -210,7 +210,7 @@ def _message(detail: JobDetail) -> str:
         sentence, remedy = detail.waiting()
         return in_a_line(f"{sentence}. To do: {remedy}" if detail.is_blocked else sentence)
     why = _as_command(detail).failure_reason()
-    said = f", {detail.platform} says {detail.told!r}" if detail.told else ""
+    said = f", {detail.platform} reports {detail.told!r}" if detail.told else ""
     retried = f", after {counted(detail.attempts, 'attempt')}" if detail.attempts > 1 else ""
     return in_a_line(f"{why.sentence}{said}{retried}. To do: {why.remedy}")
 

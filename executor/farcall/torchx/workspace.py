@@ -153,8 +153,8 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         before, command = unwrap([role.entrypoint, *role.args])
         if command[0] == MISSING:
             raise SettingsError(
-                f"role {role.name}: there is no entrypoint, and an image's own cannot be run in a "
-                "workspace; name one, or set workspace_mode=none",
+                f"role {role.name} has no entrypoint, and an image's own entrypoint cannot run "
+                "in a workspace. Specify an entrypoint, or set workspace_mode=none.",
                 option="entrypoint",
             )
         # TorchX replaces macros only in arguments, and the entrypoint has become an argument.
@@ -192,7 +192,7 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             raise wrong_option(
                 "image_repo",
                 None,
-                f"{images} is an image of this machine; name the repository it is pushed to",
+                f"{images} is a local image; specify the repository to push it to",
             )
         return self._docker().dryrun_push_images(app, cfg)
 
@@ -269,14 +269,15 @@ def _mode(
         if AUTO not in build_cache:  # log it once for all roles
             build_cache[AUTO] = why
             _log.warning(
-                "the workspace %s stays here: %s; workspace_mode=none says that this is wanted",
+                "the workspace %s is not uploaded: %s. Set workspace_mode=none to suppress "
+                "this warning.",
                 *(workspace, why),
             )
         return NONE
     if home:
         raise SettingsError(
-            f"{home}; go to the folder that is meant, name it by --workspace, or set "
-            "workspace_mode=none",
+            f"{home}. Change to the intended folder, specify it with --workspace, or set "
+            "workspace_mode=none.",
             option="workspace",
         )
     return S3
@@ -301,7 +302,7 @@ def _home_in(workspace: Workspace) -> str:
         except (OSError, RuntimeError):  # no home directory, or a symlink loop
             continue
         if path == home or path in home.parents:
-            return f"workspace {source.path} is your home directory, or holds it"
+            return f"workspace {source.path} is your home directory, or contains it"
     return ""
 
 
@@ -316,8 +317,8 @@ def _sources(workspace: Workspace) -> list[Source]:
         path = project.removeprefix(_FILE_URL)
         if "://" in path:
             raise SettingsError(
-                f"workspace is {project!r}: use a folder of this machine, or "
-                "workspace_mode=docker",
+                f"workspace is {project!r}. Use a folder on this machine, or "
+                "workspace_mode=docker.",
                 option="workspace",
             )
         found.append(Source(Path(path), target))
@@ -327,7 +328,7 @@ def _sources(workspace: Workspace) -> list[Source]:
 def _no_docker(error: Exception) -> SettingsError:
     text = str(error).partition("\n")[0]
     return SettingsError(
-        f"workspace_mode is docker, and docker did not do its part: {text}; start its daemon and "
-        "log in to image_repo, or set workspace_mode=s3 or none",
+        f"workspace_mode is docker, but docker failed: {text}. Start its daemon and log in to "
+        "image_repo, or set workspace_mode=s3 or none.",
         option="workspace_mode",
     )

@@ -20,7 +20,7 @@ try:
     import uvicorn
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"The page needs {error.name}: pip install 'farcall[ui]'", name=error.name
+        f"The web UI requires {error.name}. Run `pip install 'farcall[ui]'`.", name=error.name
     ) from error
 
 from farcall.ui.server import Served, serve

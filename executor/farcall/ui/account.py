@@ -81,6 +81,6 @@ class Account:
         if throttled_at is None or clock.now() - throttled_at > _REFUSED_FOR_S:
             return ""
         return (
-            f"{platform_of(session.backend)} refuses some requests, because there are too many; "
-            "what is shown here may be some seconds late"
+            f"{platform_of(session.backend)} rejects some requests, because there are too "
+            "many; the data shown here may be a few seconds old"
         )

@@ -42,7 +42,7 @@ _SPAN = re.compile(r"(\d{1,4})([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _MOST_JOBS = 10_000
 _MOST_LINES = 100_000
-_REASON = "cancelled on farcall's page"
+_REASON = "cancelled in farcall's web UI"
 _MOST_CHARACTERS = 500
 
 
@@ -115,7 +115,7 @@ async def _children(request: Request) -> Response:
     if entry is None:
         raise _unknown(request)
     if not entry.detail.array_size and not entry.detail.nodes:
-        why = f"job {entry.detail.job_id} is no array and runs on one node"
+        why = f"job {entry.detail.job_id} is neither an array nor a multi-node job"
         raise HTTPException(400, why)
     return EventStream(site.child_events(entry.detail), site.stopping)
 
@@ -132,9 +132,11 @@ async def _logs(request: Request) -> Response:
     if entry is None:
         raise _unknown(request)
     if entry.detail.array_size:
-        raise HTTPException(400, "an array writes nothing itself; its children do")
+        raise HTTPException(400, "an array has no output of its own; choose one of its tasks")
     if entry.detail.nodes and entry.is_command:
-        raise HTTPException(400, "a job on several nodes writes nothing itself; its nodes do")
+        raise HTTPException(
+            400, "a multi-node job has no output of its own; choose one of its nodes"
+        )
     streams = STREAMS if stream == "both" else (stream,)
     lines = site.line_events(entry.detail, streams, attempt, tail)
     return EventStream(lines, site.stopping)
@@ -148,9 +150,9 @@ async def _cancel(request: Request) -> Response:
     wanted = await _body(request)
     reason = wanted.get("reason") or _REASON
     if not isinstance(reason, str) or len(reason) > _MOST_CHARACTERS:
-        raise HTTPException(400, f"reason must be a text of up to {_MOST_CHARACTERS} characters")
+        raise HTTPException(400, f"reason must be a string of up to {_MOST_CHARACTERS} characters")
     if ("jobs" in wanted) == ("run" in wanted):
-        raise HTTPException(400, "either jobs or run says what is to be cancelled")
+        raise HTTPException(400, "specify either jobs or run")
     if "jobs" in wanted:
         done = await site.cancel_jobs(_job_ids(wanted["jobs"]), reason)
     else:
@@ -175,9 +177,9 @@ async def _run_again(request: Request) -> Response:
     for name, value in options.items():
         if name not in SHOWN:
             allowed = ", ".join(SHOWN)
-            raise HTTPException(400, f"{name[:80]!r} is no option of a retry: {allowed} are")
+            raise HTTPException(400, f"{name[:80]!r} is not an option of a retry: use {allowed}")
         if not isinstance(value, (str, int, float)) or len(str(value)) > _MOST_CHARACTERS:
-            raise HTTPException(400, f"{name} must be a number or a short text")
+            raise HTTPException(400, f"{name} must be a number or a short string")
     done = await _site(request).retry(job_id, options, failed=failed)
     tasks, sentence = sum(each.tasks for each in done), done[0].sentence
     return Json({"id": done[0].job_id, "tasks": tasks, "sentence": sentence})
@@ -219,13 +221,15 @@ def _job_id(request: Request) -> str:
 
 def _unknown(request: Request) -> HTTPException:
     job_id = request.path_params["job"]
-    return HTTPException(404, f"there is no job {job_id}, or farcall did not submit it")
+    return HTTPException(404, f"job {job_id} does not exist, or was not submitted by farcall")
 
 
 def _since(span: str) -> datetime:
     found = _SPAN.fullmatch(span)
     if found is None:
-        raise HTTPException(400, f"since is {span[:80]!r}: use a duration such as 30m, 12h or 7d")
+        raise HTTPException(
+            400, f"since is {span[:80]!r}: use a duration, for example 30m, 12h or 7d"
+        )
     return datetime.now(timezone.utc) - timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
@@ -263,4 +267,6 @@ async def _impossible(_: Request, error: Exception) -> Response:
 
 
 async def _broken(_: Request, error: Exception) -> Response:
-    return answer(500, f"an error of farcall's own: {error!r}; the server's output says more")
+    return answer(
+        500, f"internal error of farcall: {error!r}; see the server's output for details"
+    )

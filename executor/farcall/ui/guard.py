@@ -83,7 +83,11 @@ class Guard:
         is_api = scope["path"] == "/api" or scope["path"].startswith("/api/")
         if is_api and not self._knows_token(headers):
             # The response does not reveal what is wrong with the token.
-            response = answer(401, "the token is missing or wrong; farcall ui prints it at start")
+            response = answer(
+                401,
+                "the token is missing or wrong; use the URL that farcall ui printed when it "
+                "started",
+            )
             response.headers["WWW-Authenticate"] = "Bearer"
             return response
         if scope["method"] in ("GET", "HEAD"):
@@ -94,14 +98,14 @@ class Guard:
         """Return why a request may come from another site; empty if it does not."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            return f"this server answers to no such name and port; open {self._url}"
+            return f"this server does not accept this host name and port; open {self._url}"
         origins = headers.getlist("origin")
         if any(origin != f"http://{hosts[0]}" for origin in origins):
-            return "requests of other origins are refused"
+            return "requests from other origins are rejected"
         site = headers.get("sec-fetch-site", "same-origin")
         if site in ("same-origin", "none") or _is_visit(scope, headers):
             return ""
-        return "requests of other sites are refused"
+        return "requests from other sites are rejected"
 
     def _knows_token(self, headers: Headers) -> bool:
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -112,16 +116,16 @@ class Guard:
         if self._read_only:
             return answer(
                 403,
-                "this page was started with --read-only; nothing is cancelled or run again here",
+                "this web UI was started with --read-only; it cannot cancel or retry jobs",
             )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             return answer(415, "the content type must be application/json")
         size = headers.get("content-length", "")
         if not (size.isascii() and size.isdecimal()):
-            return answer(411, "the request must say how long it is (Content-Length)")
+            return answer(411, "the request must specify its length (Content-Length)")
         if int(size[:20]) > MOST_BYTES:
-            return answer(413, f"the request is {size[:20]} bytes; the limit is {MOST_BYTES}")
+            return answer(413, f"the request is {size[:20]} bytes long; the limit is {MOST_BYTES}")
         return None
 
 

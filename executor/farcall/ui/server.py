@@ -103,10 +103,10 @@ def _listener(options: Options) -> socket.socket:
         place = f"{options.host}:{options.port}"
         if error.errno == errno.EADDRINUSE:
             raise FarcallError(
-                f"the page cannot be served at {place}, which is taken; --port names another "
-                "port, and --port 0 takes a free one"
+                f"cannot serve the web UI at {place}: the port is in use. Choose another port "
+                "with --port, or let --port 0 pick a free one."
             ) from error
         raise FarcallError(
-            f"the page cannot be served at {place}: {error.strerror or error}; --host and --port "
-            "say where else"
+            f"cannot serve the web UI at {place}: {error.strerror or error}. Choose another "
+            "address with --host and --port."
         ) from error

@@ -174,12 +174,12 @@ class Watcher(abc.ABC, Generic[K]):
             await self.refresh()
             await self.look_beside()
         except FarcallError as error:
-            self.error = f"{error}; trying again every {TROUBLE_S:.0f} s"
+            self.error = f"{error}; retrying every {TROUBLE_S:.0f} s"
             await self.account.renew(error)
         except Exception as error:  # the web UI continues and shows the error
-            _log.exception("the page could not look at %s", type(self).__name__)
+            _log.exception("the web UI could not poll %s", type(self).__name__)
             self.error = (
-                f"an error of farcall's own: {error!r}; its output in the terminal says more"
+                f"internal error of farcall: {error!r}; see the output in the terminal for details"
             )
         else:
             self.error = ""

@@ -56,7 +56,7 @@ async def check_engine() -> None:
         # aiodocker asserts that it has found an address.
         docker = aiodocker.Docker()
     except (AssertionError, ImportError, ValueError, aiodocker.DockerError) as error:
-        raise NoEngineError(_no_engine(str(error) or "there is no socket of one")) from error
+        raise NoEngineError(_no_engine(str(error) or "it has no socket")) from error
     try:
         await docker.version()
     except _ERRORS as error:
@@ -67,8 +67,8 @@ async def check_engine() -> None:
 
 def _no_engine(what: str) -> str:
     return (
-        f"no docker engine answers ({what}). Start docker or set DOCKER_HOST to the engine of "
-        "this machine; without --docker jobs run as processes and need none"
+        f"no docker engine responds ({what}). Start docker or set DOCKER_HOST to the engine of "
+        "this machine, or omit --docker to run jobs as processes"
     )
 
 

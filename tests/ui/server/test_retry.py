@@ -66,7 +66,7 @@ async def test_what_failed_runs_again_with_other_options(page, failed):
     assert found["retries"] == []
     for body, text in (
         ({"options": {"memory": "much"}}, "memory is 'much'"),
-        ({"options": {"nodes": 2}}, "'nodes' is no option of a retry"),
+        ({"options": {"nodes": 2}}, "'nodes' is not an option of a retry"),
         ({"options": {"memory": [2]}}, "memory must be a number"),
         ({"options": [1]}, "options must be an object"),
         ({"failed": 1}, "failed true or false"),

@@ -54,12 +54,12 @@ def test_without_a_home_there_is_no_server(monkeypatch):
 @pytest.mark.parametrize("text", ["[dispatcher", "", '[dispatcher]\naddress="a"\nport="b"\n'])
 def test_a_configuration_that_says_nothing_is_named(configuration, text):
     configuration.write_text(text)
-    with pytest.raises(FarcallError, match=r"covalent\.conf does not say where"):
+    with pytest.raises(FarcallError, match=r"covalent\.conf does not contain the address"):
         Covalent.configured()
 
 
 def test_an_address_that_is_no_url_is_refused():
-    with pytest.raises(FarcallError, match="'localhost'; use a URL that begins with http"):
+    with pytest.raises(FarcallError, match="'localhost'. Use a URL that begins with http"):
         Covalent.configured("localhost")
 
 
@@ -71,9 +71,9 @@ def test_headers_that_are_none_are_named(monkeypatch, headers):
 
 
 def test_what_is_no_covalent_server_is_told(answering):
-    with pytest.raises(FarcallError, match="is no Covalent server"):
+    with pytest.raises(FarcallError, match="is not a Covalent server"):
         Covalent(answering(200, b"<html>")).manifest("d")
-    with pytest.raises(FarcallError, match="refused: HTTP Error 500"):
+    with pytest.raises(FarcallError, match="rejected the request: HTTP Error 500"):
         Covalent(answering(500, b"<html>")).running()
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_covalent_server_is_told(answering):
 )
 def test_an_answer_of_another_form_is_told(answering, body):
     address = answering(200, body)
-    with pytest.raises(FarcallError, match="is not the server of Covalent 0.240"):
+    with pytest.raises(FarcallError, match="is not a Covalent 0.240 server"):
         Covalent(address).running()
 
 
@@ -99,5 +99,5 @@ def test_a_server_on_this_machine_is_asked_without_the_users_proxy(answering, mo
     address = answering(200, json.dumps(page).encode())
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert ["d"] == Covalent(address).latest()
-    with pytest.raises(FarcallError, match="no Covalent server answers"):
+    with pytest.raises(FarcallError, match="no Covalent server responds"):
         Covalent(address.replace("127.0.0.1", "covalent.example")).latest()

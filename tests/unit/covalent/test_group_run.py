@@ -31,10 +31,12 @@ async def test_what_cannot_be_fetched_for_a_while_is_told_and_given_up_at_last(o
     run.tell = told.append
     loop = asyncio.get_running_loop()
     began = loop.time()
-    with pytest.raises(ServiceError, match="GetObject.*; what job job-0 has stored is kept"):
+    with pytest.raises(
+        ServiceError, match="GetObject.*; the stored results of job job-0 are kept"
+    ):
         await run.ends()
     assert 590 < loop.time() - began < 620
-    assert all("GetObject of it failed; trying again" in text for text in told[:-1])
+    assert all("GetObject of it failed; retrying" in text for text in told[:-1])
     assert ("", 11) == (told[-1], len(told) - 1)  # once a minute
 
 

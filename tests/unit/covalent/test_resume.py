@@ -58,6 +58,6 @@ def test_a_dispatch_of_others_alone_is_left_to_them(answering):
     "body", [b"[]", b"1", b"null", b'{"lattice": {}}', b'{"lattice": {"metadata": 1}}']
 )
 def test_an_answer_of_another_form_is_told_and_nothing_asked(answering, body):
-    with pytest.raises(FarcallError, match="is not the server of Covalent 0.240"):
+    with pytest.raises(FarcallError, match="is not a Covalent 0.240 server"):
         list(resume(["d"], answering(200, body)))
     assert asked(answering) == []

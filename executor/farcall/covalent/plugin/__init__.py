@@ -7,5 +7,6 @@ import sys
 
 if sys.modules.get("covalent") is None and importlib.util.find_spec("covalent") is None:
     raise ModuleNotFoundError(
-        "The Covalent executor needs covalent: pip install 'farcall[covalent]'", name="covalent"
+        "The Covalent executor requires covalent. Run `pip install 'farcall[covalent]'`.",
+        name="covalent",
     )

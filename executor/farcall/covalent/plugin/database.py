@@ -120,8 +120,8 @@ def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> di
             with contextlib.suppress(OSError):
                 path.write_bytes(b"")  # free space so that Covalent can report the failure
             raise FarcallError(
-                f"{len(data)} bytes could not be written to {path} ({error}); make room on the "
-                "disk of Covalent's server. What the job stored is still in the bucket"
+                f"cannot write {len(data)} bytes to {path} ({error}). Free disk space on "
+                "Covalent's server. The job's stored data is still in the bucket."
             ) from error
         written[key] = {"size": len(data)}
     return written
@@ -150,7 +150,7 @@ class _Troubles:
             try:
                 await asyncio.to_thread(_write_errors, texts)
             except Exception as error:  # Covalent's database may be locked, or its disk full
-                _log.warning("running tasks do not show what is wrong: %r", error)
+                _log.warning("cannot show trouble on running tasks: %r", error)
 
 
 _troubles: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Troubles]
@@ -262,7 +262,7 @@ async def note_job(dispatch_id: str, node: int, executor: str, job_id: str) -> N
     try:
         await asyncio.shield(_writers[loop].ask(_Handle(dispatch_id, node, job_id, executor)))
     except Exception as error:  # Covalent's database may be locked, or its disk full
-        _log.warning("job %s could not be noted in Covalent: %r", job_id, error)
+        _log.warning("cannot record job %s in Covalent: %r", job_id, error)
 
 
 def _write_handles(handles: list[_Handle]) -> None:

@@ -101,7 +101,8 @@ class DirectExecutor(ConfiguredExecutor):
         run = under_way().find(key)
         if run is None or run.group is None:
             raise FarcallError(
-                f"node {key[1]} of dispatch {key[0]} was not made ready; run() does that"
+                f"node {key[1]} of dispatch {key[0]} was not prepared. Call run(), which "
+                "prepares it."
             )
         try:
             return await under_way().submit(run)
@@ -123,7 +124,7 @@ class DirectExecutor(ConfiguredExecutor):
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
         run = under_way().find(key)
         if run is None:
-            raise FarcallError(f"no job of node {key[1]} of dispatch {key[0]} is under way here")
+            raise FarcallError(f"this process runs no job of node {key[1]} of dispatch {key[0]}")
         try:
             end = (await run.ends())[key[1]]
         finally:
@@ -161,8 +162,8 @@ def _from_objects(
     """Build a task group from the dispatcher's arguments to `AWSBatchExecutor.run`."""
     if not isinstance(function, functools.partial) or len(function.args) != 3:
         raise FarcallError(
-            f"run() was called with {function!r}; Covalent's dispatcher calls it with an "
-            "electron's wrapper. To run a plain function use farcall.BatchExecutor"
+            f"run() was called with {function!r}, but only Covalent's dispatcher calls it, "
+            "with an electron's wrapper. Use farcall.BatchExecutor to run a plain function."
         )
     transportable, before, after = function.args
     inputs = {index: value.serialize() for index, value in enumerate(args)}

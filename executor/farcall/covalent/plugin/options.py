@@ -169,8 +169,8 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent h
         values = {name: self.__dict__.get(name) for name in _OPTIONS}
         if any(name not in self.__dict__ for name in values):
             raise SettingsError(
-                "the executor of this task is not one of farcall's; a task that was built with "
-                "covalent-awsbatch-plugin is dispatched again from its script"
+                "the executor of this task does not belong to farcall. Dispatch a task that "
+                "was built with covalent-awsbatch-plugin again from its script."
             )
         for name in (*_LEFT_TO_AWS, "endpoint_url"):
             if values[name] == Settings.model_fields[name].get_default(call_default_factory=True):
@@ -213,8 +213,9 @@ def _place() -> OptionSource:
 def _refuse_nodes(settings: Settings) -> None:
     if settings.nodes > 1:
         raise SettingsError(
-            f"nodes is {settings.nodes}, and a task of Covalent's runs on one node: its value "
-            "would be a list of values; leave nodes out, or run the function by BatchExecutor",
+            f"nodes is {settings.nodes}, but a Covalent task runs on one node, because its "
+            "result would be a list of results. Remove nodes, or run the function with "
+            "BatchExecutor.",
             option="nodes",
         )
 
@@ -224,8 +225,8 @@ def _refuse_foreign_image(settings: Settings) -> None:
     if image.startswith(FOREIGN_IMAGES):
         raise SettingsError(
             f"container_image_uri is {image!r}, the image of covalent-awsbatch-plugin, which "
-            "cannot run farcall's jobs; leave it out or empty for an image that needs nothing of "
-            f"farcall's, or name one built from farcall's Dockerfile, in [{_SECTION}] of "
-            f"{_place().file}",
+            "cannot run farcall's jobs. Remove the option, leave it empty for an image that "
+            "does not need farcall, or set it to an image built from farcall's Dockerfile, in "
+            f"[{_SECTION}] of {_place().file}.",
             option="container_image_uri",
         )

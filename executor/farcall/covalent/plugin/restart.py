@@ -120,8 +120,9 @@ def _find_left(dispatch_id: str) -> Left:
         ).all()
         if not states:
             raise FarcallError(
-                "Covalent's server has lost the state of this dispatch, so it cannot go on; run "
-                f"it again with ct.redispatch({dispatch_id!r}, reuse_previous_results=True)"
+                "Covalent's server has lost the state of this dispatch, so it cannot "
+                "continue. Run ct.redispatch({dispatch_id!r}, reuse_previous_results=True) to "
+                "run it again."
             )
         groups = {}
         for state in states:

@@ -160,16 +160,17 @@ class _Groups:
                     role,
                     f"env[{variable!r}]",
                     value,
-                    f"{macros.replica_id} is another one on each of {role.num_replicas} nodes, "
-                    f"and a variable is the same; have the command read ${_NODE_INDEX}",
+                    f"{macros.replica_id} differs on each of {role.num_replicas} nodes, but a "
+                    "variable has the same value on all nodes. Let the command read "
+                    f"${_NODE_INDEX}",
                 )
         _, (program, *_) = unwrap([str(role.entrypoint), *map(str, role.args)])
         is_shell = program.rpartition("/")[2] in _SHELLS
         if not is_shell and any(macros.replica_id in str(arg) for arg in role.args):
             self._warn(
                 role,
-                f"{macros.replica_id} in args is text that a shell makes a number of, and "
-                f"{program} is none; run it by sh -c, or have it read ${_NODE_INDEX}",
+                f"{macros.replica_id} in args is text that only a shell evaluates, but "
+                f"{program} is not a shell. Run it with sh -c, or let it read ${_NODE_INDEX}.",
             )
 
     def group(self, role: Role, index: int) -> Nodes:
@@ -214,11 +215,13 @@ class _Groups:
         }
         for what, found in asked.items():
             if found:
-                remedy = "Fargate has nothing of the kind; leave it out, or take platform=ec2"
+                remedy = "Fargate does not support it. Remove it, or use platform=ec2."
                 raise wrong(role, what, found, remedy)
         for option in ("privileged", "shm_size"):
             if getattr(self._options, option):
-                raise wrong_option(option, getattr(self._options, option), "not on Fargate")
+                raise wrong_option(
+                    option, getattr(self._options, option), "not supported on Fargate"
+                )
 
     def _mounts(self, role: Role) -> tuple[list[Mount], list[Device]]:
         mounts: list[Mount] = []
@@ -237,7 +240,7 @@ class _Groups:
             mounts = DEVICES.get(name)
             if mounts is None:
                 known = " and ".join(sorted(DEVICES))
-                self._warn(role, f"resource.devices has {name!r}, and only {known} are known")
+                self._warn(role, f"resource.devices has {name!r}, but only {known} are supported")
                 continue
             yield from map(roles.device, mounts(number))
 
@@ -258,8 +261,8 @@ def _check_size(of: Sequence[Role]) -> None:
     if len(of) > MOST_ROLES:
         names = ", ".join(role.name for role in of)
         raise SettingsError(
-            f"the app has {len(of)} roles ({names}): Batch allows {MOST_ROLES}; put those "
-            "that run the same together, or submit several apps",
+            f"the app has {len(of)} roles ({names}), but Batch supports at most {MOST_ROLES}. "
+            "Merge roles that run the same command, or submit several apps.",
             option="roles",
         )
     roles.check_replicas(of, MOST_NODES, "Batch")
@@ -270,7 +273,7 @@ def _check_platform(settings: Settings, *, is_fargate: bool) -> None:
         raise wrong_option(
             "execution_role_arn",
             None,
-            "Fargate needs the role that pulls the image and writes the log, such as "
+            "Fargate requires the role that pulls the image and writes the log, for example "
             "ecsTaskExecutionRole",
         )
 
@@ -291,22 +294,22 @@ def _attempts(of: Sequence[Role], warnings: Warnings) -> int:
         if role.min_replicas is not None and role.min_replicas < role.num_replicas:
             warnings(
                 role,
-                f"min_replicas is {role.min_replicas}, and Batch starts all "
+                f"min_replicas is {role.min_replicas}, but Batch starts either all "
                 f"{role.num_replicas} nodes or none",
             )
     return min(most + 1, MOST_ATTEMPTS)
 
 
 def _warn_of_retries(role: Role, most: int, warnings: Warnings) -> None:
-    whole = "Batch retries a job as a whole"
+    whole = "Batch only retries whole jobs"
     if role.max_retries < most:
         warnings(
-            role, f"max_retries is {role.max_retries}, and {most} hold for all roles, for {whole}"
+            role, f"max_retries is {role.max_retries}, but {most} applies to all roles: {whole}"
         )
     elif most >= MOST_ATTEMPTS:
-        warnings(role, f"max_retries is {most}, and Batch makes at most {MOST_ATTEMPTS} attempts")
+        warnings(role, f"max_retries is {most}, but Batch makes at most {MOST_ATTEMPTS} attempts")
     if most and role.retry_policy != RetryPolicy.APPLICATION:
-        warnings(role, f"retry_policy is {role.retry_policy.value}, and {whole}")
+        warnings(role, f"retry_policy is {role.retry_policy.value}, but {whole}")
 
 
 def _instance_type(of: Sequence[Role]) -> str:
@@ -316,8 +319,8 @@ def _instance_type(of: Sequence[Role]) -> str:
     if len(types) > 1:
         each = ", ".join(f"role {name}: {type_}" for name, type_ in found.items())
         raise SettingsError(
-            f"resource.capabilities[{K8S_ITYPE!r}] differs ({each}): Batch runs all nodes of a "
-            "job on one instance type; name the same one in each role",
+            f"resource.capabilities[{K8S_ITYPE!r}] differs ({each}), but Batch runs all nodes "
+            "of a job on one instance type. Use the same instance type in each role.",
             option="resource",
         )
     return types.pop() if types else ""

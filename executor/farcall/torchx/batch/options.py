@@ -151,7 +151,7 @@ class BatchOptions(FarcallOptions):
         """Return why a job cannot download its workspace from the bucket; empty if it can."""
         if settings.batch_job_role_name:
             return ""
-        return "the job has no role to fetch it with (job_role_arn)"
+        return "the job has no role to download it with (job_role_arn)"
 
     def _extra(self) -> dict[str, Any]:
         given = self.job_definition_extra
@@ -179,7 +179,7 @@ def _document(given: str) -> object:
             text = Path(given).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
-            allowed = f"it is no JSON object, and no file that can be read ({why})"
+            allowed = f"it is neither a JSON object nor a readable file ({why})"
             raise _wrong_extra(given, allowed) from None
     try:
         return yaml.safe_load(text)  # YAML includes JSON
@@ -193,5 +193,5 @@ def _limit(text: str) -> Ulimit:
     name, _, rest = text.strip().partition(":")
     soft, _, hard = rest.partition(":")
     if not name or not _WHOLE.fullmatch(soft) or not _WHOLE.fullmatch(hard):
-        raise wrong_option("ulimits", text, "use name:soft:hard, such as nofile:1024:4096")
+        raise wrong_option("ulimits", text, "use name:soft:hard, for example nofile:1024:4096")
     return Ulimit(name, int(soft), int(hard))

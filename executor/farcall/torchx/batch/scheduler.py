@@ -209,7 +209,7 @@ async def _explained(session: Session, queue: str, error: ServiceError) -> Farca
 def _no_queue(session: Session, queue: str, there: list[str]) -> SettingsError:
     some = f"the region has {named(there, 'queue') if there else 'no queue'}"
     return SettingsError(
-        f"queue is {queue!r}, which is not a queue in {session.aws.region_and_origin}; {some}",
+        f"queue is {queue!r}, which does not exist in {session.aws.region_and_origin}; {some}",
         option="queue",
     )
 

@@ -132,7 +132,7 @@ def job_of(app: AppDef, options: KubernetesOptions, *, name: str) -> Planned:
         SettingsError: An option is wrong, or Kubernetes would reject the job; it names role and
             field.
     """
-    roles.check_replicas(app.roles, MOST_NODES, "a job of farcall's")
+    roles.check_replicas(app.roles, MOST_NODES, "a farcall job")
     _check_options(options)
     warnings = Warnings()
     settings = options.settings(attempts=_attempts(app.roles), name=app.name)
@@ -172,38 +172,38 @@ def _warn(of: Sequence[Role], settings: Settings, warnings: Warnings) -> None:
     is_several = sum(role.num_replicas for role in of) > 1
     if settings.scheduler == DEFAULT and settings.queue:
         warnings.said.append(
-            f"queue is {settings.queue!r}, and the cluster's own scheduler has no queues; set "
-            "scheduler=volcano or scheduler=kueue"
+            f"queue is {settings.queue!r}, but the cluster's own scheduler has no queues. Set "
+            "scheduler=volcano or scheduler=kueue."
         )
     most = roles.most_retries(of)
     for role in of:
         if is_several and role.max_retries and not is_volcano:
             warnings(
                 role,
-                f"max_retries is {role.max_retries}, and nodes that belong together are started "
-                "again by scheduler=volcano alone",
+                f"max_retries is {role.max_retries}, but only scheduler=volcano restarts nodes "
+                "that belong together",
             )
         _warn_of_retries(role, most, warnings, is_several=is_several)
         if not is_volcano and (role.min_replicas or role.num_replicas) < role.num_replicas:
             warnings(
                 role,
-                f"min_replicas is {role.min_replicas}, and all {role.num_replicas} are needed; "
-                "scheduler=volcano can do with fewer",
+                f"min_replicas is {role.min_replicas}, but all {role.num_replicas} replicas "
+                "are required; scheduler=volcano can run with fewer",
             )
 
 
 def _warn_of_retries(role: Role, most: int, warnings: Warnings, *, is_several: bool) -> None:
     if role.max_retries < most:
-        warnings(role, f"max_retries is {role.max_retries}, and {most} hold for all roles")
+        warnings(role, f"max_retries is {role.max_retries}, but {most} applies to all roles")
     elif most >= MOST_ATTEMPTS:
         warnings(
-            role, f"max_retries is {most}, and farcall makes {MOST_ATTEMPTS} attempts at most"
+            role, f"max_retries is {most}, but farcall makes at most {MOST_ATTEMPTS} attempts"
         )
     if most and is_several and role.retry_policy != RetryPolicy.APPLICATION:
         warnings(
             role,
-            f"retry_policy is {role.retry_policy.value}, and nodes that belong together are "
-            "started again together",
+            f"retry_policy is {role.retry_policy.value}, but nodes that belong together are "
+            "restarted together",
         )
 
 
@@ -334,7 +334,7 @@ def _node_selector(role: Role) -> dict[str, str]:
 def _ports(role: Role) -> dict[str, int]:
     for name, port in role.port_map.items():
         if not _PORT_NAME.fullmatch(name):
-            allowed = "a port's name has up to 15 lower-case letters, digits and hyphens"
+            allowed = "use up to 15 lowercase letters, digits and hyphens as the port's name"
             raise wrong(role, "port_map", name, allowed)
         if not 1 <= port <= 65535:
             raise wrong(role, f"port_map[{name!r}]", port, "use 1 to 65535")
@@ -392,8 +392,8 @@ def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
             found: dict[str, Any] = each
             return found
     raise SettingsError(
-        f'metadata["{NAMESPACE}"] leaves no container {CONTAINER!r}, which runs the role; add to '
-        "containers, and replace none",
+        f'metadata["{NAMESPACE}"] leaves no container {CONTAINER!r}, which runs the role. Add '
+        "to containers instead of replacing them.",
         option="metadata",
     )
 

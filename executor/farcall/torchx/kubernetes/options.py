@@ -138,7 +138,7 @@ class KubernetesOptions(FarcallOptions):
         found = self._settings(app, more)
         if found.scheduler != DEFAULT and not found.queue:
             raise wrong_option(
-                "queue", self.queue, f"scheduler={found.scheduler} needs the name of a queue"
+                "queue", self.queue, f"scheduler={found.scheduler} requires the name of a queue"
             )
         return found.replace(**workflow(found, name))
 
@@ -146,7 +146,7 @@ class KubernetesOptions(FarcallOptions):
         """Return why a job cannot download its workspace from the bucket; empty if it can."""
         if settings.s3_secret or settings.service_account:
             return ""
-        return "the pods have nothing to fetch it with (s3_secret or service_account)"
+        return "the pods have no credentials to download it with (s3_secret or service_account)"
 
 
 def _toleration(taint: str) -> dict[str, str]:

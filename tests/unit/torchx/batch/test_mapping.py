@@ -62,11 +62,11 @@ def test_jobs_know_their_role_and_image():
 
 def test_six_roles_are_refused_by_their_names():
     text = refused(app(*(role(f"r{n}") for n in range(6))))
-    assert "6 roles (r0, r1, r2, r3, r4, r5): Batch allows 5" in text
+    assert "6 roles (r0, r1, r2, r3, r4, r5), but Batch supports at most 5" in text
 
 
 def test_1001_nodes_are_refused_and_1000_are_not():
-    assert "1001 in all (role trainer: 1001)" in refused(app(role(num_replicas=1001)))
+    assert "1001 in total (role trainer: 1001)" in refused(app(role(num_replicas=1001)))
     assert planned(app(role(num_replicas=1000))).groups[0].count == 1000
 
 
@@ -97,7 +97,7 @@ def test_resources_that_batch_has_not_are_refused_by_role_and_field(resource, sa
 def test_a_role_without_resource_is_refused():
     from torchx.specs import NULL_RESOURCE
 
-    assert "role trainer: there is no resource" in refused(app(role(resource=NULL_RESOURCE)))
+    assert "role trainer has no resource" in refused(app(role(resource=NULL_RESOURCE)))
 
 
 def test_shared_memory_is_all_of_the_memory_or_what_the_option_says():
@@ -184,7 +184,7 @@ def test_what_batch_has_not_is_warned_of_where_it_changes_something():
     [warning] = planned(app(role(retry_policy=policy, max_retries=1))).warnings
     assert "retry_policy is REPLICA" in warning
     [warning] = planned(app(role(min_replicas=1, num_replicas=2))).warnings
-    assert "min_replicas is 1, and Batch starts all 2 nodes or none" in warning
+    assert "min_replicas is 1, but Batch starts either all 2 nodes or none" in warning
     assert not planned(app(role(min_replicas=2, num_replicas=2))).warnings
 
 

@@ -67,7 +67,7 @@ def test_the_priority_is_one_within_a_share():
         ("timeout_s", 5, "greater than or equal to 60"),
         ("retry_on", "never", "'failure' or 'infrastructure'"),
         ("platform", "eks", "use ec2 or fargate"),
-        ("job_definition_extra", "[1]", "no file"),
+        ("job_definition_extra", "[1]", "nor a readable file"),
         ("job_definition_extra", "{a: [", "neither JSON nor YAML"),
     ],
 )

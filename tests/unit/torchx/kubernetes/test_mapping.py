@@ -89,9 +89,9 @@ def test_with_volcano_several_roles_are_a_volcano_job():
     ("of", "text"),
     [
         (role(num_replicas=0), "role trainer: num_replicas is 0"),
-        (role(num_replicas=1001), r"num_replicas is 1001 in all (role trainer: 1001)"),
+        (role(num_replicas=1001), r"num_replicas is 1001 in total (role trainer: 1001)"),
         (role(image=""), "role trainer: image is ''"),
-        (role(resource=Resource(-1, -1, -1)), "role trainer: there is no resource"),
+        (role(resource=Resource(-1, -1, -1)), "role trainer has no resource"),
         (role(resource=sized(mib=0)), "role trainer: resource.memMB is 0"),
         (role(resource=sized(gpu=0.5)), "role trainer: resource.gpu is 0.5"),
         (role(resource=sized(devices={EFA: -1})), "resource.devices['vpc.amazonaws.com/efa'] is"),
@@ -237,11 +237,11 @@ def test_what_a_role_does_not_get_is_said():
         role("ps", max_retries=11),
     )
     said = "\n".join(planned(many).warnings)
-    assert "role trainer: max_retries is 1, and nodes that belong together" in said
-    assert "role trainer: max_retries is 1, and 11 hold for all roles" in said
-    assert "role trainer: min_replicas is 1, and all 2 are needed" in said
+    assert "role trainer: max_retries is 1, but only scheduler=volcano restarts" in said
+    assert "role trainer: max_retries is 1, but 11 applies to all roles" in said
+    assert "role trainer: min_replicas is 1, but all 2 replicas are required" in said
     assert "role trainer: retry_policy is REPLICA" in said
-    assert "role ps: max_retries is 11, and farcall makes 10 attempts at most" in said
+    assert "role ps: max_retries is 11, but farcall makes at most 10 attempts" in said
     assert planned(app(role(max_retries=1))).warnings == ()
     assert planned(app(role(num_replicas=2, max_retries=1)), **VOLCANO).warnings == ()
 

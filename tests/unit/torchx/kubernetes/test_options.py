@@ -63,7 +63,9 @@ def test_what_is_of_functions_there_is_not_of_apps(monkeypatch):
 
 @pytest.mark.parametrize("scheduler", ["volcano", "kueue"])
 def test_volcano_and_kueue_need_a_queue(scheduler):
-    assert f"run option queue is None: scheduler={scheduler} needs" in refused(scheduler=scheduler)
+    assert f"run option queue is None: scheduler={scheduler} requires" in refused(
+        scheduler=scheduler
+    )
 
 
 @pytest.mark.parametrize(
