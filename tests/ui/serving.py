@@ -79,7 +79,7 @@ def _begun(process: subprocess.Popen[str], said: list[str], complaints: list[str
     for line in process.stdout:
         said.append(line)
         link = link or _LINK.match(line)
-        if link is not None and line.startswith("Ctrl-C"):
+        if link is not None and line.startswith("Press Ctrl-C"):
             return Page(link[1], link[2], process, said)
     raise AssertionError(f"the page did not begin: {''.join(said + complaints)}")
 

@@ -126,7 +126,7 @@ def _check_container(container: Mapping[str, Any], *, has_command: bool) -> None
     for key in ("command", "args"):
         if has_command and key in container:
             raise _refused(
-                f"{where}.{key}", "it downloads farcall's runtime. Set image to your own image."
+                f"{where}.{key}", "it downloads farcall's runtime; set image to your own image"
             )
     for variable in container.get("env") or ():
         if isinstance(variable, Mapping) and variable.get("name") in _VARIABLES:
