@@ -59,7 +59,7 @@ async def test_cancelled_job_keeps_its_output(executor, batch, tmp_path, cancel)
     done = await cancel(job.id)
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert f"{job.id} was RUNNING and is being cancelled\n" == done.stdout
+    assert f"{job.id} was running and is being cancelled\n" == done.stdout
     assert "JobCancelledError" == type(await job.exception()).__name__
     assert "asleep\n" == await job.stdout()
     found = await ends(batch, job.id)
@@ -88,7 +88,7 @@ async def test_a_workflow_is_ended_after_a_question(make_executor, cancel, tmp_p
         for named in (which, [job.id for job in jobs]):
             done = await cancel(*named, "--dry-run", "--json")
             found = [(each["id"], each["text"]) for each in json.loads(done.stdout)]
-            would = "is RUNNING and would be cancelled"
+            would = "is running and would be cancelled"
             assert sorted((job.id, f"{job.id} {would}") for job in jobs) == sorted(found)
         command = [FARCALL, "cancel", *which]
         shown = await asyncio.to_thread(terminal.run, command, answer="n\n")
@@ -102,5 +102,5 @@ async def test_a_workflow_is_ended_after_a_question(make_executor, cancel, tmp_p
         shown = await asyncio.to_thread(terminal.run, command, answer="y\n")
         assert 0 == shown.returncode
         for job in jobs:
-            assert f"{job.id} was RUNNING and is being cancelled" in shown.text
+            assert f"{job.id} was running and is being cancelled" in shown.text
             assert "JobCancelledError" == type(await job.exception()).__name__

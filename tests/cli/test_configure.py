@@ -120,7 +120,7 @@ async def test_kubernetes_has_a_section_of_its_own(farcall_command, tmp_path: Pa
 
     refused = await farcall_command("configure", "--set", "share_identifier=mine")
     assert 2 == refused.returncode
-    assert "share_identifier, an option of Batch" in refused.stderr
+    assert "share_identifier, an option for Batch" in refused.stderr
 
     done = await farcall_command("configure", "--set", "backend=batch", "--set", "queue=q")
     assert 0 == done.returncode, done.stderr

@@ -20,5 +20,5 @@ def test_the_demo_trains_scores_sweeps_and_says_what_is_next() -> None:
     score = re.search(r"its score is ([\d.]+)", done.stdout)
     assert score is not None
     assert 0.5 < float(score[1]) <= 1
-    for expected in ("stdout | process", "4/4", "train_svm", "SUCCEEDED", "farcall demo --page"):
+    for expected in ("stdout | process", "4/4", "train_svm", "Succeeded", "farcall demo --page"):
         assert expected in done.stdout

@@ -53,7 +53,7 @@ async def test_a_map_is_found_told_and_tried_again(farcall_command) -> None:
     assert re.search(rf"^Pod +{job['id']}-3-", child.stdout, re.MULTILINE)
     assert "Batch" not in child.stdout + child.stderr
     whole = await farcall_command("describe", job["id"])
-    assert "Kubernetes says  " in whole.stdout
+    assert "Kubernetes reason  " in whole.stdout
     logs = await farcall_command("logs", f"{job['id']}:2")
     assert "halves 2\n" in logs.stdout
 

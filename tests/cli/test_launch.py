@@ -149,7 +149,7 @@ async def test_ctrl_c_ends_the_job_with_all_its_nodes(batch, tmp_path, aws) -> N
         (["img", "-e", "NO_SUCH_VARIABLE"], 2, "the variable is not set in this shell"),
         (["img", "-e", "AWS_BATCH_X=1"], 1, "Batch reserves names that begin with AWS_BATCH"),
         (["img", "--vcpu", "1.5"], 1, "vcpu=1.5 is not supported on EC2"),
-        ([""], 1, "there is neither an image nor groups"),
+        ([""], 1, "a command job needs an image or groups"),
         (["img", "--detach", "--dry-run"], 2, "--detach and --dry-run cannot be used together"),
         (["img", "--offline"], 2, "--offline requires --dry-run"),
         (["img", "-o", "queue=none"], 1, "queue is 'none'"),

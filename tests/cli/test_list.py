@@ -136,7 +136,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
 
     shown = await asyncio.to_thread(terminal.run, [FARCALL, "list", *only])
     assert_harmless(shown.text)
-    assert "\x1b[1;31mFAILED" in shown.text
+    assert "\x1b[1;31mFailed" in shown.text
     lines = COLOURS.sub("", shown.text).splitlines()
     assert max(map(len, lines[:-2])) <= 80  # the footer may be longer
     for key in order:
@@ -183,11 +183,11 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
         "To do         fix the error that the traceback shows",
         "Call          fails(value=3)",
         f"Job           {ids['FAILED']}",
-        "Attempts      1 ended of 1 allowed",
+        "Attempts      1 of 1 allowed",
         "exit code 1",
         "Requested     1 vCPU, 1024 MiB",
         "s CPU time",
-        "Bundle        s3://farcall-local/farcall/v1/",
+        "Input         s3://farcall-local/farcall/v1/",
         "in fails",
         'raise ValueError(f"{value} is odd',  # the line of source, which only this machine has
         "ValueError: 3 is odd",
@@ -198,7 +198,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     assert_harmless(shown.text)
     plain = COLOURS.sub("", shown.text)
     assert "Why           the job was cancelled" in plain
-    assert "Batch says    farcall: " in plain
+    assert "Batch reason  farcall: " in plain
 
     said = json.loads((await farcall_command("describe", ids["array"], "--json")).stdout)
     assert said["job"]["counts"] == {"SUCCEEDED": 2, "FAILED": 2}
@@ -267,9 +267,9 @@ async def test_command_jobs_are_listed_and_described_with_their_nodes(
     said = await farcall_command("describe", failed)
     assert (said.returncode, said.stderr) == (0, "")
     for expected in (
-        "$ hello  on 2 nodes  FAILED",
+        "$ hello  on 2 nodes  Failed",
         "Why           the command failed (exit code 3)",
-        "Node 0        FAILED, exit code 3, ran ",
+        "Node 0        Failed, exit code 3, ran ",
         "Image         busybox:1",
         "Command       sh -c 'echo ^[[2J[bold]; exit 3'",
         "Last log lines",

@@ -169,4 +169,4 @@ async def test_recover_saves_values_and_takes_them(
     )
     code, _, err = await farcall("recover", run)
     assert code == 3
-    assert err.startswith(f"farcall: no run '{run}' has left anything in s3://")
+    assert err.startswith(f"farcall: run '{run}' has nothing left in s3://")

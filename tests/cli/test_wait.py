@@ -59,9 +59,9 @@ async def test_each_job_is_told_as_it_ends(hold_jobs, executor):
     (first, one), (second, two) = [await hold_jobs() for _ in range(2)]
     started = start(first.id, second.id[:8])
     two.touch()
-    assert (await line_of(started)).startswith(f"{second.id}  SUCCEEDED since 20")
+    assert (await line_of(started)).startswith(f"{second.id}  Succeeded since 20")
     one.touch()
-    assert (await line_of(started)).startswith(f"{first.id}  SUCCEEDED since 20")
+    assert (await line_of(started)).startswith(f"{first.id}  Succeeded since 20")
     assert await end(started) == (0, "", "")
 
 
@@ -70,7 +70,7 @@ async def test_it_waits_for_the_first_or_for_so_long(hold_jobs, farcall_command)
     gate.touch()
     done = await farcall_command("wait", first.id, second.id, "--any")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{second.id}  SUCCEEDED")
+    assert done.stdout.startswith(f"{second.id}  Succeeded")
     done = await farcall_command("wait", first.id, "--timeout", "0.2s")
     assert (done.returncode, done.stdout) == (124, "")
     assert (
@@ -95,7 +95,7 @@ async def test_the_exit_code_tells_how_they_ended(hold_jobs, executor, farcall_c
     await failing.wait()
     done = await farcall_command("wait", failing.id)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith(f"{failing.id}  FAILED since 20")
+    assert done.stdout.startswith(f"{failing.id}  Failed since 20")
     assert "exit code 1" in done.stdout
     done = await farcall_command("wait", failing.id, NOBODY, "no-such-name")
     assert done.returncode == 3

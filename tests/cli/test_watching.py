@@ -52,7 +52,7 @@ async def test_in_a_pipe_each_change_is_a_line(held):
     with start(arguments, stdout=pipe, stderr=pipe, text=True) as started:
         lines = [await asyncio.to_thread(started.stdout.readline)]
         gate.touch()
-        while "SUCCEEDED" not in lines[-1]:
+        while "Succeeded" not in lines[-1]:
             lines.append(await asyncio.to_thread(started.stdout.readline))
             assert lines[-1], started.stderr.read()
         assert await ended(started) == 130
@@ -77,7 +77,7 @@ async def test_a_terminal_shows_the_table_on_its_second_screen(held):
 
     await read_until(f"{job.id[:8]}  ")
     gate.touch()
-    await read_until("SUCCEEDED")
+    await read_until("Succeeded")
     assert "\x1b[?1049h" in shown
     assert "1 job at " in shown
     assert job.id not in shown

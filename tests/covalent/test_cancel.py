@@ -107,7 +107,7 @@ def detail(client, job_id):
 
 def cancel_by_command(job_id):
     done = subprocess.run([FARCALL, "cancel", job_id], capture_output=True, text=True, check=True)
-    assert f"{job_id} was RUNNING and is being cancelled\n" == done.stdout
+    assert f"{job_id} was running and is being cancelled\n" == done.stdout
 
 
 @pytest.fixture

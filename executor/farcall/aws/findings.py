@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
@@ -56,9 +57,18 @@ class Finding:
     remedy: str = ""
 
 
+_REMEDY = re.compile(r"; |\. (?=[A-Z])")
+
+
+def parted(text: str) -> tuple[str, str]:
+    """Split a message into what was found and what to do."""
+    found, *rest = _REMEDY.split(text, maxsplit=1)
+    return found, "".join(rest)
+
+
 def told(check: str, error: Exception) -> Finding:
     """Return the finding of a check that raised an error."""
-    text, _, remedy = str(error).partition("; ")
+    text, remedy = parted(str(error))
     if isinstance(error, SettingsError):
         if error.option:
             remedy += f" ({error.option} comes from {origin(error.option)})"

@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 import farcall_local
+from farcall.cli import tables
 from farcall.client.console import Console
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
@@ -228,9 +229,7 @@ def _table(rows: list[JobDetail]) -> Table:
             row.job_id[:8],
             row.name.rpartition("-")[0],
             str(row.array_size or 1),
-            f"[green]{row.status}[/]"
-            if row.status is JobStatus.SUCCEEDED
-            else f"[red]{row.status}[/]",
+            tables.coloured(row),
             _seconds(row.created_at, row.started_at),
             _seconds(row.started_at or row.created_at, row.stopped_at),
         )

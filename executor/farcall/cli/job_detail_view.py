@@ -15,6 +15,7 @@ from farcall.client.console import Console
 from farcall.engine.session import this_user
 from farcall.model.names import counted
 from farcall.model.terminal import in_a_line, shown
+from farcall.operations import json_view
 from farcall.operations.catalog import Entry
 from farcall.payload.tracebacks import with_source
 
@@ -56,7 +57,7 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
     if traceback:
         # Only this user's tasks have their source on this machine.
         own = entry.user == this_user()
-        out.print("\nTraceback in the container", style="dim")
+        out.print("\nTraceback in the job", style="dim")
         text = shown(with_source(traceback) if own else traceback)
         for line in text.expandtabs().splitlines():
             out.print(f"  {line}", soft_wrap=True)
@@ -85,14 +86,14 @@ def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Calls", ", ".join(f"{count} {how}" for how, count in counts.items())
     for child in why["children"]:
         yield (
-            "Node" if "#" in child["job_id"] else "Child",
+            "Node" if "#" in child["job_id"] else "Task",
             in_a_line(f"{child['job_id']}: {child['sentence']}"),
         )
 
 
 def _says(said: Mapping[str, Any]) -> str:
-    """Return the prefix of the platform's own message."""
-    return f"{said['job']['platform']} says"
+    """Return the label of the platform's own message."""
+    return f"{said['job']['platform']} reason"
 
 
 def _group_of_errors(job_id: str, group: Mapping[str, Any]) -> str:
@@ -110,7 +111,7 @@ def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("Name", "name"),
         ("Workflow", "workflow"),
         ("Dispatch", "dispatch"),
-        ("Client", "client"),
+        ("Run", "client"),
         ("User", "user"),
         ("Retry of", "retry_of"),
     ):
@@ -121,7 +122,7 @@ def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     place = said["position"]
     yield "Queue", in_a_line(job["queue"]) + (f", position {place} in it" if place else "")
     if entry.detail.array_size:
-        yield "Children", tables.note(entry.detail)
+        yield "Tasks", tables.note(entry.detail)
 
 
 def _times(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -134,8 +135,8 @@ def _times(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Ran", tables.ran(detail)
     attempts = said["attempts"]
     if not detail.array_size:
-        ended = "unknown" if detail.has_lost_attempts else f"{len(attempts)} ended"
-        yield "Attempts", f"{ended} of {detail.attempts_allowed} allowed"
+        finished = "unknown" if detail.has_lost_attempts else str(len(attempts))
+        yield "Attempts", f"{finished} of {detail.attempts_allowed} allowed"
     earlier = dict(enumerate(said["explanation"]["earlier"], 1))
     for each in attempts:
         yield f"  {each['attempt']}", ", ".join(_attempt(each, earlier.get(each["attempt"], "")))
@@ -146,15 +147,14 @@ def _nodes(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     nodes = said["nodes"]
     many = len(nodes) > _MOST_NODES
     if many:
-        counts = Counter(node["state"].lower() for node in nodes)
-        yield "Nodes", ", ".join(f"{count} {state}" for state, count in counts.items())
+        yield "Nodes", tables.counted_states(Counter(node["state"] for node in nodes))
         nodes = [node for node in nodes if node["state"] == "FAILED"][:_MOST_NODES]
     for node in nodes:
         yield f"Node {node['index']}", ", ".join(_node(node))
 
 
 def _node(node: Mapping[str, Any]) -> Iterator[str]:
-    yield node["state"]
+    yield json_view.WORDS[node["state"]]
     if node["exit_code"] is not None:
         yield f"exit code {node['exit_code']}"
     begin, end = (node[name] and datetime.fromisoformat(node[name]) for name in _ENDS)
@@ -216,7 +216,7 @@ def _group(group: Mapping[str, Any]) -> str:
 
 
 def _places(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "Bundle", in_a_line(said["bundle"])
+    yield "Input", in_a_line(said["bundle"])
     for label, text in said["places"].items():
         yield label, in_a_line(text)
     for name, url in said["links"].items():

@@ -92,7 +92,7 @@ def _in_lines() -> Iterator[Show]:
 
 
 _ACTIVE = "active"
-_STATES = (*(state.lower() for state in json_view.STATES), _ACTIVE)
+_STATES = (*dict.fromkeys(word.lower() for word in json_view.WORDS.values()), _ACTIVE)
 _BLOCK = 100
 """Number of jobs that are searched together."""
 
@@ -196,7 +196,7 @@ def list_jobs(
     that name. If JOB is an array or a multi-node job, its tasks or nodes are
     listed. Until all tasks have finished, an array has the state of its most
     advanced task, and --state also matches the states of its tasks. A map that was
-    stopped by a call's error is FAILED. Command jobs have a $ before their name.
+    stopped by a call's error is Failed. Command jobs have a $ before their name.
 
     A task is listed with its arguments, and a failed task with its error; an array
     with the number of failed tasks per error. --grep searches these, names, IDs
@@ -246,7 +246,7 @@ def chosen_user(user: str | None, *, all_users: bool, run: str | None) -> str | 
 
 def _wanted(states: Iterable[str]) -> frozenset[str]:
     """Return the requested states as Batch statuses; empty for any."""
-    found = {state.upper() for state in states if state != _ACTIVE}
+    found = {name for name, word in json_view.WORDS.items() if word.lower() in states}
     if _ACTIVE in states:
         found |= {status.value for status in _UNFINISHED}
     return frozenset(found)

@@ -12,7 +12,6 @@ from farcall.cli.printing import say
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import UnknownError
 from farcall.model.settings import Settings
-from farcall.operations import json_view
 from farcall.operations.catalog import Entry
 from farcall.operations.finding import Finder
 
@@ -88,9 +87,8 @@ async def _one(
 
 def _tell(reference: str, entry: Entry) -> None:
     detail = entry.detail
-    state = json_view.state(detail)
     say(
-        f"{reference}: job {detail.job_id} ({detail.name}), {state}, submitted "
+        f"{reference}: job {detail.job_id} ({detail.name}), {tables.word(detail)}, submitted "
         f"{tables.age(detail.created_at)} ago",
         err=True,
     )

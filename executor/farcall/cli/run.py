@@ -15,7 +15,7 @@ import click
 from pydantic_core import to_jsonable_python
 from rich.markup import escape
 
-from farcall.cli import plan, results
+from farcall.cli import plan, results, tables
 from farcall.cli.options import called, given, job_options, value_file
 from farcall.cli.printing import say
 from farcall.cli.signatures import Call
@@ -189,7 +189,7 @@ async def tell_states(job: Job[Any] | CommandJob) -> None:
 
 def _state(detail: JobDetail) -> str:
     reason = detail.status_reason
-    said = [detail.status.value, reason and f"({in_a_line(reason)})", detail.remedy]
+    said = [tables.word(detail), reason and f"({in_a_line(reason)})", detail.remedy]
     return " ".join(part for part in said if part)
 
 

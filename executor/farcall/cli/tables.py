@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from rich.table import Table
@@ -18,12 +18,12 @@ from farcall.operations.catalog import Entry
 from farcall.operations.finding import short
 
 COLOURS = {
-    "RUNNING": "cyan",
-    "STARTING": "blue",
-    "RUNNABLE": "yellow",
-    "SUCCEEDED": "green",
-    "FAILED": "bold red",
-    json_view.CANCELLED: "magenta",
+    "Waiting": "yellow",
+    "Starting": "blue",
+    "Running": "cyan",
+    "Succeeded": "green",
+    "Failed": "bold red",
+    "Cancelled": "magenta",
 }
 _WIDE = 120
 """Minimum number of terminal columns for a table with all columns."""
@@ -56,7 +56,7 @@ def table(entries: Sequence[Entry], width: int, *, whole_ids: bool = False) -> T
     ids = [in_a_line(job_id if whole_ids else short(job_id)) for job_id in ids]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("Job", no_wrap=True, min_width=max(map(len, ids), default=0))
-    table.add_column("State", no_wrap=True, min_width=len("SUCCEEDED"))
+    table.add_column("State", no_wrap=True, min_width=len("Succeeded"))
     table.add_column("Age", no_wrap=True, min_width=4, justify="right")
     if is_wide:
         table.add_column("Ran", no_wrap=True, min_width=4, justify="right")
@@ -104,7 +104,7 @@ def _plain_row(entry: Entry) -> tuple[str, ...]:
     at = detail.created_at
     return (
         in_a_line(detail.job_id),
-        json_view.state(detail),
+        word(detail),
         "" if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         ran(detail),
         _task(entry),
@@ -135,10 +135,24 @@ def line(entry: Entry, *, whole_id: bool = True) -> Text:
 # --- cells ------------------------------------------------------------------------------------
 
 
+def word(detail: JobDetail) -> str:
+    """Return a job's state."""
+    return json_view.WORDS[json_view.state(detail)]
+
+
 def coloured(detail: JobDetail) -> Text:
     """Return a job's state in color."""
-    state = json_view.state(detail)
-    return Text(state, COLOURS.get(state, ""))
+    return Text(word(detail), COLOURS[word(detail)])
+
+
+def counted_states(counts: Mapping[str, int]) -> str:
+    """Return the number of jobs per state, such as ``2 running, 1 failed``."""
+    words: dict[str, int] = {}
+    for state in json_view.STATES:
+        if state in counts:
+            told = json_view.WORDS[state].lower()
+            words[told] = words.get(told, 0) + counts[state]
+    return ", ".join(f"{count} {told}" for told, count in words.items())
 
 
 def note(detail: JobDetail) -> str:
@@ -146,9 +160,7 @@ def note(detail: JobDetail) -> str:
     if detail.map_failure:
         return in_a_line(detail.map_failure)
     if detail.array_size:
-        counts = json_view.counts(detail)
-        told = [f"{counts[s]} {s.lower()}" for s in json_view.STATES if s in counts]
-        return ", ".join(told)
+        return counted_states(json_view.counts(detail))
     if detail.is_blocked:
         return in_a_line(detail.status_reason.partition(" - ")[0])
     if detail.status is JobStatus.SUCCEEDED:

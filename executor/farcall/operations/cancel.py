@@ -188,14 +188,14 @@ async def _cancel(
         error = ended.refused.get(job_id) or ended.refused.get(job_id.partition(":")[0])
         detail = ended.later.get(job_id, entry.detail)
         if job_id not in left or _has_ended_by_itself(detail):
-            text = f"{job_id} has finished: {json_view.state(detail)}"
+            text = f"{job_id} has finished: {json_view.word(detail)}"
             return Cancelled(job_id, "ended", text)
         if error is not None:
             return Cancelled(job_id, "refused", f"{job_id} may still run: {error}")
         if dry_run:
-            text = f"{job_id} is {entry.detail.status} and would be cancelled"
+            text = f"{job_id} is {json_view.word(entry.detail)} and would be cancelled"
             return Cancelled(job_id, "ending", text)
-        text = f"{job_id} was {entry.detail.status} and is being cancelled"
+        text = f"{job_id} was {json_view.word(entry.detail)} and is being cancelled"
         if job_id in ended.untold:
             text += f"; Covalent was not notified: {ended.untold[job_id]}"
         return Cancelled(job_id, "ending", text)

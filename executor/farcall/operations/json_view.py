@@ -17,12 +17,21 @@ FUNCTION, COMMAND = "function", "command"
 
 STATES = (*(status.value for status in JobStatus), CANCELLED)
 
+_WAITING = {"SUBMITTED", "PENDING", "RUNNABLE"}
+WORDS = {each: "Waiting" if each in _WAITING else each.capitalize() for each in STATES}
+"""States as people see them. Batch's names, which `job` returns, have three for a waiting job."""
+
 
 def state(detail: JobDetail) -> str:
     """Return a job's or an array's most advanced task's status, or `CANCELLED`."""
     if detail.status is JobStatus.FAILED and detail.failure_reason().kind is JobCancelledError:
         return CANCELLED
     return detail.furthest.value
+
+
+def word(detail: JobDetail) -> str:
+    """Return a job's state for the middle of a sentence."""
+    return WORDS[state(detail)].lower()
 
 
 def counts(detail: JobDetail) -> dict[str, int]:

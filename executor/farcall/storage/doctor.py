@@ -12,7 +12,7 @@ from obstore.exceptions import AlreadyExistsError
 
 from farcall.aws import clients, error_translation
 from farcall.aws.clients import Aws
-from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded
+from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded, parted
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
 from farcall.storage.bucket import RANGE_IGNORED, Bucket, demanded
@@ -121,7 +121,7 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
             demanded(error)
             or f"allow s3:{error.operation} under {settings.prefix}/, see docs/iam/client.json"
         )
-        return [Finding("bucket access", FAILED, str(error).partition("; ")[0], remedy)]
+        return [Finding("bucket access", FAILED, parted(str(error))[0], remedy)]
     found = f"an object under {settings.prefix}/ was written, read and deleted"
     return [Finding("bucket access", OK, found)]
 

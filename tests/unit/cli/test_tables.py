@@ -84,7 +84,7 @@ def test_a_state_began_with_what_led_to_it(status, since):
                 array_size=9,
                 status_summary={"SUCCEEDED": 2, "FAILED": 1, "RUNNING": 0, "RUNNABLE": 6},
             ),
-            "6 runnable, 2 succeeded, 1 failed",
+            "6 waiting, 2 succeeded, 1 failed",
         ),
         (
             BatchJob(
@@ -111,7 +111,7 @@ def test_plain_columns_are_as_wide_as_the_longest_cell(capsys):
     tables.show([Entry.of(found)])
     heads, row = capsys.readouterr().out.splitlines()
     assert heads.split() == ["JOB", "STATE", "SUBMITTED", "RAN", "TASK", "WORKFLOW", "NOTE"]
-    assert row.split() == ["6f1c", "RUNNING", "2026-11-20T12:00:00Z", "sample[3]", "nightly"]
+    assert row.split() == ["6f1c", "Running", "2026-11-20T12:00:00Z", "sample[3]", "nightly"]
     assert heads.index("WORKFLOW") == row.index("nightly")
 
 

@@ -40,12 +40,12 @@ async def test_each_job_is_told_of_once_in_its_order(session, going, gone, found
         (f"{going}#0", "node"),
     ]
     _, ended, ending, node = (each.text for each in said)
-    assert ended == f"{gone} has finished: SUCCEEDED"
-    assert ending == f"{going} was RUNNING and is being cancelled"
+    assert ended == f"{gone} has finished: succeeded"
+    assert ending == f"{going} was running and is being cancelled"
     assert f"`farcall cancel {going}` to cancel the job with all nodes" in node
     assert "enough" in (await found(going)).detail.status_reason
     (again,) = await cancel(session, [going], "enough")
-    assert again.text == f"{going} has finished: CANCELLED"
+    assert again.text == f"{going} has finished: cancelled"
 
 
 async def test_another_user_s_job_is_left_alone(session, going, found):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from farcall.aws import clients, endpoints, error_translation
 from farcall.aws.clients import Aws
-from farcall.aws.findings import FAILED, OK, WARNING, Finding, Waiting, told
+from farcall.aws.findings import FAILED, OK, WARNING, Finding, Waiting, parted, told
 from farcall.deploy import stack_options
 from farcall.deploy.aws_calls import ask
 from farcall.deploy.contents import TAG
@@ -77,7 +77,7 @@ async def _asked(access: Aws, time_limit_s: float) -> Identity:
             remedy = "renew them before you submit jobs that take longer"
             findings = [Finding(name, WARNING, found, remedy)]
     if access.overruled:
-        findings.append(Finding("credentials file", WARNING, *access.overruled.split("; ", 1)))
+        findings.append(Finding("credentials file", WARNING, *parted(access.overruled)))
     return Identity([*findings, *_clock(reply)], False)
 
 
