@@ -20,7 +20,7 @@ export const wordOf = (group) => WORDS.get(group);
 /** Returns whether the state is final. */
 export const isOver = (group) => OVER.has(group);
 
-/** Returns a span in the two largest units that say something: "3 m 12 s". */
+/** Returns a duration in its two largest units that are not 0: "3 min 12 s", "5 min". */
 export function span(ms) {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return "";
   const s = Math.max(0, ms) / 1000;
@@ -28,17 +28,18 @@ export function span(ms) {
   if (s < 10) return `${(Math.floor(s * 10) / 10).toFixed(1)} s`;
   if (s < 60) return `${Math.floor(s)} s`;
   const m = Math.floor(s / 60);
-  if (m < 60) return `${m} m ${Math.floor(s % 60)} s`;
+  if (m < 60) return inUnits(m, "min", Math.floor(s % 60), "s");
   const hours = Math.floor(m / 60);
-  if (hours < 48) return `${hours} h ${m % 60} m`;
-  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  return hours < 48 ? inUnits(hours, "h", m % 60, "min") : inUnits(Math.floor(hours / 24), "d", hours % 24, "h");
 }
 
-/** Returns a span in one unit: "3 m". */
+const inUnits = (large, unit, small, below) => `${large} ${unit}${small ? ` ${small} ${below}` : ""}`;
+
+/** Returns a duration in one unit: "3 min". */
 export function brief(ms) {
   const s = Math.max(0, ms) / 1000;
   if (s < 90) return `${Math.round(s)} s`;
-  if (s < 5400) return `${Math.round(s / 60)} m`;
+  if (s < 5400) return `${Math.round(s / 60)} min`;
   return s < 172800 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86400)} d`;
 }
 

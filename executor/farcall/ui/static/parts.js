@@ -44,10 +44,12 @@ export function bar() {
 
 /** Makes a bar of how much of something was used, with a label. */
 export function meter(label, share, text) {
+  const words = h("div.meter-words", {}, h("span", { text: label }), h("span", { text }));
+  if (share < 0.01) return h("div.meter", {}, words); // nothing to see in the bar
   const filled = h("span");
-  filled.style.setProperty("width", `${Math.max(0.5, Math.min(100, share * 100))}%`);
+  filled.style.setProperty("width", `${Math.min(100, share * 100)}%`);
   const level = share >= 0.9 ? "high" : "fine";
-  return h("div.meter", { data: { level } }, h("div.meter-words", {}, h("span", { text: label }), h("span", { text })),
+  return h("div.meter", { data: { level } }, words,
     h("div.meter-bar", { role: "img", "aria-label": `${label}: ${text}` }, filled));
 }
 

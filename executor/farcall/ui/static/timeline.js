@@ -2,8 +2,8 @@
 // Of very many tasks it is how many ran at a time, with the spread of their durations.
 
 import { CROWD, curve, inParts, ranAt } from "./crowd.js";
-import { frame, h, setAttr, setText } from "./dom.js";
-import { clock, count, isOver, many, span, wordOf } from "./format.js";
+import { fill, frame, h, setAttr, setText } from "./dom.js";
+import { GROUPS, clock, count, isOver, many, span, wordOf } from "./format.js";
 import { histogram } from "./histogram.js";
 import { layout, summary, ticks } from "./timescale.js";
 
@@ -33,7 +33,8 @@ export class Timeline {
     this.stage = h("div.stage", {}, this.probe, this.canvas, this.band, this.tip, this.back);
     this.durations = histogram("Duration", span);
     this.spread = h("div.spread", {}, this.durations.element);
-    this.element = h("div.timeline", {}, this.summary, this.stage, this.spread);
+    this.legend = h("ul.legend", { data: { testid: "timeline-legend" } });
+    this.element = h("div.timeline", {}, this.summary, this.stage, this.legend, this.spread);
     this._paint = () => this.paint();
     this._listen();
     new ResizeObserver(() => this.refresh()).observe(this.stage);
@@ -53,7 +54,18 @@ export class Timeline {
     setAttr(this.element, "data-crowd", String(Boolean(this.curve)));
     setAttr(this.canvas, "aria-label", this.curve ? "Timeline: how many tasks ran at a time" : "Timeline");
     this._spread();
+    this._legend();
     this.refresh();
+  }
+
+  // Names the colors of the picture: a task waits, then has the color of its state.
+  _legend() {
+    const groups = new Set(this.tasks.map((task) => task.group));
+    const shown = GROUPS.filter(({ key }) => key === "waiting" || groups.has(key));
+    const words = this.tasks.length ? shown.map(({ word }) => word).join() : "";
+    if (words === this.shownLegend) return;
+    this.shownLegend = words;
+    fill(this.legend, ...(words ? shown : []).map(({ key, word }) => h("li", { data: { group: key } }, h("i"), word)));
   }
 
   /** Draws again before the next picture. */
