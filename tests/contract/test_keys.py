@@ -289,7 +289,7 @@ def test_own_names_of_nodes_come_first():
     }
     found = Assignment.read({**GOOD, **told})
     assert (found.node, found.nodes) == (1, 2)
-    with pytest.raises(RefusedError, match="FARCALL_NODE_INDEX is 2, of 2 nodes"):
+    with pytest.raises(RefusedError, match="FARCALL_NODE_INDEX is 2, but the job has 2 nodes"):
         Assignment.read({**GOOD, **told, "FARCALL_NODE_INDEX": "2"})
 
 

@@ -361,7 +361,7 @@ async def test_only_covalents_wrapper_can_be_run_directly(small):
     metadata = {"dispatch_id": "d", "node_id": 0, "results_dir": ""}
     with pytest.raises(FarcallError, match=r"farcall\.BatchExecutor"):
         await EXECUTOR(**small).run(print, [], {}, metadata)
-    with pytest.raises(FarcallError, match="not made ready"):
+    with pytest.raises(FarcallError, match="was not prepared"):
         await EXECUTOR(**small).submit_task(metadata, {})
     with pytest.raises(FarcallError, match="no job of node 0"):
         await EXECUTOR(**small).query_result(metadata)

@@ -95,7 +95,11 @@ def jobs(aws: farcall_local.LocalAWS) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("way", "count", "words"),
     [
-        ("sweep", 1, ["ending 5000 unfinished tasks of 1 job (", "ended 5000 unfinished tasks"]),
+        (
+            "sweep",
+            1,
+            ["cancelling 5000 unfinished tasks of 1 job (", "cancelled 5000 unfinished tasks"],
+        ),
         pytest.param(
             *(
                 "jobs",
@@ -104,7 +108,7 @@ def jobs(aws: farcall_local.LocalAWS) -> dict[str, str]:
             ),
             marks=pytest.mark.slow,
         ),
-        ("command", 1, ["ending 1 unfinished task of 1 job (", "ended 1 unfinished task"]),
+        ("command", 1, ["cancelling 1 unfinished task of 1 job (", "cancelled 1 unfinished task"]),
     ],
 )
 def test_ctrl_c_ends_every_job_and_says_how_many(
@@ -152,7 +156,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_says_what_it_left(
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE_S)  # Batch would be waited for longer
 
-    assert f"exited without terminating {len(left)} job" in said.decode()
+    assert f"exited without cancelling {len(left)} job" in said.decode()
     assert any(job_id in said.decode() for job_id in left)
     assert {jobs(aws)[job_id] for job_id in left}.isdisjoint({"FAILED", "SUCCEEDED"})
     for job_id in left:

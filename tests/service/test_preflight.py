@@ -24,7 +24,7 @@ def embedded(own_embedded: farcall_local.LocalAWS) -> farcall_local.LocalAWS:
     ("option", "remedy"),
     [
         ("s3_bucket_name", "create it"),
-        ("queue", "there are farcall-local"),
+        ("queue", "its queues are farcall-local"),
         ("batch_job_role_name", "trust policy for ecs-tasks"),
         ("batch_execution_role_name", "trust policy for ecs-tasks"),
         ("batch_job_log_group_name", "create-log-group"),
@@ -103,7 +103,9 @@ async def test_oversized_job_is_rejected(
         async with make_executor(queue="small") as executor:
             for options in ({"vcpu": 500}, {"memory": 4096}, {"num_gpus": 1}):
                 (name,) = options
-                with pytest.raises(SettingsError, match=f"{name} is .* wait forever") as caught:
+                with pytest.raises(
+                    SettingsError, match=f"{name} is .* wait indefinitely"
+                ) as caught:
                     await executor.task(abs, **options)(-1)
                 assert caught.value.option == name
             assert await executor.task(abs)(-1) == 1

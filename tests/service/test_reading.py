@@ -111,7 +111,9 @@ async def test_a_child_of_an_array_is_read_and_the_array_is_not(executor):
     assert texts(await read(executor, jobs[1].id, follow=True)) == ["1"]
 
     parent = jobs[0].id.partition(":")[0]
-    with pytest.raises(FarcallError, match=f"has 2 array tasks.* Name one of .* {parent}:0 to"):
+    with pytest.raises(
+        FarcallError, match=f"is an array of 2; name one of its tasks, {parent}:0 to"
+    ):
         await read(executor, parent)
 
 

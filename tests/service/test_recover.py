@@ -160,7 +160,7 @@ def test_before_the_bundle_is_uploaded(place):
 
     found = place.recover(run)
 
-    assert f"no run '{run}' has left anything in" in found.hears("refused")["error"]
+    assert f"run '{run}' has nothing left in" in found.hears("refused")["error"]
     assert place.ran() == []
 
 

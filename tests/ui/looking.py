@@ -39,7 +39,7 @@ async def cancel(page: Page, button: str) -> dict[str, str]:
     dialog = page.get_by_role("dialog", name="Cancel")
     await dialog.get_by_role("button", name=button).click()
     await expect(dialog).to_be_hidden()
-    foot = page.get_by_test_id("endings")
+    foot = page.get_by_test_id("cancellations")
     await foot.wait_for()
     return {
         str(await result.get_attribute("data-id")): str(await result.get_attribute("data-outcome"))

@@ -139,11 +139,11 @@ async def test_a_task_is_found_read_and_cancelled_with_the_keyboard_alone(
     await expect(page.get_by_role("dialog")).to_have_count(0)
     await wait_for_states(page, {job.id: "CANCELLED"})
     await expect(result).to_contain_text("cancelled")  # as it changes, and not a second dialog
-    await expect(page.get_by_test_id("endings-summary")).to_have_text("1 cancelled")
+    await expect(page.get_by_test_id("cancellations-summary")).to_have_text("1 cancelled")
     assert "too dear" in (await job.detail()).reason
     await tab_to(page.get_by_role("button", name="Close", exact=True).last)
     await keys.press("Enter")
-    await expect(page.get_by_test_id("endings")).to_be_hidden()
+    await expect(page.get_by_test_id("cancellations")).to_be_hidden()
 
 
 async def test_the_nodes_of_a_command_job_are_seen_with_their_output(

@@ -122,30 +122,30 @@ class Terminations:
         Raises:
             ServiceError: The request failed.
         """
-        sent = self._doom(job_ids, reason).sent if together else self._send(job_ids, reason)
+        sent = self._enqueue(job_ids, reason).sent if together else self._send(job_ids, reason)
         refused = await _answered(sent)
         why = {job_id: refused.get(job_id) or refused.get(_parent(job_id)) for job_id in job_ids}
         return {job_id: error for job_id, error in why.items() if error is not None}
 
     async def leave(self, job_ids: Iterable[str], tasks: int, reason: str) -> None:
         """Terminate the jobs of a leaving owner, and log it; never raises a `FarcallError`."""
-        left = self._in_few(job_ids)
+        left = self._collapse_children(job_ids)
         what = f"{counted(tasks, 'unfinished task')} of {named(left)}"
         if self._is_abandoned:
-            _log.warning("exited without terminating %s", what)
+            _log.warning("exited without cancelling %s", what)
             return
-        _log.warning("terminating %s (%s); press Ctrl-C to exit at once", what, reason)
+        _log.warning("cancelling %s (%s); press Ctrl-C to exit at once", what, reason)
         try:
             with self._interrupts:
                 raise_first(await self.end(left, reason))
         except FarcallError as error:  # the owner's own error matters more
             _log.warning("they may still run: %s", error)
         else:
-            _log.warning("terminated %s", what)
+            _log.warning("cancelled %s", what)
 
     async def leave_one(self, job_id: str, reason: str) -> None:
         """Terminate a leaving owner's job, batched with others; raises no `FarcallError`."""
-        self._doom([job_id], reason).is_left = True
+        self._enqueue([job_id], reason).is_left = True
         try:
             with self._interrupts:
                 raise_first(await self.end([job_id], reason, together=True))
@@ -191,7 +191,7 @@ class Terminations:
     def _is_abandoned(self) -> bool:
         return time.monotonic() - self._abandoned_at < _LEAVING_S
 
-    def _doom(self, job_ids: Iterable[str], reason: str) -> _Doomed:
+    def _enqueue(self, job_ids: Iterable[str], reason: str) -> _Doomed:
         doomed = self._doomed.get(reason)
         if doomed is None:
             loop = asyncio.get_running_loop()
@@ -212,10 +212,10 @@ class Terminations:
         request.add_done_callback(answer)
         count = len(doomed.job_ids)
         if doomed.is_left and count > 1:
-            _log.warning("terminating %d tasks (%s); press Ctrl-C to exit at once", count, reason)
+            _log.warning("cancelling %d tasks (%s); press Ctrl-C to exit at once", count, reason)
 
     def _send(self, job_ids: Iterable[str], reason: str) -> asyncio.Future[Refused]:
-        wanted = self._in_few(job_ids)
+        wanted = self._collapse_children(job_ids)
         self._asked.update(dict.fromkeys(wanted, reason))
         sent = asyncio.ensure_future(self._terminate(wanted, reason))
         self._requests.add(sent)
@@ -283,12 +283,12 @@ class Terminations:
         left = [*self._asked, *(job_id for d in self._doomed.values() for job_id in d.job_ids)]
         if left:
             _log.warning(
-                "exited without terminating %s. Use farcall cancel JOB... to cancel jobs.",
+                "exited without cancelling %s. Use farcall cancel JOB... to cancel jobs.",
                 named(left),
             )
         self._abandoned_at = time.monotonic()
 
-    def _in_few(self, job_ids: Iterable[str]) -> list[str]:
+    def _collapse_children(self, job_ids: Iterable[str]) -> list[str]:
         """Replace the unfinished tasks of an array by the array, if all of them are listed."""
         children: dict[str, dict[str, None]] = {}
         for job_id in job_ids:

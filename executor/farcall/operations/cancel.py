@@ -225,7 +225,7 @@ async def _end(
     companion: Companion | None,
     whole: Collection[str],
 ) -> _Ended:
-    wanted = await _in_few(session, named=named, left=left)
+    wanted = await _collapse_children(session, named=named, left=left)
     refused, untold = await asyncio.gather(
         session.terminations.end(wanted, reason), _tell(companion, session, left, whole)
     )
@@ -277,7 +277,7 @@ def _has_ended_by_itself(detail: JobDetail) -> bool:
     return detail.status.is_final and json_view.state(detail) != json_view.CANCELLED
 
 
-async def _in_few(
+async def _collapse_children(
     session: Session, named: Mapping[str, Entry], left: Mapping[str, Entry]
 ) -> list[str]:
     """Return the unfinished jobs, with an array job in place of its complete tasks."""

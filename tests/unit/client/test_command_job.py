@@ -129,7 +129,7 @@ def test_one_event_loop_waits_and_another_may_once_it_has_ended(executor):
 
     with contextlib.closing(asyncio.new_event_loop()) as first:
         job = first.run_until_complete(begin())
-        with pytest.raises(FarcallError, match=r"attach_command\('.*'\) gives a handle"):
+        with pytest.raises(FarcallError, match=r"attach_command\('.*'\) to get a handle"):
             asyncio.run(job.wait())
         first.run_until_complete(job.cancel())
         first.run_until_complete(end())

@@ -404,7 +404,7 @@ async def test_a_loop_that_is_left_ends_its_jobs_and_keeps_what_it_is_at(opened,
             await asyncio.sleep(0)
         opened.end("job-0", 2)
         assert await first == (2, 4)
-    assert opened.ended == [(["job-0"], "no caller waits for it any more")]
+    assert opened.ended == [(["job-0"], "no caller waits for it anymore")]
     assert opened.discarded == []
 
 

@@ -176,8 +176,8 @@ async def test_whoever_leaves_is_told_how_much_is_ended(terminations, client, ca
     await terminations.leave([*CHILDREN, "x"], 5, "left")
     assert ended(client) == ["a", "x"]
     assert [record.message for record in caplog.records] == [
-        "terminating 5 unfinished tasks of 2 jobs (a, x) (left); press Ctrl-C to exit at once",
-        "terminated 5 unfinished tasks of 2 jobs (a, x)",
+        "cancelling 5 unfinished tasks of 2 jobs (a, x) (left); press Ctrl-C to exit at once",
+        "cancelled 5 unfinished tasks of 2 jobs (a, x)",
     ]
 
 
@@ -191,7 +191,7 @@ async def test_one_who_was_cancelled_is_not_told_by_another_error(terminations, 
     refused = refusal("AccessDenied", 403)
     client.terminate_job = Client(terminate_job=lambda **_: refused).terminate_job
     await asyncio.gather(*(terminations.leave_one(job_id, "left") for job_id in "xy"))
-    assert "terminating 2 tasks (left)" in caplog.text
+    assert "cancelling 2 tasks (left)" in caplog.text
     assert "x may still run: TerminateJob was refused" in caplog.text
 
 
@@ -220,10 +220,10 @@ async def test_ctrl_c_while_jobs_are_ended_says_what_is_left(terminations, clien
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
         assert told == [signal.SIGINT]
-        assert "exited without terminating 2 jobs (x, y)" in caplog.text
+        assert "exited without cancelling 2 jobs (x, y)" in caplog.text
 
         await terminations.leave(["z"], 1, "left")  # an outer block
-        assert "exited without terminating 1 unfinished task of 1 job (z)" in caplog.text
+        assert "exited without cancelling 1 unfinished task of 1 job (z)" in caplog.text
         for request in terminations._requests:
             request.cancel()  # as the end of the event loop does
         await asyncio.wait_for(terminations.settle(), PATIENCE_S)

@@ -1,10 +1,10 @@
-// Talks with the page's server: the token, requests, and streams of events.
+// Client of the web UI's server: token, requests and event streams.
 
 const KEY = "farcall.token";
 let token = "";
 let refused = () => {};
 
-/** A request that was answered with an error, or not at all; `status` is 0 then. */
+/** A failed request; `status` is 0 if there was no response. */
 export class ApiError extends Error {
   constructor(message, status) {
     super(message);
@@ -12,7 +12,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Takes the token from the address, where it does not stay, or from where it was kept. */
+/** Returns the token from the address, which it removes there, or the stored one. */
 export function takeToken() {
   const found = /^#(?:\/?[?&]?)token=([^&]+)/.exec(location.hash);
   if (found) {
@@ -22,7 +22,7 @@ export function takeToken() {
   return token;
 }
 
-/** Keeps the token for the next visit; an empty one forgets it. */
+/** Stores the token for the next visit; an empty one deletes it. */
 export function keepToken(said) {
   token = said;
   try {
@@ -41,7 +41,7 @@ function stored() {
   }
 }
 
-/** Says what happens when the server refuses the token. */
+/** Sets the callback for a rejected token. */
 export function onRefused(f) {
   refused = f;
 }
@@ -67,7 +67,7 @@ async function ask(path, options = {}) {
   throw error;
 }
 
-/** Asks for JSON. */
+/** Gets JSON. */
 export async function get(path, signal) {
   return (await ask(path, { signal })).json();
 }
@@ -78,7 +78,7 @@ export async function post(path, body) {
   return (await ask(path, { method: "POST", headers, body: JSON.stringify(body) })).json();
 }
 
-/** Returns a path whose parts are made safe. */
+/** Returns a path with encoded parts. */
 export const path = (...parts) => `/api/${parts.map(encodeURIComponent).join("/")}`;
 
 /**
@@ -106,7 +106,7 @@ export function follow(address, on) {
       } catch (error) {
         if (stop.signal.aborted) return;
         on.broken?.(error);
-        // Asking again would not change these.
+        // A retry would not change these.
         if ([400, 401, 403, 404, 409].includes(error.status)) return;
       }
       await pause(wait * (0.75 + Math.random() / 2), stop.signal);
@@ -133,7 +133,7 @@ async function* events(body) {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
-      // A carriage return at the end may be half of a line's end.
+      // A carriage return at the end may be the first half of a line break.
       const text = rest + value;
       const whole = text.endsWith("\r") ? text.slice(0, -1) : text;
       const lines = whole.split(/\r\n|\n|\r/);

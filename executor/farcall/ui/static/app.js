@@ -1,4 +1,4 @@
-// Begins the page: asks for the token, follows the jobs, and shows what the address names.
+// Entry point: requests the token, follows the jobs, and shows the view that the address names.
 
 import { follow, get, keepToken, onRefused, takeToken } from "./api.js";
 import { cancelRun, cancelTasks } from "./cancel.js";
@@ -8,7 +8,7 @@ import { openHelp, themeButton, tokenForm } from "./dialogs.js";
 import { frame, h, icon, setAttr, setText } from "./dom.js";
 import { controls, wanted } from "./filters.js";
 import { count, isOver, ms } from "./format.js";
-import { endings, forgetEndings } from "./endings.js";
+import { cancellations, forgetCancellations } from "./cancellations.js";
 import { MainView } from "./mainview.js";
 import { listenForKeys } from "./keys.js";
 import { isNode, jobHash, partsOfId } from "./rows.js";
@@ -18,7 +18,7 @@ import { store } from "./store.js";
 const place = { scope: null, job: null, view: "runs" };
 const live = { loading: true, error: "", state: "Loading…", stream: null };
 let page = null;
-// How long a window may be out of sight before it closes its connections.
+// Time after which a hidden window closes its connections, in ms.
 const REST_MS = 3000;
 
 const token = tokenForm((said) => {
@@ -73,9 +73,9 @@ function build(about) {
         about.read_only ? h("span.badge", { data: { testid: "read-only" } }, "Read-only") : null,
         h("span.gap"), requests, status, themeButton(), h("button.plain", { type: "button", "aria-label": "Help", title: "Help (?)", on: { click: openHelp } }, icon("help"))),
       h("div.filter-line", {}, filters.states, filters.choices)),
-    alert, h("div.columns", {}, runs.element, main.element, detail.element), endings);
+    alert, h("div.columns", {}, runs.element, main.element, detail.element), cancellations);
   const shown = () => (place.job && !detail.element.hidden ? [detail.task()] : []).filter(Boolean);
-  /** Asks whether what is chosen is to be ended: selected tasks, the one in the panel, or else the run. */
+  /** Opens the cancel dialog for the selected tasks, the task in the panel, or else the run. */
   const cancel = () => {
     if (about.read_only) return;
     const tasks = [main.table.chosenTasks(), shown(), main.table.activeTasks()].find((some) => some.some((task) => !isOver(task.group) && !isNode(task)));
@@ -91,7 +91,7 @@ function listen() {
   live.loading = true;
   let fresh = true;
   live.stream = follow(`/api/events${wanted.since && `?since=${encodeURIComponent(wanted.since)}`}`, {
-    // Each stream tells everything again; what was known stays in sight meanwhile.
+    // Each stream starts with all jobs; the known ones stay visible meanwhile.
     open() {
       fresh = true;
       store.renew();
@@ -165,13 +165,13 @@ function route() {
   place.address = kind === "run" || kind === "job" ? { kind, rest } : null;
   if (kind !== "run" && kind !== "job") place.scope = "all";
   document.body.dataset.view = place.view;
-  forgetEndings();
+  forgetCancellations();
   page.detail.show(place.job);
   page.main.table.mark(place.job);
   frame(update);
 }
 
-// What an address names may not be known yet when the page opens.
+// The run or job in the address may not be loaded yet.
 function resolve() {
   const { kind, rest } = place.address;
   if (kind === "run") place.scope = store.run(rest[0], rest[1] || undefined) ?? null;
@@ -199,7 +199,7 @@ setInterval(() => {
   page.main.tick();
   page.detail.update();
 }, 1000);
-// A hidden window holds no connection: a browser has six for all windows with this page.
+// A hidden window closes its connections: a browser allows six for all windows of a server.
 document.addEventListener("visibilitychange", () => {
   clearTimeout(live.resting);
   if (document.hidden) live.resting = setTimeout(() => rest(true), REST_MS);

@@ -2,18 +2,18 @@
 
 import { post } from "./api.js";
 import { h, setText } from "./dom.js";
-import { showEndings } from "./endings.js";
+import { showCancellations } from "./cancellations.js";
 import { count, isOver, many } from "./format.js";
 import { name } from "./parts.js";
 import { taskName } from "./rows.js";
 
-// As many as the server takes at once.
+// Maximum jobs that the server accepts in one request.
 const AT_ONCE = 10000;
 
-/** Asks whether these jobs, or children of arrays, are to be cancelled; calls `done` afterwards. */
+/** Asks for confirmation and cancels jobs or array tasks; calls `done` afterwards. */
 export function cancelTasks(jobs, done) {
   const left = jobs.filter((job) => !isOver(job.group));
-  // A child needs no request of its own where its array is ended as a whole.
+  // An array task needs no request of its own if its array is cancelled.
   const whole = new Set(left.filter((job) => job.array_size).map((job) => job.id));
   const asked = left.filter((job) => !whole.has(job.parent));
   const one = asked.length === 1 ? asked[0] : null;
@@ -88,7 +88,7 @@ function open({ title, about, counts, over, bodies, done }) {
       confirm.focus();
     } else {
       dialog.close();
-      showEndings(results, error);
+      showCancellations(results, error);
       if (!error) done?.();
     }
   });

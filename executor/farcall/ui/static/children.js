@@ -1,4 +1,4 @@
-// The children of arrays, and nodes of jobs on several: they are followed only while they are shown.
+// Array tasks and nodes of multi-node jobs, which are followed only while they are shown.
 
 import { follow, path } from "./api.js";
 import { frame } from "./dom.js";
@@ -10,10 +10,10 @@ const arrays = new Map();
 const listeners = new Set();
 const tell = () => listeners.forEach((f) => f());
 
-/** Calls a function after changes, at most once a picture. */
+/** Calls a function after changes, at most once per frame. */
 export const onChildren = (f) => listeners.add(f);
 
-/** Returns what is known of an array's children: {list, error, loading}; by index, with holes. */
+/** Returns an array's known tasks: {list, error, loading}; the list is by index, with holes. */
 export function childrenOf(id) {
   return arrays.get(id) ?? { list: [], error: "", loading: true, version: 0 };
 }
@@ -42,12 +42,12 @@ function isKnown(job) {
   return Boolean(array && (array.error || hasAll(array, job)));
 }
 
-// The last one may be known before others are, so the length does not tell.
+// The last task may be known before others, so the length is no count.
 function hasAll(array, job) {
   return array.list.filter(Boolean).length === partCount(job);
 }
 
-/** Forgets all, as after a change of the token. */
+/** Forgets all tasks, for example after a change of the token. */
 export function forgetChildren() {
   watch([]);
   arrays.clear();

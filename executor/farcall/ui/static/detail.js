@@ -1,11 +1,11 @@
-// The panel that shows one task: why it is as it is, what it prints, and for an array its children.
+// The panel of one task: failure reason, output, and for an array its tasks.
 
 import { get, path } from "./api.js";
 import { childrenOf } from "./children.js";
 import { fill, h, icon, setAttr, setText } from "./dom.js";
 import { count, groupOf, inWords, isOver, many, ms, span } from "./format.js";
 import { attemptsSection, jobSection, soFar, timesSection, usageSection, whySection } from "./facts.js";
-import { lastLines } from "./lastlines.js";
+import { lastLines } from "./last_lines.js";
 import { Output } from "./output.js";
 import { bar, remember, remembered, stateSign } from "./parts.js";
 import { reasonsSection } from "./reasons.js";
@@ -65,7 +65,7 @@ export class Detail {
     setInterval(() => this.id && !document.hidden && !this._over() && this._ask(), AGAIN_MS);
   }
 
-  /** Returns what is known of the shown task: of the store, of its array's children, or as told. */
+  /** Returns the shown task: from the store, from its array's tasks, or as last received. */
   task() {
     if (!this.id) return null;
     const [parent, index] = partsOfId(this.id);
@@ -120,14 +120,14 @@ export class Detail {
     this._follow();
   }
 
-  // A task that runs tells in its overview what it printed last.
+  // The overview of a running task shows its last lines of output.
   _follow() {
     const task = this.task();
     const runs = task && this.tab === "overview" && !this.whole() && task.group === "running";
     this.last.show(runs && !this.rests ? this.id : null);
   }
 
-  /** Shows what has changed since. */
+  /** Updates the panel. */
   update() {
     const task = this.task();
     if (!this.id) return;
@@ -167,7 +167,7 @@ export class Detail {
     return Boolean(this.said && task && isOver(task.group) && isOver(groupOf(this.said.job.state)));
   }
 
-  // At most one question at a time; one more after it where something changed meanwhile.
+  // At most one request at a time, and one more after it if something changed meanwhile.
   async _ask() {
     if (this.asking) return void (this.askAgain = true);
     const id = this.id;
@@ -210,7 +210,7 @@ export class Detail {
     this.update();
   }
 
-  // A section is made again only where it says something else, so that a selection in it stays.
+  // A section is replaced only if it changed, so that a text selection in it stays.
   _part(key, make, given) {
     let part = this.parts.get(key);
     const state = JSON.stringify(key === "why" ? [given.explanation, given.position, given.record.reason, given.record.remedy, given.record.trouble] : key === "attempts" ? given.attempts : key === "usage" ? [given.usage, given.record] : [given.record, given.links, given.electron, given.retries]);
@@ -251,7 +251,7 @@ export class Detail {
   }
 }
 
-// A command is no call, and a node no job: neither has anything in a bundle.
+// Commands and nodes have no stored call.
 function canRetry(task) {
   const ended = task.by ? task.by.failed + task.by.cancelled > 0 : task.group === "failed" || task.group === "cancelled";
   return ended && task.kind !== "command" && !isNode(task);

@@ -1,9 +1,9 @@
-// The form that asks for the token, the help, and the choice of light and dark.
+// The token form, the help, and the theme switch.
 
 import { fill, h, icon, setAttr } from "./dom.js";
 import { remember, remembered } from "./parts.js";
 
-/** Makes the form that asks for the token; `take(token)` gets it. */
+/** Makes the token form; it calls `take(token)`. */
 export function tokenForm(take) {
   const input = h("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true });
   const trouble = h("p.trouble", { role: "alert", hidden: true });
@@ -13,7 +13,7 @@ export function tokenForm(take) {
     trouble, h("label", { for: "token" }, "Token"), input, h("div.buttons", {}, h("button.strong", { type: "submit" }, "Open")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    // The whole address is as good.
+    // The complete address is accepted, too.
     const said = input.value.trim();
     if (said) take(decodeURIComponent(said.split("token=").pop()));
     input.value = "";
@@ -60,7 +60,7 @@ export function openHelp() {
 
 const THEMES = ["system", "light", "dark"];
 
-/** Makes the button that goes from the system's theme to light and dark. */
+/** Makes the button that switches between the system's theme, light and dark. */
 export function themeButton() {
   const button = h("button.plain", { type: "button" });
   let theme = THEMES.includes(remembered("theme")) ? remembered("theme") : "system";

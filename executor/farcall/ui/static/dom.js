@@ -1,13 +1,13 @@
-// Makes elements and text. The only place where text of others becomes part of the page: always
-// by textContent, never as markup, and with no character left that acts instead of showing.
+// Makes elements and text. Untrusted text enters the page only here, always by textContent and
+// never as markup, with all control characters made visible.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// C0 and C1 controls except tab and newline, and the characters that turn the direction of text.
+// C0 and C1 controls except tab and newline, and characters that change the text direction.
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 const DIRECTIONS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
-/** Returns text in which control characters can be seen but do nothing. */
+/** Returns text with control characters made visible. */
 export function clean(text) {
   return String(text ?? "")
     .replace(CONTROLS, (c) => (c < " " ? String.fromCharCode(0x2400 + c.charCodeAt(0)) : "\ufffd"))
@@ -36,7 +36,7 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
-/** Appends children; what is null or false is left out. */
+/** Appends children; null and false are skipped. */
 export function add(element, children) {
   for (const child of children.flat()) {
     if (child === null || child === undefined || child === false) continue;
@@ -44,32 +44,32 @@ export function add(element, children) {
   }
 }
 
-/** Replaces what is in an element. */
+/** Replaces an element's children. */
 export function fill(element, ...children) {
   element.replaceChildren();
   add(element, children);
 }
 
-/** Sets text where it differs, so that an unchanged row costs no layout. */
+/** Sets text if it differs, so that an unchanged row causes no layout. */
 export function setText(element, text) {
   const said = clean(text);
   if (element.textContent !== said) element.textContent = said;
 }
 
-/** Sets an attribute where it differs; null removes it. */
+/** Sets an attribute if it differs; null removes it. */
 export function setAttr(element, name, value) {
   if (value === null || value === false) {
     if (element.hasAttribute(name)) element.removeAttribute(name);
   } else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
 
-/** Makes a link out of the site; text alone where the address is not https. */
+/** Makes a link to another site, or only text if the address is not https. */
 export function outside(url, text) {
   let parsed = null;
   try {
     parsed = new URL(url);
   } catch {
-    // Not an address at all.
+    // Not a URL.
   }
   if (parsed?.protocol !== "https:") return h("span", { text });
   return h("a.outside", { href: parsed.href, target: "_blank", rel: "noopener noreferrer" }, text, icon("out"));

@@ -1,12 +1,12 @@
-// What is known of one task, as sections of the panel: why, when, what it asked for and used.
+// Sections of the task panel: failure reason, times, resources, attempts, job.
 
 import { fill, h, icon, outside, setText } from "./dom.js";
 import { bytes, clock, count, isOver, many, moment, ms, shortId, span } from "./format.js";
-import { hoursOf, inHours } from "./hours.js";
+import { hoursOf, inHours } from "./resource_hours.js";
 import { copyButton, meter, name } from "./parts.js";
 import { jobHash, partsOfId, ran } from "./rows.js";
 
-/** Says why a task is as it is, and what to do. */
+/** Explains a task's state, and what to do. */
 export function whySection({ explanation, record, position }) {
   const said = explanation ?? {};
   const place = position ? `Position ${count(position)} in queue ${record.queue}.` : "";
@@ -28,7 +28,7 @@ export function whySection({ explanation, record, position }) {
 
 const isWell = (kind) => kind === "running" || kind === "returned";
 
-/** Says what to do; commands are in backticks. Where nothing is wrong it looks calm. */
+/** Shows what to do; commands are in backticks. It looks calm if nothing is wrong. */
 function advice(remedy, isCalm) {
   const parts = sentence(remedy).split("`").map((part, n) => (n % 2 ? h("code", { text: part }) : name(part)));
   const heading = isCalm && remedy.includes("`") ? "Commands" : "What to do";
@@ -46,7 +46,7 @@ function sentence(text) {
   return said && !/[.?!]$/.test(said) ? `${begun}.` : begun;
 }
 
-/** Says what a task asked for, and how much of it it used. */
+/** Shows the resources that a task requested and used. */
 export function usageSection({ record, usage }) {
   const asked = record.memory_mib * 1048576;
   const limit = usage?.memory_limit_bytes || asked;
@@ -64,7 +64,7 @@ export function usageSection({ record, usage }) {
   return [h("h3", {}, "Resources"), ...rows, limits];
 }
 
-/** Makes the lines that say what a task used up to now, as far as that is known while it runs. */
+/** Makes the section with a task's duration and resource hours up to now. */
 export function soFar() {
   const hours = h("p", { data: { testid: "hours" } });
   const time = h("div");
@@ -86,7 +86,7 @@ export function soFar() {
   };
 }
 
-/** Says when things happened. */
+/** Shows when the job was submitted, started and finished. */
 export function timesSection({ record }) {
   const [created, started, stopped] = [record.created_at, record.started_at, record.stopped_at].map(ms);
   const at = (moment_at) => h("time", { datetime: new Date(moment_at).toISOString(), title: moment(moment_at) }, clock(moment_at));
@@ -97,7 +97,7 @@ export function timesSection({ record }) {
   ])];
 }
 
-/** Lists the attempts that have ended. */
+/** Lists the finished attempts. */
 export function attemptsSection({ attempts, record, explanation }) {
   if (!attempts?.length) return [];
   const heads = ["#", "Started", "Duration", "Exit code", "Reason"];
@@ -111,7 +111,7 @@ export function attemptsSection({ attempts, record, explanation }) {
     h("div.scrolls", { tabindex: "0", role: "group", "aria-label": "Table of attempts" }, h("table", { "aria-label": "Attempts" }, h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col", text })))), h("tbody", {}, ...rows)))];
 }
 
-/** Says what the job is in AWS's words, with links to its console. */
+/** Shows the job's data, with links to the AWS console. */
 export function jobSection({ record, links, electron, retries }) {
   const shown = [["job", "Job in the AWS console"], ["log", "Log in CloudWatch"], ["queue", "Queue in the AWS console"]].filter(([key]) => links?.[key]);
   const tags = Object.entries(record.tags ?? {});
@@ -138,7 +138,7 @@ export function jobSection({ record, links, electron, retries }) {
   ]), shown.length ? h("p.links", {}, ...shown.map(([key, text]) => outside(links[key], text))) : null];
 }
 
-// What a group of nodes runs, and what each of them asked for.
+// A node group's command, and the resources that each node requested.
 function groupRow(group) {
   const nodes = group.first === group.last ? `Node ${group.first}` : `Nodes ${group.first} to ${group.last}`;
   const asked = [`${group.vcpu} vCPU`, bytes(group.memory_mib * 1048576), group.gpus && many(group.gpus, "GPU")].filter(Boolean).join(", ");

@@ -39,7 +39,7 @@ export function fitsRun(run) {
   return false;
 }
 
-/** Counts the tasks of what is open, a run or all of them, as far as they are of the person asked for. */
+/** Counts the tasks of the open view that belong to the selected user. */
 function countsIn(scope) {
   const counts = nothing();
   const runs = scope?.jobs ? [scope] : [...store.runs.values()].filter((run) => !wanted.user || run.user === wanted.user);

@@ -1,6 +1,6 @@
-// Words and numbers for people: states, spans of time, sizes. No elements here.
+// Formats states, durations and sizes as text.
 
-/** What people tell apart. Batch has three states for waiting, and none for cancelled. */
+/** States as people see them. Batch has three for waiting, and none for cancelled. */
 export const GROUPS = [
   { key: "waiting", word: "Waiting", states: ["SUBMITTED", "PENDING", "RUNNABLE"] },
   { key: "starting", word: "Starting", states: ["STARTING"] },
@@ -14,7 +14,7 @@ const BY_STATE = new Map(GROUPS.flatMap((group) => group.states.map((state) => [
 const WORDS = new Map(GROUPS.map((group) => [group.key, group.word]));
 const OVER = new Set(["succeeded", "failed", "cancelled"]);
 
-/** Returns the group of a state; what is unknown waits. */
+/** Returns the group of a state; an unknown state is waiting. */
 export const groupOf = (state) => BY_STATE.get(state) ?? "waiting";
 export const wordOf = (group) => WORDS.get(group);
 /** Returns whether the state is final. */
@@ -66,7 +66,7 @@ export function clock(at, now = Date.now(), seconds = true) {
 }
 /** Returns a moment in full, with its time zone. */
 export const moment = (at) => FULL.format(new Date(at));
-/** Returns a number with its thousands apart. */
+/** Returns a number with thousands separators. */
 export const count = (n) => COUNT.format(n);
 /** Returns "1 task", "2 tasks". */
 export const many = (n, one, more = `${one}s`) => `${count(n)} ${n === 1 ? one : more}`;
@@ -83,7 +83,7 @@ export function bytes(n) {
   return `${unit === 0 || left >= 100 ? Math.round(left) : Number(left.toFixed(1))} ${units[unit]}`;
 }
 
-/** Returns what a job asked for: "2 vCPU · 3.8 GiB". */
+/** Returns a job's requested resources: "2 vCPU · 3.8 GiB". */
 export function asked(job) {
   const parts = [];
   if (job.vcpu) parts.push(`${job.vcpu} vCPU`);
@@ -92,7 +92,7 @@ export function asked(job) {
   return parts.join(" · ");
 }
 
-/** Returns the beginning of a job's ID, by which people tell jobs apart; a child's with its index. */
+/** Returns the first characters of a job's ID; an array task's with its index. */
 export function shortId(id) {
   const [parent, mark = "", index = ""] = id.split(/([:#])/);
   const own = /-([0-9a-f]{8,16})$/.exec(parent); // of a name what no other has
@@ -100,7 +100,7 @@ export function shortId(id) {
   return (isName ? own[1] : parent).slice(0, 8) + mark + index;
 }
 
-/** Returns the moment that a record gives as ISO 8601, in milliseconds; null where there is none. */
+/** Returns an ISO 8601 time in milliseconds; null if there is none. */
 export const ms = (iso) => (iso ? Date.parse(iso) : null);
 
 /** Returns counts as words, the largest concerns first: "2 running, 3 waiting". */

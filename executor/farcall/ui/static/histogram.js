@@ -1,7 +1,7 @@
-// How a number is spread over many tasks, as bars with its smallest, middle and largest below.
+// Histogram of a number over many tasks, with minimum, median and maximum.
 
 import { fill, h, setAttr, setText } from "./dom.js";
-import { bins } from "./crowd.js";
+import { bins } from "./concurrency.js";
 import { count, many } from "./format.js";
 
 /**

@@ -1,4 +1,4 @@
-// Keys that work anywhere on the page except in text fields.
+// Keyboard shortcuts, which work everywhere except in text fields.
 
 /**
  * Begins to listen.

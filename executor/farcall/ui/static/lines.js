@@ -1,16 +1,16 @@
-// What a task printed, as lines that are safe to show; their number is limited.
+// A task's output as a limited number of lines that are safe to show.
 
 import { clean } from "./dom.js";
 
-/** The most lines that are kept. */
+/** Maximum number of kept lines. */
 export const MOST_LINES = 20000;
-/** The most characters of a line that are shown. */
+/** Maximum number of shown characters per line. */
 const MOST_CHARACTERS = 20000;
 
-// Sequences for terminals: CSI, OSC and its like up to their end, and the two-character ones.
+// Terminal escape sequences: CSI, OSC and similar ones up to their end, and two-character ones.
 const ESCAPES = /\u001b\[[0-?]*[ -/]*[@-~]|\u001b[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\)?|\u001b[ -/]*[0-~]|\u009b[0-?]*[ -/]*[@-~]/g;
 
-/** Returns a line without sequences for terminals, and with nothing else that acts. */
+/** Returns a line without escape sequences and control characters. */
 export function shown(text) {
   let plain = text.replace(ESCAPES, "");
   if (plain.length > MOST_CHARACTERS) plain = `${plain.slice(0, MOST_CHARACTERS)}… (${plain.length} characters)`;
@@ -23,11 +23,11 @@ export class Lines {
     this.kept = [];
     this.dropped = 0;
     this.next = 0;
-    /** What progress bars show by now, by stream: lines that go on, and may be replaced. */
+    /** The current state of progress bars by stream: unfinished lines that may be replaced. */
     this.states = new Map();
   }
 
-  /** Takes lines as the server sends them; returns those to show. */
+  /** Adds lines from the server; returns the lines to show. */
   take(lines) {
     const taken = [];
     for (const line of lines) {

@@ -1,10 +1,10 @@
-// The middle of the page: a run, or all of them, with its timeline and its tasks.
+// The middle column: one run or all runs, with timeline and tasks.
 
 import { childrenOf } from "./children.js";
 import { fill, h, icon, setAttr, setText } from "./dom.js";
 import { fitsJob, fitsRun, isFiltered } from "./filters.js";
 import { inWords, many } from "./format.js";
-import { hoursOf, inHours } from "./hours.js";
+import { hoursOf, inHours } from "./resource_hours.js";
 import { bar, copyButton, remember, remembered } from "./parts.js";
 import { reasonsSection } from "./reasons.js";
 import { called } from "./rows.js";
@@ -58,7 +58,7 @@ export class MainView {
     return this.scope === "all" ? [...store.jobs.values()] : [...(this.scope?.jobs.values() ?? [])];
   }
 
-  /** Returns the arrays whose children are wanted: those opened, and those of a run that has few. */
+  /** Returns the arrays whose tasks are loaded: the open ones, and those of a run with few tasks. */
   arrays() {
     const opened = this.table.expandedJobs();
     if (this.scope === "all" || this.folded) return opened;
@@ -66,7 +66,7 @@ export class MainView {
     return arrays.length <= MOST_READ ? [...new Set([...opened, ...arrays])] : opened;
   }
 
-  /** Shows what there is by now. */
+  /** Updates the view. */
   update({ loading, error }) {
     const all = this.scope === "all";
     const run = all ? null : this.scope;
@@ -87,7 +87,7 @@ export class MainView {
     this._chose();
   }
 
-  /** Shows what time alone changes. */
+  /** Updates what changes with time. */
   tick() {
     const run = this.scope === "all" ? null : this.scope;
     const total = Object.values(store.totals).reduce((a, b) => a + b, 0);
@@ -97,7 +97,7 @@ export class MainView {
     if (!this.folded) this._draw();
   }
 
-  // Of all runs together the children of arrays are not read, so the hours are those of one run.
+  // For all runs together, array tasks are not loaded, so only one run shows hours.
   _tellHours() {
     const run = this.scope === "all" ? null : this.scope;
     const found = run ? hoursOf(run.jobs.values(), Date.now()) : null;
@@ -146,7 +146,7 @@ export class MainView {
   }
 }
 
-// Of all that was submitted the runs are drawn: its single tasks would be too small to see.
+// The view of all tasks draws runs, because single tasks would be too small to see.
 function drawnRuns() {
   return store.newest().filter(fitsRun).map((run) => ({
     id: run.key,
@@ -160,10 +160,10 @@ function drawnRuns() {
   }));
 }
 
-// Of an array Batch does not say when the first child began, so it is drawn from its submission on.
+// Batch does not report when an array's first task started, so it is drawn from its submission.
 const begun = (counts, created) => (counts.running + counts.succeeded + counts.failed ? created : null);
 
-// Children are drawn instead of their array, where they are known.
+// If array tasks are known, they are drawn instead of their array.
 function drawnTasks(jobs) {
   const drawn = [];
   for (const job of jobs) {

@@ -1,4 +1,4 @@
-// What a task prints, while it prints it: merged or side by side, found in, copied, kept.
+// A task's live output: merged or side by side, with search, copy and download.
 
 import { follow, path } from "./api.js";
 import { h, icon, setAttr, setText } from "./dom.js";

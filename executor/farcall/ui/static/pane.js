@@ -1,5 +1,5 @@
-// A pane in which lines of output are shown. Lines are in blocks that the browser lays out only
-// when they come into sight.
+// A pane of output lines. Lines are in blocks that the browser lays out only when they become
+// visible.
 
 import { frame, h, setText } from "./dom.js";
 import { count } from "./format.js";
@@ -28,7 +28,7 @@ export class Pane {
     this.scroller.addEventListener("scroll", () => {
       const away = this.scroller.scrollHeight - this.scroller.clientHeight - this.scroller.scrollTop;
       const at = away < 24;
-      // Lines that come in move the end away; only the user moves the view up.
+      // New lines move the end away; only the user scrolls up.
       if (at === this.follows || (!at && this.scroller.scrollTop >= (this.last ?? 0))) {
         this.last = this.scroller.scrollTop;
         return;
@@ -49,7 +49,7 @@ export class Pane {
     setText(this.total, "");
   }
 
-  /** Adds lines at the end, and drops as many at the beginning as are too many. */
+  /** Adds lines at the end, and removes surplus lines at the beginning. */
   add(lines) {
     if (!lines.length) return;
     this.empty.hidden = true;
@@ -72,7 +72,7 @@ export class Pane {
     if (this.follows) frame(this._down);
   }
 
-  /** Shows below the lines what progress bars show by now. */
+  /** Shows the current state of progress bars below the lines. */
   states(states) {
     if (!states.length && !this.live.childElementCount) return;
     if (states.length) this.empty.hidden = true;
@@ -86,7 +86,7 @@ export class Pane {
     return block;
   }
 
-  /** Follows the end, or stays. */
+  /** Turns following of the end on or off. */
   follow(on) {
     this.follows = on;
     if (on) frame(this._down);

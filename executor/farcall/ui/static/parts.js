@@ -1,9 +1,9 @@
-// Small pieces that several views share: a state's sign, a bar of counts, a copy button.
+// Elements that several views share: state badge, bar of counts, copy button.
 
 import { clean, fill, h, icon, setAttr, setText } from "./dom.js";
 import { GROUPS, inWords, wordOf } from "./format.js";
 
-/** Makes a state's sign: an icon and a word; `update(group, title)` changes it. */
+/** Makes a state badge with icon and word; `update(group, title)` changes it. */
 export function stateSign() {
   const word = h("span");
   const element = h("span.state", {}, word);
@@ -42,7 +42,7 @@ export function bar() {
   };
 }
 
-/** Makes a bar of how much of something was used, with a label. */
+/** Makes a labeled bar of a used share; without a bar below 1 %. */
 export function meter(label, share, text) {
   const words = h("div.meter-words", {}, h("span", { text: label }), h("span", { text }));
   if (share < 0.01) return h("div.meter", {}, words); // nothing to see in the bar
@@ -65,7 +65,7 @@ export function copyButton(label, text) {
   return button;
 }
 
-/** Copies text; returns whether the browser allowed it. */
+/** Copies text; returns whether the browser permitted it. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -75,7 +75,7 @@ export async function copy(text) {
   }
 }
 
-/** Makes a name that others chose: apart from the direction of the text around it. */
+/** Makes a name that users chose, isolated from the surrounding text direction. */
 export const name = (text, props = {}) => h("bdi", { ...props, text });
 
 /** Remembers a choice in this browser. */
@@ -83,7 +83,7 @@ export function remember(key, value) {
   try {
     localStorage.setItem(`farcall.${key}`, value);
   } catch {
-    // It lasts as long as the page.
+    // Without storage it lasts until the page is closed.
   }
 }
 

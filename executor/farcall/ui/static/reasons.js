@@ -1,4 +1,4 @@
-// Why tasks failed, alike reasons together: what most of them say stands first.
+// Failure reasons, grouped by equal text, the most frequent first.
 
 import { childrenOf } from "./children.js";
 import { fill, h, icon } from "./dom.js";
@@ -8,7 +8,7 @@ import { jobHash, why } from "./rows.js";
 
 const MOST_SHOWN = 8;
 
-/** Returns the reasons of what failed among some jobs: [{text, count, example, call}], the most frequent first. */
+/** Returns the failure reasons of jobs: [{text, count, example, call}], the most frequent first. */
 export function reasonsOf(jobs) {
   const found = new Map();
   const put = (text, n, example, call) => {
@@ -30,10 +30,10 @@ export function reasonsOf(jobs) {
   return [...found.values()].sort((a, b) => b.count - a.count);
 }
 
-// Messages that differ by numbers alone say the same.
+// Messages that differ only in numbers count as equal.
 const alike = (text) => text.replace(/0x[0-9a-f]+/gi, "#").replace(/(?<![a-z])\d+(\.\d+)?/gi, "#");
 
-/** Makes the section; `update(jobs)` shows why those of these failed that did. */
+/** Makes the section; `update(jobs)` shows the failure reasons of these jobs. */
 export function reasonsSection() {
   const list = h("ul.failed-children");
   const element = h("section.reasons", { "aria-label": "Why tasks failed", hidden: true, data: { testid: "reasons" } }, h("h3", {}, "Why tasks failed"), list);

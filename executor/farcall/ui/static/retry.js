@@ -30,7 +30,7 @@ export async function openRetry(task, open) {
   body.querySelector("input")?.focus();
 }
 
-// Returns a function that makes the form. Of its fields, one for each option, only changed ones are sent.
+// Returns a function that makes the form with a field per option. Only changed fields are sent.
 function retryForm(id, said, done) {
   const fields = said.options.map((option) => {
     const before = option.value === null ? "" : String(option.value);

@@ -1,10 +1,10 @@
-// One row of the table of tasks, which stands for a job or for a child of an array.
+// One row of the task table: a job or an array task.
 
 import { h, icon, setAttr, setText } from "./dom.js";
 import { asked, clock, count, isOver, many, moment, shortId, span } from "./format.js";
 import { bar, stateSign } from "./parts.js";
 
-/** Columns that can be sorted by: what they are called and what they compare. */
+/** Sortable columns: label and compared value. */
 export const COLUMNS = [
   { key: "created", word: "Task", cell: "task", value: (job) => job.created ?? 0, first: -1 },
   { key: "workflow", word: "Workflow", cell: "workflow", value: (job) => (job.workflow ?? "").toLowerCase(), first: 1 },
@@ -19,33 +19,33 @@ export const COLUMNS = [
 
 const ORDER = ["failed", "running", "starting", "waiting", "cancelled", "succeeded"];
 
-/** Returns how long a task waited, or waits. */
+/** Returns how long a task has waited. */
 export function waited(job, now) {
   if (job.created === null) return null;
   return (job.started ?? job.stopped ?? now) - job.created;
 }
 
-/** Returns how long its last attempt ran, or runs; null where it never began. */
+/** Returns the duration of its last attempt; null if it never started. */
 export function ran(job, now) {
   return job.started ? Math.max(0, (job.stopped ?? now) - job.started) : null;
 }
 
-/** Returns the number of an array's children that are over. */
+/** Returns the number of an array's finished tasks. */
 export const done = (job) => job.by.succeeded + job.by.failed + job.by.cancelled;
 
-/** Returns the number of children of an array, or of nodes of a job on several; else 0. */
+/** Returns the number of array tasks or nodes; 0 for other jobs. */
 export const partCount = (job) => job.array_size || job.node_count || 0;
 
-/** Returns whether it is a node, which cannot be cancelled without its job. */
+/** Returns whether it is a node, which can only be cancelled with its job. */
 export const isNode = (job) => job.id.includes("#");
 
-/** Returns what a job is called; what runs a command stands behind a prompt. */
+/** Returns a job's name; a command has a prompt before it. */
 export const called = (job) => (job.kind === "command" ? `$ ${job.function}` : job.function);
 
-/** Returns how a job is called in a sentence. */
+/** Returns a job's name for use in a sentence. */
 export const taskName = (job) => (job.index === undefined || job.index === null ? called(job) : `${called(job)}[${job.index}]`);
 
-/** Returns the ID of the whole job, and the index of the child or node, which is undefined for a whole one. */
+/** Returns the job's ID, and the index of the array task or node, or undefined. */
 export const partsOfId = (id) => id.split(/[:#]/);
 
 /** Returns the address of a job in this page. */
@@ -135,13 +135,13 @@ export function updateRow(row, job, how) {
   setText(parts.asked, child ? "" : asked(job));
 }
 
-// Batch counts an attempt when it is over; the one that runs counts for people.
+// Batch counts only finished attempts; people count the running one, too.
 function tried(job) {
   const running = job.group === "running" || job.group === "starting";
   return Math.max(job.attempts + (running ? 1 : 0), 0);
 }
 
-/** Returns what to say of why a job is as it is; empty where its state says all. */
+/** Returns a short reason for a job's state; empty if the state says enough. */
 export function why(job) {
   if (job.remedy || (!isOver(job.group) && job.group !== "running")) return job.reason || "";
   if (job.group === "failed") {

@@ -1,5 +1,5 @@
-// The list of runs: those of one workflow stand together, the newest in sight, the workflow that ran
-// last first.
+// The list of runs, grouped by workflow with the newest run shown; the workflow that ran last is
+// first.
 
 import { h, icon, setAttr, setText } from "./dom.js";
 import { fitsRun } from "./filters.js";
@@ -14,7 +14,7 @@ export const runHash = (run) => `#/run/${encodeURIComponent(run.run)}/${encodeUR
 /** Returns a run's name for people. */
 export const runName = (run) => run.workflow || "(no name)";
 
-/** Makes the list; `update(chosen)` shows it as it is by now. */
+/** Makes the list; `update(chosen)` updates it. */
 export function runsList() {
   const all = h("a.run.all", { href: "#/all" }, h("span.run-name", { text: "All tasks" }), h("span.run-when"));
   const sizer = h("div.rows", { role: "list" });
@@ -72,14 +72,14 @@ export function runsList() {
       note.hidden = runs.length > 0;
       if (!runs.length) setText(note, store.runs.size ? "No workflows match the filter." : loading ? "Loading…" : "No workflows yet.");
       groups = grouped(runs);
-      // Who follows an address to an earlier run sees where that stands.
+      // A link to an earlier run opens its group.
       if (chosen !== before) for (const { name, runs: some } of groups) if (some.indexOf(chosen) > 0) opened.add(name);
       lay();
     },
   };
 }
 
-// Runs of one workflow of one person, in the order of their newest runs.
+// Runs by workflow and user, ordered by the newest run.
 function grouped(runs) {
   const found = new Map();
   for (const run of runs) {
@@ -126,7 +126,7 @@ function updateCard(card, { run, name, earlier = [], isOpen = false, isEarlier =
   setAttr(parts.more, "title", about);
 }
 
-// The card has room for one more number than that of the failures: what it is about now.
+// Next to the failures, the card shows one more number: that of the current state.
 function said(run, now) {
   const first = ["running", "starting", "waiting"].find((key) => run.counts[key]);
   const news = first ? inWords(run.counts, [first]) : run.counts.failed ? "" : many(run.size, "task");

@@ -1,10 +1,10 @@
-// What is known of jobs and the runs they belong to, and who wants to hear of changes.
+// The known jobs and their runs, with listeners for changes.
 
 import { frame } from "./dom.js";
 import { GROUPS, groupOf, ms } from "./format.js";
 import { why } from "./rows.js";
 
-/** Returns counts of no tasks. */
+/** Returns counts of 0 for each group. */
 export const nothing = () => Object.fromEntries(GROUPS.map((group) => [group.key, 0]));
 
 /**
@@ -45,12 +45,12 @@ class Store {
     this._tell = () => this._settle();
   }
 
-  /** Calls a function after changes, at most once a picture. */
+  /** Calls a function after changes, at most once per frame. */
   listen(f) {
     this._heard.add(f);
   }
 
-  /** Takes jobs as they are by now. */
+  /** Adds or updates jobs. */
   upsert(jobs) {
     for (const job of jobs) {
       const counts = countsOf(job, this._cancelled.get(job.id));
@@ -82,19 +82,19 @@ class Store {
     frame(this._tell);
   }
 
-  /** Learns how many of an array's children were cancelled. */
+  /** Sets the number of an array's cancelled tasks. */
   learnCancelled(job, n) {
     if (this._cancelled.get(job.id) === n) return;
     this._cancelled.set(job.id, n);
     if (this.jobs.has(job.id)) this.upsert([job]);
   }
 
-  /** Begins to take everything again; what is known stays until `sweep`. */
+  /** Starts a complete reload; known jobs stay until `sweep`. */
   renew() {
     this._turn += 1;
   }
 
-  /** Forgets what was not told of since `renew`. */
+  /** Removes jobs that were not received since `renew`. */
   sweep() {
     for (const [id, job] of this.jobs) {
       if (job.turn === this._turn) continue;
@@ -107,7 +107,7 @@ class Store {
     frame(this._tell);
   }
 
-  /** Returns the run an address names; of several workflows in one process the newest. */
+  /** Returns the run that an address names; the newest of several workflows in one process. */
   run(run, workflow) {
     if (workflow !== undefined) return this.runs.get(`${run}/${workflow}`);
     return this.newest().find((one) => one.run === run);

@@ -1,4 +1,4 @@
-// The table of tasks: sorted, filtered, chosen from, with children and nodes below their jobs.
+// The task table: sorted, filtered, selectable, with array tasks and nodes below their jobs.
 
 import { childrenOf } from "./children.js";
 import { h, setAttr, setText } from "./dom.js";
@@ -35,7 +35,7 @@ export class TaskTable {
     this.element.addEventListener("keydown", (event) => this._key(event));
   }
 
-  /** Shows the matching jobs; `all` is whether they are of several runs. */
+  /** Shows the matching jobs; `all` is true if they belong to several runs. */
   set(jobs, all = this.element.classList.contains("all")) {
     this.element.classList.toggle("all", all);
     this.jobs = jobs.filter(fitsJob);
@@ -46,28 +46,28 @@ export class TaskTable {
     this._lay();
   }
 
-  /** Draws the rows in sight as they are by now. */
+  /** Draws the visible rows. */
   tick() {
     this.list.refresh();
   }
 
-  /** Returns the arrays whose children are shown, the one opened last first. */
+  /** Returns the arrays whose tasks are shown, the last opened one first. */
   expandedJobs() {
     const opened = new Map(this.expandable.filter((job) => this.expanded.has(job.id)).map((job) => [job.id, job]));
     return [...this.expanded].reverse().map((id) => opened.get(id)).filter(Boolean);
   }
 
-  /** Returns the jobs and children that are chosen and still shown. */
+  /** Returns the selected jobs and array tasks that are still shown. */
   chosenTasks() {
     return this.list.items.filter((job) => this.chosen.has(job.id));
   }
 
-  /** Returns the task where the cursor is, or none. */
+  /** Returns the task at the cursor, if any. */
   activeTasks() {
     return this.list.items.filter((job) => job.id === this.active);
   }
 
-  /** Forgets the choice. */
+  /** Clears the selection. */
   clear() {
     this.chosen.clear();
     this._chose();
@@ -192,7 +192,7 @@ export class TaskTable {
 
 const compared = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
-/** Says how many tasks are chosen, and offers what can be done to them. */
+/** Shows the number of selected tasks, and buttons for them. */
 export function selectionBar({ cancel, clear }) {
   const words = h("span", { role: "status" });
   const button = cancel && h("button.danger", { type: "button", on: { click: cancel } }, "Cancel selected…");

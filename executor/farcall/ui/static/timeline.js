@@ -1,7 +1,7 @@
-// Who ran when, as a picture on a canvas: a row per task, pale while it waits, solid while it runs.
-// Of very many tasks it is how many ran at a time, with the spread of their durations.
+// The timeline, on a canvas: a row per task, pale while it waits, solid while it runs.
+// For many tasks, it shows how many ran at a time, and the distribution of their durations.
 
-import { CROWD, curve, inParts, ranAt } from "./crowd.js";
+import { MANY, curve, inParts, ranAt } from "./concurrency.js";
 import { fill, frame, h, setAttr, setText } from "./dom.js";
 import { GROUPS, clock, count, isOver, many, span, wordOf } from "./format.js";
 import { histogram } from "./histogram.js";
@@ -9,8 +9,8 @@ import { layout, summary, ticks } from "./timescale.js";
 
 const AXIS = 22;
 const GUTTER = 148;
-const CROWD_GUTTER = 44;
-// How near to a mark of a failure one has to point.
+const CURVE_GUTTER = 44;
+// Maximum distance in pixels between the pointer and a failure mark.
 const NEAR = 6;
 
 export class Timeline {
@@ -50,7 +50,7 @@ export class Timeline {
     const chosen = this.tasks[this.cursor]?.id;
     this.tasks = tasks.filter((task) => task.created !== null).sort((a, b) => a.created - b.created || (a.index ?? 0) - (b.index ?? 0));
     this.cursor = chosen ? this.tasks.findIndex((task) => task.id === chosen) : -1;
-    this.curve = noun === "task" && tasks.length > CROWD ? curve(this.tasks) : null;
+    this.curve = noun === "task" && tasks.length > MANY ? curve(this.tasks) : null;
     setAttr(this.element, "data-crowd", String(Boolean(this.curve)));
     setAttr(this.canvas, "aria-label", this.curve ? "Timeline: how many tasks ran at a time" : "Timeline");
     this._spread();
@@ -58,7 +58,7 @@ export class Timeline {
     this.refresh();
   }
 
-  // Names the colors of the picture: a task waits, then has the color of its state.
+  // Names the colors: a task is pale while it waits, then has the color of its state.
   _legend() {
     const groups = new Set(this.tasks.map((task) => task.group));
     const shown = GROUPS.filter(({ key }) => key === "waiting" || groups.has(key));
@@ -68,7 +68,7 @@ export class Timeline {
     fill(this.legend, ...(words ? shown : []).map(({ key, word }) => h("li", { data: { group: key } }, h("i"), word)));
   }
 
-  /** Draws again before the next picture. */
+  /** Draws again in the next frame. */
   refresh() {
     frame(this._paint);
   }
@@ -80,7 +80,7 @@ export class Timeline {
     setText(this.summary, summary(this.tasks, now, this.noun));
     const { tasks } = this;
     const pitch = Math.min(16, this.tallest() / Math.max(1, tasks.length));
-    const gutter = this.curve ? CROWD_GUTTER : pitch >= 12 && width >= 520 ? GUTTER : 0;
+    const gutter = this.curve ? CURVE_GUTTER : pitch >= 12 && width >= 520 ? GUTTER : 0;
     this.view = layout(tasks, { now, width, gutter, zoom: this.zoom });
     this.pitch = pitch;
     const height = this.curve ? Math.ceil(Math.min(150, this.tallest())) + AXIS : Math.max(48, Math.ceil(pitch * tasks.length) + AXIS);
@@ -95,7 +95,7 @@ export class Timeline {
     pen.clearRect(0, 0, width, height);
     const color = (name) => this._color(name);
     this._axis(pen, color, height, now);
-    if (this.curve) return this._crowd(pen, color, height - AXIS, now);
+    if (this.curve) return this._curve(pen, color, height - AXIS, now);
     this._bars(pen, color, now);
     if (gutter) this._labels(pen, color, gutter);
     if (this.cursor >= 0) {
@@ -105,7 +105,7 @@ export class Timeline {
     }
   }
 
-  // A canvas knows no light-dark(); an element's colour is what became of it.
+  // A canvas does not support light-dark(); an element's computed color does.
   _color(name) {
     this.probe.style.setProperty("color", `var(--${name})`);
     return getComputedStyle(this.probe).color;
@@ -140,7 +140,7 @@ export class Timeline {
     pen.beginPath();
     pen.rect(view.left, 0, view.right - view.left, pitch * tasks.length + 2);
     pen.clip();
-    // One colour after the other: a change of colour costs more than a bar.
+    // One color after the other, because changing the color costs more than a bar.
     const paint = new Map();
     const put = (name, x, y, wide) => (paint.get(name) ?? paint.set(name, []).get(name)).push(x, y, wide);
     tasks.forEach((task, n) => {
@@ -156,7 +156,7 @@ export class Timeline {
     for (const name of order) {
       pen.fillStyle = color(`bar-${name}`);
       const bars = paint.get(name) ?? [];
-      // One failure among thousands is to be seen.
+      // One failure among thousands must be visible.
       const high = name === "failed" ? Math.max(2, tall) : tall;
       for (let i = 0; i < bars.length; i += 3) pen.fillRect(bars[i], bars[i + 1], bars[i + 2], high);
     }
@@ -164,7 +164,7 @@ export class Timeline {
     this._marks(pen, color, late, tall);
   }
 
-  // A cross for what failed and a stroke for what was cancelled, so that colour is not all.
+  // A cross for failed and a stroke for cancelled tasks, so that color is not the only sign.
   _marks(pen, color, late, tall) {
     if (tall < 6) return;
     const size = Math.min(4, tall / 2 - 1);
@@ -185,8 +185,8 @@ export class Timeline {
     }
   }
 
-  // How many ran at a time, as an area; what failed or was cancelled is marked when it ended.
-  _crowd(pen, color, height, now) {
+  // The number of running tasks as an area; failed and cancelled tasks are marked at their end.
+  _curve(pen, color, height, now) {
     const { from, to, left, right, x } = this.view;
     const top = 10;
     const floor = height - 8;
@@ -220,7 +220,7 @@ export class Timeline {
     this.durations.update(over.map((task) => task.stopped - task.started));
   }
 
-  // Of a crowd, the failed or cancelled task whose mark is near to a place.
+  // Returns the failed or cancelled task whose mark is near a point of the curve.
   _nearest(place) {
     let found = null;
     let least = NEAR;

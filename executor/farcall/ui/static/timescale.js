@@ -1,8 +1,8 @@
-// The arithmetic of a timeline: where moments stand, which of them are marked, what it says in words.
+// The scale of a timeline: positions, ticks, and a summary in words.
 
 import { clock, many, span } from "./format.js";
 
-/** Returns the span of time in sight and how to go between it and pixels. */
+/** Returns the visible time span and its conversion to pixels. */
 export function layout(tasks, { now, width, gutter, zoom }) {
   let from = Infinity;
   let to = -Infinity;
@@ -22,7 +22,7 @@ export function layout(tasks, { now, width, gutter, zoom }) {
 
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 
-/** Returns the moments to mark, as clocks show them. */
+/** Returns the ticks at round clock times. */
 export function ticks(from, to, width) {
   const most = Math.max(2, Math.floor(width / 110));
   const step = (STEPS.find((s) => (to - from) / (s * 1000) <= most) ?? 2592000) * 1000;
@@ -33,7 +33,7 @@ export function ticks(from, to, width) {
   return found;
 }
 
-/** Says what the picture shows. */
+/** Returns the summary of the timeline. */
 export function summary(tasks, now, noun = "task") {
   if (!tasks.length) return `No ${noun}s to draw yet.`;
   const begun = tasks.filter((task) => task.started);

@@ -1,4 +1,4 @@
-// A list of rows of one height, of which only those in sight are elements.
+// A virtual list of rows of one height: only visible rows are elements.
 
 import { frame } from "./dom.js";
 
@@ -24,18 +24,18 @@ export class VirtualList {
     new ResizeObserver(() => ((this.height = 0), frame(this._render))).observe(scroller);
   }
 
-  /** Shows other items, or the same ones as they are by now. */
+  /** Sets the items, or updates them. */
   set(items) {
     this.items = items;
     frame(this._render);
   }
 
-  /** Draws the rows in sight again. */
+  /** Draws the visible rows again. */
   refresh() {
     frame(this._render);
   }
 
-  /** Scrolls as far as is needed for an item to be in sight. */
+  /** Scrolls as little as needed to show an item. */
   reveal(position, above = 0) {
     this._measure();
     const top = this._offset() + position * this.height;
@@ -67,7 +67,7 @@ export class VirtualList {
     for (const [key, n] of wanted) {
       let row = this.shown.get(key);
       if (!row) this.shown.set(key, (row = this.free.pop() ?? this.rows.create()));
-      // Readers of the page meet rows in the order in which they are seen.
+      // Screen readers read the rows in their visible order.
       if (row === place) place = row.nextSibling;
       else this.sizer.insertBefore(row, place);
       const at = `translateY(${n * height}px)`;
@@ -80,7 +80,7 @@ export class VirtualList {
     this.height ||= parseFloat(getComputedStyle(this.sizer).getPropertyValue("--row")) || 44;
   }
 
-  // Where the rows begin in what scrolls.
+  // Offset of the rows in the scrolling element.
   _offset() {
     return this.sizer.getBoundingClientRect().top - this.scroller.getBoundingClientRect().top + this.scroller.scrollTop;
   }

@@ -20,7 +20,7 @@ const OUTCOMES = {
 // What needs attention comes first.
 const ORDER = ["refused", "unknown", "foreign", "node", "ending", "ended"];
 
-const title = h("p.big", { role: "status", data: { testid: "endings-summary" } });
+const title = h("p.big", { role: "status", data: { testid: "cancellations-summary" } });
 const trouble = h("p.trouble", { role: "alert", hidden: true });
 const list = h("ul.results", { tabindex: "0", "aria-label": "Results of the cancellation" });
 const close = h("button", { type: "button", on: { click: () => hide() } }, "Close");
@@ -28,15 +28,15 @@ let rows = [];
 let results = [];
 
 /** The strip; it is hidden until a task is cancelled. */
-export const endings = h("section.endings", { "aria-label": "Cancelled tasks", hidden: true, data: { testid: "endings" } },
-  h("div.endings-top", {}, title, h("span.gap"), close), trouble, list);
+export const cancellations = h("section.cancellations", { "aria-label": "Cancelled tasks", hidden: true, data: { testid: "cancellations" } },
+  h("div.cancellations-top", {}, title, h("span.gap"), close), trouble, list);
 
 /**
  * Shows what was done, and from then on how these tasks are.
  * @param {object[]} told id, outcome and text of each
  * @param {Error|null} error why there are not more
  */
-export function showEndings(told, error) {
+export function showCancellations(told, error) {
   results = [...told].sort((a, b) => ORDER.indexOf(a.outcome) - ORDER.indexOf(b.outcome));
   rows = results.slice(0, MOST_SHOWN).map((result) => {
     const sign = h("span.state");
@@ -49,23 +49,23 @@ export function showEndings(told, error) {
   fill(list, ...rows.map(({ row }) => row), more ? h("li.quiet", {}, `and ${count(more)} more`) : null);
   trouble.hidden = !error;
   setText(trouble, error?.message ?? "");
-  endings.hidden = false;
+  cancellations.hidden = false;
   draw();
 }
 
 /** Removes finished tasks, when the user continues with something else. */
-export function forgetEndings() {
+export function forgetCancellations() {
   if (results.every(({ id, outcome }) => outcome === "ended" || (outcome === "ending" && isOver(groupNow(id))))) hide();
 }
 
 function hide() {
   results = [];
   rows = [];
-  endings.hidden = true;
+  cancellations.hidden = true;
 }
 
 function draw() {
-  if (endings.hidden) return;
+  if (cancellations.hidden) return;
   const tally = new Map();
   const add = (word) => tally.set(word, (tally.get(word) ?? 0) + 1);
   results.forEach((result, n) => {

@@ -1,11 +1,11 @@
-// What tasks held for how long, in vCPU-hours and GB-hours, by which Fargate is paid for.
+// vCPU-hours and GB-hours of tasks, the units in which Fargate is charged.
 
 import { childrenOf } from "./children.js";
 import { ran } from "./rows.js";
 
 const HOUR_MS = 3600000;
 
-/** Returns what a job, a child of an array or a node holds at a time: {vcpu, gb}. */
+/** Returns the resources of a job, an array task or a node: {vcpu, gb}. */
 function held(job) {
   const whole = job.array;
   if (whole?.node_count) return held({ node_count: 1, groups: whole.groups.filter((group) => group.first <= job.index && job.index <= group.last).map((group) => ({ ...group, first: 0, last: 0 })) });
@@ -44,7 +44,7 @@ export function hoursOf(jobs, now) {
 
 const hasBegun = (array) => ["running", "succeeded", "failed", "cancelled"].some((group) => array.by[group]);
 
-/** Says hours: "0.52 vCPU-hours, 1.9 GB-hours". */
+/** Returns hours as text: "0.52 vCPU-hours, 1.9 GB-hours". */
 export const inHours = ({ vcpu, gb }) => `${short(vcpu)} vCPU-hours, ${short(gb)} GB-hours`;
 
 function short(n) {

@@ -1,13 +1,13 @@
-// The arithmetic of very many tasks: how many ran at a time, and how a number of theirs is spread.
+// Statistics of many tasks: how many ran at a time, and the distribution of a number.
 
-/** Number of tasks above which a count says more than a row for each. */
-export const CROWD = 100;
+/** Number of tasks above which the timeline shows a count instead of a row per task. */
+export const MANY = 100;
 
 const MOST_BINS = 24;
-// Ratio of largest to smallest above which bins grow by a factor and not by a difference.
+// Ratio of largest to smallest above which bins grow by a factor instead of a difference.
 const WIDE = 50;
 
-/** Returns how many ran from each moment on at which that changed: {at, running, peak}. */
+/** Returns the number of running tasks after each change: {at, running, peak}. */
 export function curve(tasks) {
   const starts = Float64Array.from(tasks.filter((task) => task.started), (task) => task.started).sort();
   const ends = Float64Array.from(tasks.filter((task) => task.started && task.stopped), (task) => task.stopped).sort();
@@ -15,7 +15,7 @@ export function curve(tasks) {
   const running = new Int32Array(at.length);
   let [begun, over, peak] = [0, 0, 0];
   for (let n = 0; n < at.length; n += 1) {
-    // One that ends when another begins makes room for it.
+    // A task that stops at the moment another starts does not overlap with it.
     if (over < ends.length && (begun === starts.length || ends[over] <= starts[begun])) at[n] = ends[over++];
     else at[n] = starts[begun++];
     running[n] = begun - over;
@@ -24,7 +24,7 @@ export function curve(tasks) {
   return { at, running, peak };
 }
 
-/** Returns the most that ran within each of some equal parts of a span of time. */
+/** Returns the maximum of running tasks within each of several equal time spans. */
 export function inParts({ at, running }, from, to, parts) {
   const found = new Uint32Array(parts);
   let n = 0;

@@ -1,4 +1,4 @@
-// Last lines that a running task has printed, as they come, below what is known of it.
+// The last output lines of a running task, live, at the end of its overview.
 
 import { follow, path } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -6,7 +6,7 @@ import { Lines } from "./lines.js";
 
 const SHOWN = 10;
 
-/** Makes the section; `show(id)` follows a task's output, and null ends that. */
+/** Makes the section; `show(id)` follows a task's output, and `show(null)` stops. */
 export function lastLines() {
   const lines = h("pre.traceback.last-lines", { tabindex: "0", "aria-label": "Last lines", data: { testid: "last-lines" } });
   const element = h("section.part", { hidden: true }, h("h3", {}, "Last lines"), lines);
