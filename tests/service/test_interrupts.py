@@ -104,7 +104,7 @@ def jobs(aws: farcall_local.LocalAWS) -> dict[str, str]:
             *(
                 "jobs",
                 20,
-                ["ending 20 unfinished tasks of 20 jobs (", "ended 20 unfinished tasks"],
+                ["cancelling 20 unfinished tasks of 20 jobs (", "cancelled 20 unfinished tasks"],
             ),
             marks=pytest.mark.slow,
         ),
