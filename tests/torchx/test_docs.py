@@ -1,4 +1,4 @@
-"""docs/torchx.md: its example runs, and its tables have every option.
+"""The TorchX pages: their example runs, and their tables have every option.
 
 Starts the example's job on the local AWS emulator, because the page shows its output.
 """
@@ -15,7 +15,8 @@ from farcall.torchx.batch.scheduler import BatchScheduler
 from farcall.torchx.kubernetes.scheduler import KubernetesScheduler
 from tests.torchx.apps import QUEUE
 
-PAGE = (Path(__file__).parents[2] / "docs" / "torchx.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "".join((DOCS / name).read_text() for name in ("torchx.md", "torchx-kubernetes.md"))
 
 
 def block(language):
