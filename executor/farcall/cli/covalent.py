@@ -82,9 +82,14 @@ def covalent() -> None:
 def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None:
     """Resume dispatches after a restart of Covalent's server.
 
+    \b
+    Examples:
+      farcall covalent resume             # all running dispatches
+      farcall covalent resume DISPATCH    # one dispatch
+
     Collects jobs that have finished meanwhile and starts tasks that have no job
     yet. Run it at any time; tasks in progress are not affected.
-    """
+    """  # noqa: D301  # click's marker for preformatted lines
     count = 0
     for found in resume(dispatch_ids, server):
         count += 1

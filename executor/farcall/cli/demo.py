@@ -84,9 +84,14 @@ SECONDS = 5 * 60
 def run_demo(tasks: int, port: int, *, page: bool) -> None:
     """Train a model and run a sweep without an AWS account.
 
+    \b
+    Examples:
+      farcall demo
+      farcall demo --page    # the web UI with two sample workflows
+
     With --page, two workflows run for some minutes instead, and the web UI shows
     them until Ctrl-C.
-    """
+    """  # noqa: D301  # click's marker for preformatted lines
     if not page:
         asyncio.run(_run(tasks))
         return

@@ -66,11 +66,16 @@ def destroy(
 ) -> None:
     """Delete what `farcall deploy` created.
 
+    \b
+    Examples:
+      farcall destroy --dry-run         # list what would be deleted
+      farcall destroy --empty-bucket    # also delete the bucket and its objects
+
     farcall prints the resources and prompts before it deletes them. Unfinished
     jobs are cancelled. A bucket that still has objects is kept unless you give
     --empty-bucket, now or later. Detach policies that others attached to the roles
     first.
-    """
+    """  # noqa: D301  # click's marker for preformatted lines
     settings = stacks.batch_settings(region, "farcall destroy")
     path = path or options_file.in_force()
     again = f"farcall destroy{f' --name {name}' * (name != 'farcall')}"

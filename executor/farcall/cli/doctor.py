@@ -29,6 +29,12 @@ _COLOURS = {OK: "green", WARNING: "yellow", FAILED: "red", NOT_CHECKED: "cyan"}
 def doctor(*, as_json: bool) -> None:
     """Check that everything a job needs exists.
 
+    \b
+    Examples:
+      farcall doctor
+      farcall --profile work doctor
+      farcall doctor --json | jq '.checks[] | select(.verdict == "failed")'
+
     Checks options, credentials, region, bucket, queue, compute environments,
     roles, log group and image, and prints what to do about each problem. No job
     runs. The bucket check writes one small object, reads it, checks that it cannot
@@ -36,10 +42,10 @@ def doctor(*, as_json: bool) -> None:
     that a service other than AWS does not support, are reported as "not checked".
 
     Exits with 0 if no check failed, otherwise with 1.
-    """
+    """  # noqa: D301  # click's marker for preformatted lines
     with contextlib.ExitStack() as shown:
         if sys.stderr.isatty():
-            status = shown.enter_context(Console(stderr=True).status("looking"))
+            status = shown.enter_context(Console(stderr=True).status("checking"))
             looking = checkup.examine(tell=functools.partial(_update, status))
         else:
             looking = checkup.examine(tell=_tell, every_s=_SAY_S)
@@ -53,7 +59,7 @@ def doctor(*, as_json: bool) -> None:
 
 
 def _update(status: Status, going_on: list[str]) -> None:
-    status.update(Text("\n  ".join(["looking", *map(in_a_line, going_on)])))
+    status.update(Text("\n  ".join(["checking", *map(in_a_line, going_on)])))
 
 
 def _tell(going_on: list[str]) -> None:
