@@ -1,4 +1,4 @@
-"""Own endings: failure reasons on jobs that farcall ended, by the reason that it gave. No I/O."""
+"""Failure reasons that both platforms have, such as those of jobs that farcall terminated."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ MAP_FAILED = FailureReason(
     "fix the errors of the failed tasks, and submit the job again",
 )
 """Of an array as a whole."""
+
+RESULT_MISSING = FailureReason(
+    errors.OutcomeMissingError,
+    "the job succeeded, but its result is not in the bucket: it was delivered before, or deleted",
+    "set keep_artifacts to collect a result more than once; if no client has collected it, check "
+    "that image is empty or built from farcall's Dockerfile, and that nothing else deletes "
+    "results",
+)
 
 GIVEN: tuple[Row, ...] = (
     Row(

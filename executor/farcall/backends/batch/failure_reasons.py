@@ -28,7 +28,7 @@ from farcall.backends.matching import (
     exit_code,
     status,
 )
-from farcall.backends.own_failure_reasons import GIVEN, MAP_FAILED
+from farcall.backends.own_failure_reasons import GIVEN, MAP_FAILED, RESULT_MISSING
 from farcall.model import errors, start_script
 from farcall.model.exit_codes import EXITS
 from farcall.model.failure_reasons import (
@@ -454,15 +454,7 @@ ENDINGS: tuple[Row, ...] = (
             MEMORY,
         ),
     ),
-    Row(
-        _succeeded,
-        FailureReason(
-            errors.OutcomeMissingError,
-            "the job succeeded, but its result is not in the bucket (or was delivered before)",
-            "use an image built from farcall's Dockerfile; if another client collected the "
-            "result, set keep_artifacts; no other program may delete results",
-        ),
-    ),
+    Row(_succeeded, RESULT_MISSING),
     *_BY_TEXT,
     *_RUNTIME_ENDINGS,
     *(Row(exit_code(code), EXITS[code]) for code in EXITS if code is not ExitCode.CANCELLED),

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from farcall.backends.kubernetes.names import CREATED_BY, IMAGE, STARTED_BY, filled
 from farcall.backends.matching import Fits, Row, all_of, container, exit_code, status
-from farcall.backends.own_failure_reasons import GIVEN, MAP_FAILED
+from farcall.backends.own_failure_reasons import GIVEN, MAP_FAILED, RESULT_MISSING
 from farcall.model import errors, start_script
 from farcall.model.exit_codes import EXITS
 from farcall.model.failure_reasons import MEMORY, OWN_REASON, STUCK, Dwell, FailureReason
@@ -800,15 +800,7 @@ _GONE = Row(
 )
 
 ENDINGS: tuple[Row, ...] = (
-    Row(
-        _succeeded,
-        FailureReason(
-            errors.OutcomeMissingError,
-            "the job succeeded, but its result is not in the bucket (or was delivered before)",
-            "build image from farcall's Dockerfile, or leave it empty; if another client "
-            "collected the result, set keep_artifacts; no other program may delete results",
-        ),
-    ),
+    Row(_succeeded, RESULT_MISSING),
     *_DONE_TO_IT,
     *(
         Row(all_of(lambda detail: bool(detail.runtime), exit_code(code)), each)
