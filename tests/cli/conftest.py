@@ -1,4 +1,4 @@
-"""The command line."""
+"""Fixtures for the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.commands import FARCALL, Commands
 
 @pytest.fixture
 def farcall_command(commands: Commands) -> Callable[..., Any]:
-    """Runs ``farcall`` with some arguments, and additional environment variables."""
+    """Run ``farcall`` with arguments and additional environment variables."""
 
     async def run(*arguments: object, **options: str) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(commands.run, *arguments, **options)
@@ -28,7 +28,7 @@ def farcall_command(commands: Commands) -> Callable[..., Any]:
 
 @pytest.fixture
 def installed_command() -> Callable[..., Any]:
-    """Does the same with the command that was installed, which takes half a second longer."""
+    """Run the installed command in a process, which takes half a second longer."""
 
     async def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(
@@ -45,7 +45,7 @@ def installed_command() -> Callable[..., Any]:
 
 @pytest.fixture
 async def session(aws: LocalAWS) -> AsyncIterator[Session]:
-    """A client's, which submits command jobs."""
+    """A client session that submits command jobs."""
     opened = await session_for(Settings())
     yield opened
     await opened.close()

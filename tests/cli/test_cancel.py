@@ -18,7 +18,7 @@ from tests.support import terminal
 from tests.support.commands import FARCALL
 from tests.support.patience import until_async
 
-NOBODY = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def sleep(begun):
 
 
 async def ends(batch, job_id):
-    """Wait until Batch calls a job FAILED; return its description."""
+    """Wait until Batch reports a job as FAILED; return its description."""
 
     def job():
         (found,) = batch.describe_jobs(jobs=[job_id])["jobs"]
@@ -68,13 +68,13 @@ async def test_cancelled_job_keeps_its_output(executor, batch, tmp_path, cancel)
 
 
 async def test_wrong_usage_is_explained(aws, cancel):
-    for arguments in ((), (NOBODY, "--workflow", "w")):
+    for arguments in ((), (UNKNOWN_ID, "--workflow", "w")):
         done = await cancel(*arguments)
         assert 2 == done.returncode
         assert "specify either jobs (JOB...), or --workflow or --run" in done.stderr
 
 
-async def test_a_workflow_is_ended_after_a_question(make_executor, cancel, tmp_path):
+async def test_workflow_is_cancelled_after_confirmation(make_executor, cancel, tmp_path):
     async with make_executor(workflow="[red]w[/]") as executor:
         begun = [tmp_path / "one", tmp_path / "two"]
         jobs = [await executor.submit(sleep, str(path)) for path in begun]

@@ -18,7 +18,7 @@ from tests.support.commands import FARCALL
 
 
 def script(shell):
-    """Return what click prints where docs/commands.md says so."""
+    """Return the completion script that click prints, as described in docs/commands.md."""
     done = subprocess.run(
         [FARCALL],
         capture_output=True,
@@ -38,7 +38,7 @@ def script(shell):
         ("farcall lsit --st", []),
     ],
 )
-def test_bash_completes(line, expected, tmp_path):
+def test_bash_completes_commands_and_options(line, expected, tmp_path):
     (tmp_path / "farcall.bash").write_text(script("bash"))
     words = line.split(" ")
     ask = "\n".join(
@@ -63,12 +63,12 @@ def test_bash_completes(line, expected, tmp_path):
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_their_script(shell):
+def test_zsh_and_fish_scripts_are_printed(shell):
     assert "_FARCALL_COMPLETE" in script(shell)
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_a_command_is_what_the_table_says(name):
+def test_command_matches_command_table(name):
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     assert command.name == name

@@ -34,9 +34,7 @@ memory = "theirs"
 """
 
 
-async def test_a_new_file_has_every_option_and_only_the_set_ones_count(
-    farcall_command, tmp_path: Path
-) -> None:
+async def test_unset_options_are_comments(farcall_command, tmp_path: Path) -> None:
     done = await farcall_command("configure", "--set", "vcpu=4", "--set", 'tags={"a": "b"}')
 
     path = tmp_path / ".config/farcall/farcall.toml"
@@ -45,15 +43,13 @@ async def test_a_new_file_has_every_option_and_only_the_set_ones_count(
     text = path.read_text()
     section = tomlkit.parse(text)["executors"]["awsbatch"]
     assert {"vcpu": 4, "tags": {"a": "b"}} == section
-    assert Settings().vcpu == 4  # who reads it finds it
+    assert Settings().vcpu == 4  # the written file is loaded
     for name in options_of("batch"):
         assert f"\n{name} = " in text or f"\n# {name} =" in text
     assert "\n# namespace =" not in text
 
 
-async def test_another_files_content_stays_and_what_it_was_is_kept(
-    farcall_command, tmp_path: Path
-) -> None:
+async def test_update_keeps_content_and_backups(farcall_command, tmp_path: Path) -> None:
     path = tmp_path / "farcall.toml"
     path.write_text(MINE)
     for value in (8, 16):
@@ -66,7 +62,7 @@ async def test_another_files_content_stays_and_what_it_was_is_kept(
     assert "memory = 8" in (tmp_path / "farcall.toml.bak1").read_text()
 
 
-async def test_a_wrong_value_writes_nothing(farcall_command, tmp_path: Path) -> None:
+async def test_invalid_value_writes_nothing(farcall_command, tmp_path: Path) -> None:
     path = tmp_path / "farcall.toml"
     path.write_text(MINE)
 
@@ -87,7 +83,7 @@ async def test_a_wrong_value_writes_nothing(farcall_command, tmp_path: Path) -> 
         ("[executors.awsbatch]\nvcpu = 'x'", "vcpu is 'x'"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_options_file_is_rejected(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(FarcallError) as caught:
         updated(text, {"memory": 8}, tmp_path / "farcall.toml")
 
@@ -95,7 +91,7 @@ def test_a_file_that_cannot_be_read_is_refused(text: str, said: str, tmp_path: P
 
 
 @pytest.mark.parametrize("backend", ["batch", "kubernetes"])
-def test_every_option_is_described_and_every_default_can_be_written(backend) -> None:
+def test_options_have_descriptions_and_writable_defaults(backend) -> None:
     assert list(Settings.model_fields) == [each.name for each in describe()]
     assert all(each.text for each in describe())
     defaults = {each.name: each.default for each in describe() if each.default is not None}
@@ -107,7 +103,7 @@ def test_every_option_is_described_and_every_default_can_be_written(backend) -> 
     assert values == tomlkit.parse(text)["executors"][SECTIONS[backend][1]]
 
 
-async def test_kubernetes_has_a_section_of_its_own(farcall_command, tmp_path: Path) -> None:
+async def test_kubernetes_options_have_separate_section(farcall_command, tmp_path: Path) -> None:
     path = tmp_path / ".config/farcall/farcall.toml"
     mount = {"type": "volume", "src": "data", "dst": "/data"}
     for assignment in ("backend=kubernetes", f"mounts={json.dumps([mount])}", "namespace=mine"):
@@ -128,7 +124,7 @@ async def test_kubernetes_has_a_section_of_its_own(farcall_command, tmp_path: Pa
     assert "mine" == Settings(backend="kubernetes").namespace
 
 
-async def test_on_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:
+async def test_invalid_answer_is_prompted_again(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     asking = await asyncio.create_subprocess_exec(
         *(FARCALL, "configure", "--file", "new.toml"), stdin=theirs, stdout=theirs, stderr=theirs
@@ -149,7 +145,7 @@ def _read_all(terminal: int) -> str:
     while True:
         try:
             piece = os.read(terminal, 4096)
-        except OSError:  # Linux's end of a terminal
+        except OSError:  # Linux raises EIO when the other end is closed.
             return data.decode()
         if not piece:
             return data.decode()

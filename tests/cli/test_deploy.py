@@ -37,11 +37,11 @@ with BatchPoolExecutor(vcpu=1, memory=1) as pool:
     print(pool.submit(simulate, 3).result(), sum(pool.map(simulate, range(10))))
 """
 NO_PACKAGES = {"FARCALL_PACKAGES": "null"}
-"""Those that are installed for the tests are many."""
+"""Disables package sync, because the test environment has many packages."""
 
 
 class Account:
-    """A local AWS emulator with nothing in it."""
+    """An empty local AWS emulator."""
 
     def __init__(self, aws):
         self.aws = aws
@@ -71,7 +71,7 @@ def whole():
 
 @pytest.fixture
 def account(whole, monkeypatch, commands):
-    """It is as empty afterwards as it was before."""
+    """Provide an empty account, and check that it is empty afterwards."""
     for name, value in whole.aws.environment.items():
         monkeypatch.setenv(name, value)
     yield whole
@@ -84,7 +84,7 @@ def options(folder):
 
 
 @pytest.mark.path
-def test_three_commands_from_an_empty_home_to_a_value_and_nothing_is_left(account, tmp_path):
+def test_deploy_run_destroy_leaves_nothing(account, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     deploy, destroy = "farcall deploy --yes", "farcall destroy --yes --empty-bucket"
     line = f"{deploy} && {sys.executable} script.py && {destroy}"
@@ -100,7 +100,7 @@ def test_three_commands_from_an_empty_home_to_a_value_and_nothing_is_left(accoun
     assert {} == account.aws.resources()
 
 
-async def test_it_is_as_it_was_where_nothing_is_changed(account, farcall_command, tmp_path):
+async def test_deploy_without_changes_changes_nothing(account, farcall_command, tmp_path):
     first = await farcall_command("deploy", "--yes")
     assert 0 == first.returncode, first.stderr
     written = options(tmp_path)
@@ -128,9 +128,7 @@ async def test_it_is_as_it_was_where_nothing_is_changed(account, farcall_command
     assert ("16", "30") == (parameters["MaxVcpus"], parameters["WarmMinutes"])
 
 
-async def test_what_else_a_file_holds_stays_and_its_lines_are_given_back(
-    account, farcall_command, tmp_path
-):
+async def test_destroy_restores_options_file(account, farcall_command, tmp_path):
     path = tmp_path / "mine.toml"
     text = '# mine\n[executors.awsbatch]\nvcpu = 1  # few\n# queue = "one"\n\n[other]\na = 1\n'
     path.write_text(text)
@@ -147,9 +145,7 @@ async def test_what_else_a_file_holds_stays_and_its_lines_are_given_back(
     assert account.aws.resources() == {}
 
 
-async def test_a_failure_is_told_by_its_cause_and_the_next_try_begins_anew(
-    account, farcall_command, tmp_path
-):
+async def test_failed_deploy_names_cause_and_restarts(account, farcall_command, tmp_path):
     logs = account.client("logs")
     logs.create_log_group(logGroupName="/farcall/farcall")
     done = await farcall_command("deploy", "--yes")
@@ -165,9 +161,7 @@ async def test_a_failure_is_told_by_its_cause_and_the_next_try_begins_anew(
 
 
 @pytest.mark.parametrize("command", ["deploy", "destroy"])
-async def test_who_is_killed_in_the_middle_gives_the_command_again(
-    account, farcall_command, command
-):
+async def test_killed_command_can_be_repeated(account, farcall_command, command):
     if command == "destroy":
         assert 0 == (await farcall_command("deploy", "--yes")).returncode
     begun = "CREATE_IN_PROGRESS" if command == "deploy" else "DELETE_IN_PROGRESS"
@@ -188,7 +182,7 @@ async def test_who_is_killed_in_the_middle_gives_the_command_again(
     assert there == (["farcall"] if command == "deploy" else [])
 
 
-async def test_a_bucket_with_results_stays_until_it_is_said_otherwise(account, farcall_command):
+async def test_nonempty_bucket_is_kept_by_default(account, farcall_command):
     done = await farcall_command("deploy", "--yes")
     assert 0 == done.returncode, done.stderr
     s3, bucket = account.client("s3"), account.outputs()["Bucket"]
@@ -204,16 +198,14 @@ async def test_a_bucket_with_results_stays_until_it_is_said_otherwise(account, f
     none = await farcall_command("destroy", "--yes")
     assert 0 == none.returncode, none.stderr
     assert f"bucket {bucket} of a former stack has 3 objects" in none.stdout
-    # Another stack of the name has a bucket of its own, and leaves the former one alone.
+    # Another stack of the same name has its own bucket and keeps the old one.
     assert 0 == (await farcall_command("deploy", "--yes")).returncode
     assert 2 == len(account.aws.resources()["buckets"])
     done = await farcall_command("destroy", "--yes", "--empty-bucket")
     assert (0, {}) == (done.returncode, account.aws.resources()), done.stderr
 
 
-async def test_definitions_of_the_stack_are_taken_out_of_use_and_no_others(
-    account, farcall_command, tmp_path
-):
+async def test_destroy_deregisters_only_own_job_definitions(account, farcall_command, tmp_path):
     assert 0 == (await farcall_command("deploy", "--yes")).returncode
     (tmp_path / "script.py").write_text(SCRIPT)
     ran = await asyncio.to_thread(
@@ -246,7 +238,7 @@ async def test_definitions_of_the_stack_are_taken_out_of_use_and_no_others(
     batch.deregister_job_definition(jobDefinition=others)
 
 
-async def test_jobs_that_have_not_ended_are_named_and_end(account, farcall_command):
+async def test_destroy_lists_and_cancels_running_jobs(account, farcall_command):
     assert 0 == (await farcall_command("deploy", "--yes")).returncode
     started = await farcall_command("run", "--detach", "time:sleep", 600, **NO_PACKAGES)
     assert 0 == started.returncode, started.stderr
@@ -261,7 +253,7 @@ async def test_jobs_that_have_not_ended_are_named_and_end(account, farcall_comma
     assert "FAILED" == job["status"]
 
 
-async def test_a_queue_that_goes_names_its_jobs(account, farcall_command, tmp_path):
+async def test_removed_queue_lists_cancelled_jobs(account, farcall_command, tmp_path):
     done = await farcall_command("deploy", "--yes", "--compute", "spot", "--compute", "ec2")
     assert 0 == done.returncode, done.stderr
     assert "queue='farcall-ec2'" in done.stdout
@@ -283,7 +275,7 @@ async def test_a_queue_that_goes_names_its_jobs(account, farcall_command, tmp_pa
     assert "FAILED" == job["status"]
 
 
-def test_it_asks(account, commands):
+def test_deploy_and_destroy_require_confirmation(account, commands):
     shown = commands.run_on_terminal("deploy", answer="n\n")
     assert "Proceed?" in shown.text
     assert "nothing was created" in shown.text
@@ -297,12 +289,12 @@ def test_it_asks(account, commands):
     assert ["farcall"] == account.aws.resources()["stacks"]
 
 
-async def test_the_template_is_printed_without_asking_anybody(farcall_command):
+async def test_template_is_printed_without_requests(farcall_command):
     done = await farcall_command("deploy", "--template", AWS_ENDPOINT_URL="http://127.0.0.1:9")
     assert (0, stack.template(), "") == (done.returncode, done.stdout, done.stderr)
 
 
-async def test_a_region_has_to_be_said(account, farcall_command, monkeypatch):
+async def test_missing_region_is_rejected(account, farcall_command, monkeypatch):
     monkeypatch.delenv("AWS_REGION")
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     for command in ("deploy", "destroy"):
@@ -313,7 +305,7 @@ async def test_a_region_has_to_be_said(account, farcall_command, monkeypatch):
     assert 0 == done.returncode, done.stderr
 
 
-async def test_the_network_is_looked_at_before_anything_is_made(account, farcall_command):
+async def test_invalid_network_creates_nothing(account, farcall_command):
     ec2 = account.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24")["Subnet"]["SubnetId"]
@@ -334,7 +326,7 @@ async def test_the_network_is_looked_at_before_anything_is_made(account, farcall
     done = await farcall_command("deploy", "--yes", "--subnets", subnet, "--compute", "fargate")
     assert 0 == done.returncode, done.stderr
     assert "without public addresses" in done.stdout
-    # Given again it stays where it is.
+    # Without --subnets, a later deployment keeps the subnet.
     again = await farcall_command("deploy", "--yes")
     assert "stack farcall is unchanged" in again.stdout
     assert 0 == (await farcall_command("destroy", "--yes")).returncode

@@ -38,11 +38,11 @@ with BatchPoolExecutor(vcpu=1, memory=1, retry_attempts=1) as pool:
     print(repr(pool.submit(fail, 4).exception()))
 """
 NO_PACKAGES = {"FARCALL_PACKAGES": "null"}
-"""Those that are installed for the tests are many."""
+"""Disables package sync, because the test environment has many packages."""
 
 
 class Account:
-    """A local AWS emulator with nothing in it but users, which checks what they may."""
+    """A local AWS emulator that is empty except for users, and enforces IAM."""
 
     def __init__(self, aws):
         self.aws = aws
@@ -87,7 +87,7 @@ def whole():
 
 @pytest.fixture
 def account(whole, monkeypatch, commands):
-    """It is as empty afterwards as it was before, and the deployer has its rights."""
+    """Provide an empty account with a deployer, and check that it is empty afterwards."""
     for name, value in whole.aws.environment.items():
         monkeypatch.setenv(name, value)
     yield whole
@@ -97,7 +97,7 @@ def account(whole, monkeypatch, commands):
 
 
 def client_policy(outputs):
-    """Return docs/iam's policy for clients, for a stack."""
+    """Return the client policy of docs/iam, filled with a stack's outputs."""
     values = {
         **VALUES,
         "BUCKET": outputs["Bucket"],
@@ -112,9 +112,7 @@ def client_policy(outputs):
     return json.loads(text)
 
 
-async def test_the_documented_rights_suffice_from_the_first_call_to_the_last(
-    account, farcall_command, tmp_path: Path
-):
+async def test_documented_policies_suffice(account, farcall_command, tmp_path: Path):
     deployer = account.deployer
     done = await farcall_command("deploy", "--yes", "--compute", "spot", **deployer)
     assert 0 == done.returncode, done.stderr

@@ -49,7 +49,7 @@ def embedded() -> Iterator[emulators.TestAWS]:
 
 @pytest.fixture
 def bucket(aws, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    """A bucket with default settings, in force."""
+    """Configure farcall to use a bucket with default settings; return an S3 client."""
     client = boto3.client("s3")
     client.create_bucket(Bucket=BUCKET)
     monkeypatch.setenv("FARCALL_S3_BUCKET_NAME", BUCKET)
@@ -57,9 +57,7 @@ def bucket(aws, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     client.delete_bucket(Bucket=BUCKET)
 
 
-async def test_on_the_embedded_aws_all_is_well_and_nothing_is_left_in_the_bucket(
-    installed_command, aws
-) -> None:
+async def test_emulator_passes_all_checks(installed_command, aws) -> None:
     before = boto3.client("s3").list_objects_v2(Bucket="farcall-local")["KeyCount"]
 
     done = await installed_command("doctor", "--json")
@@ -74,9 +72,7 @@ async def test_on_the_embedded_aws_all_is_well_and_nothing_is_left_in_the_bucket
     assert before == after
 
 
-async def test_what_is_missing_is_told_side_by_side_with_where_its_name_comes_from(
-    farcall_command, aws, tmp_path
-) -> None:
+async def test_missing_resource_names_option_source(farcall_command, aws, tmp_path) -> None:
     (tmp_path / "farcall.toml").write_text(
         '[executors.awsbatch]\nbatch_job_definition_name = "not-there"\n'
     )
@@ -96,7 +92,7 @@ async def test_what_is_missing_is_told_side_by_side_with_where_its_name_comes_fr
     assert image.startswith(WARNING)  # jobs run in the stock image
 
 
-async def test_a_wrong_option_is_told(aws, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_option_fails(aws, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARCALL_VCPU", "many")
 
     found = await examine()
@@ -105,7 +101,7 @@ async def test_a_wrong_option_is_told(aws, monkeypatch: pytest.MonkeyPatch) -> N
     assert "vcpu is 'many'" in found["options"].found
 
 
-async def test_a_bucket_whose_policy_or_acl_lets_everybody_in(bucket) -> None:
+async def test_public_bucket_fails(bucket) -> None:
     bucket.put_bucket_policy(Bucket=BUCKET, Policy=PUBLIC)
     by_policy = await examine()
     bucket.delete_bucket_policy(Bucket=BUCKET)
@@ -129,7 +125,7 @@ def start(finding: Finding) -> tuple[str, str]:
         ({"Filter": {"Tag": {"Key": "a", "Value": "b"}}, "Expiration": {"Days": 30}}, WARNING),
     ],
 )
-async def test_a_lifecycle_rule_counts_where_it_covers_the_prefix(bucket, rule, verdict) -> None:
+async def test_lifecycle_rule_must_cover_prefix(bucket, rule, verdict) -> None:
     bucket.put_bucket_lifecycle_configuration(
         Bucket=BUCKET,
         LifecycleConfiguration={"Rules": [{"ID": "r", "Status": "Enabled", **rule}]},
@@ -138,7 +134,7 @@ async def test_a_lifecycle_rule_counts_where_it_covers_the_prefix(bucket, rule, 
     assert verdict == (await examine())["lifecycle"].verdict
 
 
-async def test_queues_and_environments_that_run_nothing(
+async def test_unusable_queue_or_compute_environment_fails(
     aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = boto3.client("batch")
@@ -176,9 +172,7 @@ async def test_queues_and_environments_that_run_nothing(
     assert "vcpu=3 is not supported" in await of("serverless", "resources", **on_fargate, VCPU="3")
 
 
-async def test_an_image_that_the_registry_does_not_have(
-    aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_image_missing_from_registry_fails(aws, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = "123456789012.dkr.ecr.us-east-1.amazonaws.com/jobs:new"
     monkeypatch.setenv("FARCALL_IMAGE", uri)
     boto3.client("ecr").create_repository(repositoryName="jobs")
@@ -197,7 +191,7 @@ async def test_an_image_that_the_registry_does_not_have(
     assert not bad(await examine())
 
 
-async def test_a_role_that_ecs_may_not_take(aws) -> None:
+async def test_role_without_ecs_trust_fails(aws) -> None:
     client = boto3.client("iam")
     trust = json.dumps(iam.policy("trust")).replace("ecs-tasks", "ec2")
     client.update_assume_role_policy(RoleName="farcall-local-job", PolicyDocument=trust)
@@ -211,9 +205,7 @@ async def test_a_role_that_ecs_may_not_take(aws) -> None:
     assert "update-assume-role-policy --role-name farcall-local-job" in found["job role"].remedy
 
 
-async def test_a_service_that_does_not_answer_holds_up_nothing_else(
-    aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hanging_service_fails_only_its_check(aws, monkeypatch: pytest.MonkeyPatch) -> None:
     with Proxy(aws.endpoint_url) as proxy:
         proxy.lasting["s3 *"] = "hang"
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
@@ -223,7 +215,7 @@ async def test_a_service_that_does_not_answer_holds_up_nothing_else(
     assert "no response within 5 s" in found["bucket"].found
 
 
-async def test_without_credentials(aws, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_credentials_fail(aws, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
@@ -233,7 +225,7 @@ async def test_without_credentials(aws, monkeypatch: pytest.MonkeyPatch) -> None
     assert "aws configure" in found["credentials"].remedy
 
 
-async def test_what_the_client_may_not_look_at_is_named(client) -> None:
+async def test_denied_action_is_named(client) -> None:
     found = await examine()
 
     assert {NOT_CHECKED} == set(bad(found).values())
@@ -253,13 +245,13 @@ def enforced() -> Iterator[iam.Enforced]:
 
 @pytest.fixture
 def client(enforced: iam.Enforced, monkeypatch: pytest.MonkeyPatch) -> iam.Enforced:
-    """A user with the documented policy, where permissions are enforced."""
+    """Use the credentials of a user with the documented policy; IAM is enforced."""
     for name, value in {**enforced.aws.environment, **enforced.keys}.items():
         monkeypatch.setenv(name, value)
     return enforced
 
 
-async def test_wrong_credentials(client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_credentials_fail(client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
 
     found = await examine()

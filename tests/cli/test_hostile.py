@@ -21,7 +21,7 @@ from tests.support import hostile
 from tests.support.foreign import submit
 
 ARGUMENT = hostile.TEXT.encode(errors="ignore").decode()
-"""What can be an argument, or a variable of the environment."""
+"""The hostile text that can be an argument or an environment variable."""
 
 SCRIPT = """
 import hostile
@@ -48,8 +48,8 @@ def gives():
 
 
 @pytest.fixture
-async def told(aws, make_executor, tmp_path, monkeypatch):
-    """What stands for hostile things on a command line."""
+async def references(aws, make_executor, tmp_path, monkeypatch):
+    """Return placeholder to hostile job, run or script for command lines."""
     (tmp_path / "script.py").write_text(SCRIPT)
     shutil.copy(hostile.__file__, tmp_path)
     (tmp_path / "other").mkdir()
@@ -79,7 +79,7 @@ async def told(aws, make_executor, tmp_path, monkeypatch):
         }
 
 
-# Arguments of each command, with a variable of the environment where one is needed.
+# Arguments of each command, and an environment variable if one is needed.
 SHOWING = [
     ("list --all-users --since 1d",),
     (f"list {ARGUMENT}",),
@@ -101,16 +101,17 @@ SHOWING = [
     ("configure --print", "FARCALL_QUEUE", ARGUMENT),
 ]
 LIVE = ("logs", "run")
-"""They let a task rewrite its own line."""
+"""Commands that let a task overwrite its own line."""
 
 
-async def test_no_command_has_the_terminal_obey_what_it_shows(told, commands, monkeypatch):
+async def test_untrusted_text_is_escaped(references, commands, monkeypatch):
     for line, *variable in SHOWING:
         with monkeypatch.context() as changes:
             if variable:
                 changes.setenv(*variable)
             words = [
-                re.sub("^[A-Z]+", lambda w: str(told.get(w[0], w[0])), w) for w in line.split(" ")
+                re.sub("^[A-Z]+", lambda w: str(references.get(w[0], w[0])), w)
+                for w in line.split(" ")
             ]
             shown = await asyncio.to_thread(commands.run_on_terminal, *words, columns=300)
         assert hostile.obeyed(shown.text.replace("\r", "")) == set(), (line, shown.text)
@@ -120,7 +121,7 @@ async def test_no_command_has_the_terminal_obey_what_it_shows(told, commands, mo
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
-def test_no_command_has_the_terminal_obey_its_own_arguments(name, capsys, monkeypatch):
+def test_arguments_are_escaped(name, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["farcall", name, f"--{ARGUMENT}"])
     with pytest.raises(SystemExit):
         main.main()
@@ -129,12 +130,12 @@ def test_no_command_has_the_terminal_obey_its_own_arguments(name, capsys, monkey
     assert hostile.MARK in out + err
 
 
-async def test_json_stays_json(told, farcall_command):
+async def test_json_output_is_valid(references, farcall_command):
     for words in (["list", "--all-users"], ["describe", "FAILED"]):
-        done = await farcall_command(*(told.get(word, word) for word in words), "--json")
+        done = await farcall_command(*(references.get(word, word) for word in words), "--json")
         assert hostile.obeyed(done.stdout) == set()
         assert hostile.MARK in json.dumps(json.loads(done.stdout)), words
-    done = await farcall_command("logs", told["FAILED"], "--json")
+    done = await farcall_command("logs", references["FAILED"], "--json")
     assert hostile.obeyed(done.stdout) == set()
     texts = {json.loads(line)["text"] for line in done.stdout.splitlines()}
     assert any(ARGUMENT[:40] in text for text in texts)

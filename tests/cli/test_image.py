@@ -33,7 +33,7 @@ OURS = {
     "RepoDigests": [f"{REGISTRY}/farcall@{DIGEST}", f"elsewhere/farcall@{DIGEST}"],
 }
 
-STAND_IN = """\
+FAKE_DOCKER = """\
 #!{python}
 import json, os, pathlib, sys
 
@@ -75,14 +75,14 @@ elif words[0] == "push":
 """
 
 
-class StandIn:
-    """A docker that does nothing and records its arguments."""
+class FakeDocker:
+    """A docker command that only records its arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
         program = folder / "docker"
-        program.write_text(STAND_IN.format(python=sys.executable, folder=str(folder)))
+        program.write_text(FAKE_DOCKER.format(python=sys.executable, folder=str(folder)))
         program.chmod(0o755)
         self.has(farcall=OURS)
 
@@ -98,24 +98,24 @@ class StandIn:
         return [words for words in map(json.loads, lines) if words[0] == word]
 
     def left(self, folder: object) -> bool:
-        """Return whether a folder that it was given is still there."""
+        """Return whether a folder that docker received still exists."""
         return Path(str(folder)).exists()
 
-    def noted(self, name: str) -> dict[str, object]:
+    def recorded(self, name: str) -> dict[str, object]:
         return dict(json.loads((self.folder / name).read_text()))
 
 
 @pytest.fixture
 def docker(tmp_path, monkeypatch):
-    standing_in = StandIn(tmp_path / "stand-in")
-    monkeypatch.setenv("PATH", standing_in.path)
+    fake = FakeDocker(tmp_path / "fake")
+    monkeypatch.setenv("PATH", fake.path)
     for name in [name for name in os.environ if name.startswith("DOCKER_")]:
         monkeypatch.delenv(name)  # the developer's
-    return standing_in
+    return fake
 
 
 class Account:
-    """A local AWS emulator that checks what its users may, with one that pushes images."""
+    """A local AWS emulator that enforces IAM, with a user that pushes images."""
 
     def __init__(self, aws):
         self.aws = aws
@@ -152,7 +152,7 @@ def whole():
 
 @pytest.fixture
 def account(whole, monkeypatch):
-    """It has no repository; the user in force may push images, and nothing else."""
+    """Provide an account without repositories, as a user that may only push images."""
     for name, value in {**whole.aws.environment, **whole.keys}.items():
         monkeypatch.setenv(name, value)
     whole.aws.set_registry(REGISTRY)
@@ -171,7 +171,7 @@ def options(home):
 # --- build --------------------------------------------------------------------------------------
 
 
-async def test_docker_builds_from_a_folder_with_what_the_image_needs(docker, farcall_command):
+async def test_build_context_has_dockerfile_and_runtime(docker, farcall_command):
     done = await farcall_command("image", "build", "--packages", "numpy 'scipy>=1'")
 
     assert (0, "Step 1/9\nbuilt image farcall\n") == (done.returncode, done.stdout), done
@@ -186,7 +186,7 @@ async def test_docker_builds_from_a_folder_with_what_the_image_needs(docker, far
         "--build-arg=PIP_PACKAGES=numpy scipy>=1",
     ] == words[:-1]
     assert not docker.left(words[-1])
-    context = docker.noted("context")
+    context = docker.recorded("context")
     assert {"Dockerfile", "runtime_image", "runtime_image/farcall_runtime"} == {
         name for name in context if not name.endswith(".py")
     }
@@ -194,7 +194,7 @@ async def test_docker_builds_from_a_folder_with_what_the_image_needs(docker, far
     assert "755" == context["runtime_image/farcall_runtime"]
 
 
-async def test_a_build_that_fails_is_told_with_its_code(docker, farcall_command):
+async def test_failed_build_reports_exit_code(docker, farcall_command):
     done = await farcall_command("image", "build", "--", "--fail")
     assert (1, "Step 1/9\n") == (done.returncode, done.stdout)
     assert "docker build failed with exit code 3" in done.stderr
@@ -211,7 +211,7 @@ async def test_a_build_that_fails_is_told_with_its_code(docker, farcall_command)
         ("mine @ git+https://token@git.example/mine", "contains a username or a password"),
     ],
 )
-def test_a_requirement_that_the_image_cannot_have_is_refused_by_its_line(tmp_path, line, said):
+def test_unsupported_requirement_names_its_line(tmp_path, line, said):
     path = tmp_path / "requirements.txt"
     path.write_text(f"numpy\n{line}\n")
     expected = pytest.raises(FarcallError, match=f"requirements.txt, line 2: .*{said}")
@@ -224,10 +224,8 @@ def test_a_requirement_that_the_image_cannot_have_is_refused_by_its_line(tmp_pat
 # --- push ---------------------------------------------------------------------------------------
 
 
-async def test_an_image_is_pushed_and_becomes_that_of_the_jobs(
-    account, docker, farcall_command, tmp_path
-):
-    """With the rights of docs/iam/pusher.json and no others."""
+async def test_pushed_image_becomes_the_option(account, docker, farcall_command, tmp_path):
+    """The user has only the permissions of docs/iam/pusher.json."""
     own = tmp_path / ".docker"
     (own / "contexts" / "meta").mkdir(parents=True)
     config = json.dumps({"currentContext": "mine", "credsStore": "keychain", "auths": {"a": {}}})
@@ -246,7 +244,7 @@ async def test_an_image_is_pushed_and_becomes_that_of_the_jobs(
     assert f"{REGISTRY}/farcall@{DIGEST}" == options(tmp_path)["image"]
     assert ["farcall"] == account.repositories()
 
-    pushed = docker.noted("pushed")
+    pushed = docker.recorded("pushed")
     assert "600" == pushed["mode"]
     assert ["meta"] == pushed["contexts"]
     token = "QVdTOjEyMzQ1Njc4OTAxMi1hdXRoLXRva2Vu"
@@ -257,7 +255,7 @@ async def test_an_image_is_pushed_and_becomes_that_of_the_jobs(
     assert token not in done.stdout + done.stderr
 
 
-async def test_a_repository_is_made_once_and_the_file_keeps_the_rest(
+async def test_existing_repository_and_options_are_kept(
     account, docker, farcall_command, tmp_path
 ):
     file = tmp_path / "mine.toml"
@@ -268,7 +266,7 @@ async def test_a_repository_is_made_once_and_the_file_keeps_the_rest(
     account.client("ecr").create_repository(repositoryName="team/jobs")
     account.allow(json.loads(json.dumps(policy("pusher")).replace("y/farcall", "y/team/jobs")))
 
-    done = await farcall_command(*given)  # there is nothing to ask
+    done = await farcall_command(*given)  # needs no confirmation
 
     assert 0 == done.returncode, done.stderr
     assert "will be created" not in done.stdout
@@ -277,7 +275,7 @@ async def test_a_repository_is_made_once_and_the_file_keeps_the_rest(
     assert {"vcpu": 2, "image": f"{REGISTRY}/team/jobs@{DIGEST}"} == written
 
 
-async def test_nothing_is_made_unasked(account, docker, farcall_command, tmp_path):
+async def test_push_requires_confirmation(account, docker, farcall_command, tmp_path):
     done = await farcall_command("image", "push")
     assert 2 == done.returncode
     assert "nothing was built or pushed" in done.stderr
@@ -295,9 +293,7 @@ async def test_nothing_is_made_unasked(account, docker, farcall_command, tmp_pat
         ),
     ],
 )
-async def test_an_image_in_which_no_job_would_run_is_not_pushed(
-    docker, farcall_command, images, said
-):
+async def test_incompatible_image_is_not_pushed(docker, farcall_command, images, said):
     docker.has(**images)
     done = await farcall_command("image", "push", "--yes")
     assert 1 == done.returncode
@@ -305,7 +301,7 @@ async def test_an_image_in_which_no_job_would_run_is_not_pushed(
 
 
 @pytest.mark.parametrize("command", ["build", "push"])
-async def test_docker_and_its_engine_are_needed(docker, farcall_command, command, tmp_path):
+async def test_missing_docker_is_reported(docker, farcall_command, command, tmp_path):
     (docker.folder / "no-engine").touch()
     done = await farcall_command("image", command)
     assert 1 == done.returncode

@@ -22,7 +22,7 @@ SMALL = ("--vcpu", "1", "--memory", "0.25", "-o", "retry_attempts=1")
 
 @pytest.fixture
 def launch(farcall_command, aws):
-    """Runs ``farcall launch`` with small jobs; nothing behind the mark is touched."""
+    """Run ``farcall launch`` with small jobs; words after ``--`` are not changed."""
 
     async def run(*arguments, **variables):
         return await farcall_command("launch", *SMALL, *arguments, **variables)
@@ -43,10 +43,8 @@ def job_in(err):
 # --- results ---------------------------------------------------------------------------------
 
 
-async def test_two_nodes_are_shown_and_the_main_node_s_exit_code_is_the_command_s(
-    farcall_command, aws, tmp_path
-):
-    # The main node's end stops the other one: it waits until that has written.
+async def test_main_node_exit_code_is_returned(farcall_command, aws, tmp_path):
+    # The other node is stopped when the main node exits, so the main node waits for its output.
     said = tmp_path / "said"
     text = (
         "echo node $AWS_BATCH_JOB_NODE_INDEX; "
@@ -55,7 +53,7 @@ async def test_two_nodes_are_shown_and_the_main_node_s_exit_code_is_the_command_
     )
     words = ["launch", "img-of-two", "--nodes", "2", *SMALL, "--", "sh", "-c", text]
     with Proxy(aws.endpoint_url) as proxy:
-        for number, registered in ((1, 1), (2, 1)):  # a second one makes no second definition
+        for number, registered in ((1, 1), (2, 1)):  # the second job reuses the definition
             said.unlink(missing_ok=True)
             done = await farcall_command(*words, AWS_ENDPOINT_URL=proxy.url)
             assert 3 == done.returncode, done.stderr
@@ -68,13 +66,13 @@ async def test_two_nodes_are_shown_and_the_main_node_s_exit_code_is_the_command_
     assert not proxy.of("s3")
 
 
-async def test_one_node_s_lines_are_as_it_wrote_them_and_no_option_of_its_is_farcall_s(launch):
+async def test_command_arguments_and_output_are_unchanged(launch):
     command = ["sh", "-c", "echo $A $B $0 $@", "--vcpu", "-h", "--"]
     done = await launch("img", "-e", "A=1=2", "-e", "B", "--", *command, B="two words")
     assert (0, "1=2 two words --vcpu -h --\n") == (done.returncode, done.stdout), done.stderr
 
 
-async def test_name_workflow_and_options_are_the_job_s(launch, batch):
+async def test_options_are_applied_to_job(launch, batch):
     words = ["--name", "my hello", "--workflow", "nightly", "--time-limit", "77", "-o", "nodes=2"]
     done = await launch(*words, "img", "--detach", "--", "true")
     job_id = done.stdout.strip()
@@ -89,7 +87,7 @@ async def test_name_workflow_and_options_are_the_job_s(launch, batch):
     assert "nightly" == said["FARCALL_WORKFLOW"]
 
 
-async def test_a_job_without_an_exit_code_ends_with_one_of_farcall_s(launch, batch, aws):
+async def test_job_without_exit_code_returns_1(launch, batch, aws):
     aws.configure(delays={"RUNNABLE": 600})
     try:
         done = asyncio.ensure_future(launch("img", "--name", "never", "--", "true"))
@@ -108,7 +106,7 @@ async def test_a_job_without_an_exit_code_ends_with_one_of_farcall_s(launch, bat
     assert "the lab needs the queue" in ended.stderr
 
 
-async def test_ctrl_c_ends_the_job_with_all_its_nodes(batch, tmp_path, aws) -> None:
+async def test_ctrl_c_cancels_all_nodes(batch, tmp_path, aws) -> None:
     both = tmp_path / "both"
     text = f"touch {both}$AWS_BATCH_JOB_NODE_INDEX; echo it begins; sleep 600"
     running = await asyncio.create_subprocess_exec(
@@ -155,9 +153,7 @@ async def test_ctrl_c_ends_the_job_with_all_its_nodes(batch, tmp_path, aws) -> N
         (["img", "-o", "queue=none"], 1, "queue is 'none'"),
     ],
 )
-async def test_what_is_wrong_is_told_in_a_sentence_and_nothing_is_submitted(
-    farcall_command, aws, arguments, code, told
-):
+async def test_wrong_usage_submits_nothing(farcall_command, aws, arguments, code, told):
     with Proxy(aws.endpoint_url) as proxy:
         done = await farcall_command("launch", *arguments, AWS_ENDPOINT_URL=proxy.url)
         assert not proxy.counts["batch submitjob"]
@@ -178,7 +174,7 @@ def folder(tmp_path):
     return made
 
 
-async def test_a_folder_is_taken_along_and_the_command_starts_in_it(launch, folder, tmp_path):
+async def test_command_starts_in_its_workspace(launch, folder, tmp_path):
     there = tmp_path / "there"
     words = ["--workspace", str(folder), "--workspace-dir", str(there), "img", "--"]
     done = await launch(*words, "cat", "value")

@@ -17,7 +17,7 @@ from tests.support import command_jobs, terminal
 from tests.support.commands import FARCALL
 from tests.support.patience import until_async
 
-NOBODY = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 EVIL = "[red]evil[/] "
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
@@ -33,7 +33,7 @@ def sleep():
 
 
 async def described(batch, job_id, *statuses):
-    """Wait until a job is in one of these; return its description."""
+    """Wait until a job has one of the statuses; return its description."""
 
     def look():
         (found,) = batch.describe_jobs(jobs=[job_id])["jobs"]
@@ -49,7 +49,7 @@ def batch(aws):
 
 @pytest.fixture
 async def workflow(make_executor, batch):
-    """Jobs: one that returned, one that failed, an array, one cancelled, and one that runs."""
+    """Job IDs by state: succeeded, failed, cancelled, running, and a failed array."""
     name = f"{EVIL}{time.monotonic()}"
     async with make_executor(workflow=name) as executor:
         returned = await executor.submit(fails, 2)
@@ -88,7 +88,7 @@ def environment(batch, job_id):
     return {pair["name"]: pair["value"] for pair in job["container"]["environment"]}
 
 
-async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, installed_command):
+async def test_jobs_are_listed_and_described(workflow, farcall_command, installed_command):
     ids = {key: value for key, value in workflow.items() if key != "name"}
     only = ("--workflow", workflow["name"])
 
@@ -107,7 +107,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     for arguments, expected in (
         (["--state", "failed"], ["array", "FAILED"]),
         (["--state", "Cancelled", "--state", "ACTIVE"], ["RUNNING", "CANCELLED"]),
-        (["--state", "succeeded"], ["array", "SUCCEEDED"]),  # two of the array's children are
+        (["--state", "succeeded"], ["array", "SUCCEEDED"]),  # two array tasks succeeded
         (["--limit", "2"], ["RUNNING", "CANCELLED"]),
         (["--since", "2100-01-01"], []),
         (["--user", "alice"], []),
@@ -141,7 +141,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     assert max(map(len, lines[:-2])) <= 80  # the footer may be longer
     for key in order:
         assert any(line.startswith(f"{ids[key][:8]}  ") for line in lines)
-    elsewhere = ["--queue", "farcall-local"]  # where the beginning of an ID is not looked for
+    elsewhere = ["--queue", "farcall-local"]  # ID prefixes are not resolved with --queue
     shown = await asyncio.to_thread(terminal.run, [FARCALL, "list", *only, *elsewhere])
     assert ids["RUNNING"] in shown.text
 
@@ -164,7 +164,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     only = ("--workflow", workflow["name"])
     for pattern, expected in (
         ("ValueError", ["array", "FAILED"]),
-        (r"value=0\)", ["array"]),  # in a call of one of its children
+        (r"value=0\)", ["array"]),  # in the call of an array task
         ("too dear", ["CANCELLED"]),
         ("nothing like it", []),
     ):
@@ -189,7 +189,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
         "s CPU time",
         "Input         s3://farcall-local/farcall/v1/",
         "in fails",
-        'raise ValueError(f"{value} is odd',  # the line of source, which only this machine has
+        'raise ValueError(f"{value} is odd',  # the source line, which exists only locally
         "ValueError: 3 is odd",
     ):
         assert expected in done.stdout
@@ -227,8 +227,8 @@ def assert_harmless(text):
 
 
 @pytest.fixture
-async def of_commands(session):
-    """Two command jobs of a workflow: one that failed on two nodes, and one that ended well."""
+async def command_workflow(session):
+    """A workflow of two command jobs: one failed on two nodes, and one succeeded."""
     name = f"commands {time.monotonic()}"
     text = "echo \x1b[2J[bold]; exit 3"
     failed = await command_jobs.submit(session, command_jobs.shell(text, 2), workflow=name)
@@ -239,17 +239,15 @@ async def of_commands(session):
     return {"name": name, "failed": failed, "done": done}
 
 
-async def test_command_jobs_are_listed_and_described_with_their_nodes(
-    of_commands, farcall_command
-):
-    failed, done = of_commands["failed"], of_commands["done"]
-    said = await farcall_command("list", "--workflow", of_commands["name"])
+async def test_command_jobs_show_their_nodes(command_workflow, farcall_command):
+    failed, done = command_workflow["failed"], command_workflow["done"]
+    said = await farcall_command("list", "--workflow", command_workflow["name"])
     _, *rows = said.stdout.splitlines()
     assert [row.split()[0] for row in rows] == [done, failed]
     assert "  $ all-well  " in rows[0]
     assert "  $ hello (2 nodes)  " in rows[1]
     assert rows[1].endswith("exit code 3")
-    said = await farcall_command("list", "--workflow", of_commands["name"], "--json")
+    said = await farcall_command("list", "--workflow", command_workflow["name"], "--json")
     assert not said.stderr
     assert {(job["id"], job["kind"], job["node_count"]) for job in json.loads(said.stdout)} == {
         (done, "command", 0),
@@ -260,7 +258,9 @@ async def test_command_jobs_are_listed_and_described_with_their_nodes(
     _, *rows = said.stdout.splitlines()
     assert [row.split()[0] for row in rows] == [f"{failed}#0", f"{failed}#1"]
     assert "  $ hello (node 0)  " in rows[0]
-    said = await farcall_command("list", "--workflow", of_commands["name"], "--children", "--json")
+    said = await farcall_command(
+        "list", "--workflow", command_workflow["name"], "--children", "--json"
+    )
     parts = [done, failed, f"{failed}#0", f"{failed}#1"]
     assert [job["id"] for job in json.loads(said.stdout)] == parts
 
@@ -284,7 +284,7 @@ async def test_command_jobs_are_listed_and_described_with_their_nodes(
     assert said["explanation"]["log"] == ["\x1b[2J[bold]"]
 
 
-async def test_wrong_usage_and_an_aws_that_is_not_there(farcall_command, aws):
+async def test_wrong_usage_or_queue_is_explained(farcall_command, aws):
     for arguments, text in (
         (["list", "--since", "yesterday"], "'yesterday' is not an age"),
         (["list", "--user", "me", "--all-users"], "cannot be used together"),

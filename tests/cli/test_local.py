@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.support.commands import FARCALL, run_installed
 
 
-def test_local_runs_a_script_against_an_embedded_aws(tmp_path: Path) -> None:
+def test_script_runs_on_local_emulator(tmp_path: Path) -> None:
     script = tmp_path / "workflow.py"
     script.write_text(
         "import asyncio, farcall\n"
@@ -35,20 +35,20 @@ def test_local_runs_a_script_against_an_embedded_aws(tmp_path: Path) -> None:
     assert 0 == done.returncode
 
 
-def test_local_gives_the_commands_exit_code() -> None:
+def test_command_exit_code_is_returned() -> None:
     assert (
         3 == run_installed("local", "--", sys.executable, "-c", "raise SystemExit(3)").returncode
     )
 
 
-def test_on_a_terminal_it_says_what_the_lines_are_for_until_ctrl_c() -> None:
+def test_terminal_output_explains_the_exports() -> None:
     ours, its = pty.openpty()
     command = [FARCALL, "local"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=its, stderr=its) as process:
         os.close(its)
         text = b""
         while b"on a new emulator" not in text:
-            text += os.read(ours, 65_536)  # an error where it has ended
+            text += os.read(ours, 65_536)  # raises OSError if the process has ended
         process.send_signal(signal.SIGINT)
         assert 0 == process.wait(60)
     os.close(ours)
@@ -58,7 +58,7 @@ def test_on_a_terminal_it_says_what_the_lines_are_for_until_ctrl_c() -> None:
     assert "press Ctrl-C to stop" in told
 
 
-def test_in_a_pipe_it_prints_what_a_shell_reads_and_nothing_else() -> None:
+def test_piped_output_has_only_exports() -> None:
     command = [FARCALL, "local"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

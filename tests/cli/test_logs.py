@@ -65,7 +65,7 @@ def write_hostile():
 
 @pytest.fixture
 async def job(executor, tmp_path):
-    """A job that has ended."""
+    """A finished job."""
     (tmp_path / "go").touch()
     submitted = await executor.submit(talk, str(tmp_path / "go"))
     await submitted.wait()
@@ -73,7 +73,7 @@ async def job(executor, tmp_path):
 
 
 @pytest.mark.core
-async def test_a_followed_job_shows_everything_where_it_was_written(executor, tmp_path):
+async def test_follow_shows_both_streams_completely(executor, tmp_path):
     go = tmp_path / "go"
     submitted = await executor.submit(talk, str(go))
     started = start("-f", submitted.id)
@@ -86,7 +86,7 @@ async def test_a_followed_job_shows_everything_where_it_was_written(executor, tm
     assert err == "err 1\nerr 2\n"
 
 
-async def test_what_is_shown_can_be_chosen(job, logs):
+async def test_options_filter_lines(job, logs):
     everything = [f"out {n}" for n in range(1, 2001)]
     code, out, err = await logs(job.id)
     assert (code, out.splitlines(), err) == (0, everything, "err 1\nerr 2\n")
@@ -112,7 +112,7 @@ async def test_what_is_shown_can_be_chosen(job, logs):
     assert out == f"{last['at'][:23]}Z out 2000\n"
 
 
-async def test_a_pipe_gets_what_was_written_and_a_terminal_what_is_harmless(executor, logs):
+async def test_only_terminal_output_is_escaped(executor, logs):
     submitted = await executor.submit(write_hostile)
     await submitted.wait()
     assert await logs(submitted.id) == (0, f"{HOSTILE}\n", "")
@@ -141,7 +141,7 @@ async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
     await submitted.wait()
 
 
-async def test_a_reader_that_has_enough_ends_it_quietly(job):
+async def test_closed_pipe_ends_quietly(job):
     out = await asyncio.to_thread(
         subprocess.run,
         ["bash", "-o", "pipefail", "-c", f"{FARCALL} logs {job.id} --json | head -c 9"],
@@ -162,7 +162,7 @@ async def test_a_reader_that_has_enough_ends_it_quietly(job):
         ([], 3, "farcall: Batch does not know job"),
     ],
 )
-async def test_wrong_usage_is_told(aws, logs, arguments, code, words):
+async def test_wrong_usage_is_explained(aws, logs, arguments, code, words):
     found = await logs("00000000-0000-0000-0000-000000000000", *arguments)
     assert found[:2] == (code, "")
     assert words in found[2]
@@ -173,7 +173,7 @@ async def test_wrong_usage_is_told(aws, logs, arguments, code, words):
 
 
 def by_node(lines):
-    """Return lines of several nodes by node, each in its order."""
+    """Group lines by node; keep the order of each node's lines."""
     found = {}
     for line in lines:
         node, _, text = line.partition(": ")
@@ -183,7 +183,7 @@ def by_node(lines):
 
 @pytest.fixture
 async def gang(session, tmp_path):
-    """A job on two nodes, each of which has written two lines, and has ended."""
+    """A finished job on two nodes, each of which printed two lines."""
     both = " && ".join(f"[ -e {tmp_path}/{n} ]" for n in range(2))
     text = f"echo first; echo second >&2; touch {tmp_path}/$AWS_BATCH_JOB_NODE_INDEX; until {both}"
     job_id = await submit(session, shell(f"{text}; do sleep 0.05; done", 2))
@@ -192,7 +192,7 @@ async def gang(session, tmp_path):
     return job_id
 
 
-async def test_lines_of_several_nodes_begin_with_the_node_s_number(gang, logs):
+async def test_lines_begin_with_node_index(gang, logs):
     both = {"0": ["first", "second"], "1": ["first", "second"]}
     code, out, err = await logs(gang)
     assert (code, by_node(out.splitlines()), err) == (0, both, "")
@@ -203,7 +203,7 @@ async def test_lines_of_several_nodes_begin_with_the_node_s_number(gang, logs):
     assert len(out.splitlines()) == 1
 
 
-async def test_a_job_of_others_is_not_read_whatever_it_says(aws, logs):
+async def test_foreign_job_logs_are_not_read(aws, logs):
     job_id = foreign.submit(
         boto3.client("batch"), "farcall-local", environment={"FARCALL_RUN": "me"}
     )

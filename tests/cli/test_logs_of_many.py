@@ -26,7 +26,7 @@ def talk(number):
     print(f"err {number}", file=sys.stderr)
 
 
-def tell_and_hold(gate, number):
+def print_and_hold(gate, number):
     print(f"begins {number}", flush=True)
     while not Path(gate).exists():
         time.sleep(0.02)
@@ -49,19 +49,19 @@ def workflow():
 
 @pytest.fixture
 async def swept(make_executor, workflow):
-    """The run of an array of three children that has ended; its output is kept."""
+    """The run name of a finished array of three tasks, whose output is kept."""
     async with make_executor(workflow=workflow, keep_artifacts=True) as executor:
         await executor.task(talk).map(range(3))
         yield await executor.run_name()
 
 
-async def test_an_array_shows_its_children_in_order_by_name(swept, workflow, logs, aws):
+async def test_array_output_is_prefixed_and_ordered(swept, workflow, logs, aws):
     out = [f"talk[{n}] | out {n}" for n in range(3)]
     err = [f"talk[{n}] | err {n}" for n in range(3)]
     with Proxy(aws.endpoint_url) as proxy:
         told = await logs("--workflow", workflow, FARCALL_ENDPOINT_URL=proxy.url)
         assert told == (0, out, err)
-        # For each hundred jobs of the queue a list and what they are, and once its children.
+        # One ListJobs and one DescribeJobs request per 100 jobs, and one for the array tasks.
         asked = proxy.of("batch")
         assert asked["describejobs"] <= asked["listjobs"] + 1
         assert asked.keys() == {"listjobs", "describejobs"}
@@ -82,7 +82,9 @@ async def test_an_array_shows_its_children_in_order_by_name(swept, workflow, log
     assert errors[0].startswith("talk[0] | farcall: attempt 2 does not exist: job ")
 
 
-async def test_jobs_of_a_workflow_are_told_apart(make_executor, workflow, session, logs, tmp_path):
+async def test_workflow_lines_have_distinct_prefixes(
+    make_executor, workflow, session, logs, tmp_path
+):
     async with make_executor(workflow=workflow, keep_artifacts=True) as executor:
         first = await executor.submit(talk, 1)
         await first.wait()
@@ -106,10 +108,10 @@ async def values_of(sweep):
     return await sweep
 
 
-async def test_an_array_is_followed_as_its_lines_come(executor, tmp_path):
+async def test_running_array_is_followed(executor, tmp_path):
     gate = tmp_path / "gate"
     pipe = subprocess.PIPE
-    sweep = executor.task(tell_and_hold).starmap([(str(gate), n) for n in range(2)])
+    sweep = executor.task(print_and_hold).starmap([(str(gate), n) for n in range(2)])
     swept = asyncio.ensure_future(values_of(sweep))
     (array,) = await until_async(lambda: sweep.job_ids)
     arguments = [FARCALL, "logs", "-f", array]
@@ -117,10 +119,10 @@ async def test_an_array_is_followed_as_its_lines_come(executor, tmp_path):
         subprocess.Popen, arguments, stdout=pipe, stderr=pipe, text=True
     )
     begun = {await asyncio.to_thread(started.stdout.readline) for _ in range(2)}
-    assert begun == {f"tell_and_hold[{n}] | begins {n}\n" for n in range(2)}
+    assert begun == {f"print_and_hold[{n}] | begins {n}\n" for n in range(2)}
     gate.touch()
     out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
     ends = {line for line in out.splitlines() if "farcall: the task took" not in line}
-    assert ends == {f"tell_and_hold[{n}] | ends {n}" for n in range(2)}
+    assert ends == {f"print_and_hold[{n}] | ends {n}" for n in range(2)}
     assert (started.returncode, err) == (0, "")
     assert await swept == [None, None]

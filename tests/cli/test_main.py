@@ -14,7 +14,7 @@ import farcall
 from tests.support.commands import run_installed
 
 
-def test_it_tells_its_version_and_what_it_can_do() -> None:
+def test_version_and_help_are_printed() -> None:
     assert f"farcall, version {farcall.__version__}\n" == run_installed("--version").stdout
     told = run_installed("--help").stdout
     for command in ("local", "demo", "wait", "result", "recover"):
@@ -35,13 +35,14 @@ def test_it_tells_its_version_and_what_it_can_do() -> None:
         ("run --memroy 4GiB train:fit", "--memory"),
     ],
 )
-async def test_a_misspelt_command_or_option_is_told_what_was_meant(farcall_command, line, meant):
+async def test_misspelled_command_or_option_has_suggestion(farcall_command, line, meant):
     done = await farcall_command(*line.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert f"Did you mean '{meant}'?" in done.stderr
 
 
-def test_warnings_of_botocore_such_as_of_a_login_that_expired_are_left_to_its_errors():
+def test_botocore_warnings_are_hidden():
+    """botocore also raises errors for them, for example if a login has expired."""
     script = """if True:
         import logging, sys
         from farcall.cli.main import main

@@ -29,14 +29,12 @@ def twice(x: int):
 @pytest.fixture(autouse=True)
 def _work(aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work.py").write_text(WORK)
-    # Compiled once: what is pickled differs in which equal texts are one object, where the one
-    # process has compiled the module and the next one reads what the first one kept.
+    # Compile the module once: a process that compiles it shares other equal strings than a
+    # process that loads the cached bytecode, so their pickles would differ.
     py_compile.compile(str(tmp_path / "work.py"), doraise=True)
 
 
-async def test_nothing_is_sent_and_run_sends_just_that(
-    farcall_command, installed_command, aws
-) -> None:
+async def test_dry_run_shows_exact_requests(farcall_command, installed_command, aws) -> None:
     extra = 'job_definition_extra={"tags": {"of": "plan"}}'
     words = ["--memory", "1", "-o", extra, "work:twice", 4]
     with Proxy(aws.endpoint_url) as proxy:
@@ -64,7 +62,7 @@ async def test_nothing_is_sent_and_run_sends_just_that(
     submit = planned["SubmitJob"]
     assert {"owner": "me"} == submit["tags"] == job["tags"]
     asked = submit["containerOverrides"]
-    assert {"type": "VCPU", "value": "3"} in asked["resourceRequirements"]  # the task's own
+    assert {"type": "VCPU", "value": "3"} in asked["resourceRequirements"]  # set by the task
     assert asked["resourceRequirements"] == job["container"]["resourceRequirements"]
     assert submit["timeout"] == job["timeout"]
     assert submit["retryStrategy"]["attempts"] == job["retryStrategy"]["attempts"]
@@ -74,7 +72,7 @@ async def test_nothing_is_sent_and_run_sends_just_that(
     assert "secret" in given["FARCALL_OUTCOME_KEY"]
 
 
-async def test_resource_options_are_in_the_requests(farcall_command):
+async def test_resource_options_are_in_requests(farcall_command):
     words = ["--gpus", 2, "--queue", "big", "--packages", "auto"]
     done = await farcall_command("run", "--dry-run", "--offline", *words, "work:twice", 4)
     submit = json.loads(done.stdout)["SubmitJob"]
@@ -83,7 +81,7 @@ async def test_resource_options_are_in_the_requests(farcall_command):
 
 
 @pytest.mark.slow
-async def test_packages_that_would_travel_are_shown_and_not_sent(
+async def test_dry_run_lists_packages_without_upload(
     installed_command, aws, index, tmp_path: Path
 ) -> None:
     index.add("wanted", requires=["needed"])

@@ -17,14 +17,14 @@ from tests.support.proxy import Proxy
 
 
 def named(stem, function):
-    """Return a function whose jobs have a name that no other test's have."""
+    """Give a function a job name that no other test uses."""
     function.__name__ = f"{stem}_{secrets.token_hex(4)}x"
     return function
 
 
 @pytest.fixture
 async def jobs(executor: BatchExecutor):
-    """Two jobs of one name that have ended, the older one first."""
+    """Return a job name and two finished jobs with that name, the older one first."""
     say = named("say", lambda text: print(text) or text)
     found = []
     for text in ("older", "newer"):
@@ -47,11 +47,11 @@ async def test_name_or_id_prefix_finds_job(jobs, farcall_command, aws, executor)
             done = await farcall_command("logs", reference, FARCALL_ENDPOINT_URL=proxy.url)
             assert done.returncode == 0
             assert done.stdout == ("newer\n" if job is newer else "older\n")
-            # The result may be there before the job has ended.
+            # The result can arrive before the job finishes.
             told = re.escape(f"{reference}: job {job.id} ({job.name}), ")
             told += "(Running|Succeeded), submitted "
             assert re.match(told, done.stderr) if is_named else not done.stderr
-            # The queue has other tests' jobs, too, whose IDs differ.
+            # The queue also has jobs of other tests.
             assert proxy.counts["batch listjobs"] <= (1 if is_named else MOST_PAGES + 1)
 
     done = await farcall_command("describe", older.id[:8], "--json")

@@ -15,7 +15,7 @@ from tests.service.attacker import Attacker
 
 @pytest.fixture
 def farcall(farcall_command):
-    """Gives the exit code, stdout and stderr of a command."""
+    """Run a command; return its exit code, stdout and stderr."""
 
     async def run(*arguments, **environment):
         done = await farcall_command(*arguments, **environment)
@@ -30,7 +30,7 @@ def parse(text, number):
     return {"wanted": wanted}
 
 
-async def test_a_failed_call_runs_again_here(executor, farcall):
+async def test_failed_call_is_replayed_locally(executor, farcall):
     job = await executor.submit(parse, "{", 7)
     await job.exception()
 
@@ -46,7 +46,7 @@ async def test_a_failed_call_runs_again_here(executor, farcall):
     assert "farcall_runtime" not in trace
 
 
-async def test_the_debugger_stops_in_the_users_own_frame(executor, commands):
+async def test_debugger_stops_in_user_frame(executor, commands):
     job = await executor.submit(parse, "{", 7)
     await job.exception()
 
@@ -56,7 +56,7 @@ async def test_the_debugger_stops_in_the_users_own_frame(executor, commands):
     assert "('{', 8)" in done.stdout
 
 
-async def test_what_somebody_put_in_the_bundles_place_is_not_run(executor, farcall, aws, tmp_path):
+async def test_replaced_bundle_is_not_run(executor, farcall, aws, tmp_path):
     job = await executor.submit(parse, "{", 7)
     await job.exception()
     attacker = Attacker(aws, tmp_path / "marker")

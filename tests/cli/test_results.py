@@ -30,7 +30,7 @@ def command(*arguments, **options):
 
 @pytest.fixture
 def farcall(farcall_command):
-    """Gives the exit code, stdout and stderr of a command."""
+    """Run a command; return its exit code, stdout and stderr."""
 
     async def run(*arguments):
         done = await farcall_command(*arguments)
@@ -80,7 +80,7 @@ async def run_of(executor):
 # --- result -------------------------------------------------------------------------------------
 
 
-async def test_an_unknown_job_is_told(aws, farcall):
+async def test_unknown_job_is_reported(aws, farcall):
     unknown = "00000000-0000-0000-0000-000000000000"
 
     code, out, err = await farcall("result", unknown)
@@ -91,7 +91,7 @@ async def test_an_unknown_job_is_told(aws, farcall):
 
 
 @pytest.mark.core
-async def test_result_prints_the_value_and_leaves_it(executor, tmp_path, farcall):
+async def test_printed_result_is_kept(executor, tmp_path, farcall):
     go = tmp_path / "go"
     go.touch()
     job = await executor.submit(talk, str(go))
@@ -100,7 +100,7 @@ async def test_result_prints_the_value_and_leaves_it(executor, tmp_path, farcall
         assert await farcall("result", job.id) == (0, "{'answer': 42}\n", "")
 
 
-async def test_result_saves_the_value_and_takes_it(executor, tmp_path, farcall):
+async def test_saved_result_is_deleted_remotely(executor, tmp_path, farcall):
     job = await executor.submit(word, "hello")
     path = tmp_path / "values" / "word.pickle"
 
@@ -117,7 +117,7 @@ async def test_result_saves_the_value_and_takes_it(executor, tmp_path, farcall):
 # --- recover ------------------------------------------------------------------------------------
 
 
-async def test_recover_lists_the_runs(executor, farcall):
+async def test_recover_lists_runs(executor, farcall):
     await executor.submit(double, 1)
 
     code, out, err = await farcall("recover")
@@ -132,14 +132,14 @@ async def test_recover_lists_the_runs(executor, farcall):
     assert run["functions"] == ["double"]
 
 
-async def test_recover_tells_what_came_of_each_task(make_executor, farcall):
+async def test_recover_shows_each_task_result(make_executor, farcall):
     async with make_executor(linger_s=0.5) as executor:
         jobs = await asyncio.gather(*(executor.submit(double, x) for x in range(3)))
         run = await run_of(executor)
 
         code, out, err = await farcall("recover", run)
 
-    assert code == 1  # one has no value
+    assert code == 1  # one task failed
     assert sorted(out.splitlines()) == sorted(
         [
             f"{jobs[0].id}  double  returned",
@@ -150,7 +150,7 @@ async def test_recover_tells_what_came_of_each_task(make_executor, farcall):
     assert err == f"{run}: 3 tasks to collect\n"
 
 
-async def test_recover_saves_values_and_takes_them(
+async def test_recovered_results_are_deleted_remotely(
     make_executor, tmp_path, farcall, installed_command
 ):
     async with make_executor(linger_s=0.5) as executor:

@@ -25,12 +25,12 @@ def retry(farcall_command):
 
 @pytest.fixture
 def failed(executor, tmp_path):
-    """Have a map end of which calls 1 and 3 of 4 fail, until a file is there; return its job."""
-    mended = tmp_path / "fixed"
+    """Run a map whose odd calls fail until ``fix`` is called; return its job ID."""
+    fixed = tmp_path / "fixed"
 
     async def run():
         def halve(x):
-            if x % 2 and not mended.exists():
+            if x % 2 and not fixed.exists():
                 raise ValueError(f"{x} is odd")
             return x // 2
 
@@ -45,18 +45,16 @@ def failed(executor, tmp_path):
         await until_async(ended)
         return job_id
 
-    run.mend = mended.touch
+    run.fix = fixed.touch
     return run
 
 
-async def test_what_failed_runs_again_and_both_jobs_tell_of_it(
-    executor, failed, retry, farcall_command
-):
+async def test_failed_tasks_are_retried_and_linked(executor, failed, retry, farcall_command):
     job_id = await failed()
     said = await retry(job_id, "--dry-run", "-o", "memory=2")
     assert (said.returncode, said.stdout) == (0, "")
     assert said.stderr == "2 of 4 tasks of halve: memory 1 -> 2\n"
-    failed.mend()
+    failed.fix()
 
     done = await retry(short(job_id), "-o", "memory=2GiB")
 

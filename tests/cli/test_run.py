@@ -51,11 +51,11 @@ def _work(aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.core
-async def test_it_shows_what_the_job_writes_and_prints_the_value_last(farcall_command) -> None:
+async def test_output_is_shown_before_result(farcall_command) -> None:
     done = await farcall_command("run", "work:add", 40, "--note", "[1]")
 
     assert 0 == done.returncode, done.stderr
-    # The job imports the module, too.
+    # The job imports the module, which prints a line, too.
     assert "while it is imported\nto stdout\n{'sum': 42, 'note': [1]}\n" == done.stdout
     told = done.stderr.splitlines()
     assert "to stderr" in told
@@ -63,7 +63,7 @@ async def test_it_shows_what_the_job_writes_and_prints_the_value_last(farcall_co
     assert any(line.startswith("job ") for line in told)
 
 
-async def test_with_json_the_value_is_alone_on_stdout(farcall_command) -> None:
+async def test_json_result_is_alone_on_stdout(farcall_command) -> None:
     done = await farcall_command("run", "--json", "work.py:add", "40", "--y=-3")
 
     assert {"sum": 37, "note": ""} == json.loads(done.stdout)
@@ -71,7 +71,7 @@ async def test_with_json_the_value_is_alone_on_stdout(farcall_command) -> None:
 
 
 @pytest.mark.core
-async def test_a_failure_comes_with_the_remote_traceback(farcall_command) -> None:
+async def test_failure_shows_remote_traceback(farcall_command) -> None:
     done = await farcall_command("run", "work:add", "1", "--fail")
 
     assert 1 == done.returncode
@@ -79,9 +79,7 @@ async def test_a_failure_comes_with_the_remote_traceback(farcall_command) -> Non
     assert "while it is imported\nto stdout\n" == done.stdout
 
 
-async def test_with_output_the_value_is_a_pickle_and_no_longer_in_the_bucket(
-    farcall_command, tmp_path: Path
-) -> None:
+async def test_output_saves_pickle_and_deletes_object(farcall_command, tmp_path: Path) -> None:
     done = await farcall_command(
         "run",
         "--workflow",
@@ -101,7 +99,7 @@ async def test_with_output_the_value_is_a_pickle_and_no_longer_in_the_bucket(
     assert not [o["Key"] for o in left.get("Contents", []) if "/outcomes/" in o["Key"]]
 
 
-async def test_with_detach_the_id_is_alone_on_stdout_and_the_job_goes_on(farcall_command) -> None:
+async def test_detach_prints_only_job_id(farcall_command) -> None:
     left = await farcall_command("run", "--detach", "work:add", "5")
     job_id = left.stdout.strip()
     assert f"{job_id}\n" == left.stdout, left.stderr
@@ -113,7 +111,7 @@ async def test_with_detach_the_id_is_alone_on_stdout_and_the_job_goes_on(farcall
     assert "{'sum': 7, 'note': ''}\n" == done.stdout
 
 
-async def test_ctrl_c_ends_the_job() -> None:
+async def test_ctrl_c_cancels_job() -> None:
     running = await asyncio.create_subprocess_exec(
         FARCALL,
         "run",
@@ -134,7 +132,7 @@ async def test_ctrl_c_ends_the_job() -> None:
     assert job["isTerminated"]
 
 
-async def test_the_help_of_a_function_has_its_docstring_parameters_and_types(
+async def test_function_help_has_docstring_and_parameters(
     farcall_command,
 ) -> None:
     done = await farcall_command("run", "work:add", "--help")

@@ -70,7 +70,7 @@ def bind(function: Any, *words: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         (Any, "no json", "no json"),
     ],
 )
-def test_a_text_becomes_a_value_of_the_annotation(annotation: Any, text: str, value: Any) -> None:
+def test_text_is_converted_to_annotation(annotation: Any, text: str, value: Any) -> None:
     def function(x):
         pass
 
@@ -83,7 +83,7 @@ def test_a_text_becomes_a_value_of_the_annotation(annotation: Any, text: str, va
 @given(
     st.integers(), st.floats(allow_nan=False), st.text(st.characters(codec="utf-8"), min_size=1)
 )
-def test_numbers_and_texts_come_back(whole: int, real: float, text: str) -> None:
+def test_numbers_and_strings_round_trip(whole: int, real: float, text: str) -> None:
     def function(a: int, *, b: float, c: str):
         pass
 
@@ -103,7 +103,7 @@ _json = st.recursive(
 
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.text(), _json))
-def test_documents_come_back_with_and_without_an_annotation(document: dict[str, Any]) -> None:
+def test_json_documents_round_trip(document: dict[str, Any]) -> None:
     def function(a: dict[str, Any], b):
         pass
 
@@ -111,7 +111,7 @@ def test_documents_come_back_with_and_without_an_annotation(document: dict[str, 
     assert ((document, document), {}) == bind(function, text, text)
 
 
-def test_parameters_with_a_default_are_options_and_their_defaults_stay_the_functions_own() -> None:
+def test_parameters_with_defaults_are_options() -> None:
     marker = object()
 
     def function(a, /, n_steps: int = 3, *rest: int, C=marker, flag: bool = True, kept=marker):  # noqa: N803
@@ -122,7 +122,7 @@ def test_parameters_with_a_default_are_options_and_their_defaults_stay_the_funct
     assert (("x", 3, 7, -8), {"flag": False}) == bind(function, "x", "7", "-8", "--no-flag")
 
 
-def test_lists_are_repeated() -> None:
+def test_list_options_are_repeated() -> None:
     def function(files: list[Path], *, seeds: set[int], names: tuple[str, ...] = ()):
         pass
 
@@ -144,18 +144,18 @@ def test_lists_are_repeated() -> None:
         (["1", "--point", "{"], "'{' is not Point as JSON"),
     ],
 )
-def test_what_does_not_fit_is_a_usage_error(words: list[str], said: str) -> None:
+def test_invalid_arguments_raise_usage_error(words: list[str], said: str) -> None:
     def function(x: int, *, colour: Colour = Colour.RED, point: Point | None = None):
         pass
 
     with pytest.raises(click.UsageError) as caught:
         bind(function, *words)
 
-    caught.value.show()  # which adds what click suggests
+    caught.value.show()  # adds click's suggestions
     assert said in caught.value.format_message()
 
 
-def test_annotations_that_cannot_be_read_take_json_or_text() -> None:
+def test_unresolvable_annotation_accepts_json_or_text() -> None:
     def function(x: NotThere, y: NeitherThis):  # noqa: F821
         pass
 
@@ -163,7 +163,7 @@ def test_annotations_that_cannot_be_read_take_json_or_text() -> None:
 
 
 @pytest.mark.parametrize("annotation", [threading.Event, dict[str, "NotThere"]])  # noqa: F821
-def test_what_no_text_can_make_takes_json(annotation: Any) -> None:
+def test_other_annotations_require_json(annotation: Any) -> None:
     def function(x):
         pass
 
@@ -174,7 +174,7 @@ def test_what_no_text_can_make_takes_json(annotation: Any) -> None:
         bind(function, "a")
 
 
-def test_option_of_command_is_pointed_out():
+def test_misplaced_command_option_is_explained():
     command = click.Command("run", params=[click.Option(["--vcpu"])])
     with pytest.raises(click.UsageError, match="--vcpu is an option of run.* Put it before m:f"):
         Call("m:f", lambda x: x).bind(

@@ -16,19 +16,19 @@ import pytest
 from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S
 
-NOBODY = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 
 
 def hold(gate, fails=False):
     while not Path(gate).exists():
         time.sleep(0.02)
     if fails:
-        raise ValueError("as told")
+        raise ValueError("on purpose")
 
 
 @pytest.fixture
 async def hold_jobs(executor, tmp_path):
-    """Submits jobs that go on until their gate is there; at the end all gates are opened."""
+    """Submit jobs that run until their gate file exists; the teardown creates all gates."""
     gates = []
 
     async def submit(**how):
@@ -50,12 +50,12 @@ async def line_of(started):
 
 
 async def end(started):
-    """Return exit code, and what else was written."""
+    """Return the exit code and the remaining output."""
     out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
     return started.returncode, out, err
 
 
-async def test_each_job_is_told_as_it_ends(hold_jobs, executor):
+async def test_finished_jobs_are_printed_immediately(hold_jobs, executor):
     (first, one), (second, two) = [await hold_jobs() for _ in range(2)]
     started = start(first.id, second.id[:8])
     two.touch()
@@ -65,7 +65,7 @@ async def test_each_job_is_told_as_it_ends(hold_jobs, executor):
     assert await end(started) == (0, "", "")
 
 
-async def test_it_waits_for_the_first_or_for_so_long(hold_jobs, farcall_command):
+async def test_any_and_timeout_limit_the_wait(hold_jobs, farcall_command):
     (first, _), (second, gate) = [await hold_jobs() for _ in range(2)]
     gate.touch()
     done = await farcall_command("wait", first.id, second.id, "--any")
@@ -87,7 +87,7 @@ async def test_it_waits_for_the_first_or_for_so_long(hold_jobs, farcall_command)
     assert "'soon' is not a valid duration: use units, such as 90s" in done.stderr
 
 
-async def test_the_exit_code_tells_how_they_ended(hold_jobs, executor, farcall_command):
+async def test_exit_code_reports_failure(hold_jobs, executor, farcall_command):
     failing, gate = await hold_jobs(fails=True)
     gate.touch()
     swept = await executor.task(str).map(range(2))
@@ -97,14 +97,14 @@ async def test_the_exit_code_tells_how_they_ended(hold_jobs, executor, farcall_c
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith(f"{failing.id}  Failed since 20")
     assert "exit code 1" in done.stdout
-    done = await farcall_command("wait", failing.id, NOBODY, "no-such-name")
+    done = await farcall_command("wait", failing.id, UNKNOWN_ID, "no-such-name")
     assert done.returncode == 3
-    assert f"Batch does not know job {NOBODY}" in done.stderr
+    assert f"Batch does not know job {UNKNOWN_ID}" in done.stderr
     assert "'no-such-name' does not match a job" in done.stderr
     assert done.stdout.startswith(failing.id)
 
 
-async def test_ctrl_c_leaves_the_jobs_and_says_nothing(hold_jobs):
+async def test_ctrl_c_leaves_jobs_running(hold_jobs):
     (first, _), (second, gate) = [await hold_jobs() for _ in range(2)]
     started = start(first.id, second.id)
     gate.touch()

@@ -29,7 +29,7 @@ def hold(gate):
 
 @pytest.fixture
 async def held(make_executor, tmp_path):
-    """The arguments that list one job, the job, and the file that lets it end."""
+    """Return arguments that list one job, the job, and the file that lets it finish."""
     gate, workflow = tmp_path / "gate", f"watched-{secrets.token_hex(4)}"
     async with make_executor(workflow=workflow) as executor:
         job = await executor.submit(hold, str(gate))
@@ -46,7 +46,7 @@ async def ended(started):
     return await asyncio.to_thread(started.wait, timeout=PATIENCE_S)
 
 
-async def test_in_a_pipe_each_change_is_a_line(held):
+async def test_piped_output_has_line_per_change(held):
     arguments, job, gate = held
     pipe = subprocess.PIPE
     with start(arguments, stdout=pipe, stderr=pipe, text=True) as started:
@@ -61,7 +61,7 @@ async def test_in_a_pipe_each_change_is_a_line(held):
     assert all(line.startswith(f"{job.id}  ") for line in lines)
 
 
-async def test_a_terminal_shows_the_table_on_its_second_screen(held):
+async def test_terminal_uses_alternate_screen(held):
     arguments, job, gate = held
     ours, its = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
@@ -82,7 +82,7 @@ async def test_a_terminal_shows_the_table_on_its_second_screen(held):
     assert "1 job at " in shown
     assert job.id not in shown
     leaving = asyncio.ensure_future(ended(started))
-    with contextlib.suppress(OSError):  # Linux's way to tell that the other end is closed
+    with contextlib.suppress(OSError):  # Linux raises EIO when the other end is closed.
         while piece := await asyncio.to_thread(os.read, ours, 65_536):
             shown += piece.decode(errors="replace")
     os.close(ours)
