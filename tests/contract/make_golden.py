@@ -1,8 +1,8 @@
 """Writes the golden files in ``v1/``: ``python tests/contract/make_golden.py``.
 
-They are written once for each protocol version, with fixed names and keys and as if by a fixed
-Python. Files of a released version never change; what has to be read forever is read in
-``test_golden.py``.
+They are written once for each protocol version, with fixed names and keys and a fixed Python
+version. Files of a released version never change; ``test_golden.py`` checks that they remain
+readable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENTRIES = [
     (0, b"arguments 2" * 100),
     *((number % 2, b"arguments %d" % number) for number in range(3, envelope.PAGE_ROWS + 2)),
 ]
-"""One more than a page of the index holds, and one in the second page."""
+"""Entries that fill the first page of the index and begin a second page."""
 BUNDLE_META = {
     "python": "3.12.4",
     "cloudpickle": "3.1.1",
@@ -138,7 +138,7 @@ SHARED_VALUES = [b"a shared value" * 10, b"in the middle of the pickle, "]
 GENERATIONS = ["0123456789abcdef0123456789abcdef", "generation"]
 
 VALUE_PARTS = [b"pickle", bytes(range(256)) * 5]
-"""Stand for pickles: bytes that no Python version has a say in."""
+"""Stand-ins for pickles: bytes that do not depend on the Python version."""
 
 OUTCOMES = {
     "outcome-returned": (RETURNED, 7, VALUE_PARTS),
@@ -151,7 +151,7 @@ OUTPUT, ERRORS, CHUNK = b"to stdout\n", "to stderr \u00fc\n".encode(), b"a chunk
 
 
 def electrons() -> bytes:
-    """Return what a client pickles of a task group: its function, and its one call."""
+    """Return the client's pickle of a task group: its function and its only call."""
     length = electron.Code("len", base64.b64encode(pickle.dumps(len, protocol=4)), [], [])
     node = electron.Node(5, [2], {})
     value = base64.b64encode(pickle.dumps([1, 2, 3], protocol=4))
@@ -162,7 +162,7 @@ def electrons() -> bytes:
 def bundle(
     meta: dict[str, object], functions: list[bytes], entries: list[tuple[int, bytes]]
 ) -> tuple[bytes, str]:
-    """Return a bundle, and the digest of its index."""
+    """Return a bundle and the digest of its index."""
     pages, root = envelope.seal_index(
         meta,
         [(len(data), hashlib.sha256(data).digest()) for data in functions],
@@ -190,7 +190,7 @@ def referring() -> tuple[bytes, str]:
 
 
 def outcome(meta: dict[str, object], index: int, parts: list[bytes] | None) -> bytes:
-    """Return an outcome; without parts, one of a task that left no results."""
+    """Return an outcome; without parts, the outcome of a task without results."""
     value = [] if parts is None else envelope.pack([[part] for part in parts])
     key = WHERE.outcome_key(index)
     return b"".join(envelope.seal_outcome(KEY, key, meta, OUTPUT, ERRORS, value))
@@ -202,7 +202,7 @@ def chunk() -> bytes:
 
 
 def files() -> dict[str, bytes]:
-    """Return every golden file by its name, as this version of the code writes it."""
+    """Return file name to content of each golden file, as this version writes it."""
     with mock.patch.object(envelope, "sys", SimpleNamespace(version_info=(*PYTHON, 4))):
         data, digest = bundle(BUNDLE_META, FUNCTIONS, ENTRIES)
         shared, its_digest = referring()

@@ -1,8 +1,8 @@
-"""Makes the local Kubernetes emulator's table of fields from the official schemas.
+"""Generates the Kubernetes emulator's table of fields from the official schemas.
 
 ``python -m tests.contract.make_kubernetes_schema`` writes it, and `test_kubernetes_schema.py`
-compares. The schemas are Kubernetes' own, by the distribution kubernetes-validate: 22 MB, of which
-this keeps the names and types of the fields of what is served.
+compares it. The package kubernetes-validate contains Kubernetes' own schemas (22 MB); the table
+keeps the names and types of the fields of the resources that the emulator serves.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def text_of(made: dict[str, dict[str, str]]) -> str:
-    """Return the table as its file has it: a definition a line."""
+    """Format the table as in its file: one definition per line."""
     lines = (f"{json.dumps(name)}: {json.dumps(made[name], sort_keys=True)}" for name in made)
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md names files that exist, and every package."""
+"""docs/architecture.md refers to existing files and lists every package."""
 
 from __future__ import annotations
 

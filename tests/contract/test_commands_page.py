@@ -1,4 +1,4 @@
-"""docs/commands.md has every command and every exit code, and no other."""
+"""docs/commands.md lists exactly farcall's commands and exit codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farcall.cli.main import COMMANDS
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
 
 
-def test_the_page_has_every_command_and_no_other():
+def test_page_lists_exactly_all_commands():
     [table] = re.findall(r"^\| command \| .*\n\|.*\n((?:\| .*\n)+)", PAGE, re.MULTILINE)
     told = re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
     groups = {"covalent": covalent, "image": image}
@@ -21,6 +21,6 @@ def test_the_page_has_every_command_and_no_other():
     assert sorted(told) == sorted({*COMMANDS, *inside} - groups.keys())
 
 
-def test_the_page_has_every_exit_code_and_no_other():
+def test_page_lists_exactly_all_exit_codes():
     told = re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)
     assert told == re.findall(r"^ +(\d+)  ", exit_codes.TABLE, re.MULTILINE)

@@ -23,7 +23,7 @@ def pins():
 
 
 def test_every_direct_dependency_is_pinned(pins):
-    """Otherwise run `make constraints`."""
+    """If this fails, run `make constraints`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = [
         *project["build-system"]["requires"],
@@ -36,6 +36,6 @@ def test_every_direct_dependency_is_pinned(pins):
     assert sorted(names - {*pinned}) == []
 
 
-def test_pins_are_exact_versions_without_a_place(pins):
+def test_pins_are_exact_versions_without_url(pins):
     exact = [[each.operator for each in pin.specifier] == ["=="] and not pin.url for pin in pins]
     assert all(exact)

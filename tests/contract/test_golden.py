@@ -1,4 +1,4 @@
-"""Objects written by every released version are read by this one."""
+"""This version reads the objects that every released version wrote."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def open_index():
     return envelope.Index(data[-envelope.root_size(data) :], DIGEST)
 
 
-def test_the_index_of_a_bundle_is_read():
+def test_bundle_index_is_read():
     index = open_index()
     assert (index.python, index.meta) == ((3, 12), golden.BUNDLE_META)
     assert (index.functions, index.entries) == (2, len(golden.ENTRIES))
     assert index.end == len(read("bundle"))
 
 
-def test_the_digest_is_that_of_the_root_of_the_index():
+def test_digest_covers_index_root():
     data = read("bundle")
     assert hashlib.sha256(data[-envelope.root_size(data) :]).hexdigest() == DIGEST
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 127, 128, 129])
-def test_the_parts_of_a_bundle_are_found(number):
+def test_bundle_parts_are_found(number):
     index, data = open_index(), read("bundle")
     page = index.page(number)
     entry = index.entry(number, data[page.offset : page.offset + page.length])
@@ -48,7 +48,7 @@ def test_the_parts_of_a_bundle_are_found(number):
     entry.check(found[1])
 
 
-def test_what_refers_to_shared_values_is_read():
+def test_shared_references_are_resolved():
     data, digest = read("bundle-shared"), read("bundle-shared.digest").decode().strip()
     index = envelope.Index(data[-envelope.root_size(data) :], digest)
     values = {hashlib.sha256(value).digest(): value for value in golden.SHARED_VALUES}
@@ -73,7 +73,7 @@ def test_what_refers_to_shared_values_is_read():
 
 
 @pytest.mark.parametrize("name", golden.OUTCOMES)
-def test_an_outcome_is_read(name):
+def test_outcome_is_read(name):
     meta, index, parts = golden.OUTCOMES[name]
     outcome = envelope.open_outcome(golden.KEY, golden.WHERE.outcome_key(index), read(name))
     assert (outcome.python, outcome.meta) == ((3, 12), meta)
@@ -81,19 +81,19 @@ def test_an_outcome_is_read(name):
     assert (list(envelope.unpack(outcome.value)) if outcome.value else None) == parts
 
 
-def test_buffers_of_an_outcome_lie_aligned_in_the_object():
+def test_outcome_buffers_are_aligned():
     data = read("outcome-returned")
     outcome = envelope.open_outcome(golden.KEY, golden.WHERE.outcome_key(7), data)
     array = envelope.unpack(outcome.value)[1]
     assert data.index(bytes(array)) % envelope.ALIGNMENT == 0
 
 
-def test_a_chunk_is_read():
+def test_chunk_is_read():
     key = golden.WHERE.chunk_key(7, 1, "stdout", 0)
     assert envelope.open_chunk(golden.KEY, key, read("chunk")) == golden.CHUNK
 
 
-def test_a_task_group_is_read_and_run():
+def test_task_group_is_read_and_run():
     function, (args, kwargs) = pickle.loads(read("electrons"))
     encoded = function(*args, **kwargs)
     assert (encoded.status, [node["node"] for node in encoded.details["nodes"]]) == (
@@ -104,5 +104,5 @@ def test_a_task_group_is_read_and_run():
     assert pickle.loads(archive.decode(value.data)) == 3
 
 
-def test_what_is_written_today_is_what_was_written_then():
+def test_golden_files_are_reproduced():
     assert golden.files() == {path.name: path.read_bytes() for path in V1.iterdir()}

@@ -1,4 +1,4 @@
-"""Reading any object of the bucket ends in one of two errors or in its content."""
+"""Readers of untrusted objects return the content or raise one of two errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = golden.files()
 DIGEST = FILES["bundle.digest"].decode().strip()
 ROOT = FILES["bundle"][-envelope.root_size(FILES["bundle"]) :]
 LARGEST_ROOT_BYTES = 16 * 1024 * 1024
-"""An index whose root is larger is none."""
+"""Maximum size of an index root; a larger one is rejected."""
 
 PLACES = {
     **{name: golden.WHERE.outcome_key(index) for name, (_, index, _) in golden.OUTCOMES.items()},
@@ -38,7 +38,7 @@ def open_outcome(data, name="outcome-returned"):
 
 
 def found(reference):
-    """Return what a reference stands for, where there is memory for that."""
+    """Return a value for a reference, limited to 1000 bytes."""
     return bytes(min(reference.size, 1000))
 
 
@@ -75,14 +75,14 @@ HEADS = [data[:size] for data in (ROOT, *map(FILES.get, PLACES)) for size in (8,
 @example(data=b"")
 @example(data=b"\xff" * 4)
 @example(data=b"\xff" * 400)
-def test_arbitrary_bytes_are_refused(reader, data):
+def test_arbitrary_bytes_are_rejected(reader, data):
     for form in (data, bytearray(data), memoryview(data)):
         survives(READERS[reader], form)
 
 
 @st.composite
 def mutated(draw):
-    """A golden file with bytes changed, cut off, doubled or moved."""
+    """Draw a golden file with changed, deleted or inserted bytes."""
     data = bytearray(FILES[draw(st.sampled_from(["bundle", *PLACES]))])
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data) - 1))
@@ -101,20 +101,20 @@ def mutated(draw):
 
 @pytest.mark.parametrize("reader", READERS)
 @given(data=mutated())
-def test_mutated_objects_break_no_reader(reader, data):
+def test_mutated_objects_raise_only_expected_errors(reader, data):
     survives(READERS[reader], data)
 
 
 @given(digest=st.text("0123456789abcdefABCDEFx \u00fc", max_size=70))
 @example(digest="\u00fc" * 64)
 @example(digest="\ud800")
-def test_no_text_in_place_of_a_digest_passes(digest):
+def test_invalid_digest_is_rejected(digest):
     with pytest.raises(IntegrityError):
         envelope.Index(ROOT, digest)
 
 
 @pytest.mark.parametrize("name", ["root", *PLACES])
-def test_a_flipped_bit_never_passes(name):
+def test_flipped_bit_is_rejected(name):
     data = ROOT if name == "root" else FILES[name]
     readers = {"root": READERS["Index"], "chunk": open_chunk}
     reader = readers.get(name, lambda data: open_outcome(data, name))
@@ -132,7 +132,7 @@ def test_a_flipped_bit_never_passes(name):
 
 
 @pytest.mark.parametrize("name", ["root", *PLACES])
-def test_a_truncated_or_extended_object_never_passes(name):
+def test_truncated_or_extended_object_is_rejected(name):
     data = ROOT if name == "root" else FILES[name]
     readers = {"root": READERS["Index"], "chunk": open_chunk}
     reader = readers.get(name, lambda data: open_outcome(data, name))
@@ -141,7 +141,7 @@ def test_a_truncated_or_extended_object_never_passes(name):
             reader(other)
 
 
-def test_an_object_of_another_kind_key_or_place_never_passes():
+def test_wrong_kind_or_place_is_rejected():
     for reader in (open_chunk, READERS["Index"]):
         with pytest.raises(IntegrityError, match="another kind"):
             reader(FILES["outcome-returned"])
@@ -163,7 +163,7 @@ def test_an_object_of_another_kind_key_or_place_never_passes():
         ("outcome-returned", open_outcome),
     ],
 )
-def test_another_protocol_version_is_told_as_such(name, reader):
+def test_other_protocol_version_is_reported(name, reader):
     data = bytearray(ROOT if name == "root" else FILES[name])
     data[8:10] = (2).to_bytes(2, "big")
     with pytest.raises(VersionMismatchError, match="protocol version 2, this side uses 1"):
@@ -178,9 +178,7 @@ def test_another_protocol_version_is_told_as_such(name, reader):
     entries=st.integers(0, 300),
     page=st.binary(max_size=60),
 )
-def test_an_index_that_is_signed_and_nonsense_breaks_nothing(
-    data, at, meta, functions, entries, page
-):
+def test_signed_malformed_index_is_rejected(data, at, meta, functions, entries, page):
     length = meta + 32 * -(-entries // envelope.PAGE_ROWS) + wire.ROW.size * functions
     body = (data + bytes(length))[:length] + bytes(4)
     root = wire.root(ROOT[:12], at, (meta, functions, entries), body)
@@ -196,7 +194,7 @@ def test_an_index_that_is_signed_and_nonsense_breaks_nothing(
 
 
 def signed_outcome(length, body):
-    """Return an outcome with a signature that fits, whatever is in it."""
+    """Return an outcome with a valid signature and any content."""
     prefix = FILES["outcome-returned"][:12]
     return wire.outcome(golden.KEY, PLACES["outcome-returned"], prefix, length, body)
 
@@ -217,19 +215,19 @@ HUGER = [*HUGE, 2**32, 2**60, 2**63, 2**64 - 1]
 @example(length=5_000, body=b"1" * 5_000)
 @example(length=4, body=b"\xff\xfe\xfd\xfc")
 @example(length=len(META), body=META + b"".join(envelope.pack([[b"a"], [b"b"]])))
-def test_an_outcome_that_is_signed_and_nonsense_is_refused(length, body):
+def test_signed_malformed_outcome_is_rejected(length, body):
     with pytest.raises(IntegrityError):
         open_outcome(signed_outcome(length, body))
 
 
-def test_what_signs_nonsense_signs_sense_as_well():
+def test_signed_valid_outcome_is_read():
     whole = envelope.pack([[b"out"], [b"err"], [b"value"]])
     found = open_outcome(signed_outcome(len(META), META + b"".join(whole)))
     assert (found.meta, found.stdout, found.value) == ({"status": "done"}, b"out", b"value")
 
 
 @given(data=st.binary(max_size=200))
-def test_a_chunk_that_is_signed_is_what_it_is(data):
+def test_chunk_round_trips(data):
     assert open_chunk(b"".join(envelope.seal_chunk(golden.KEY, PLACES["chunk"], data))) == data
 
 
@@ -238,7 +236,7 @@ def test_a_chunk_that_is_signed_is_what_it_is(data):
     lengths=st.lists(st.integers(0, 300) | st.sampled_from(HUGER), max_size=10),
     rest=st.binary(max_size=300),
 )
-def test_packed_buffers_of_any_lengths_are_refused_or_lie_within_the_data(count, lengths, rest):
+def test_unpacked_buffers_stay_within_data(count, lengths, rest):
     data = wire.packed(count, lengths)
     try:
         found = envelope.unpack(data + rest)
@@ -262,7 +260,7 @@ REFERS, GOES_ON = 1 << 63, 1 << 62
     ),
     rest=st.binary(max_size=600),
 )
-def test_references_of_any_kind_are_refused_or_get_what_they_speak_of(count, lengths, rest):
+def test_references_are_rejected_or_resolved(count, lengths, rest):
     data = wire.packed(count, lengths) + rest
     asked = []
 
@@ -291,8 +289,8 @@ def test_references_of_any_kind_are_refused_or_get_what_they_speak_of(count, len
         max_size=5,
     )
 )
-def test_references_come_back_as_what_they_stand_for(parts):
-    """What is a bytearray here is referred to."""
+def test_references_round_trip(parts):
+    """Each bytearray in ``parts`` is packed as a reference."""
     values = {hashlib.sha256(each).digest(): bytes(each) for part in parts for each in part}
     framed = [
         [
@@ -317,7 +315,7 @@ def test_references_come_back_as_what_they_stand_for(parts):
     "entry",
     [None, [], {}, "generation", ["generation"], [1, 100], ["g", 99], ["g", "100"], ["g", 100, 0]],
 )
-def test_an_index_names_a_shared_value_with_generation_and_size(entry):
+def test_shared_entry_needs_generation_and_size(entry):
     value = envelope.Reference(bytes(32), 100)
 
     def opened(shared):
@@ -335,7 +333,7 @@ def test_an_index_names_a_shared_value_with_generation_and_size(entry):
     [(envelope.seal_note, envelope.open_note)],
 )
 @given(said=st.dictionaries(TEXT, TEXT | st.integers()), other=st.binary(max_size=50))
-def test_what_is_said_in_json_is_read_at_its_place_alone(seal, reader, said, other):
+def test_note_is_bound_to_its_place(seal, reader, said, other):
     data = b"".join(seal(golden.KEY, "k", said))
     assert reader(golden.KEY, "k", data) == said
     for key, place in ((golden.KEY, "l"), (bytes(32), "k")):
@@ -350,7 +348,7 @@ def test_what_is_said_in_json_is_read_at_its_place_alone(seal, reader, said, oth
     "said",
     [7, "", [], {}, ["0" * 64], ["0" * 64, 0], ["0" * 63, 7], ["A" * 64, 7], ["0" * 64, "7"]],
 )
-def test_an_index_names_its_packages_with_digest_and_size(said):
+def test_packages_entry_needs_digest_and_size(said):
     def opened(packages):
         _, root = envelope.seal_index({"packages": packages}, [], [])
         return envelope.Index(root, hashlib.sha256(root).hexdigest())
@@ -362,7 +360,7 @@ def test_an_index_names_its_packages_with_digest_and_size(said):
 
 
 def declared_sizes():
-    """Yield readers, each with an object that speaks of more bytes than there are in the world."""
+    """Yield readers, each with an object that declares far more bytes than it has."""
     root = bytearray(ROOT)
     for size in HUGE:
         if size > LARGEST_ROOT_BYTES:
@@ -377,7 +375,7 @@ def declared_sizes():
         yield envelope.unpack, envelope.pack_head([size]) + bytes(100)
 
 
-def test_memory_is_taken_for_bytes_that_are_there_and_not_for_declared_ones():
+def test_declared_sizes_allocate_no_memory():
     objects = list(declared_sizes())
     refused = 0
     tracemalloc.start()
@@ -393,8 +391,8 @@ def test_memory_is_taken_for_bytes_that_are_there_and_not_for_declared_ones():
     assert peak < 2**20
 
 
-def test_every_function_that_decodes_is_among_those_tested_here():
-    """What takes bytes from the bucket; a new one belongs into `READERS`."""
+def test_every_decoder_is_tested():
+    """Add a new function that reads bytes from the bucket to `READERS`."""
     encoding = {"bundle_start", "seal_index", "seal_outcome", "seal_chunk", "pack", "pack_head"}
     encoding |= {"seal_receipt", "pack_shared", "places_of", "seal_note"}
     public = {
@@ -409,7 +407,7 @@ def test_every_function_that_decodes_is_among_those_tested_here():
     assert methods == {"__init__", *named}
 
 
-def test_a_page_of_the_index_passes_only_in_its_own_place():
+def test_index_page_is_bound_to_position():
     bundle = FILES["bundle"]
     index = envelope.Index(ROOT, DIGEST)
     pages = []
@@ -428,7 +426,7 @@ def address(buffer):
 
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.binary(max_size=200), max_size=3), max_size=5))
-def test_packed_buffers_come_back_aligned(parts):
+def test_packed_buffers_are_aligned(parts):
     data = bytearray(b"".join(envelope.pack(parts)))
     found = envelope.unpack(data)
     assert [bytes(part) for part in found] == [b"".join(part) for part in parts]
@@ -436,7 +434,7 @@ def test_packed_buffers_come_back_aligned(parts):
     assert {(start - begin) % envelope.ALIGNMENT for start in starts} <= {0}
 
 
-def test_nothing_may_follow_packed_buffers():
+def test_trailing_bytes_are_rejected():
     for parts in ([], [[b"a"]]):
         data = b"".join(envelope.pack(parts))
         with pytest.raises(IntegrityError, match="followed by other bytes"):
@@ -450,7 +448,7 @@ def test_nothing_may_follow_packed_buffers():
     st.binary(max_size=100),
     st.binary(max_size=100),
 )
-def test_an_outcome_is_read_as_it_was_written(meta, stdout, stderr, value):
+def test_outcome_round_trips(meta, stdout, stderr, value):
     data = b"".join(envelope.seal_outcome(b"k", "place", meta, stdout, stderr, [value]))
     outcome = envelope.open_outcome(b"k", "place", data)
     assert json.dumps(outcome.meta) == json.dumps(meta)

@@ -1,8 +1,8 @@
-"""The policies in docs/iam are policies: actions, resource types and condition keys that exist.
+"""The policies in docs/iam use existing actions, resource types and condition keys.
 
-parliament knows what AWS's service authorization reference lists. It knows nothing of the
-elements that only trust policies have, so of that one it sees what it has in common with others;
-the condition there is linted here and enforced by no test.
+parliament knows AWS's service authorization reference. It does not support the elements that only
+trust policies have, so these are removed from the trust policy before it is linted; no test
+enforces the trust policy's condition.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 
 @pytest.fixture(scope="module")
 def lint():
-    """Return what parliament finds in a policy."""
+    """Return a function that returns parliament's findings for a policy."""
     with warnings.catch_warnings():
-        # It still looks for its data by pkg_resources, and leaves the files open.
+        # parliament finds its data with the deprecated pkg_resources, and leaves files open.
         warnings.simplefilter("ignore")
         import parliament
 
@@ -36,10 +36,10 @@ def lint():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_linter_has_nothing_to_say(lint, name):
+def test_policies_pass_parliament(lint, name):
     document = policy(name)
     for statement in document["Statement"]:
-        if "Principal" in statement:  # a trust policy's resource is the role it stands in
+        if "Principal" in statement:  # a trust policy's resource is its own role
             del statement["Principal"]
             statement["Resource"] = f"arn:aws:iam::{VALUES['ACCOUNT']}:role/{VALUES['JOB-ROLE']}"
     assert lint(document) == []
@@ -62,19 +62,19 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("statement", "issue"), BROKEN)
-def test_the_linter_finds_what_is_wrong(lint, statement, issue):
+def test_parliament_reports_broken_policy(lint, statement, issue):
     whole = {"Effect": "Allow", "Resource": "*", **statement}
     assert issue in lint({"Version": "2012-10-17", "Statement": [whole]})
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_policy_has_a_wildcard_action_and_every_placeholder_is_known(name):
+def test_policies_have_no_wildcards_or_placeholders(name):
     document = policy(name)
     assert "*" not in "".join(actions(document))
     assert not re.findall(r"\b[A-Z]{4,}(?:-[A-Z]+)*\b", json.dumps(document))
 
 
-def test_star_is_the_resource_only_where_an_action_knows_no_other():
+def test_star_resource_only_where_required():
     starred = {
         action
         for name in NAMES
@@ -102,7 +102,7 @@ def test_star_is_the_resource_only_where_an_action_knows_no_other():
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "trust"])
-def test_the_page_gives_a_reason_for_every_action(name):
+def test_page_explains_every_action(name):
     page = (FOLDER.parent / "iam.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     for action in actions(policy(name)):

@@ -1,4 +1,4 @@
-"""Imports: little in the container; an error names the missing extra."""
+"""Imports: few in the container; an error names the missing extra."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ BEFORE_THE_FORK = """
 
 
 def loaded_by(code):
-    """Run code without `site`, so that no installed hook imports anything by itself."""
+    """Run code without `site`, so that no installed hook imports modules."""
     paths = [str(Path(m.__file__).parents[1]) for m in (farcall_runtime, cloudpickle, obstore)]
     script = f"import sys; sys.path[:0] = {paths!r}\n{textwrap.dedent(code)}\n"
     script += "import json; print(json.dumps(sorted(sys.modules)))"
@@ -75,22 +75,23 @@ def everything():
     return loaded_by(EVERYTHING)
 
 
-def test_the_runtime_imports_nothing_else(everything):
+def test_runtime_imports_only_allowed_packages(everything):
     tops = {name.partition(".")[0] for name in everything}
     assert tops - set(sys.stdlib_module_names) - {"__main__"} == ALLOWED
 
 
-def test_the_runtime_imports_every_module_of_its_own(everything):
+def test_all_runtime_modules_are_imported(everything):
     files = Path(farcall_runtime.__file__).parent.glob("*.py")
     modules = {f"farcall_runtime.{path.stem}" for path in files if path.stem != "__init__"}
     assert modules - everything == set()
 
 
-def test_the_client_is_never_imported(everything):
+def test_runtime_never_imports_client(everything):
     assert {name for name in everything if name.partition(".")[0] == "farcall"} == set()
 
 
-def test_nothing_that_starts_threads_or_takes_long_is_imported_before_the_fork():
+def test_no_heavy_imports_before_fork():
+    """Such modules start threads or take long to import."""
     heavy = {"obstore", "cloudpickle", "asyncio", "concurrent", "ssl", "urllib3", "numpy"}
     assert {name.partition(".")[0] for name in loaded_by(BEFORE_THE_FORK)} & heavy == set()
 
@@ -110,7 +111,7 @@ def test_modules_import_without_docstrings():
         ("farcall.ui", "uvicorn", "ui"),
     ],
 )
-def test_a_missing_extra_is_named_as_it_is_typed(module, lacks, extra):
+def test_missing_extra_names_install_command(module, lacks, extra):
     script = f"import sys; sys.modules[{lacks!r}] = None; import {module} as found\n"
     script += "found.require_extra()\n" if extra == "local" else ""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

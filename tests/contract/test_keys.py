@@ -1,4 +1,4 @@
-"""The words both sides share: keys, environment, exit codes."""
+"""Contract between client and runtime: keys, environment, exit codes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from farcall_runtime.contract import ExitCode, Location
 WHERE = Location("bucket", "prefix/v1/run", "bundle")
 
 
-def test_the_runtime_prints_the_contract(tmp_path):
-    """It imports nothing from its working directory."""
+def test_runtime_prints_the_contract(tmp_path):
+    """The runtime imports nothing from its working directory."""
     for module in ("contextlib", "json", "runpy", "signal"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit(3)")
     done = subprocess.run(
@@ -34,7 +34,7 @@ def test_the_runtime_prints_the_contract(tmp_path):
     assert done.stderr == b""
 
 
-def test_the_contract_is_version_1():
+def test_contract_is_version_1():
     assert contract.describe() == {
         "protocol_version": 1,
         "environment": [
@@ -106,7 +106,7 @@ def test_the_contract_is_version_1():
 # --- keys -------------------------------------------------------------------------------------
 
 
-def test_every_key_lies_below_its_kind():
+def test_keys_begin_with_their_kind():
     assert WHERE.url == "s3://bucket/prefix/v1/run/bundles/bundle"
     assert WHERE.bundle_key == "prefix/v1/run/bundles/bundle"
     assert WHERE.outcome_key(3) == "prefix/v1/run/outcomes/bundle/3"
@@ -117,7 +117,7 @@ def test_every_key_lies_below_its_kind():
     )
 
 
-def test_outcomes_lie_in_the_inbox_and_nothing_else_does():
+def test_only_outcomes_have_outcomes_prefix():
     inbox = contract.outcomes_prefix("prefix/v1/run")
     others = [WHERE.bundle_key, WHERE.value_key(0, 1, 0), WHERE.attempt_key(0, 1)]
     others.append(WHERE.chunk_key(0, 1, "stdout", 0))
@@ -126,7 +126,7 @@ def test_outcomes_lie_in_the_inbox_and_nothing_else_does():
 
 
 @pytest.mark.parametrize("prefix", ["", "a", "/a/b/"])
-def test_runs_below_one_prefix_share_values_and_others_do_not(prefix):
+def test_values_are_shared_within_prefix(prefix):
     one, other = (Location("bucket", contract.run_root(prefix, run), "b") for run in ("r", "s"))
     assert one.shared("ab") == other.shared("ab")
     assert one.shared("ab").root.startswith(contract.run_root(prefix, "shared") + "/ab")
@@ -134,7 +134,7 @@ def test_runs_below_one_prefix_share_values_and_others_do_not(prefix):
     assert one.shared("ab").root.startswith(contract.shared_prefix(other.root))
 
 
-def test_chunks_sort_as_text():
+def test_chunk_keys_sort_as_text():
     keys = [WHERE.chunk_key(0, 1, "stdout", n) for n in (0, 9, 10, 99, 100, 10_000)]
     assert sorted(keys) == keys
 
@@ -143,7 +143,7 @@ def test_chunks_sort_as_text():
     ("expected", "prefix"),
     [("v1/run", ""), ("v1/run", "/"), ("a/v1/run", "a"), ("a/b/v1/run", "/a/b/")],
 )
-def test_slashes_at_the_ends_of_a_prefix_don_t_count(expected, prefix):
+def test_outer_slashes_of_prefix_are_ignored(expected, prefix):
     assert contract.run_root(prefix, "run") == expected
 
 
@@ -157,7 +157,7 @@ _ACCESS_POINT = "arn:aws:s3:eu-west-1:123456789012:accesspoint:mine"
     _NAMES,
     _NAMES,
 )
-def test_a_place_is_read_back_from_its_url(bucket, prefix, run, bundle):
+def test_location_url_round_trips(bucket, prefix, run, bundle):
     where = Location(bucket, contract.run_root("/".join(prefix), run), bundle)
     assert Location.parse(where.url) == where
 
@@ -184,13 +184,13 @@ def test_a_place_is_read_back_from_its_url(bucket, prefix, run, bundle):
         "s3://bucket/v1/run/bundles/\ud800",
     ],
 )
-def test_other_urls_are_refused_with_what_is_expected(url):
+def test_invalid_url_is_rejected(url):
     with pytest.raises(ValueError, match="s3://BUCKET/PREFIX/v1/RUN/bundles/BUNDLE"):
         Location.parse(url)
 
 
 @given(st.text("s3:/bundlesv1 \0\u00fc", max_size=40))
-def test_no_text_breaks_the_parser(text):
+def test_arbitrary_text_raises_only_value_error(text):
     try:
         Location.parse(text)
     except ValueError:
@@ -206,7 +206,7 @@ GOOD = {
 }
 
 
-def test_the_environment_is_read():
+def test_environment_is_read():
     found = Assignment.read({**GOOD, "AWS_BATCH_JOB_ATTEMPT": "2", "AWS_BATCH_JOB_ID": "j"})
     assert found == Assignment(WHERE, "ab" * 32, b"\xcd" * 32, None, 2, "j")
     assert found.number == 0
@@ -214,7 +214,7 @@ def test_the_environment_is_read():
 
 
 @pytest.mark.parametrize("missing", GOOD)
-def test_a_missing_variable_is_named(missing):
+def test_missing_variable_is_named(missing):
     with pytest.raises(RefusedError, match=missing) as caught:
         Assignment.read({name: text for name, text in GOOD.items() if name != missing})
     assert caught.value.code is ExitCode.BAD_ENVIRONMENT
@@ -236,8 +236,8 @@ def test_a_missing_variable_is_named(missing):
         *(("FARCALL_FAILED_ATTEMPTS", text) for text in ("x", "-1")),
     ],
 )
-def test_a_variable_that_is_not_what_the_contract_says_is_refused(name, text):
-    """An empty key would sign outcomes that anybody can sign."""
+def test_invalid_variable_is_rejected(name, text):
+    """With an empty key, any party could sign outcomes."""
     with pytest.raises(RefusedError, match=name) as caught:
         Assignment.read({**GOOD, name: text})
     assert caught.value.code is ExitCode.BAD_ENVIRONMENT
@@ -251,7 +251,7 @@ OWN = {
 }
 
 
-def test_a_platform_s_own_names_are_read():
+def test_platform_variables_are_read():
     found = Assignment.read({**GOOD, **OWN})
     assert (found.number, found.attempt, found.job_id) == (7, 1, "fit:7")
     assert not found.may_be_cancelled
@@ -269,18 +269,18 @@ def test_a_platform_s_own_names_are_read():
         ({"AWS_BATCH_JOB_ATTEMPT": "4"}, 4),
     ],
 )
-def test_attempts_are_counted_where_no_number_is_told(told, attempt):
+def test_attempt_is_derived_from_counts(told, attempt):
     found = Assignment.read({**GOOD, "FARCALL_INDEX": "0", **told})
     assert found.attempt == attempt
     assert found.may_be_cancelled == (attempt > 1)
 
 
-def test_a_task_may_be_cancelled_before_its_first_attempt_where_it_is_told_so():
+def test_cancellable_variable_enables_cancellation():
     assert Assignment.read({**GOOD, **OWN, "FARCALL_CANCELLABLE": "1"}).may_be_cancelled
     assert not Assignment.read({**GOOD, "AWS_BATCH_JOB_ATTEMPT": "2"}).may_be_cancelled
 
 
-def test_own_names_of_nodes_come_first():
+def test_own_node_variables_take_precedence():
     told = {
         "FARCALL_NODE_INDEX": "1",
         "FARCALL_NODE_COUNT": "2",
@@ -308,12 +308,12 @@ def test_exit_codes_have_one_meaning_each():
     assert (ExitCode.RETURNED, ExitCode.RAISED, ExitCode.TERMINATED) == (0, 1, 143)
 
 
-def test_our_exit_codes_are_those_of_nobody_else():
-    """1 is a function's, 126 to 128 a shell's, above 128 a signal's."""
+def test_own_exit_codes_are_unambiguous():
+    """Functions exit with 1, shells with 126 to 128, and signals with more than 128."""
     assert {code for code in OURS if not 59 <= code <= 79} == set()
 
 
-def test_codes_in_the_sixties_are_final_and_the_pattern_says_so():
+def test_codes_matching_pattern_are_final():
     assert contract.FINAL_EXIT_CODES == "6*"
     by_pattern = {code for code in ExitCode if str(code.value).startswith("6")}
     assert by_pattern == {code for code in ExitCode if 60 <= code <= 69}
@@ -332,7 +332,7 @@ def test_codes_in_the_sixties_are_final_and_the_pattern_says_so():
     }
 
 
-def test_a_stopped_task_is_recognised_by_the_name_of_its_exception():
+def test_terminated_type_is_exception_name():
     from farcall_runtime import failures, task
 
     assert contract.TERMINATED_TYPE == failures.type_name(task.TaskTerminated())

@@ -1,4 +1,4 @@
-"""The files of docs/kubernetes are what they say: documents by the schemas, options, a policy."""
+"""The files of docs/kubernetes are valid: documents, options and a policy."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def _id(value):
 
 
 @pytest.mark.parametrize(("name", "number", "document"), DOCUMENTS, ids=_id)
-def test_each_document_fits_the_schema_of_its_kind(name, number, document):
+def test_documents_match_their_schema(name, number, document):
     group = document["apiVersion"].partition("/")[0]
     if group.endswith((".volcano.sh", ".x-k8s.io")):
-        pytest.skip("a custom resource, of which these schemas know nothing")
+        pytest.skip("a custom resource, which these schemas do not contain")
     kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
 
 
 @pytest.mark.parametrize(("name", "number", "document"), DOCUMENTS, ids=_id)
-def test_all_are_of_one_namespace_and_one_group_of_people(name, number, document):
+def test_documents_use_one_namespace_and_group(name, number, document):
     metadata = document["metadata"]
     if document["kind"] not in ("Queue", "ResourceFlavor", "ClusterQueue"):
         assert metadata["namespace"] == "science"
@@ -52,7 +52,7 @@ def test_all_are_of_one_namespace_and_one_group_of_people(name, number, document
 
 
 @pytest.mark.parametrize(("name", "number", "document"), ROLES, ids=_id)
-def test_no_role_has_a_wildcard_and_each_is_bound(name, number, document):
+def test_roles_have_no_wildcards_and_bindings(name, number, document):
     for rule in document["rules"]:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
     bound = [
@@ -63,7 +63,7 @@ def test_no_role_has_a_wildcard_and_each_is_bound(name, number, document):
     assert bound == [document["metadata"]["name"]]
 
 
-def test_the_page_gives_a_reason_for_every_right():
+def test_page_explains_every_permission():
     [rows] = re.findall(r"^\| right \| .*\n\|.*\n((?:\| .*\n)+)", PAGE, re.MULTILINE)
     told = set()
     for resources in re.findall(r"^\| (`.+?) \|", rows, re.MULTILINE):
@@ -79,12 +79,12 @@ def test_the_page_gives_a_reason_for_every_right():
     assert told == there
 
 
-def test_the_page_names_every_file():
+def test_page_links_every_file():
     for path in FOLDER.iterdir():
         assert f"](kubernetes/{path.name})" in PAGE, path.name
 
 
-def test_the_options_are_options():
+def test_options_file_is_valid():
     file = tomllib.loads((FOLDER / "farcall.toml").read_text())
     settings = Settings(backend="kubernetes", **file["executors"]["kubernetes"])
     [secret] = [found for name, _, found in DOCUMENTS if name == "s3-secret.yaml"]
@@ -92,13 +92,13 @@ def test_the_options_are_options():
     assert settings.namespace == secret["metadata"]["namespace"]
 
 
-def test_the_service_account_is_that_of_the_trust_policy():
+def test_trust_policy_names_service_account():
     text = (FOLDER / "trust.json").read_text()
     [account] = [found for name, _, found in DOCUMENTS if name == "service-account.yaml"]
     metadata = account["metadata"]
     assert f"system:serviceaccount:{metadata['namespace']}:{metadata['name']}" in text
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of how the linter finds its data
+        warnings.simplefilter("ignore")  # the linter finds its data with pkg_resources
         import parliament
 
         document = json.loads(
@@ -107,7 +107,7 @@ def test_the_service_account_is_that_of_the_trust_policy():
             .replace("CLUSTER-ID", "0" * 32)
         )
         [statement] = document["Statement"]
-        del statement["Principal"], statement["Condition"]  # which trust policies alone have
+        del statement["Principal"], statement["Condition"]  # only trust policies have these
         statement["Resource"] = "arn:aws:iam::111122223333:role/my-job-role"
         found = parliament.analyze_policy_string(json.dumps(document)).findings
     assert [finding.issue for finding in found] == []

@@ -18,7 +18,7 @@ ERRORS = {
 
 
 def messages():
-    """Yield place and text of each string in a ``raise`` of one of farcall's errors."""
+    """Yield the place and text of each string in a ``raise`` of a farcall error."""
     for path in sorted(Path(farcall.__file__).parent.rglob("*.py")):
         for raised in ast.walk(ast.parse(path.read_text())):
             call = raised.exc if isinstance(raised, ast.Raise) else None

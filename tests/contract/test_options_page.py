@@ -1,4 +1,4 @@
-"""docs/options.md has every option with its default, and no other."""
+"""docs/options.md lists exactly farcall's options, with their defaults."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "options.md").read_text(encoding="u
 ROWS = dict(re.findall(r"^\| `(\w+)` \| `(.+?)` \| .+ \|$", PAGE, re.MULTILINE))
 
 
-def test_the_page_has_every_option_and_no_other():
+def test_page_lists_exactly_all_options():
     assert sorted(ROWS) == sorted(Settings.model_fields)
 
 
 @pytest.mark.parametrize("option", Settings.model_fields)
-def test_the_page_tells_its_default(option, monkeypatch):
+def test_page_shows_the_default(option, monkeypatch):
     monkeypatch.delenv("AWS_REGION", raising=False)
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     default = Settings.model_fields[option].get_default(call_default_factory=True)

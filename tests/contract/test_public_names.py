@@ -12,23 +12,24 @@ import pytest
 import farcall
 
 
-def test_all_public_names_are_listed_before_any_of_them_is_used():
+def test_dir_lists_all_public_names():
+    """Names are listed before their first use, although they are imported lazily."""
     script = "import farcall; print(sorted(set(farcall.__all__) - set(dir(farcall))))"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert said.stdout == "[]\n", said.stderr
 
 
 @pytest.mark.parametrize("name", farcall.__all__)
-def test_a_public_name_says_where_users_find_it(name):
+def test_public_names_have_module_farcall(name):
     assert getattr(farcall, name).__module__ == "farcall"
 
 
-def test_help_shows_all_of_them():
+def test_help_shows_all_classes():
     page = pydoc.plain(pydoc.render_doc(farcall))
     assert [name for name in farcall.__all__ if f"class {name}" not in page] == []
 
 
-def test_the_first_screen_of_help_has_all_of_them():
+def test_first_help_screen_has_all_names():
     page = pydoc.plain(pydoc.render_doc(farcall)).splitlines()
     screen = "\n".join(page[:48])
     assert [name for name in farcall.__all__ if not re.search(rf"\b{name}\b", screen)] == []

@@ -1,4 +1,4 @@
-"""The template of farcall deploy: what linters say of it, and whose rights it gives."""
+"""The template of farcall deploy: linters, permissions and defaults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILLED = {
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads CloudFormation's short forms."""
+    """A YAML loader for CloudFormation's short forms."""
 
 
 def _filled(loader, suffix, node):
@@ -60,7 +60,7 @@ def template():
 
 
 def lint(template):
-    """Return what cfn-lint says of a template for all `REGIONS`."""
+    """Return cfn-lint's output for a template in all `REGIONS`."""
     program = Path(sys.executable).with_name("cfn-lint")
     done = subprocess.run(
         [program, "--template", template, "--regions", *REGIONS, "--include-checks", "I"],
@@ -71,21 +71,21 @@ def lint(template):
     return done.stdout + done.stderr
 
 
-def test_cfn_lint_has_nothing_to_say():
+def test_template_passes_cfn_lint():
     assert lint(TEMPLATE) == ""
 
 
 @pytest.mark.slow  # cfn-lint takes seconds
-def test_cfn_lint_would_say_it(tmp_path):
+def test_cfn_lint_reports_broken_template(tmp_path):
     broken = tmp_path / "template.yaml"
     broken.write_text(stack.template().replace("BEST_FIT_PROGRESSIVE", "BEST_GUESS"))
     assert "best_guess" in lint(broken)
 
 
 @pytest.mark.parametrize("role", ["JobRole", "ExecutionRole"])
-def test_parliament_has_nothing_to_say(template, role):
+def test_role_policies_pass_parliament(template, role):
     with warnings.catch_warnings():
-        # It still looks for its data by pkg_resources, and leaves the files open.
+        # parliament finds its data with the deprecated pkg_resources, and leaves files open.
         warnings.simplefilter("ignore")
         import parliament
 
@@ -98,21 +98,21 @@ def test_parliament_has_nothing_to_say(template, role):
 @pytest.mark.parametrize(
     ("role", "name"), [("JobRole", "job-role"), ("ExecutionRole", "execution-role")]
 )
-def test_roles_have_the_documented_rights_and_no_others(template, role, name):
+def test_roles_have_exactly_the_documented_permissions(template, role, name):
     [inline] = template["Resources"][role]["Properties"]["Policies"]
     documented = json.loads(
         json.dumps(policy(name)).replace(f"repository/{VALUES['REPOSITORY']}", "repository/*")
     )
-    assert _rights(inline["PolicyDocument"]) == _rights(documented)
+    assert _permissions(inline["PolicyDocument"]) == _permissions(documented)
 
 
 @pytest.mark.parametrize("role", ["JobRole", "ExecutionRole"])
-def test_roles_trust_whom_the_documents_name(template, role):
+def test_roles_have_documented_trust_policy(template, role):
     trusted = template["Resources"][role]["Properties"]["AssumeRolePolicyDocument"]
     assert policy("trust") == trusted
 
 
-def test_the_template_has_the_defaults_of_the_command(template):
+def test_template_defaults_match_the_command(template):
     there = {
         name: str(each["Default"])
         for name, each in template["Parameters"].items()
@@ -121,7 +121,7 @@ def test_the_template_has_the_defaults_of_the_command(template):
     assert there == parameters.merged(parameters.Wanted(), {}, "farcall")
 
 
-def test_nothing_is_made_that_costs_while_no_job_runs(template):
+def test_idle_stack_has_no_costs(template):
     kinds = {each["Type"] for each in template["Resources"].values()}
     assert kinds == {
         "AWS::Batch::ComputeEnvironment",
@@ -139,8 +139,8 @@ def test_nothing_is_made_that_costs_while_no_job_runs(template):
             assert 0 == each["Properties"]["ComputeResources"].get("MinvCpus", 0)
 
 
-def _rights(document):
-    """Return each action with each resource, or with what may be listed."""
+def _permissions(document):
+    """Return pairs of action and resource, or of action and listed prefix."""
     found = set()
     for statement in document["Statement"]:
         assert "Allow" == statement["Effect"]

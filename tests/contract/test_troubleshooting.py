@@ -11,7 +11,7 @@ PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 
 
 def texts():
-    """Yield the texts in farcall's sources."""
+    """Yield the string literals in farcall's sources."""
     for folder in ("executor/farcall", "runtime_image"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_bytes())):

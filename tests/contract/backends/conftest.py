@@ -29,7 +29,7 @@ async def jobs(platform):
 
 @pytest.fixture
 def go(tmp_path):
-    """What `hold` waits for; made at the end, whatever happens."""
+    """The file that `hold` waits for; it is always created in the teardown."""
     path = tmp_path / "go"
     yield path
     path.touch()

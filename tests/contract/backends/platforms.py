@@ -1,6 +1,6 @@
-"""The platforms on which the contract of `farcall.backends.base.Backend` is tried.
+"""The platforms on which the contract of `farcall.backends.base.Backend` is tested.
 
-Another one is a class here that does what `Platform` says, and a line in `PLATFORMS`.
+To add a platform, implement `Platform` here and add it to `PLATFORMS`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PLACES = os.cpu_count() or 1
 ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED)
 
 IMAGE = "an/image:1"
-"""Of commands: nothing of it is looked at where jobs are processes."""
+"""Image of commands; ignored if jobs run as processes."""
 
 SMALL = {"vcpu": 1, "memory": 0.25}
 
@@ -42,12 +42,7 @@ Submit = Callable[[], Awaitable[str]]
 
 
 class Jobs:
-    """Jobs of one session's backend, whose tasks are calls of a function.
-
-    Attributes:
-        session: The session.
-        backend: Its backend.
-    """
+    """Jobs of a session's backend, whose tasks are calls of a function."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -56,7 +51,7 @@ class Jobs:
     async def bundle(
         self, function: Callable[..., Any], *calls: tuple[Any, ...], settings: Settings
     ) -> tuple[Bundle, JobSpec]:
-        """Put calls into the bucket, and say what job is to make them."""
+        """Upload the bundle of some calls; return it and its JobSpec."""
         packed = pack_calls([[(call, {})] for call in calls])
         tasks = ((pack_function(function), arguments) for arguments in packed)
         bundle = Bundle(
@@ -69,12 +64,12 @@ class Jobs:
     async def spec(
         self, function: Callable[..., Any], *calls: tuple[Any, ...], **options: Any
     ) -> JobSpec:
-        """Do the same with a small job's options and others."""
+        """Upload calls for a small job with additional options; return its JobSpec."""
         settings = Settings(**{"vcpu": 1, "memory": 1, "retry_attempts": 1, **options})
         return (await self.bundle(function, *calls, settings=settings))[1]
 
     def command(self, *groups: Nodes, **options: Any) -> JobSpec:
-        """Return a job of commands, with small options and others."""
+        """Return the JobSpec of a small command job with additional options."""
         return JobSpec(
             name=f"contract-{uuid.uuid4().hex}",
             size=1,
@@ -84,22 +79,22 @@ class Jobs:
         )
 
     async def submit(self, spec: JobSpec) -> str:
-        """Submit a job as it is done always."""
+        """Prepare and submit a job; return its ID."""
         await self.backend.prepare(spec)
         return await self.backend.submit(spec, Ticket())
 
     async def start(
         self, function: Callable[..., Any], *calls: tuple[Any, ...], **options: Any
     ) -> str:
-        """Submit a job that makes calls."""
+        """Submit a job that runs calls; return its ID."""
         return await self.submit(await self.spec(function, *calls, **options))
 
     async def describe(self, job_id: str) -> JobDetail:
-        """Return what is known of one job."""
+        """Describe one job."""
         return (await self.backend.describe([job_id]))[job_id]
 
     async def until(self, job_id: str, *statuses: JobStatus) -> JobDetail:
-        """Wait until a job has one of some statuses."""
+        """Wait until a job has one of the statuses; describe it."""
 
         async def look() -> JobDetail | None:
             found = (await self.backend.describe([job_id])).get(job_id)
@@ -110,11 +105,11 @@ class Jobs:
         return found
 
     async def ended(self, job_id: str) -> JobDetail:
-        """Wait for a job's end."""
+        """Wait until a job finishes; describe it."""
         return await self.until(job_id, *ENDED)
 
     async def children(self, job_id: str, statuses: Collection[JobStatus]) -> list[JobDetail]:
-        """Return the children of an array that are listed in some statuses."""
+        """List the child jobs of an array that have one of the statuses."""
         found = []
         for status in statuses:
             async for page in self.backend.list_children(job_id, status):
@@ -122,41 +117,41 @@ class Jobs:
         return found
 
     async def listed(self, **how: Any) -> list[JobDetail]:
-        """Return the jobs of the queue."""
+        """List the jobs of the queue."""
         queue = Settings().queue
         return [job async for page in self.backend.list_jobs(queue, **how) for job in page]
 
 
 def shell(script: str, count: int = 1, **more: Any) -> Nodes:
-    """Return small nodes that run a script."""
+    """Return a group of small nodes that run a script."""
     command = ("sh", "-c", script)
     return Nodes(**{"count": count, "image": IMAGE, "command": command, **SMALL, **more})
 
 
 class Platform(Protocol):
-    """Where jobs run, and what can be made to go wrong there.
+    """A platform that runs jobs and can inject failures.
 
     Attributes:
-        tells_places: Whether a job that waits has a place in its queue that is told.
-        image_option: The option that names the image of tasks.
-        retries_nodes: Whether all nodes of a job run again where their main node has failed.
+        reports_position: Whether the platform reports a waiting job's position in its queue.
+        image_option: Name of the option for the task image.
+        retries_nodes: Whether all nodes of a job are retried if the main node fails.
     """
 
-    tells_places: bool
+    reports_position: bool
     image_option: str
     retries_nodes: bool
 
     async def losing_its_host(self, jobs: Jobs, submit: Submit) -> str:
-        """Submit a job that loses the machine under its first attempt; return its ID."""
+        """Submit a job whose first attempt loses its host; return its ID."""
 
     async def not_starting(self, jobs: Jobs, submit: Submit) -> str:
         """Submit a job whose first container does not start; return its ID."""
 
 
 class Fake:
-    """The fake cloud; what goes wrong is scripted before."""
+    """The fake cloud; failures are scripted in advance."""
 
-    tells_places = True
+    reports_position = True
     image_option = "image"
     retries_nodes = True
 
@@ -173,9 +168,9 @@ class Fake:
 
 
 class EmbeddedBatch:
-    """AWS Batch as the local AWS emulator has it, by HTTP."""
+    """AWS Batch of the local AWS emulator, via HTTP."""
 
-    tells_places = True
+    reports_position = True
     image_option = "image"
     retries_nodes = True
 
@@ -194,11 +189,11 @@ class EmbeddedBatch:
 
 
 class EmbeddedKubernetes:
-    """Kubernetes as the embedded one has it, by HTTPS."""
+    """Kubernetes of the local Kubernetes emulator, via HTTPS."""
 
-    tells_places = False
+    reports_position = False
     image_option = "image"
-    retries_nodes = False  # Volcano alone does
+    retries_nodes = False  # only Volcano does
 
     def __init__(self, aws: LocalAWS) -> None:
         self._kubernetes = aws.kubernetes
@@ -214,9 +209,10 @@ class EmbeddedKubernetes:
         try:
             job_id = await submit()
             blocked = await until_async(lambda: self._blocked(jobs, job_id))
-        finally:  # other tests' jobs have it, too
+        finally:  # other tests use the same image
             self._kubernetes.withhold_image(Settings().image, heals_after=0)
-        # What Kubernetes would try forever the engine ends; see `farcall.engine.status_poller`.
+        # Kubernetes would retry forever; the engine terminates such a job, see
+        # `farcall.engine.status_poller`.
         why = blocked.status_reason or blocked.container_reason
         await jobs.backend.terminate([job_id], f"{STUCK}0 s: {why}")
         return job_id
@@ -247,4 +243,4 @@ PLATFORMS: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Pl
     "embedded-batch": _embedded_batch,
     "embedded-kubernetes": _embedded_kubernetes,
 }
-"""By name, what opens a platform, and lets this process's sessions find it."""
+"""Name to a context manager that opens a platform for this process's sessions."""

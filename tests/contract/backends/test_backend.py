@@ -1,4 +1,4 @@
-"""What `farcall.backends.base.Backend` promises, on every platform there is."""
+"""Contract of `farcall.backends.base.Backend`, on every platform."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.patience import PATIENCE_S, until_async
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
-NOBODY = "00000000-0000-4000-8000-000000000000"
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 
 
 def say(text):
@@ -49,7 +49,7 @@ def hold(path):
 # --- submitted and found ----------------------------------------------------------------------
 
 
-async def test_a_description_tells_what_was_submitted(jobs):
+async def test_description_matches_submission(jobs):
     spec = await jobs.spec(
         say, ("a",), vcpu=2, memory=3, retry_attempts=4, time_limit=77, tags={"team": "physics"}
     )
@@ -65,7 +65,7 @@ async def test_a_description_tells_what_was_submitted(jobs):
     assert not found.array_size
 
 
-async def test_a_job_that_went_well_says_when(jobs):
+async def test_succeeded_job_has_times(jobs):
     found = await jobs.ended(await jobs.start(say, ("a",)))
     assert found.status is JobStatus.SUCCEEDED
     assert found.exit_code == 0
@@ -75,7 +75,7 @@ async def test_a_job_that_went_well_says_when(jobs):
     assert not found.is_terminated
 
 
-async def test_an_outcome_is_there_when_a_job_has_succeeded(jobs):
+async def test_succeeded_job_has_outcomes(jobs):
     spec = await jobs.spec(say, ("a",), ("b",))
     await jobs.ended(await jobs.submit(spec))
     where = contract.Location.parse(spec.environment[contract.ENV_BUNDLE])
@@ -83,7 +83,7 @@ async def test_an_outcome_is_there_when_a_job_has_succeeded(jobs):
     assert [each.index for each in page] == [0, 1]
 
 
-async def test_a_job_is_found_by_its_name_in_any_status(jobs, go):
+async def test_job_is_found_by_name(jobs, go):
     spec = await jobs.spec(hold, (str(go),))
     queue = spec.settings.queue
     assert await jobs.backend.find(spec.name, queue) == []
@@ -96,7 +96,7 @@ async def test_a_job_is_found_by_its_name_in_any_status(jobs, go):
     assert await jobs.backend.find(spec.name[:-1], queue) == []
 
 
-async def test_jobs_of_one_name_are_listed_with_their_status(jobs):
+async def test_named_jobs_are_listed_with_status(jobs):
     spec = await jobs.spec(say, ("a",))
     queue = spec.settings.queue
     assert await jobs.backend.list_named(spec.name, queue) == []
@@ -108,36 +108,36 @@ async def test_jobs_of_one_name_are_listed_with_their_status(jobs):
     assert queue in await jobs.backend.queues()
 
 
-async def test_jobs_of_everybody_have_farcalls_among_them(jobs):
+async def test_foreign_listing_includes_own_jobs(jobs):
     job_id = await jobs.start(say, ("a",))
     await jobs.ended(job_id)
     assert job_id in [job.job_id for job in await jobs.listed(foreign=True)]
 
 
-async def test_what_submitted_a_job_is_read_back(jobs):
+async def test_submission_requests_are_returned(jobs):
     spec = await jobs.spec(say, ("a",), retry_attempts=2)
     found = await jobs.backend.requests_of(await jobs.submit(spec))
     assert spec.name in json.dumps(found)
-    assert await jobs.backend.requests_of(NOBODY) is None
+    assert await jobs.backend.requests_of(UNKNOWN_ID) is None
 
 
-async def test_the_options_of_a_job_are_read_back(jobs):
+async def test_job_options_are_returned(jobs):
     spec = await jobs.spec(say, ("a",), retry_attempts=2)
     found = await jobs.backend.options_of(await jobs.submit(spec))
     given = {name: value for name, value in found.items() if name != "batch_job_definition_name"}
     again = spec.settings.replace(**given)
     assert again.queue == spec.settings.queue
     assert again.image == spec.settings.image
-    assert await jobs.backend.options_of(NOBODY) == {}
+    assert await jobs.backend.options_of(UNKNOWN_ID) == {}
 
 
-async def test_a_submitted_job_cannot_be_taken_back(jobs):
+async def test_submitted_ticket_cannot_be_withdrawn(jobs):
     ticket = Ticket()
     await jobs.backend.submit(await jobs.spec(say, ("a",)), ticket)
     assert not ticket.withdraw()
 
 
-async def test_what_is_too_large_is_refused_before_it_is_submitted(jobs):
+async def test_oversized_job_is_not_submitted(jobs):
     spec = await jobs.spec(say, ("a",))
     large = dataclasses.replace(spec, environment={**spec.environment, "X": "x" * 2_000_000})
     with pytest.raises(farcall.TaskTooLargeError):
@@ -146,14 +146,14 @@ async def test_what_is_too_large_is_refused_before_it_is_submitted(jobs):
 
 
 @pytest.mark.parametrize("offline", [False, True])
-async def test_a_plan_submits_nothing(jobs, platform, offline):
+async def test_plan_submits_nothing(jobs, platform, offline):
     spec = await jobs.spec(say, ("a",), **{platform.image_option: "an/image:1"})
     planned = json.dumps(await jobs.backend.plan(spec, offline=offline))
     assert spec.name in planned
     assert await jobs.backend.find(spec.name, spec.settings.queue) == []
 
 
-async def test_what_the_options_name_is_looked_for(jobs):
+async def test_configured_resources_pass_checks(jobs):
     await jobs.backend.check(Settings())
     assert [finding.verdict for finding in await jobs.backend.reach()] == ["ok"]
 
@@ -161,21 +161,22 @@ async def test_what_the_options_name_is_looked_for(jobs):
 async def test_unknown_jobs_are_missing(jobs):
     job_id = await jobs.start(say, ("a",), ("b",))
     await jobs.ended(job_id)
-    asked = [job_id, NOBODY, f"{job_id}:0", f"{job_id}:1", f"{job_id}:2", f"{NOBODY}:0"]
+    asked = [job_id, UNKNOWN_ID, f"{job_id}:0", f"{job_id}:1", f"{job_id}:2", f"{UNKNOWN_ID}:0"]
     assert list(await jobs.backend.describe(asked)) == [job_id, f"{job_id}:0", f"{job_id}:1"]
     assert await jobs.backend.describe([]) == {}
-    assert NOBODY in jobs.backend.unknown(NOBODY)
+    assert UNKNOWN_ID in jobs.backend.unknown(UNKNOWN_ID)
 
 
-async def test_many_are_described_at_once(jobs):
+async def test_describe_exceeds_one_request(jobs):
     size = jobs.backend.capabilities.described_together + 1
     job_id = await jobs.start(say, ("a",))
     await jobs.ended(job_id)
-    found = await jobs.backend.describe([*(f"{NOBODY[:-4]}{n:04}" for n in range(size)), job_id])
+    unknown = (f"{UNKNOWN_ID[:-4]}{n:04}" for n in range(size))
+    found = await jobs.backend.describe([*unknown, job_id])
     assert list(found) == [job_id]
 
 
-async def test_jobs_go_on_without_the_session_that_submitted_them(jobs, go):
+async def test_job_outlives_its_session(jobs, go):
     other = await open_session(Settings())
     job_id = await Jobs(other).start(hold, (str(go),))
     await other.close()
@@ -185,18 +186,18 @@ async def test_jobs_go_on_without_the_session_that_submitted_them(jobs, go):
 
 async def test_requests_are_counted(jobs):
     before = jobs.backend.meter.last_minute
-    await jobs.backend.describe([NOBODY])
+    await jobs.backend.describe([UNKNOWN_ID])
     assert jobs.backend.meter.last_minute == before + 1
 
 
-async def test_a_job_whose_submission_is_not_answered_is_found_and_runs_once(jobs, tmp_path):
-    """What `farcall.engine.sender` is built on."""
+async def test_unanswered_submission_runs_once(jobs, tmp_path):
+    """`farcall.engine.sender` relies on this."""
     marks = tmp_path / "marks"
     marks.mkdir()
     settings = Settings(vcpu=1, memory=1)
     bundle, spec = await jobs.bundle(mark_in, (str(marks),), settings=settings)
     store = jobs.session.stores.of(settings.s3_bucket_name)
-    sender = Sender(NoAnswer(jobs.backend), store, jobs.session.timing)
+    sender = Sender(LostResponse(jobs.backend), store, jobs.session.timing)
     job_id = await sender.send(bundle, lambda: spec, Ticket())
     await sender.close()
     assert (await jobs.ended(job_id)).status is JobStatus.SUCCEEDED
@@ -204,8 +205,8 @@ async def test_a_job_whose_submission_is_not_answered_is_found_and_runs_once(job
     assert await jobs.backend.find(spec.name, settings.queue) == [job_id]
 
 
-class NoAnswer:
-    """A backend whose answer to a submission is lost."""
+class LostResponse:
+    """A backend that loses the response to a submission."""
 
     def __init__(self, backend):
         self._backend = backend
@@ -221,7 +222,7 @@ class NoAnswer:
 # --- arrays and lists -------------------------------------------------------------------------
 
 
-async def test_an_array_counts_its_children_by_status(jobs, go, tmp_path):
+async def test_array_counts_children_by_status(jobs, go, tmp_path):
     quick = tmp_path / "quick"
     quick.touch()
     job_id = await jobs.start(hold, (str(quick),), (str(go),), (str(quick),))
@@ -242,13 +243,13 @@ async def test_an_array_counts_its_children_by_status(jobs, go, tmp_path):
     assert found.status_summary["SUCCEEDED"] == 3
 
 
-async def test_a_child_tells_its_number(jobs):
+async def test_child_has_its_index(jobs):
     job_id = await jobs.start(say, ("a",), ("b",))
     found = await jobs.ended(f"{job_id}:1")
     assert (found.is_child, found.index, found.array_size) == (True, 1, 0)
 
 
-async def test_an_array_fails_with_one_of_its_children(jobs, tmp_path):
+async def test_failed_child_fails_the_array(jobs, tmp_path):
     job_id = await jobs.start(str, ("a",), (b"a", "no codec"))
     found = await jobs.ended(job_id)
     assert found.status is JobStatus.FAILED
@@ -272,7 +273,7 @@ async def test_children_are_listed_by_status(jobs, go):
     assert await jobs.children(job_id, open_ones) == []
 
 
-async def test_jobs_are_listed_the_newest_first_and_without_children(jobs):
+async def test_list_is_newest_first_without_children(jobs):
     first = await jobs.start(say, ("a",))
     await jobs.ended(first)
     second = await jobs.start(say, ("a",), ("b",))
@@ -284,7 +285,7 @@ async def test_jobs_are_listed_the_newest_first_and_without_children(jobs):
     assert [job_id for job_id in listed if job_id.partition(":")[0] in ours] == [*reversed(ours)]
 
 
-async def test_jobs_whose_names_begin_alike_are_listed(jobs):
+async def test_jobs_are_listed_by_name_prefix(jobs):
     spec = await jobs.spec(say, ("a",))
     job_id = await jobs.submit(spec)
     await jobs.ended(job_id)
@@ -293,7 +294,7 @@ async def test_jobs_whose_names_begin_alike_are_listed(jobs):
     assert await jobs.listed(named=spec.name.upper()) == []
 
 
-async def test_a_list_begins_at_a_moment(jobs):
+async def test_list_starts_at_given_time(jobs):
     first = await jobs.start(say, ("a",))
     found = await jobs.ended(first)
     later = [job.job_id for job in await jobs.listed(since=found.created_at + timedelta(days=1))]
@@ -303,20 +304,20 @@ async def test_a_list_begins_at_a_moment(jobs):
     assert all(job.created_at is not None for job in await jobs.listed())
 
 
-async def test_only_a_waiting_job_has_a_place_in_its_queue(jobs, platform, go):
+async def test_only_waiting_job_has_queue_position(jobs, platform, go):
     await jobs.start(hold, *[(str(go),)] * (PLACES + 1), vcpu=1)
     waiting = await jobs.start(say, ("a",))
     found = await jobs.until(waiting, JobStatus.RUNNABLE)
     place = await jobs.backend.position(found)
-    assert place >= 1 if platform.tells_places else place is None
+    assert place >= 1 if platform.reports_position else place is None
     go.touch()
     assert await jobs.backend.position(await jobs.ended(waiting)) is None
 
 
-# --- ended from outside -----------------------------------------------------------------------
+# --- termination ------------------------------------------------------------------------------
 
 
-async def test_a_terminated_job_keeps_the_reason(jobs, go):
+async def test_terminated_job_keeps_reason(jobs, go):
     job_id = await jobs.start(hold, (str(go),))
     await jobs.until(job_id, JobStatus.RUNNING)
     assert await jobs.backend.terminate([job_id], "no longer needed") == {}
@@ -328,7 +329,7 @@ async def test_a_terminated_job_keeps_the_reason(jobs, go):
     assert found.failure_reason().kind is farcall.JobCancelledError
 
 
-async def test_a_waiting_job_ends_without_having_run(jobs, go, tmp_path):
+async def test_terminated_waiting_job_never_runs(jobs, go, tmp_path):
     await jobs.start(hold, *[(str(go),)] * (PLACES + 1))
     mark = tmp_path / "ran"
     waiting = await jobs.start(Path.touch, (mark,))
@@ -342,7 +343,7 @@ async def test_a_waiting_job_ends_without_having_run(jobs, go, tmp_path):
     assert not mark.exists()
 
 
-async def test_a_terminated_child_leaves_its_siblings(jobs, go):
+async def test_terminated_child_leaves_siblings(jobs, go):
     job_id = await jobs.start(hold, (str(go),), (str(go),))
     await jobs.until(f"{job_id}:0", JobStatus.RUNNING)
     assert await jobs.backend.terminate([f"{job_id}:0"], "this one alone") == {}
@@ -356,7 +357,7 @@ async def test_a_terminated_child_leaves_its_siblings(jobs, go):
     assert (found.status_summary["SUCCEEDED"], found.status_summary["FAILED"]) == (1, 1)
 
 
-async def test_a_terminated_array_ends_with_all_its_children(jobs, go):
+async def test_terminated_array_ends_all_children(jobs, go):
     job_id = await jobs.start(hold, *[(str(go),)] * (PLACES + 2))
     await jobs.until(f"{job_id}:0", JobStatus.RUNNING)
     assert await jobs.backend.terminate([job_id], "all of it") == {}
@@ -367,14 +368,14 @@ async def test_a_terminated_array_ends_with_all_its_children(jobs, go):
     assert {child.failure_reason().kind for child in told.values()} == {farcall.JobCancelledError}
 
 
-async def test_what_has_ended_stays_as_it_is(jobs):
+async def test_terminating_finished_job_changes_nothing(jobs):
     job_id = await jobs.start(say, ("a",))
     before = await jobs.ended(job_id)
     assert await jobs.backend.terminate([job_id], "too late") == {}
     assert await jobs.describe(job_id) == before
 
 
-async def test_many_jobs_are_ended_at_once(jobs, go):
+async def test_several_jobs_are_terminated_together(jobs, go):
     ids = [await jobs.start(hold, (str(go),)) for _ in range(3)]
     assert await jobs.backend.terminate(ids, "all") == {}
     for job_id in ids:
@@ -382,15 +383,15 @@ async def test_many_jobs_are_ended_at_once(jobs, go):
     assert await jobs.backend.terminate([], "none") == {}
 
 
-async def test_one_that_cannot_be_ended_keeps_no_other_from_its_end(jobs, go):
+async def test_unknown_job_blocks_no_termination(jobs, go):
     job_id = await jobs.start(hold, (str(go),))
-    refused = await jobs.backend.terminate([NOBODY, job_id], "all")
-    assert set(refused) <= {NOBODY}
+    refused = await jobs.backend.terminate([UNKNOWN_ID, job_id], "all")
+    assert set(refused) <= {UNKNOWN_ID}
     assert all(isinstance(error, ServiceError) for error in refused.values())
     assert (await jobs.ended(job_id)).status is JobStatus.FAILED
 
 
-async def test_another_session_knows_the_reason_of_one_that_ended_before(jobs, go):
+async def test_other_session_sees_termination_reason(jobs, go):
     job_id = await jobs.start(hold, (str(go),))
     await jobs.until(job_id, JobStatus.RUNNING)
     await jobs.backend.terminate([job_id], "cancelled by its owner")
@@ -408,7 +409,7 @@ async def test_another_session_knows_the_reason_of_one_that_ended_before(jobs, g
 # --- failure reasons --------------------------------------------------------------------------
 
 
-async def test_a_lost_host_is_told(jobs, platform, go):
+async def test_lost_host_is_reported(jobs, platform, go):
     job_id = await platform.losing_its_host(jobs, lambda: jobs.start(hold, (str(go),)))
     found = await jobs.ended(job_id)
     assert found.status is JobStatus.FAILED
@@ -426,7 +427,7 @@ async def test_a_lost_host_is_told(jobs, platform, go):
     assert listed.failure_reason() == found.failure_reason()
 
 
-async def test_a_container_that_does_not_start_is_told(jobs, platform):
+async def test_failed_container_start_is_reported(jobs, platform):
     job_id = await platform.not_starting(jobs, lambda: jobs.start(say, ("a",)))
     found = await jobs.ended(job_id)
     assert found.failure_reason().kind is farcall.ImageError
@@ -434,7 +435,7 @@ async def test_a_container_that_does_not_start_is_told(jobs, platform):
     assert (found.exit_code, found.log_stream) == (None, "")
 
 
-async def test_a_missing_payload_is_told(jobs):
+async def test_missing_payload_is_reported(jobs):
     spec = await jobs.spec(say, ("a",))
     where = contract.Location.parse(spec.environment[contract.ENV_BUNDLE])
     await jobs.session.stores.of(where.bucket).delete([where.bundle_key])
@@ -443,14 +444,14 @@ async def test_a_missing_payload_is_told(jobs):
     assert found.failure_reason().kind is farcall.OutcomeMissingError
 
 
-async def test_a_success_without_an_outcome_is_told(jobs):
+async def test_success_without_outcome_is_reported(jobs):
     found = await jobs.ended(await jobs.start(say, ("a",)))
     assert found.failure_reason().kind is farcall.OutcomeMissingError
 
 
 @pytest.mark.parametrize(("retry_on", "attempts"), [("failure", 3), ("infrastructure", 1)])
 @pytest.mark.slow  # Kubernetes waits 10 s and more between attempts
-async def test_a_failure_is_tried_again_where_the_options_say_so(jobs, retry_on, attempts):
+async def test_retry_on_decides_attempts(jobs, retry_on, attempts):
     job_id = await jobs.start(fail, (), retry_attempts=3, retry_on=retry_on)
     found = await jobs.ended(job_id)
     assert found.status is JobStatus.FAILED
@@ -460,7 +461,7 @@ async def test_a_failure_is_tried_again_where_the_options_say_so(jobs, retry_on,
 
 @pytest.mark.parametrize("retry_on", ["failure", "infrastructure"])
 @pytest.mark.slow  # Kubernetes waits 10 s and more between attempts
-async def test_a_lost_host_is_followed_by_another(jobs, platform, go, retry_on):
+async def test_lost_host_is_retried(jobs, platform, go, retry_on):
     job_id = await platform.losing_its_host(
         jobs, lambda: jobs.start(hold, (str(go),), retry_attempts=2, retry_on=retry_on)
     )
@@ -480,21 +481,21 @@ async def _has_tried(jobs, job_id):
 # --- logs and links ---------------------------------------------------------------------------
 
 
-async def test_the_log_has_what_a_container_wrote(jobs):
+async def test_log_has_container_output(jobs):
     found = await jobs.ended(await jobs.start(say, ("one\ntwo\nthree",)))
     log = jobs.backend.log(found, found.log_stream)
     lines = [line async for page in log.read() for line in page]
     assert [line.text for line in lines[:-1]] == ["one", "two", "three"]
     assert Usage.logged([lines[-1].text]).peak_memory_bytes > 2**20
     assert log.exists
-    last = found.stopped_at + timedelta(seconds=1)  # it may be told in whole seconds
+    last = found.stopped_at + timedelta(seconds=1)  # it may be reported in whole seconds
     assert all(found.created_at <= line.at <= last for line in lines)
     assert [line async for page in log.read() for line in page] == []
     assert await log.last(2) == lines[-2:]
     assert await log.last(0) == []
 
 
-async def test_several_logs_are_read_at_once_by_time(jobs):
+async def test_several_logs_are_merged_by_time(jobs):
     ids = [await jobs.start(print, (f"{job} one\n{job} two",)) for job in "ab"]
     found = [await jobs.ended(job_id) for job_id in ids]
     group, streams = found[0].log_group, [each.log_stream for each in found]
@@ -517,7 +518,7 @@ async def test_several_logs_are_read_at_once_by_time(jobs):
     assert await read(streams[0], until=events[0].at - timedelta(milliseconds=1)) == []
 
 
-async def test_one_log_that_is_not_there_is_told_before_any_page(jobs):
+async def test_missing_log_raises_before_first_page(jobs):
     found = await jobs.ended(await jobs.start(print, ("a",)))
     pages = jobs.backend.log_events(found.log_group, [found.log_stream, "no/such/log"])
     with pytest.raises(LogMissingError):
@@ -525,7 +526,7 @@ async def test_one_log_that_is_not_there_is_told_before_any_page(jobs):
 
 
 @pytest.mark.parametrize("stream", ["", "no/such/stream"])
-async def test_there_may_be_no_log(jobs, stream):
+async def test_missing_log_is_empty(jobs, stream):
     found = await jobs.ended(await jobs.start(say, ("a",)))
     log = jobs.backend.log(found, stream)
     assert await log.last(5) == []
@@ -533,7 +534,7 @@ async def test_there_may_be_no_log(jobs, stream):
     assert [page async for page in jobs.backend.log(found, stream).read()] == []
 
 
-async def test_pages_of_the_platform_are_urls(jobs):
+async def test_links_are_https_urls(jobs):
     found = await jobs.ended(await jobs.start(say, ("a",)))
     links = jobs.backend.links(found)
     assert set(links) <= {"job", "queue", "log"}

@@ -1,4 +1,4 @@
-"""What `farcall.backends.base.Backend` promises of jobs that run commands, on all their nodes."""
+"""Contract of `farcall.backends.base.Backend` for command jobs on one or more nodes."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tests.support.patience import until_async
 
 
 async def _lines(jobs, detail):
-    """Return what a node, or a job of one, has written."""
+    """Return the log lines of a node or a single-node job."""
     log = jobs.backend.log(detail, detail.log_stream)
     return [line.text async for page in log.read() for line in page]
 
 
 async def _nodes(jobs, detail):
-    """Describe all nodes of a job once they have ended."""
+    """Wait until all nodes of a job have finished; describe them."""
     return [await jobs.ended(detail.node_id(index)) for index in range(detail.nodes)]
 
 
 @pytest.fixture
 def until_go(go):
-    """What a script waits with for `go`."""
+    """Shell command that waits for `go`."""
     return f"until [ -e {go} ]; do sleep 0.02; done"
 
 
 # --- one node ---------------------------------------------------------------------------------
 
 
-async def test_a_command_on_one_node_is_a_plain_job(jobs):
+async def test_one_node_command_is_plain_job(jobs):
     spec = jobs.command(shell('echo "hi $NAME"', env={"NAME": "you"}))
     job_id = await jobs.submit(spec)
     found = await jobs.ended(job_id)
@@ -51,14 +51,14 @@ async def test_a_command_on_one_node_is_a_plain_job(jobs):
     assert await _lines(jobs, found) == ["hi you"]
 
 
-async def test_the_exit_code_of_a_command_is_its_verdict(jobs):
+async def test_command_exit_code_fails_the_job(jobs):
     found = await jobs.ended(await jobs.submit(jobs.command(shell("exit 3"))))
     assert (found.status, found.exit_code) == (JobStatus.FAILED, 3)
     assert found.failure_reason().kind is farcall.CommandError
     assert found.failure_reason().exit_code == 3
 
 
-async def test_a_command_that_is_terminated_keeps_the_reason(jobs):
+async def test_terminated_command_keeps_reason(jobs):
     job_id = await jobs.submit(jobs.command(shell("exec sleep 600")))
     await jobs.until(job_id, JobStatus.RUNNING)
     assert await jobs.backend.terminate([job_id], "no longer needed") == {}
@@ -71,7 +71,7 @@ async def test_a_command_that_is_terminated_keeps_the_reason(jobs):
 # --- several nodes ----------------------------------------------------------------------------
 
 
-async def test_nodes_run_what_their_group_runs(jobs, until_go, go):
+async def test_nodes_run_their_group_command(jobs, until_go, go):
     first = "echo main $A"
     rest = 'echo "node ${FARCALL_NODE_INDEX:-$AWS_BATCH_JOB_NODE_INDEX} $A"'
     spec = jobs.command(
@@ -85,7 +85,7 @@ async def test_nodes_run_what_their_group_runs(jobs, until_go, go):
         found = await jobs.backend.describe([f"{job_id}#{index}" for index in (1, 2)])
         return len(found) == 2 and all(node.status in ENDED for node in found.values())
 
-    await until_async(have_begun)  # the others, before the main node ends them
+    await until_async(have_begun)  # the other nodes, before the main node's exit stops them
     go.touch()
     found = await jobs.ended(job_id)
     assert (found.status, found.exit_code) == (JobStatus.SUCCEEDED, 0)
@@ -107,7 +107,7 @@ async def test_nodes_run_what_their_group_runs(jobs, until_go, go):
     assert await jobs.backend.describe([f"{job_id}#3"]) == {}
 
 
-async def test_the_main_node_decides(jobs, until_go, go):
+async def test_main_node_decides_job_status(jobs, until_go, go):
     spec = jobs.command(shell(f"{until_go}; exit 4"), shell("exit 5"))
     job_id = await jobs.submit(spec)
 
@@ -126,7 +126,7 @@ async def test_the_main_node_decides(jobs, until_go, go):
     assert other.failure_reason().kind is farcall.CommandError
 
 
-async def test_the_others_end_with_the_main_node(jobs):
+async def test_main_node_exit_stops_others(jobs):
     spec = jobs.command(shell("exit 0"), shell("exec sleep 600"))
     found = await jobs.ended(await jobs.submit(spec))
     assert found.status is JobStatus.SUCCEEDED
@@ -134,7 +134,7 @@ async def test_the_others_end_with_the_main_node(jobs):
     assert other.status is JobStatus.FAILED
 
 
-async def test_attempts_are_the_whole_jobs(jobs, platform):
+async def test_attempt_restarts_all_nodes(jobs, platform):
     script = 'n=${AWS_BATCH_JOB_ATTEMPT:-1}; echo "attempt $n"; exit $((n == 1))'
     waiting = shell("exec sleep 600")
     spec = jobs.command(shell(script), waiting, retry_attempts=2, retry_on="failure")
@@ -153,7 +153,7 @@ async def test_attempts_are_the_whole_jobs(jobs, platform):
     assert len({each.log_stream for each in main.tried}) == 2
 
 
-async def test_all_nodes_are_terminated_with_their_job(jobs):
+async def test_terminated_job_ends_all_nodes(jobs):
     job_id = await jobs.submit(jobs.command(shell("exec sleep 600", count=2)))
 
     async def all_run():
@@ -170,7 +170,7 @@ async def test_all_nodes_are_terminated_with_their_job(jobs):
         assert each.failure_reason().kind is farcall.JobCancelledError
 
 
-# --- found, planned, refused ------------------------------------------------------------------
+# --- lookup, plans, rejection -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -188,7 +188,7 @@ async def test_commands_are_found_and_listed(jobs, count):
 
 
 @pytest.mark.parametrize("offline", [False, True])
-async def test_a_plan_of_a_command_shows_it(jobs, offline):
+async def test_plan_shows_commands(jobs, offline):
     spec = jobs.command(shell("echo planned-here"), shell("echo and-there", count=2))
     planned = json.dumps(await jobs.backend.plan(spec, offline=offline))
     for expected in (spec.name, "planned-here", "and-there"):
@@ -196,7 +196,7 @@ async def test_a_plan_of_a_command_shows_it(jobs, offline):
     assert await jobs.backend.find(spec.name, spec.settings.queue) == []
 
 
-async def test_what_a_group_lacks_is_refused_before_it_is_submitted(jobs):
+async def test_incomplete_group_is_not_submitted(jobs):
     spec = jobs.command(shell("true"), dataclasses.replace(shell("true"), image=""))
     with pytest.raises(SettingsError, match=r"groups\[1\]: image is ''"):
         await jobs.backend.prepare(spec)
