@@ -10,9 +10,9 @@ from tests.service.test_calls import (  # noqa: F401
     test_function_of_own_package_runs,
 )
 from tests.service.test_failures import (  # noqa: F401
-    test_a_segfault_is_told_with_its_stack,
-    test_the_functions_own_exception_is_raised,
+    test_function_exception_is_reraised,
+    test_segfault_error_has_stack,
 )
 from tests.service.test_output import (  # noqa: F401
-    test_output_of_python_c_code_and_subprocesses_is_caught,
+    test_output_of_all_sources_is_captured,
 )

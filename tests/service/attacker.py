@@ -18,11 +18,11 @@ from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 
 WRONG_KEY = bytes(32)
-"""The attacker does not know the right one."""
+"""A key that does not match; the attacker does not know the job's outcome key."""
 
 
 class _Bomb:
-    """Unpickling it creates a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self._marker = str(marker)
@@ -32,11 +32,11 @@ class _Bomb:
 
 
 class Attacker:
-    """Forges objects as well as can be without the outcome key and the digest in the job.
+    """An attacker that forges objects without the job's outcome key and digest.
 
     Args:
-        aws: Where the bucket is.
-        marker: The file that the attacker's code creates wherever it runs.
+        aws: Local AWS emulator with the bucket.
+        marker: File that the attacker's code creates if it runs.
     """
 
     def __init__(self, aws: farcall_local.LocalAWS, marker: Path) -> None:
@@ -47,7 +47,7 @@ class Attacker:
     # --- the bucket ---------------------------------------------------------------------------
 
     def keys(self, part: str) -> list[str]:
-        """Return the keys that hold a text."""
+        """Return the keys that contain a text."""
         pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket)
         found = [item["Key"] for page in pages for item in page.get("Contents", [])]
         return [key for key in found if part in key]
@@ -64,11 +64,11 @@ class Attacker:
     # --- forgeries ----------------------------------------------------------------------------
 
     def pickle(self) -> bytes:
-        """Return a pickle that runs the attacker's code where it is read."""
+        """Return a pickle that runs the attacker's code when it is unpickled."""
         return pickle.dumps(_Bomb(self.marker))
 
     def packed(self, size: int | None = None) -> bytes:
-        """Return a packed pickle; of some size, filled up behind the pickle's end."""
+        """Return a packed pickle, padded to a size if one is given."""
         bomb = self.pickle()
         data = b"".join(envelope.pack([[bomb]]))
         if size is None:
@@ -77,7 +77,7 @@ class Attacker:
         return b"".join(envelope.pack([[bomb + bytes(size - len(data))]]))
 
     def bundle(self, tasks: int = 1) -> bytes:
-        """Return a whole bundle whose function and arguments are the attacker's."""
+        """Return a valid bundle with the attacker's function and arguments."""
         bomb = self.packed()
         digest = hashlib.sha256(bomb).digest()
         meta = {"cloudpickle": "3.1.1", "attempts": 1, "time_limit_s": 300}
@@ -86,7 +86,7 @@ class Attacker:
         return b"".join([envelope.bundle_start(), bomb * tasks, sealed.pages, bomb, sealed.root])
 
     def outcome(self, key: str) -> bytes:
-        """Return an outcome for a place, signed with a key that is not the job's."""
+        """Return an outcome for a key, signed with the wrong outcome key."""
         record = {
             "status": CallStatus.RETURNED,
             "first": 0,
@@ -111,7 +111,7 @@ class Attacker:
         return b"".join(pieces)
 
     def outcome_with_value(self, data: bytes) -> bytes:
-        """Return an outcome with the attacker's pickle instead of the value."""
+        """Replace the result in an outcome with the attacker's pickle."""
         bomb = self.packed()
         changed = bytearray(data)
         changed[-len(bomb) :] = bomb

@@ -27,7 +27,7 @@ from tests.support.patience import PATIENCE_S
 ENTRY = module_arguments("farcall_runtime")
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
 
-#: The container's entry point with other times than Batch's.
+#: The container's entry point with custom times instead of Batch's.
 TIMED = """
 import os, sys
 from farcall_runtime import __main__, runner, times
@@ -35,7 +35,7 @@ __main__.leave(runner.run(os.environ, times.Times(*map(float, sys.argv[1:]))))
 """
 
 
-#: The container's entry point with a time limit that is over as soon as there is a file.
+#: The container's entry point with a time limit that expires when a file exists.
 LATE = """
 import os, sys, time
 from farcall_runtime import __main__, runner, times
@@ -56,7 +56,7 @@ _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 def value_of(outcome):
-    """Return the value in an outcome that `Attempt.outcome` has verified."""
+    """Return the result in an outcome that `Attempt.outcome` has verified."""
     return unpickling.load(envelope.unpack(outcome.value))
 
 
@@ -78,7 +78,7 @@ class Attempt:
         bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
         settings = Settings(s3_bucket_name=bucket, retry_attempts=1)
         (arguments,) = pack([calls or [(args, {})]])
-        self.shared = {}  # what of the bundle's values lies where
+        self.shared = {}  # key to data of the bundle's shared values
         self._bundle = Bundle(
             settings.model_copy(update={"time_limit": time_limit}),
             "v1/attempts",
@@ -109,19 +109,19 @@ class Attempt:
         return generation
 
     def put(self, key, data):
-        """Store an object from this process."""
+        """Store an object directly, without the proxy."""
         obstore.put(self._bucket, key, data)
 
     def data(self, key):
-        """Return an object as it is."""
+        """Return an object's content."""
         return bytes(obstore.get(self._bucket, key).bytes())
 
     def delete(self, key):
-        """Delete an object from this process."""
+        """Delete an object directly, without the proxy."""
         obstore.delete(self._bucket, key)
 
     def objects(self, prefix):
-        """Return what lies below a prefix, by key."""
+        """Return key to content of the objects below a prefix."""
         listed = obstore.list(self._bucket, prefix).collect()
         keys = [each["path"] for each in listed]
         return {key: self.data(key) for key in keys}
@@ -132,7 +132,7 @@ class Attempt:
         return self._bundle.key
 
     def receipt(self, *indexes, number=0, key=None):
-        """Say as a client does that it has the values of some tasks."""
+        """Store a delivery receipt for some tasks, as a client does."""
         name = self.where.receipt_key(number)
         bits = sum(1 << index for index in indexes).to_bytes(2, "little")
         pieces = envelope.seal_receipt(key or self._bundle.key, name, bits)
@@ -156,12 +156,12 @@ class Attempt:
         return self
 
     def end(self):
-        """Wait for the end; return exit code and stderr without the line on the task's usage."""
+        """Wait for the exit; return the exit code and stderr without the usage line."""
         _, stderr = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, without_usage((stderr or b"").decode())
 
     def outcome(self, key=None):
-        """Return the outcome, verified; None where there is none."""
+        """Return the verified outcome, or None if it does not exist."""
         key = key or self.where.outcome_key(0)
         try:
             data = self.data(key)
@@ -170,11 +170,11 @@ class Attempt:
         return envelope.open_outcome(self._bundle.key, key, data)
 
     def opened(self, reader, name):
-        """Return what an object says that the bundle's key has signed."""
+        """Verify an object with the bundle's outcome key and return its content."""
         return reader(self._bundle.key, name, self.data(name))
 
     def stdout(self, outcome):
-        """Return all of an attempt's stdout, its chunks first."""
+        """Return an attempt's complete stdout, beginning with its chunks."""
         data = b""
         for number in range(outcome.meta["stdout"]["chunks"]):
             key = self.where.chunk_key(0, 1, "stdout", number)
@@ -193,6 +193,6 @@ class Attempt:
 
 
 def without_usage(stderr: str) -> str:
-    """Return a container's stderr without the line on the task's usage."""
+    """Remove the line with the task's usage from a container's stderr."""
     lines = stderr.splitlines(keepends=True)
     return "".join(line for line in lines if Usage.logged([line.rstrip("\n")]) is None)

@@ -1,4 +1,4 @@
-"""What tests of services share: a proxy on the way there, and attempts of tasks."""
+"""Fixtures for service tests: a proxy before the emulator, and attempts of tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def proxy(aws: farcall_local.LocalAWS) -> Iterator[Proxy]:
 
 @pytest.fixture
 def attempt(aws: farcall_local.LocalAWS, proxy: Proxy) -> Iterator[Callable[..., Attempt]]:
-    """Put a task into the bucket, as `Attempt` does; what runs it ends with the test."""
+    """Create an `Attempt`; its process is killed when the test ends."""
     with contextlib.ExitStack() as stack:
 
         def make(function: Callable[..., Any], *args: Any, **options: Any) -> Attempt:
@@ -35,21 +35,21 @@ def attempt(aws: farcall_local.LocalAWS, proxy: Proxy) -> Iterator[Callable[...,
 
 
 class Late:
-    """Starts tasks whose time is up as soon as there is a file.
+    """Starts tasks whose time limit expires when a file exists.
 
     Attributes:
-        said: The file's path.
+        trigger: Path of the file.
     """
 
-    def __init__(self, attempt: Callable[..., Attempt], said: Path) -> None:
+    def __init__(self, attempt: Callable[..., Attempt], trigger: Path) -> None:
         self._attempt = attempt
-        self.said = str(said)
+        self.trigger = str(trigger)
 
     def __call__(
         self, function: Callable[..., Any], *args: Any, time_limit: int = 600, **options: Any
     ) -> Attempt:
         made = self._attempt(function, *args, time_limit=time_limit, **options)
-        return made.start(entry=("-c", LATE, self.said))
+        return made.start(entry=("-c", LATE, self.trigger))
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ REMEDY = re.compile(
 )
 
 
-# What is borne for a minute, or for an hour, is here for a second or two. It counts from a first
-# failure on. An answer that takes long is none.
+# Limits of a minute or an hour are reduced to a second or two. They count from the first failure.
+# A slow response counts as a missing one.
 IMPATIENT = pytest.mark.timing(
     attempts=2,
     call_retry_s=1.0,

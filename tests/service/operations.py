@@ -31,7 +31,7 @@ def touch(path: Path) -> None:
 
 
 def vanish() -> None:
-    """End the container without an outcome."""
+    """Kill the container, so that it stores no outcome."""
     os.kill(os.getppid(), signal.SIGKILL)
 
 
@@ -123,12 +123,12 @@ each_operation = pytest.mark.parametrize(
 
 
 class Meeting:
-    """Does something while an operation meets a fault.
+    """Runs an operation while its requests meet a fault.
 
     Args:
-        aws: Where it is done.
-        make_executor: Makes an executor.
-        folder: Where files may lie.
+        aws: Local AWS emulator.
+        make_executor: Creates an executor.
+        folder: Folder for temporary files.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Meeting:
     async def of(
         self, way: Way, pattern: str, operation: str, fault: Fault, times: int | None
     ) -> tuple[Proxy, Any]:
-        """Return its result, and the proxy that recorded the requests."""
+        """Run an operation; return the proxy that recorded the requests, and the result."""
         image = f"farcall-local-process:{uuid.uuid4().hex}"
         with Proxy(self._aws.endpoint_url) as proxy:
 
@@ -153,7 +153,7 @@ class Meeting:
                     proxy.faults[pattern] += [fault] * times
                 if operation == "ListJobs":
                     proxy.faults["batch submitjob"].append("lost")
-                if operation == "GetCallerIdentity":  # asked for where IAM does not answer
+                if operation == "GetCallerIdentity":  # called only if IAM does not respond
                     proxy.lasting["iam *"] = "denied"
 
             executor = self._make_executor(endpoint_url=proxy.url, image=image)
@@ -163,5 +163,5 @@ class Meeting:
 async def outcome_of(done: Awaitable[Any]) -> Any:
     try:
         return await asyncio.wait_for(done, PATIENCE_S)
-    except Exception as error:  # whatever it is, it is looked at
+    except Exception as error:  # the test checks the error
         return error

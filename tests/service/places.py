@@ -9,5 +9,5 @@ from farcall_runtime.contract import ENV_BUNDLE, Location
 
 
 async def place(job: Job[Any]) -> Location:
-    """Return what Batch says that the job was given."""
+    """Return the location of a job's bundle, according to Batch."""
     return Location.parse((await job.detail()).environment[ENV_BUNDLE])

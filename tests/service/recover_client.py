@@ -20,7 +20,7 @@ FAILING = 3
 
 
 def work(number, folder):
-    """Note the start in a ledger, wait until the test lets go, and return or raise."""
+    """Record the start in a ledger, wait for the test's signal, and return or raise."""
     ledger = os.open(f"{folder}/ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(ledger, f"{number} {secrets.token_hex(8)}\n".encode())
     os.close(ledger)
@@ -42,7 +42,7 @@ async def sleep_until_killed():
 
 
 async def run_map(executor, folder, tasks, stop_after=-1):
-    """Wait for a map in a loop, and stay in the body of the loop after some values."""
+    """Collect a map in a loop, and stay in the loop's body after some results."""
     taken = 0
     sweep = executor.task(work).map(range(tasks), [folder] * tasks, return_exceptions=True)
     async for index, _ in sweep:
@@ -54,7 +54,7 @@ async def run_map(executor, folder, tasks, stop_after=-1):
 
 
 async def run_submit(executor, folder, tasks, apart=False):
-    """Submit tasks together, or each by itself."""
+    """Submit tasks together or one by one."""
     if apart:
         jobs = [await executor.submit(work, number, folder) for number in range(tasks)]
     else:
@@ -64,8 +64,8 @@ async def run_submit(executor, folder, tasks, apart=False):
     await sleep_until_killed()
 
 
-async def bring_back(executor, run):
-    """Recover a run, and print the results."""
+async def recover_run(executor, run):
+    """Recover a run and print its results."""
     recovered = await executor.recover(run)
     say(
         event="found",
@@ -98,7 +98,7 @@ async def main(kind, endpoint_url, more):
     executor = BatchExecutor(**options)
     try:
         if kind == "recover":
-            await bring_back(executor, **more)
+            await recover_run(executor, **more)
         elif kind == "runs":
             await list_runs(executor)
         else:

@@ -27,7 +27,7 @@ from tests.support.signing import session
 
 
 def wait_for(path):
-    """A task that says it is there, and ends when a file appears."""
+    """A task that prints that it has started, and ends when a file appears."""
     print("started", flush=True)
     while not Path(path).exists():
         time.sleep(0.02)
@@ -36,12 +36,12 @@ def wait_for(path):
 
 
 def started(made):
-    """Wait until the task says that it is there."""
+    """Wait until the task has printed that it has started."""
     made.process.stdout.readline()
 
 
 def test_working_directory_comes_last_on_path(attempt, tmp_path):
-    """A module there is found, and replaces none of the standard library's."""
+    """A module in it is found, but cannot shadow the standard library."""
     (tmp_path / "own_module.py").write_text("import decimal, pickle, statistics\nanswer = 42")
     for module in ("json", "pickle", "statistics"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit(3)")
@@ -56,11 +56,11 @@ def test_working_directory_comes_last_on_path(attempt, tmp_path):
     assert value_of(made.outcome()) == 42
 
 
-# --- the network at the end ------------------------------------------------------------------
+# --- network faults during the upload --------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", ["refuse", "hang"])
-def test_a_network_that_is_gone_is_told_by_the_exit_code(attempt, proxy, tmp_path, fault):
+def test_lost_network_has_exit_code(attempt, proxy, tmp_path, fault):
     go = tmp_path / "go"
     made = attempt(wait_for, str(go)).start(3, stdout=subprocess.PIPE)
     started(made)
@@ -89,7 +89,7 @@ def test_a_network_that_is_gone_is_told_by_the_exit_code(attempt, proxy, tmp_pat
     ],
     ids=lambda faults: "-".join(dict.fromkeys(f if isinstance(f, str) else f[1] for f in faults)),
 )
-def test_an_outcome_lands_once_whatever_is_answered(attempt, proxy, faults):
+def test_outcome_is_stored_once_despite_faults(attempt, proxy, faults):
     left = proxy.faults["s3 * outcomes"]
     left += faults
     made = attempt(lambda: 7)
@@ -100,7 +100,7 @@ def test_an_outcome_lands_once_whatever_is_answered(attempt, proxy, faults):
     assert [7] == [value_of(made.outcome())]
 
 
-def test_expired_credentials_are_fetched_anew(aws, attempt, proxy, tmp_path):
+def test_expired_credentials_are_refreshed(aws, attempt, proxy, tmp_path):
     handed_out = []
     later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
 
@@ -131,7 +131,7 @@ def test_expired_credentials_are_fetched_anew(aws, attempt, proxy, tmp_path):
     assert handed_out[1] == proxy.seen[-1].access_key_id
 
 
-def test_what_the_role_may_not_do_is_not_tried_again(attempt, proxy):
+def test_denied_upload_is_not_retried(attempt, proxy):
     proxy.lasting["s3 PUT *"] = "denied"
     made = attempt(lambda: 7).start()
 
@@ -145,7 +145,7 @@ def test_what_the_role_may_not_do_is_not_tried_again(attempt, proxy):
 
 
 @pytest.mark.parametrize("fault", ["hang"])
-def test_sigterm_ends_a_container_that_cannot_fetch(attempt, proxy, fault):
+def test_sigterm_ends_hanging_download(attempt, proxy, fault):
     getattr(proxy, fault)()
     made = attempt(lambda: 7).start()
     tasks = Path(f"/proc/{made.process.pid}/task")
@@ -169,7 +169,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("phase", ["unpickling", "running", "pickling"])
-def test_sigterm_stops_a_task_and_its_output_is_stored(attempt, phase):
+def test_sigterm_stores_output_of_stopped_task(attempt, phase):
     def work(phase, value):
         if phase == "running":
             wait_for("/nowhere")
@@ -189,61 +189,61 @@ def test_sigterm_stops_a_task_and_its_output_is_stored(attempt, phase):
 # --- the time limit ---------------------------------------------------------------------------
 
 
-def wait_until_told(late=None):
-    """A task that returns why it was stopped.
+def wait_until_stopped(late=None):
+    """A task that prints why it was stopped.
 
     Args:
-        late: The file by which its time is up.
+        late: File that makes the time limit expire.
     """
     try:
         print("started", flush=True)
         if late is not None:
             Path(late).touch()
         time.sleep(60)  # until the test, or what it tests, ends it
-    except KeyboardInterrupt as told:
-        print(told)
+    except KeyboardInterrupt as error:
+        print(error)
         raise
 
 
-def told(made, outcome):
-    """Return why a function was stopped."""
+def stop_reasons(made, outcome):
+    """Return the reasons that a stopped function has printed."""
     started, *lines = made.stdout(outcome).decode().splitlines()
     assert started == "started"
     return lines
 
 
-def test_a_function_whose_time_is_up_is_told_so(late):
-    made = late(wait_until_told, late.said)
+def test_timed_out_function_gets_reason(late):
+    made = late(wait_until_stopped, late.trigger)
 
     assert ExitCode.TIMED_OUT == made.end()[0]
-    (why,) = told(made, made.outcome())
+    (why,) = stop_reasons(made, made.outcome())
     sentence = r"the job reached its time limit of 600 s; its process is killed in \d+(\.\d+)? s"
     assert re.fullmatch(sentence, why)
 
 
-def test_a_function_whose_job_is_stopped_is_told_so(attempt):
-    made = attempt(wait_until_told, time_limit=300).start(stdout=subprocess.PIPE)
+def test_stopped_function_gets_reason(attempt):
+    made = attempt(wait_until_stopped, time_limit=300).start(stdout=subprocess.PIPE)
     started(made)
 
     made.process.terminate()
 
     assert ExitCode.TERMINATED == made.end()[0]
-    (why,) = told(made, made.stopped_outcome())
+    (why,) = stop_reasons(made, made.stopped_outcome())
     assert why.startswith("AWS Batch is stopping this job (cancelled, terminated, or")
     assert re.search(r"; its process is killed in \d+ s$", why)
 
 
-def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(late):
+def test_stubborn_function_is_killed_with_output(late):
     def work(late):
         print("started", flush=True)
         while True:
             try:
                 Path(late).touch()  # the signal may come before sleep begins
-                time.sleep(60)  # forever: the container has to end it
+                time.sleep(60)  # forever: the container must kill it
             except KeyboardInterrupt:
                 print("ignored", flush=True)
 
-    made = late(work, late.said, time_limit=100)  # of which it gets five seconds
+    made = late(work, late.trigger, time_limit=100)  # the grace period is 5 s of it
 
     assert ExitCode.TIMED_OUT == made.end()[0]
     outcome = made.outcome()
@@ -265,7 +265,7 @@ def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(late):
         (1, "1", "is 1, so this container has no task"),
     ],
 )
-def test_a_container_that_no_task_is_meant_for_runs_none(attempt, tasks, number, said):
+def test_index_without_task_runs_nothing(attempt, tasks, number, said):
     made = attempt(lambda: 7, tasks=tasks).start(environment={"AWS_BATCH_JOB_ARRAY_INDEX": number})
 
     assert ExitCode.BAD_ENVIRONMENT == made.end()[0]
@@ -276,7 +276,7 @@ def test_a_container_that_no_task_is_meant_for_runs_none(attempt, tasks, number,
 
 
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "2>&-"])
-def test_a_container_without_streams_does_its_work(attempt, closed):
+def test_container_without_streams_runs_task(attempt, closed):
     def work():
         print("to stdout", flush=True)
         print("to stderr", file=sys.stderr)
@@ -291,7 +291,7 @@ def test_a_container_without_streams_does_its_work(attempt, closed):
 
 @pytest.fixture
 def unread():
-    """The writing end of a pipe that takes nothing more."""
+    """The writing end of a full pipe."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with contextlib.suppress(BlockingIOError):
@@ -303,8 +303,8 @@ def unread():
     os.close(writer)
 
 
-def test_what_nobody_reads_does_not_hold_an_outcome(attempt, proxy, tmp_path, unread):
-    """Neither what the task prints, nor what there is to say of a bucket that refuses."""
+def test_unread_output_does_not_block_outcome(attempt, proxy, tmp_path, unread):
+    """Neither the task's output nor the warnings about denied uploads block it."""
 
     def work(go):
         os.write(1, b"x" * 3_000_000)
@@ -324,10 +324,10 @@ def test_what_nobody_reads_does_not_hold_an_outcome(attempt, proxy, tmp_path, un
 
 
 @pytest.mark.parametrize("stays", ["process", "handler", "flush"])
-def test_a_value_does_not_wait_for_what_the_function_left(attempt, stays):
+def test_leftover_process_does_not_delay_result(attempt, stays):
     def work(stays):
         print("returns", flush=True)
-        if stays == "process":  # `multiprocessing` waits for it at the end
+        if stays == "process":  # `multiprocessing` waits for it at exit
             multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
         elif stays == "handler":
             atexit.register(time.sleep, 600)
@@ -355,7 +355,7 @@ def test_a_value_does_not_wait_for_what_the_function_left(attempt, stays):
     ],
     ids=["files", "module"],
 )
-def test_a_container_that_cannot_begin_does_not_look_like_a_function_that_raised(attempt, broken):
+def test_broken_supervisor_has_own_exit_code(attempt, broken):
     entry = f"import resource, sys; from farcall_runtime import __main__; {broken}\n"
     entry += "__main__.leave(__main__.main())"
     made = attempt(lambda: 7).start(entry=("-c", entry))
@@ -365,7 +365,7 @@ def test_a_container_that_cannot_begin_does_not_look_like_a_function_that_raised
     assert "Traceback" in stderr
 
 
-# --- a task that was cancelled alone ----------------------------------------------------------
+# --- a cancelled array task -------------------------------------------------------------------
 
 
 def touch(path):
@@ -382,7 +382,7 @@ FIRST = {"FARCALL_INDEX": "1", "FARCALL_CANCELLABLE": "1", "FARCALL_JOB_ID": "fi
 
 
 @pytest.mark.parametrize("told", [AGAIN, FIRST], ids=["again", "first"])
-def test_a_task_that_was_cancelled_runs_nothing(attempt, tmp_path, told):
+def test_cancelled_task_runs_nothing(attempt, tmp_path, told):
     ran = tmp_path / "ran"
     made = attempt(touch, str(ran), tasks=3)
     mark(made, 1)
@@ -393,7 +393,7 @@ def test_a_task_that_was_cancelled_runs_nothing(attempt, tmp_path, told):
 
 
 @pytest.mark.parametrize("told", [AGAIN, FIRST], ids=["again", "first"])
-def test_others_marks_cancel_nothing(attempt, tmp_path, told):
+def test_foreign_cancel_marker_is_ignored(attempt, tmp_path, told):
     ran = tmp_path / "ran"
     made = attempt(touch, str(ran), tasks=3)
     mark(made, 2)

@@ -22,18 +22,18 @@ from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from tests.service.attempt import value_of
 
-LARGE = bytes(range(256)) * 20_000  # more than there is a refuge for
+LARGE = bytes(range(256)) * 20_000  # more than the fallback buffer holds
 
 
 def descriptors():
-    """Every open descriptor but the three standard ones."""
+    """Return all open descriptors except the standard streams."""
     numbers = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
     return [
         number for number in numbers if number > 2 and Path(f"/proc/self/fd/{number}").exists()
     ]
 
 
-# --- the value is kept ------------------------------------------------------------------------
+# --- the result is kept -----------------------------------------------------------------------
 
 
 def closes_many():
@@ -92,7 +92,7 @@ def becomes_nobody():
 
 
 class Spoilt:
-    """A stream that raises whatever is done with it."""
+    """A stream that raises on every access."""
 
     def __getattr__(self, name):
         raise SystemExit(name)
@@ -109,7 +109,7 @@ def has_no_streams():
 
 
 def sets_an_alarm(where="_send"):
-    """Whose handler raises while the value is handed over."""
+    """Set an alarm whose handler raises while the result is sent."""
 
     def ring(_number, _frame):
         raise TimeoutError
@@ -146,7 +146,7 @@ def ignores_signals():
         ignores_signals,
     ],
 )
-def test_the_value_is_kept(attempt, spoil):
+def test_damaged_process_keeps_result(attempt, spoil):
     def work(spoil, value):
         print("started", flush=True)
         spoil()
@@ -162,7 +162,7 @@ def test_the_value_is_kept(attempt, spoil):
 
 
 def lose(how):
-    """Take away what the process hands its value over by."""
+    """Break the descriptors that the process needs to send its result."""
     for number in descriptors():
         with contextlib.suppress(OSError):
             if how == "close":
@@ -182,7 +182,7 @@ def another():
 
 
 @pytest.mark.parametrize("how", ["close", "replace", "another", "shut down"])
-def test_a_value_is_kept_though_nothing_is_left_to_hand_it_over_by(attempt, how):
+def test_lost_descriptors_keep_result(attempt, how):
     def work(x):
         if x == 1:
             lose(how)
@@ -198,13 +198,13 @@ def test_a_value_is_kept_though_nothing_is_left_to_hand_it_over_by(attempt, how)
 
 
 def failure_reason(outcome, calls):
-    """Return what the client makes of an outcome."""
+    """Return the client's results for an outcome."""
     job = failure_reasons.About("job-1", "work", stderr=bytes(outcome.stderr))
     found = results.read(outcome.meta, outcome.value, job)
     return results.complete(found, outcome.meta, job, calls)
 
 
-def test_a_runtime_without_cloudpickle_says_so(attempt, tmp_path):
+def test_missing_cloudpickle_is_reported(attempt, tmp_path):
     (tmp_path / "cloudpickle.py").write_text("raise ModuleNotFoundError('no cloudpickle here')")
     path = f"{tmp_path}:{Path(envelope.__file__).parents[1]}"
     made = attempt(lambda: 7).start(environment={"PYTHONPATH": path})

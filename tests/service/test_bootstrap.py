@@ -29,7 +29,7 @@ from tests.support.proxy import Proxy
 
 BUCKET = VALUES["BUCKET"]
 HERE = Target("arm64" if platform.machine() == "aarch64" else "x86_64")
-_SAYS = """import os, sys
+_PROGRAM = """import os, sys
 main, leave = int, sys.exit
 print('started', os.getcwd(), os.environ['HOME'], *sys.path[:2])
 """
@@ -44,7 +44,7 @@ def zipped(text):
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):
-    """Hands out keys: as ECS does at /keys, as an instance does below /latest."""
+    """Serves credentials: as ECS at /keys, as an EC2 instance below /latest."""
 
     protocol_version = "HTTP/1.1"
 
@@ -77,7 +77,7 @@ class Metadata(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-class Elsewhere(http.server.BaseHTTPRequestHandler):
+class Redirect(http.server.BaseHTTPRequestHandler):
     """Redirects every request."""
 
     def log_message(self, *_): ...
@@ -89,7 +89,7 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
 
-def serving(handler, **what):
+def serve(handler, **what):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     vars(server).update(what)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -104,8 +104,8 @@ def account():
 
 @pytest.fixture
 def stored(account):
-    """A runtime in the bucket that says that it was started."""
-    data = zipped(_SAYS)
+    """A runtime in the bucket that prints that it was started."""
+    data = zipped(_PROGRAM)
     key = f"farcall/v1/runtime/{sha256(data).hexdigest()}"
     account.restore()
     account.root("s3").put_object(Bucket=BUCKET, Key=key, Body=data)
@@ -131,14 +131,14 @@ def role_keys(account):
 
 @pytest.fixture
 def metadata(role_keys):
-    server = serving(Metadata, keys=role_keys, failures=0, asked=[])
+    server = serve(Metadata, keys=role_keys, failures=0, asked=[])
     yield server
     server.shutdown()
     server.server_close()
 
 
 @pytest.fixture
-def in_environment(role_keys):
+def environment_keys(role_keys):
     keys = role_keys()
     return {
         "AWS_ACCESS_KEY_ID": keys["AccessKeyId"],
@@ -148,7 +148,7 @@ def in_environment(role_keys):
 
 
 def run(runtime, environment, tmp_path, *, before=""):
-    """Run the program; nothing that is installed here is on its path."""
+    """Run the bootstrap program without any installed packages on its path."""
     _, *options, program, url, name, region, machine, python = bootstrap.command(runtime)
     return subprocess.run(
         [sys.executable, *options, before + program, url, name, region, machine, python],
@@ -173,23 +173,23 @@ def refused(done, code, *words):
     assert "Traceback" not in done.stderr
 
 
-# --- whence credentials come ------------------------------------------------------------------
+# --- credentials ------------------------------------------------------------------------------
 
 
-def test_keys_of_the_environment(stored, in_environment, tmp_path):
-    done = run(stored, in_environment, tmp_path)
+def test_environment_credentials_are_used(stored, environment_keys, tmp_path):
+    done = run(stored, environment_keys, tmp_path)
     assert done.stdout.startswith(f"started {tmp_path} /nowhere"), done.stderr
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_keys_of_the_container_s_endpoint_which_fails_at_first(stored, metadata, tmp_path):
+def test_failing_container_endpoint_is_retried(stored, metadata, tmp_path):
     metadata.failures = 2
     (tmp_path / "token").write_text("a secret\n")
     url = f"http://127.0.0.1:{metadata.server_port}/keys"
     environment = {
         "AWS_CONTAINER_CREDENTIALS_FULL_URI": url,
         "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token"),
-        # Which no request for credentials is to go through.
+        # Requests for credentials must not use the proxy.
         "http_proxy": "http://127.0.0.1:9",
     }
     done = run(stored, environment, tmp_path)
@@ -197,7 +197,7 @@ def test_keys_of_the_container_s_endpoint_which_fails_at_first(stored, metadata,
     assert done.stderr.count("trying again") == 2
 
 
-def test_keys_of_a_web_identity(stored, tmp_path):
+def test_web_identity_credentials_are_used(stored, tmp_path):
     # The local AWS emulator refuses unsigned requests.
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
@@ -211,7 +211,7 @@ def test_keys_of_a_web_identity(stored, tmp_path):
             aws_secret_access_key="any",
         )
         s3.create_bucket(Bucket="identities")
-        data = zipped(_SAYS)
+        data = zipped(_PROGRAM)
         key = sha256(data).hexdigest()
         s3.put_object(Bucket="identities", Key=key, Body=data)
         (tmp_path / "token").write_text("eyJ.a.token")
@@ -226,7 +226,7 @@ def test_keys_of_a_web_identity(stored, tmp_path):
         server.stop()
 
 
-def test_keys_of_the_instance(stored, metadata, tmp_path):
+def test_instance_credentials_are_used(stored, metadata, tmp_path):
     environment = {
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{metadata.server_port}/",
         "AWS_EC2_METADATA_DISABLED": "false",
@@ -235,16 +235,16 @@ def test_keys_of_the_instance(stored, metadata, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_no_credentials_are_asked_for_by_plain_http_elsewhere(stored, tmp_path):
+def test_remote_endpoint_requires_tls(stored, tmp_path):
     environment = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://192.0.2.1/keys"}
     refused(run(stored, environment, tmp_path), 64, "192.0.2.1 without TLS")
 
 
-def test_without_a_role_the_sentence_says_so(stored, tmp_path):
+def test_missing_role_is_reported(stored, tmp_path):
     refused(run(stored, {}, tmp_path), 64, f"s3://{BUCKET}/{stored.key}", "has no role")
 
 
-# --- what is fetched --------------------------------------------------------------------------
+# --- download ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -252,52 +252,50 @@ def test_without_a_role_the_sentence_says_so(stored, tmp_path):
     [lambda data: data[:-1] + b"x", lambda data: data[:-20]],
     ids=["tampered with", "cut off"],
 )
-def test_what_was_changed_is_refused_before_anything_of_it_is_run(
-    stored, account, in_environment, tmp_path, change
-):
+def test_changed_runtime_is_not_run(stored, account, environment_keys, tmp_path, change):
     s3 = account.root("s3")
     data = s3.get_object(Bucket=BUCKET, Key=stored.key)["Body"].read()
     s3.put_object(Bucket=BUCKET, Key=stored.key, Body=change(data))
-    refused(run(stored, in_environment, tmp_path), 66, stored.key, "it was not run")
+    refused(run(stored, environment_keys, tmp_path), 66, stored.key, "it was not run")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_gone_is_told_from_what_is_denied(stored, account, in_environment, tmp_path):
+def test_missing_and_denied_runtime_are_distinguished(stored, account, environment_keys, tmp_path):
     account.root("s3").delete_object(Bucket=BUCKET, Key=stored.key)
-    refused(run(stored, in_environment, tmp_path), 65, stored.key, "NoSuchKey")
+    refused(run(stored, environment_keys, tmp_path), 65, stored.key, "NoSuchKey")
     account.take_away("job-role", "s3:GetObject", "/v1/runtime/")
-    done = run(stored, in_environment, tmp_path)
+    done = run(stored, environment_keys, tmp_path)
     refused(done, 73, stored.key, "AccessDenied")
 
 
 @pytest.mark.parametrize("other", [("riscv64", HERE.python), (HERE.architecture, "3.99")])
-def test_another_machine_is_refused_before_anything_is_asked(stored, tmp_path, other):
+def test_other_machine_is_rejected_before_requests(stored, tmp_path, other):
     done = run(stored._replace(architecture=other[0], python=other[1]), {}, tmp_path)
     refused(done, 67, other[0] if other[0] == "riscv64" else "3.99", HERE.machine)
 
 
-def test_no_redirect_is_followed(stored, metadata, in_environment, tmp_path):
-    server = serving(Elsewhere, to=f"http://127.0.0.1:{metadata.server_port}/stolen")
+def test_redirect_is_not_followed(stored, metadata, environment_keys, tmp_path):
+    server = serve(Redirect, to=f"http://127.0.0.1:{metadata.server_port}/stolen")
     elsewhere = stored._replace(bucket_url=f"http://127.0.0.1:{server.server_port}")
-    refused(run(elsewhere, in_environment, tmp_path), 73, "307")
+    refused(run(elsewhere, environment_keys, tmp_path), 73, "307")
     assert metadata.asked == []
     server.shutdown()
     server.server_close()
 
 
 @pytest.mark.parametrize("fault", ["error", "lost"])
-def test_what_passes_is_tried_again(stored, account, in_environment, tmp_path, fault):
+def test_transient_fault_is_retried(stored, account, environment_keys, tmp_path, fault):
     with Proxy(account.aws.endpoint_url) as proxy:
         left = [fault, fault]
         proxy.rule = lambda _: left.pop() if left else ""
         through = stored._replace(bucket_url=f"{proxy.url}/{BUCKET}")
-        done = run(through, in_environment, tmp_path)
+        done = run(through, environment_keys, tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("trying again") == 2
 
 
 @pytest.mark.parametrize("fault", ["expired", "denied"])
-def test_a_denial_is_met_once_with_fresh_credentials(stored, account, metadata, tmp_path, fault):
+def test_denial_is_retried_with_new_credentials(stored, account, metadata, tmp_path, fault):
     with Proxy(account.aws.endpoint_url) as proxy:
         left = [fault]
         proxy.rule = lambda _: left.pop() if left else ""

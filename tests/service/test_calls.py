@@ -42,8 +42,8 @@ async def test_keywords_named_like_options_are_passed(
 
 
 @pytest.mark.slow
-async def test_large_arrays_travel_both_ways(executor: BatchExecutor) -> None:
-    array = np.arange(2**25, dtype=np.float64)  # 256 MiB, in several parts of an upload
+async def test_large_arrays_are_passed_and_returned(executor: BatchExecutor) -> None:
+    array = np.arange(2**25, dtype=np.float64)  # 256 MiB, a multipart upload
 
     @executor.task(memory=4)
     def work(array: np.ndarray) -> np.ndarray:

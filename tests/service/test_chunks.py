@@ -36,7 +36,7 @@ async def every(sweep: farcall.Sweep[Any]) -> list[CallResult[Any]]:
 
 
 class Loud:
-    """Writes when it is unpickled."""
+    """An object that prints when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return print, ("unpickled",)
@@ -68,7 +68,7 @@ async def test_each_call_has_its_own_output_and_time(executor: BatchExecutor) ->
 
 async def test_no_byte_is_lost_or_counted_twice(executor: BatchExecutor) -> None:
     def work(x: int) -> None:
-        if x == 0:  # writes on while the others run
+        if x == 0:  # the thread writes while the other calls run
             threading.Thread(target=background, daemon=True).start()
         for _ in range(x * 20):
             os.write(1, b"%d" % x * 10_000)  # more than a pipe holds
@@ -87,7 +87,7 @@ async def test_no_byte_is_lost_or_counted_twice(executor: BatchExecutor) -> None
     assert set("".join(result.stderr for result in found)) == {"b"}
 
 
-# --- ends of the process ------------------------------------------------------------------------
+# --- process exits ------------------------------------------------------------------------------
 
 
 def segfault() -> None:
@@ -103,7 +103,7 @@ def segfault() -> None:
     ],
     ids=["segfault", "exit", "kill"],
 )
-async def test_the_calls_before_the_one_that_ends_the_process_have_their_values(
+async def test_crash_keeps_earlier_call_results(
     executor: BatchExecutor, end: Callable[[], None], how: str
 ) -> None:
     def work(x: int) -> bytes:
@@ -129,7 +129,7 @@ async def test_the_calls_before_the_one_that_ends_the_process_have_their_values(
         assert error.stdout == ""
 
 
-async def test_calls_of_a_job_that_is_terminated_keep_what_they_had_returned(
+async def test_cancelled_chunk_keeps_finished_results(
     make_executor: Callable[..., BatchExecutor], tmp_path: Path
 ) -> None:
     def work(x: int, folder: str) -> int:

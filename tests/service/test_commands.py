@@ -42,11 +42,11 @@ def watched(options: dict[str, Any], proxy: Proxy) -> BatchExecutor:
 
 
 class Gate:
-    """What a script waits for.
+    """A file that a script waits for.
 
     Attributes:
-        path: A file; when it is there the script goes on.
-        wait: The words of the script.
+        path: Path of the file.
+        wait: Shell command that waits until the file exists.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,7 +54,7 @@ class Gate:
         self.wait = f"until [ -e {path} ]; do sleep 0.02; done"
 
     async def open_after_others(self, job: CommandJob, others: int) -> None:
-        """Let the main node go on when the others have ended: else it would stop them."""
+        """Release the main node after the other nodes' exit; otherwise it would stop them."""
 
         async def have_ended() -> bool:
             nodes = (await job.nodes())[1:]
@@ -71,10 +71,10 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     made.path.touch()
 
 
-# --- the end ----------------------------------------------------------------------------------
+# --- exits ------------------------------------------------------------------------------------
 
 
-async def test_command_has_its_variables(executor: BatchExecutor) -> None:
+async def test_command_has_environment_variables(executor: BatchExecutor) -> None:
     job = await executor.command(IMAGE, sh('test "$A$B" = 12'), env={"A": "1", "B": "2"})
 
     result = await job.wait()
@@ -111,7 +111,7 @@ async def test_missing_program_is_reported(executor: BatchExecutor) -> None:
         await job.wait()
 
 
-async def test_a_time_limit_ends_all_nodes(
+async def test_time_limit_ends_all_nodes(
     executor: BatchExecutor, aws: farcall_local.LocalAWS
 ) -> None:
     aws.configure(timeout_scale=0.01)
@@ -148,9 +148,6 @@ async def test_node_output_is_followed(
         await anext(job.logs(3))
 
 
-# --- other hands ------------------------------------------------------------------------------
-
-
 # --- requests ---------------------------------------------------------------------------------
 
 
@@ -167,6 +164,3 @@ async def test_equal_launches_share_a_definition(watched: BatchExecutor, proxy: 
     assert proxy.counts[REGISTER] == 1
     assert proxy.counts["batch describejobqueues"] == 1
     assert [name for name in proxy.counts if name.startswith("s3")] == []
-
-
-# --- what is refused --------------------------------------------------------------------------

@@ -35,10 +35,10 @@ from tests.support import cpython
 pytestmark = pytest.mark.slow
 
 LEFT_OUT = {
-    "test_cancel_futures": "wants 5 workers to have begun some of 50 calls before the next line, "
-    "and others not: jobs have begun later, or by then all; test_pool.py waits for one",
-    "test_multiple_set_result": "compares a text that has the class's name in it, Future",
-    "test_multiple_set_exception": "compares a text that has the class's name in it, Future",
+    "test_cancel_futures": "expects that 5 workers have started some of 50 calls, but not all, "
+    "by the next line: jobs start later, or all at once; test_pool.py waits for one call",
+    "test_multiple_set_result": "compares a text that contains the class name Future",
+    "test_multiple_set_exception": "compares a text that contains the class name Future",
 }
 
 TIMED = {
@@ -52,9 +52,9 @@ TIMED = {
     "test_timeout",
     "test_zero_timeout",
 }
-"""Those that compare with a clock how soon calls end, for which a second is long, or want at once
-what the loop's thread does in its next turn, as to forget a value that it has handed over: on a
-machine that others keep busy they may fail, so they have several tries."""
+"""Tests that may fail on a busy machine, so they have several tries. They require that calls end
+within a second, or expect immediately what the loop's thread does in its next iteration, such as
+releasing a delivered result."""
 
 TRIES = 4
 
@@ -85,7 +85,7 @@ def many_processors() -> Iterator[farcall_local.LocalAWS]:
 
 @pytest.fixture(autouse=True)
 def _on_it(many_processors: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pools find it and their options, also those of the tests' own scripts."""
+    """Configure pools, including pools in the tests' own scripts, via the environment."""
     options = {"VCPU": "1", "MEMORY": "1", "RETRY_ATTEMPTS": "1", "LINGER_S": "0.02"}
     for name, value in many_processors.environment.items():
         monkeypatch.setenv(name, value)
@@ -95,9 +95,9 @@ def _on_it(many_processors: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="module", autouse=True)
 def _modules_travel() -> Iterator[None]:
-    """Have them pickled by value: a job's interpreter need not have them.
+    """Pickle the test modules by value, because a job's interpreter may lack them.
 
-    Other modules' tests must not find them loaded, or their jobs get these files.
+    They must not stay loaded for other modules' tests, whose jobs would get these files.
     """
     sys.modules.update(_loaded)
     for module in _modules:
@@ -111,7 +111,7 @@ def _modules_travel() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _open_loop() -> Iterator[None]:
-    """Keep the loop, and with it the clients, from one test's pool to the next one's."""
+    """Keep the loop and its clients between the tests' pools."""
 
     async def nothing() -> None: ...
 
@@ -123,7 +123,7 @@ def _open_loop() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _little_garbage() -> Iterator[None]:
-    """Spare the collector, which the tests call often, what the test run has loaded."""
+    """Exclude loaded modules from garbage collection, which the tests call often."""
     gc.collect()
     gc.freeze()
     yield
@@ -147,10 +147,11 @@ def _again(test: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _on_batch(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a script of the tests use a `BatchPoolExecutor`.
+    """Run a script of the tests with a `BatchPoolExecutor`.
 
-    They look for what a call prints, which here is printed elsewhere: so it is printed when the
-    call has come back. And they want nothing on stderr, where farcall says what it waits for.
+    The scripts expect a call's output on stdout, but a job prints elsewhere, so the output is
+    printed when the call has returned. They also expect an empty stderr, so farcall's log messages
+    are dropped.
     """
     before = f"""
 import cloudpickle, logging, sys
@@ -176,7 +177,7 @@ class OnBatch(_of_cpython("ExecutorMixin")):  # type: ignore[misc]
 
 
 class OnStderr(unittest.TestCase):
-    """Has `logging` write to stderr, as it does outside of pytest."""
+    """A test case with `logging` to stderr, as outside of pytest."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -185,9 +186,9 @@ class OnStderr(unittest.TestCase):
 
 
 def _case(name: str, *bases: type) -> type[unittest.TestCase]:
-    """Make a test case of tests of CPython's.
+    """Create a test case from CPython's tests.
 
-    Their own base class waits for threads that were not there before: the open loop has some.
+    CPython's own base class waits for new threads to end, but the open loop's threads stay.
     """
     case = type(name, (*bases, unittest.TestCase), {})
     for test in unittest.TestLoader().getTestCaseNames(case):
@@ -216,7 +217,7 @@ for _module in _modules:
         _module.Future = BatchFuture
 
 
-def test_what_is_left_out_is_there_and_so_is_the_rest() -> None:
+def test_all_expected_tests_exist() -> None:
     cases = (TestExecutor, TestChunks, TestWait, TestAsCompleted, TestShutdown, TestFuture)
     names = {name for case in cases for name in unittest.TestLoader().getTestCaseNames(case)}
     assert LEFT_OUT.keys() <= names

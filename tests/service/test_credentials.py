@@ -28,7 +28,7 @@ def linger(go: str) -> int:
 
 
 class Login:
-    """A profile with the keys of a role's session, as a login writes them into a file."""
+    """A credentials file with the keys of a role session, as written by a login."""
 
     def __init__(self, aws: farcall_local.LocalAWS, proxy: Proxy, file: Path) -> None:
         self._aws = aws
@@ -63,7 +63,7 @@ def login(
     return login
 
 
-async def test_keys_that_are_renewed_in_their_file_are_taken_up(
+async def test_renewed_credentials_file_is_reloaded(
     login: Login, proxy: Proxy, make_executor: Callable[..., BatchExecutor], tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
@@ -79,7 +79,7 @@ async def test_keys_that_are_renewed_in_their_file_are_taken_up(
 
 
 @pytest.mark.timing(give_up_s=1.0)
-async def test_the_wait_ends_and_the_jobs_go_on(
+async def test_expired_credentials_leave_jobs_running(
     login: Login,
     proxy: Proxy,
     make_executor: Callable[..., BatchExecutor],
@@ -98,5 +98,5 @@ async def test_the_wait_ends_and_the_jobs_go_on(
     go.touch()
     async with make_executor(endpoint_url=proxy.url) as executor:
         assert 7 == await executor.attach(other.id).result()
-        assert 7 == await job.result()  # by the same handle, too
+        assert 7 == await job.result()  # also with the old handle
     assert not proxy.counts["batch terminatejob"]

@@ -21,11 +21,11 @@ from tests.support.proxy import Proxy
 pytestmark = pytest.mark.slow
 
 LARGE = 70 * 2**20
-"""More bytes than client and container send by one request."""
+"""Size that client and container upload in several requests, in bytes."""
 
 
 LINE = "text" * 2**19
-"""Is too long for an outcome."""
+"""A line that is too long for an outcome."""
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 ENCRYPTION = "x-amz-server-side-encryption"
@@ -47,14 +47,14 @@ def s3(aws: farcall_local.LocalAWS) -> Iterator[Any]:
 
 @pytest.fixture
 def through(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Have what client and container ask of S3 come through the proxy; return the options."""
+    """Route the S3 requests of client and container through the proxy; return the options."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
     own = {"name": "AWS_ENDPOINT_URL_S3", "value": proxy.url}
     return {"job_definition_extra": {"containerProperties": {"environment": [own]}}}
 
 
 def kind_of(request: Request) -> str:
-    """Say how an object is stored by a request; empty where none is, or its upload goes on."""
+    """Return the kind of object that a request stores; empty if it does not store one."""
     _, _, query = request.path.partition("?")
     if request.service != "s3":
         return ""
@@ -68,8 +68,8 @@ def kind_of(request: Request) -> str:
     return kind.split("/")[1] if is_shared else request.operation.split()[-1]
 
 
-def demands(headers: dict[str, str]) -> Callable[[Request], Fault]:
-    """Return the rule of a bucket whose policy denies what comes without some headers."""
+def deny_without(headers: dict[str, str]) -> Callable[[Request], Fault]:
+    """Return a proxy rule that denies uploads without some headers."""
 
     def rule(request: Request) -> Fault:
         is_denied = kind_of(request) and not headers.items() <= request.amz.items()
@@ -87,8 +87,8 @@ def fail(data: bytes) -> None:
     raise ValueError("in a job")
 
 
-async def use(executor: BatchExecutor, size: int) -> None:
-    """Have everything stored that there is: shared values, results, output, errors, notes."""
+async def use_all_uploads(executor: BatchExecutor, size: int) -> None:
+    """Store every kind of object: shared values, results, output, errors, markers."""
     job = await executor.submit(fill, bytes(size), size)
     assert len(await job.result()) == size
     assert await job.stdout() == f"{LINE}\n"
@@ -101,7 +101,7 @@ async def use(executor: BatchExecutor, size: int) -> None:
 
 
 async def copy(settings: Settings) -> None:
-    """Have an object copied, as shared values and bundles are at times."""
+    """Copy an object, as is sometimes done with shared values and bundles."""
     session = await session_for(settings)
     store = session.stores.of(settings.s3_bucket_name)
     await store.put("farcall/v1/copied/one", [b"data"])
@@ -119,7 +119,7 @@ ENCRYPTIONS = [
 
 @pytest.mark.usefixtures("module_travels")
 @pytest.mark.parametrize(("options", "headers", "size"), ENCRYPTIONS)
-async def test_every_object_is_stored_as_the_bucket_s_policy_demands(
+async def test_every_upload_has_encryption_headers(
     options: dict[str, Any],
     headers: dict[str, str],
     size: int,
@@ -127,12 +127,12 @@ async def test_every_object_is_stored_as_the_bucket_s_policy_demands(
     proxy: Proxy,
     s3: Any,
 ) -> None:
-    proxy.rule = demands(headers)
+    proxy.rule = deny_without(headers)
     small = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "keep_artifacts": True}
     prefix = f"demanding/{options['s3_encryption']}".replace(":", "-")
     executor = BatchExecutor(**small, **through, **options, prefix=prefix)
     async with executor:
-        await use(executor, size)
+        await use_all_uploads(executor, size)
         await copy(executor.settings)
     stored = Counter(filter(None, map(kind_of, proxy.seen)))
     kinds = {"held", "copy", "bundles", "outcomes", "streams"}
@@ -151,7 +151,7 @@ async def test_every_object_is_stored_as_the_bucket_s_policy_demands(
 
 @pytest.fixture
 def locked(s3: Any) -> str:
-    """A bucket that keeps each version of an object for a day: moto demands a checksum, too."""
+    """A bucket that keeps object versions for a day; moto also requires a checksum."""
     if "locked" not in [each["Name"] for each in s3.list_buckets()["Buckets"]]:
         s3.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
         rule = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
@@ -163,11 +163,11 @@ def locked(s3: Any) -> str:
 
 
 @pytest.mark.usefixtures("module_travels")
-async def test_a_locked_bucket_keeps_what_is_deleted(
+async def test_locked_bucket_keeps_deleted_versions(
     locked: str, through: dict[str, Any], proxy: Proxy, s3: Any, options: dict[str, Any]
 ) -> None:
     async with BatchExecutor(**options, **through, s3_bucket_name=locked) as executor:
-        await use(executor, LARGE)
+        await use_all_uploads(executor, LARGE)
     sent = [each for each in proxy.seen if each.service == "s3" and each.method == "PUT"]
     assert not [each for each in sent if CHECKSUM not in each.amz]
     versions = s3.list_object_versions(Bucket=locked)

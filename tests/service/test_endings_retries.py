@@ -29,7 +29,7 @@ POLICIES = pytest.mark.parametrize("retry_on", ["failure", "infrastructure"])
 
 
 def run_on_from(attempt: int) -> int:
-    """Never come back from attempts before this one."""
+    """Return only from this attempt on; earlier attempts hang."""
     number = int(os.environ["AWS_BATCH_JOB_ATTEMPT"])
     print(f"attempt {number}", flush=True)
     deadline = time.monotonic() + PATIENCE_S
@@ -46,7 +46,7 @@ async def running(job: Job[Any], attempt: int = 1) -> None:
 
 
 async def ends(job: Job[Any]) -> list[tuple[str, int | None]]:
-    """Return how each attempt ended by Batch's account: status reason and exit code."""
+    """Return each attempt's status reason and exit code, according to Batch."""
     deadline = time.monotonic() + PATIENCE_S
     while not (detail := await job.detail()).status.is_final:
         assert time.monotonic() < deadline
@@ -54,21 +54,21 @@ async def ends(job: Job[Any]) -> list[tuple[str, int | None]]:
     return [(each.status_reason, each.exit_code) for each in detail.tried]
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def retry_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     messages = [record.getMessage() for record in caplog.records]
     return [message for message in messages if "is retried" in message]
 
 
-async def until_told(caplog: pytest.LogCaptureFixture, count: int = 1) -> list[str]:
-    await until_async(lambda: len(told(caplog)) >= count)
-    return told(caplog)
+async def until_retry_logged(caplog: pytest.LogCaptureFixture, count: int = 1) -> list[str]:
+    await until_async(lambda: len(retry_messages(caplog)) >= count)
+    return retry_messages(caplog)
 
 
-# --- what is tried again ----------------------------------------------------------------------
+# --- retries ----------------------------------------------------------------------------------
 
 
 def kill_the_container() -> None:
-    os.kill(os.getppid(), signal.SIGKILL)  # as the kernel does where there is too little memory
+    os.kill(os.getppid(), signal.SIGKILL)  # as the kernel does if memory runs out
     time.sleep(PATIENCE_S)
 
 
@@ -102,7 +102,7 @@ async def test_failed_attempt_is_reported_meanwhile(
 
     job = await executor.with_options(retry_attempts=3, retry_on="failure").submit(work)
     result = asyncio.ensure_future(job.result())
-    (line,) = await until_told(caplog)
+    (line,) = await until_retry_logged(caplog)
 
     assert not result.done()
     assert line == (
@@ -111,7 +111,7 @@ async def test_failed_attempt_is_reported_meanwhile(
     )
     go.touch()
     assert await result == 2
-    assert len(told(caplog)) == 1
+    assert len(retry_messages(caplog)) == 1
 
 
 async def test_last_error_names_earlier_attempts(

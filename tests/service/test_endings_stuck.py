@@ -30,13 +30,13 @@ TOO_LARGE = (
 
 @pytest.fixture
 def go(tmp_path: Path) -> Iterator[Path]:
-    """What `wait_for` waits for; made at the end, whatever happens."""
+    """The file that `wait_for` waits for; it is always created in the teardown."""
     path = tmp_path / "go"
     yield path
     path.touch()
 
 
-def say(proxy: Proxy, change: Callable[[dict[str, Any]], object]) -> None:
+def change_descriptions(proxy: Proxy, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the DescribeJobs response for each unfinished job."""
 
     def of_each(answer: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ async def test_stuck_job_is_reported_and_fails(
     go: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    say(proxy, cannot_be_placed(reason))
+    change_descriptions(proxy, cannot_be_placed(reason))
     async with make_executor(endpoint_url=proxy.url, stuck_timeout_s=3) as executor:
         job = await executor.submit(wait_for, str(go))
         result = asyncio.ensure_future(end_of(job))
@@ -86,7 +86,7 @@ async def test_stuck_job_is_reported_and_fails(
         assert proxy.of("batch").get("terminatejobs", 0) == 0
 
         error = await result
-        # TerminateJob has put a reason of its own instead of Batch's.
+        # TerminateJob has replaced Batch's reason.
         assert isinstance(error, JobStuckError)
         assert f"farcall: stuck for 3 s: {reason}"[:1024] in error.reason
         assert reason in str(error)
@@ -102,10 +102,7 @@ async def test_stuck_job_is_reported_and_fails(
     assert remedy in warnings[0]
 
 
-# --- jobs that Batch does not know ------------------------------------------------------------
-
-
-# --- where Batch and the bucket differ --------------------------------------------------------
+# --- images without the runtime ---------------------------------------------------------------
 
 
 async def test_image_without_runtime_is_named(

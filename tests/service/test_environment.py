@@ -29,14 +29,14 @@ from tests.support.distributions import (
 
 @pytest.fixture
 def home():
-    """The temporary folder of the container. Its path is short: forkserver has a socket there."""
+    """The container's temporary folder, with a short path for forkserver's socket."""
     with tempfile.TemporaryDirectory(prefix="farcall-test-") as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def run(attempt, home):
-    """Return a function that stores packages, and a task with them; it is not started yet."""
+    """Return a function that stores packages and creates an attempt with them."""
 
     def make(function, *distributions, args=(), document=None, **options):
         document = document or manifest(*distributions)
@@ -51,7 +51,7 @@ def run(attempt, home):
 
 @pytest.fixture
 def value(run, home):
-    """Return a function that runs a task with packages, and returns its value."""
+    """Return a function that runs a task with packages and returns its result."""
 
     def get(function, *distributions, **options):
         made = run(function, *distributions, **options)
@@ -65,7 +65,7 @@ def value(run, home):
 
 @pytest.fixture
 def refusal(run, home):
-    """Return a function that has a task refused, and returns exit code and reason."""
+    """Return a function that runs a rejected attempt and returns exit code and reason."""
 
     def get(made, **options):
         environment = {"TMPDIR": str(home)}
@@ -79,11 +79,11 @@ def refusal(run, home):
     return get
 
 
-# --- what a task has of its packages ----------------------------------------------------------
+# --- imports, scripts and child processes -----------------------------------------------------
 
 
 @pytest.mark.core
-def test_a_task_imports_packages_that_came_with_it(value):
+def test_synced_packages_are_imported(value):
     def task():
         import importlib.metadata
 
@@ -97,7 +97,7 @@ def test_a_task_imports_packages_that_came_with_it(value):
     assert value(task, left, right) == ("inner", "2.5", "2.5")
 
 
-def test_scripts_are_made_of_entry_points_and_run_by_this_python(value):
+def test_entry_points_become_scripts(value):
     def task():
 
         return [
@@ -112,7 +112,7 @@ def test_scripts_are_made_of_entry_points_and_run_by_this_python(value):
     files = {
         "tool/__init__.py": "",
         "tool/main.py": main,
-        # As the client has them, whose Python is elsewhere.
+        # As on the client, whose Python has a different path.
         "/bin/say": "#!/home/me/venv/bin/python\nraise SystemExit(7)\n",
         "/bin/old": "#!/home/me/venv/bin/python -E\nimport tool.main; print('old')\n",
     }
@@ -121,7 +121,7 @@ def test_scripts_are_made_of_entry_points_and_run_by_this_python(value):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_processes_have_the_packages_too(value, method):
+def test_child_processes_have_packages(value, method):
     def task(method):
         import multiprocessing
         import sys
@@ -146,11 +146,11 @@ def test_processes_have_the_packages_too(value, method):
     assert value(task, distribution("thing", files), args=(method,)) == ("thing", True, True)
 
 
-# --- packages that the runtime has, too -------------------------------------------------------
+# --- packages that the runtime also has -------------------------------------------------------
 
 
-def test_a_task_has_its_own_cloudpickle_obstore_and_typing_extensions(value):
-    """The supervisor keeps those of the image: with this obstore it could store nothing."""
+def test_task_packages_shadow_runtime_packages(value):
+    """The supervisor uses the image's packages; this obstore could not store anything."""
 
     def task():
 
@@ -176,12 +176,12 @@ def test_a_task_has_its_own_cloudpickle_obstore_and_typing_extensions(value):
     assert function() == 7
 
 
-# --- what is not run --------------------------------------------------------------------------
+# --- rejected packages ------------------------------------------------------------------------
 
 
 @pytest.fixture
 def witness(tmp_path):
-    """A file that is there once anything of a package has run, and a package that makes it."""
+    """A file that exists if package code has run, a task, and the package that creates it."""
     path = tmp_path / "has-run"
     line = f"import pathlib; pathlib.Path({str(path)!r}).touch()"
     files = {"bad.pth": f"{line}\n", "bad.py": line, **{f"x{n}.py": "1" for n in range(20)}}
@@ -194,7 +194,7 @@ def witness(tmp_path):
     assert not path.exists()
 
 
-def test_the_witness_would_see_it(run, tmp_path):
+def test_witness_detects_executed_package(run, tmp_path):
     path = tmp_path / "has-run"
     line = f"import pathlib; pathlib.Path({str(path)!r}).touch()\n"
     assert run(lambda: 7, distribution("bad", {"bad.pth": line})).start().end()[0] == 0
@@ -212,7 +212,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("of", ["archive", "manifest"])
-def test_what_was_changed_is_refused_before_anything_of_it_runs(run, refusal, witness, change, of):
+def test_changed_package_is_not_run(run, refusal, witness, change, of):
     _, task, bad = witness
     document = manifest(bad)
     made = run(task, bad)
@@ -225,7 +225,7 @@ def test_what_was_changed_is_refused_before_anything_of_it_runs(run, refusal, wi
 
 
 @pytest.mark.parametrize("of", ["archive", "manifest"])
-def test_what_was_deleted_is_told(run, refusal, witness, of):
+def test_deleted_package_is_reported(run, refusal, witness, of):
     _, task, bad = witness
     made = run(task, bad, distribution("good", {"good.py": ""}))
     digest = bad.sha256
@@ -244,7 +244,7 @@ DEFLATED = zlib.compress(TEXT, wbits=-15)
 
 
 def packed(name):
-    """Return a zip file with one file that is compressed."""
+    """Return a zip file with one compressed file."""
     info = entry(name)
     info.compress_type = zipfile.ZIP_DEFLATED
     return zipped((info, TEXT))
@@ -265,8 +265,8 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("data", UNFIT.values(), ids=UNFIT)
-def test_an_archive_that_no_client_makes_is_refused(run, refusal, witness, data):
-    """Even one that the manifest names by its digest."""
+def test_malformed_archive_is_rejected(run, refusal, witness, data):
+    """Even if the manifest contains its digest."""
     _, task, bad = witness
     code, detail = refusal(run(task, bad, stored("odd", data, unpacked=1000)))
     assert ExitCode.INTEGRITY == code
@@ -282,17 +282,17 @@ def test_an_archive_that_no_client_makes_is_refused(run, refusal, witness, data)
     ],
     ids=["python", "architecture", "format"],
 )
-def test_packages_for_another_machine_are_refused(run, refusal, witness, differs, said):
+def test_packages_for_other_machine_are_rejected(run, refusal, witness, differs, said):
     _, task, bad = witness
     code, detail = refusal(run(task, bad, document=manifest(bad, **differs)))
     assert ExitCode.VERSION_MISMATCH == code
     assert said in detail
 
 
-# --- the disk, signals, processes that die ----------------------------------------------------
+# --- disk space -------------------------------------------------------------------------------
 
 
-def test_too_little_disk_is_told_with_both_numbers_before_anything_is_fetched(run, refusal, proxy):
+def test_full_disk_is_detected_before_download(run, refusal, proxy):
     huge = distribution("huge", {"huge.py": ""}, unpacked=10**15)
     code, detail = refusal(run(lambda: 7, huge))
     assert ExitCode.DISK_FULL == code

@@ -27,7 +27,7 @@ def work(x: int) -> int:
     return x + 1
 
 
-def wait_for_ever() -> None:
+def wait_forever() -> None:
     print("started", flush=True)
     time.sleep(600)  # until the test, or what it tests, ends it
 
@@ -68,7 +68,7 @@ async def test_delivered_objects_are_deleted(
     assert {"bundles", "outcomes"} == kinds
 
 
-async def test_another_process_joins_a_job(
+async def test_another_process_attaches_to_job(
     aws: farcall_local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
 ) -> None:
     async with make_executor(keep_artifacts=True) as executor:
@@ -99,8 +99,8 @@ async def test_attaching_to_foreign_job_raises(executor: BatchExecutor) -> None:
         await executor.attach(foreign).result()
 
 
-async def test_cancelling_the_await_ends_the_job(executor: BatchExecutor) -> None:
-    call = asyncio.ensure_future(executor.task(wait_for_ever)())
+async def test_cancelled_await_cancels_job(executor: BatchExecutor) -> None:
+    call = asyncio.ensure_future(executor.task(wait_forever)())
     while not executor._unfinished:
         await asyncio.sleep(0.05)
     (job_id,) = executor._unfinished
@@ -121,12 +121,12 @@ async def test_cancelled_wait_leaves_job_running(executor: BatchExecutor) -> Non
     assert await job.result() is None
 
 
-async def test_leaving_by_an_exception_ends_unfinished_jobs(
+async def test_exception_in_block_cancels_jobs(
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
     with pytest.raises(RuntimeError, match="on the way"):
         async with make_executor() as executor:
-            job = await executor.submit(wait_for_ever)
+            job = await executor.submit(wait_forever)
             raise RuntimeError("on the way")
 
     async with make_executor() as executor:

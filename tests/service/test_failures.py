@@ -24,7 +24,7 @@ def notes(error: BaseException) -> str:
     return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
 
 
-async def test_the_functions_own_exception_is_raised(executor: BatchExecutor) -> None:
+async def test_function_exception_is_reraised(executor: BatchExecutor) -> None:
     def work() -> None:
         print("before")
         raise KeyError("missing", 3)
@@ -40,7 +40,7 @@ async def test_the_functions_own_exception_is_raised(executor: BatchExecutor) ->
     assert await job.stdout() == "before\n"
 
 
-async def test_a_segfault_is_told_with_its_stack(executor: BatchExecutor) -> None:
+async def test_segfault_error_has_stack(executor: BatchExecutor) -> None:
     def work() -> None:
         ctypes.string_at(0)
 

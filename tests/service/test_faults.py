@@ -29,7 +29,7 @@ SUBMIT, LIST = "batch submitjob", "batch listjobs"
 
 
 class Ledger:
-    """A function with a name of its own, which writes down each of its runs."""
+    """A function with a unique name that records each of its runs."""
 
     def __init__(self, aws: farcall_local.LocalAWS, folder: Path) -> None:
         self._aws = aws
@@ -42,11 +42,11 @@ class Ledger:
         return self.until(None)
 
     def until(self, gate: Path | None) -> Callable[[int], int]:
-        """Return a function that ends once there is a file."""
+        """Return a function that returns when a file exists."""
         path = str(self._path)
 
         def work(number: int) -> int:
-            with open(path, "a") as file:  # noqa: PTH123  # in one write, as others do it too
+            with open(path, "a") as file:  # noqa: PTH123  # one write, because tasks share the file
                 file.write(f"{number}\n")
             while gate is not None and not gate.exists():
                 time.sleep(0.02)
@@ -59,7 +59,7 @@ class Ledger:
         return sorted(map(int, self._path.read_text().split()))
 
     def jobs(self) -> list[dict[str, Any]]:
-        """Return the jobs that Batch really has."""
+        """Return the jobs that Batch has accepted, without the proxy."""
         batch = boto3.client("batch", endpoint_url=self._aws.endpoint_url)
         try:
             return batch.list_jobs(
@@ -100,13 +100,13 @@ def _slow(scripts: list[dict[str, list[Fault]]]) -> list[Any]:
 
 @pytest.mark.timing(submit_looks_s=(0.1, 0.2, 0.4, 0.8))
 @pytest.mark.parametrize("script", [*SCRIPTS[:2], *_slow(SCRIPTS[2:])], ids=_id)
-async def test_a_submission_becomes_one_job(
+async def test_submission_creates_one_job(
     proxy: Proxy,
     ledger: Ledger,
     make_executor: Callable[..., BatchExecutor],
     script: dict[str, list[Fault]],
 ) -> None:
-    image = f"farcall-local-process:{uuid.uuid4().hex}"  # for a definition that is not there
+    image = f"farcall-local-process:{uuid.uuid4().hex}"  # so that a definition is registered
     async with make_executor(endpoint_url=proxy.url, image=image) as executor:
         for operation, faults in script.items():
             proxy.faults[operation] += faults
@@ -120,15 +120,15 @@ async def test_a_submission_becomes_one_job(
 
 @pytest.mark.parametrize("fault", ["lost"])
 @pytest.mark.slow
-async def test_many_submissions_become_one_job_each(
+async def test_many_submissions_create_one_job_each(
     proxy: Proxy, ledger: Ledger, make_executor: Callable[..., BatchExecutor], fault: Fault
 ) -> None:
-    """Half of the submissions and of the questions after them meet the fault."""
+    """Half of the submissions and many of the lookups after them meet a fault."""
     many = 20
     proxy.chances |= {SUBMIT: {fault: 0.5}, LIST: {fault: 0.2, "empty": 0.3}}
     async with make_executor(endpoint_url=proxy.url) as executor:
         function = ledger.function
-        # Their tags differ, so that each is a SubmitJob.
+        # The tags differ, so that each call has its own SubmitJob request.
         each = [executor.with_options(tags={"number": str(n)}) for n in range(many)]
         calls = (one.task(function)(n) for n, one in enumerate(each))
         values = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S)
@@ -140,7 +140,7 @@ async def test_many_submissions_become_one_job_each(
 
 
 @pytest.mark.core
-async def test_a_sweep_becomes_one_job(
+async def test_map_creates_one_job(
     proxy: Proxy, ledger: Ledger, make_executor: Callable[..., BatchExecutor]
 ) -> None:
     proxy.faults[SUBMIT] += ["lost"]
@@ -156,13 +156,13 @@ async def test_a_sweep_becomes_one_job(
 
 
 @pytest.mark.timing(read_timeout_s=2.0)
-async def test_a_request_that_arrives_late_runs_nothing(
+async def test_delayed_submission_runs_nothing(
     proxy: Proxy,
     ledger: Ledger,
     make_executor: Callable[..., BatchExecutor],
     tmp_path: Path,
 ) -> None:
-    """It is carried out only when its job was looked for in vain and another has begun."""
+    """It takes effect after the job was not found and another job has started."""
     proxy.faults[SUBMIT] += ["held"]
     retried = {"retry_attempts": 3, "retry_on": "failure"}
     async with make_executor(endpoint_url=proxy.url, **retried) as executor:
@@ -186,7 +186,7 @@ async def test_a_request_that_arrives_late_runs_nothing(
 
 
 def number_of_run(folder: str) -> int:
-    """Return which run this is, from 1; the first goes on when there is a second."""
+    """Return the number of this run, from 1, when a file "go" exists."""
     path = Path(folder)
     number = sum(1 for _ in path.iterdir()) + 1
     (path / str(number)).touch(exist_ok=False)
@@ -196,7 +196,7 @@ def number_of_run(folder: str) -> int:
     return number
 
 
-async def test_the_same_attempt_started_twice_stores_one_outcome(
+async def test_duplicate_container_stores_one_outcome(
     attempt: Callable[..., Attempt], proxy: Proxy, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs"
@@ -217,10 +217,10 @@ async def test_the_same_attempt_started_twice_stores_one_outcome(
     assert value_of(made.outcome()) in (1, 2)
 
 
-async def test_a_second_attempt_after_a_stored_outcome_runs_nothing(
+async def test_stored_outcome_prevents_second_run(
     attempt: Callable[..., Attempt], proxy: Proxy, tmp_path: Path
 ) -> None:
-    """The host went away between the outcome and the container's end."""
+    """The host was lost after the upload and before the container's exit."""
     folder = tmp_path / "runs"
     folder.mkdir()
     made = attempt(number_of_run, str(folder))
@@ -234,11 +234,11 @@ async def test_a_second_attempt_after_a_stored_outcome_runs_nothing(
     assert value_of(made.outcome()) == 2  # "go" is counted
 
 
-# --- what was delivered -----------------------------------------------------------------------
+# --- delivered outcomes -----------------------------------------------------------------------
 
 
 def _deliver_by_receipt(made: Attempt) -> None:
-    made.receipt(1)  # another client's
+    made.receipt(1)  # of another client
     made.receipt(0, number=1)
     made.delete(made.where.outcome_key(0))
 
@@ -254,14 +254,14 @@ _WAYS = pytest.mark.parametrize("deliver", [_deliver_by_receipt, _deliver_as_a_w
 @_WAYS
 @pytest.mark.parametrize("fault", ["lost"])
 @pytest.mark.parametrize("times", [1, 2])
-async def test_an_outcome_that_was_delivered_meanwhile_is_not_there_again(
+async def test_delivered_outcome_is_not_restored(
     attempt: Callable[..., Attempt],
     proxy: Proxy,
     fault: Fault,
     times: int,
     deliver: Callable[[Attempt], None],
 ) -> None:
-    """Answers to the PUT are lost; before the second one a client has taken the outcome."""
+    """PUT responses are lost, and a client collects the outcome before the second PUT."""
     made = attempt(abs, -7)
     puts = []
 
@@ -280,10 +280,10 @@ async def test_an_outcome_that_was_delivered_meanwhile_is_not_there_again(
 
 
 @_WAYS
-async def test_an_outcome_that_is_there_again_is_taken_back_by_the_next_attempt(
+async def test_next_attempt_deletes_restored_outcome(
     attempt: Callable[..., Attempt], deliver: Callable[[Attempt], None]
 ) -> None:
-    """The first one was killed after it had stored it again, before it could look."""
+    """The first attempt was killed after it had restored the outcome."""
     made = attempt(abs, -7)
     key = made.where.outcome_key(0)
     assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
@@ -296,11 +296,11 @@ async def test_an_outcome_that_is_there_again_is_taken_back_by_the_next_attempt(
 
 
 @pytest.mark.parametrize("fault", ["reset", "lost"])
-async def test_an_outcome_that_nobody_has_taken_stays(
+async def test_uncollected_outcome_is_kept(
     attempt: Callable[..., Attempt], proxy: Proxy, fault: Fault
 ) -> None:
     made = attempt(abs, -7)
-    made.receipt(1, 8)  # others of its bundle
+    made.receipt(1, 8)  # other tasks of the bundle
     proxy.faults["s3 PUT outcomes"] += [fault]
     assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
     assert value_of(made.outcome()) == 7
@@ -313,13 +313,13 @@ async def test_an_outcome_that_nobody_has_taken_stays(
         (_deliver_as_a_whole, ExitCode.BUNDLE_MISSING),
     ],
 )
-async def test_a_second_attempt_of_what_was_delivered_runs_and_stores_nothing(
+async def test_delivered_task_is_not_run_again(
     attempt: Callable[..., Attempt],
     tmp_path: Path,
     deliver: Callable[[Attempt], None],
     code: ExitCode,
 ) -> None:
-    """The host went away between the outcome and the container's end, and a client was quick."""
+    """A client collected the result, and the host was lost before the container's exit."""
     folder = tmp_path / "runs"
     folder.mkdir()
     (folder / "go").touch()
@@ -333,7 +333,7 @@ async def test_a_second_attempt_of_what_was_delivered_runs_and_stores_nothing(
     assert made.outcome() is None
 
 
-async def test_a_receipt_that_somebody_forged_is_not_believed(
+async def test_forged_receipt_is_ignored(
     attempt: Callable[..., Attempt],
 ) -> None:
     made = attempt(abs, -7)

@@ -24,7 +24,7 @@ from tests.support.proxy import Fault, Proxy, Request
 
 pytestmark = pytest.mark.slow  # one fault after the other
 
-#: What the requests of an upload meet, the first of each kind first: POST begins and completes it.
+#: Faults of an upload's requests by method, in order. POST begins and completes an upload.
 UPLOADS: dict[str, dict[str, list[Fault]]] = {
     "a part": {"PUT": ["", (400, "RequestTimeout"), "", (409, "OperationAborted")]},
     "a part's connection": {"PUT": ["lost", "reset", "truncated", (503, "SlowDown")]},
@@ -33,7 +33,7 @@ UPLOADS: dict[str, dict[str, list[Fault]]] = {
 
 
 def large(kind: str) -> bytes | list[bytes]:
-    """Return 40 MiB: in the bundle itself, or as shared data."""
+    """Return 40 MiB, either in the bundle or as shared data."""
     data = random.Random(1).randbytes(40 << 20)
     half = 1 << 19
     return data if kind == "data" else [data[at : at + half] for at in range(0, len(data), half)]
@@ -45,7 +45,7 @@ def checked(data: bytes | list[bytes]) -> int:
 
 @pytest.fixture
 def prefix() -> str:
-    """A prefix that no other test has."""
+    """A prefix that no other test uses."""
     return f"codes-{uuid.uuid4().hex}"
 
 
@@ -66,7 +66,7 @@ def connected() -> set[int]:
     ("what", "kind"),
     [*((what, "bundles") for what in UPLOADS), ("a part", "data")],
 )
-async def test_a_large_argument_arrives_whatever_passes(
+async def test_transient_faults_do_not_break_upload(
     what: str,
     kind: str,
     aws: farcall_local.LocalAWS,
@@ -88,7 +88,7 @@ async def test_a_large_argument_arrives_whatever_passes(
     ("method", "operation", "kind"),
     [("PUT", "UploadPart", "bundles"), ("POST", "CompleteMultipartUpload", "data")],
 )
-async def test_an_upload_that_is_refused_for_good_is_taken_back(
+async def test_rejected_upload_is_aborted(
     method: str,
     operation: str,
     kind: str,
@@ -110,7 +110,7 @@ async def test_an_upload_that_is_refused_for_good_is_taken_back(
 
 
 @pytest.mark.parametrize("kind", ["bundles"])
-async def test_an_upload_that_is_cancelled_is_taken_back(
+async def test_cancelled_upload_is_aborted(
     kind: str,
     aws: farcall_local.LocalAWS,
     proxy: Proxy,
@@ -126,17 +126,17 @@ async def test_an_upload_that_is_cancelled_is_taken_back(
         with pytest.raises(asyncio.CancelledError):
             await asked
         await until_async(lambda: uploads(aws, prefix) == [])
-        proxy.refuse()  # what hangs would be on its way for as long as this loop lives
+        proxy.refuse()  # otherwise hanging requests would stay open as long as this loop
         await until_async(lambda: proxy.port not in connected())
 
     assert proxy.counts["batch submitjob"] == 0
 
 
 @pytest.mark.timing(store_retry_s=0.1, fetch_again_s=0.1)
-async def test_an_outcome_that_cannot_be_had_for_a_while_is_fetched_later(
+async def test_unavailable_outcome_is_fetched_later(
     proxy: Proxy, make_executor: Callable[..., BatchExecutor]
 ) -> None:
-    """Longer than one request is repeated."""
+    """The fault lasts longer than the retries of one request."""
     left = 20
 
     def spoil(request: Request) -> Fault:

@@ -26,7 +26,7 @@ pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
 
 @pytest.mark.parametrize("kind", ["error", "denied", "hang"])
 @pytest.mark.parametrize("way", [call, ask])
-async def test_credentials_that_cannot_be_had_are_told(
+async def test_unavailable_credentials_are_reported(
     aws: farcall_local.LocalAWS,
     make_executor: Callable[..., BatchExecutor],
     monkeypatch: pytest.MonkeyPatch,
@@ -35,8 +35,8 @@ async def test_credentials_that_cannot_be_had_are_told(
     way: Way,
     timing: Timing,
 ) -> None:
-    """They are fetched when the session opens, and, so soon will they expire, for each call."""
-    # botocore's own waits: three tries of 2 s, each followed by a pause of 1 s.
+    """Credentials are fetched for the session, and for each call because they expire soon."""
+    # botocore itself waits for three tries of 2 s, each followed by a pause of 1 s.
     monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0.1)
     monkeypatch.setattr(ContainerMetadataFetcher, "TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(ContainerMetadataFetcher, "RETRY_ATTEMPTS", 2)

@@ -19,7 +19,7 @@ pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
 
 
 @each_operation
-async def test_an_answer_that_never_comes_ends_in_a_value_or_in_words(
+async def test_missing_response_returns_or_raises(
     meeting: Meeting,
     pattern: str,
     operation: str,
@@ -30,7 +30,7 @@ async def test_an_answer_that_never_comes_ends_in_a_value_or_in_words(
         with use_timing(answering_within(timing, seconds)):
             proxy, came = await meeting.of(way, pattern, operation, "hang", None)
         if sum(proxy.injected.values()) and is_about(came, operation):
-            break  # else it was another answer that a busy machine did not give in time
+            break  # otherwise another response timed out on a busy machine
     assert sum(proxy.injected.values()), came
     check(came, operation, "hang")
 

@@ -20,7 +20,7 @@ KINDS: tuple[Fault, ...] = (*FAULTS, "denied", "page")
 
 
 @each_operation
-async def test_a_fault_that_lasts_ends_in_a_value_or_in_words(
+async def test_permanent_fault_returns_or_raises(
     meeting: Meeting, pattern: str, operation: str, way: Way
 ) -> None:
     met = await asyncio.gather(

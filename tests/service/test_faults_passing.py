@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow  # one fault after the other
 
 
 @each_operation
-async def test_a_fault_that_passes_costs_nothing(
+async def test_transient_fault_has_no_effect(
     meeting: Meeting, pattern: str, operation: str, way: Way
 ) -> None:
     kinds = list(FAULTS)

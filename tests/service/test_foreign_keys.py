@@ -20,11 +20,11 @@ from tests.support.patience import until_async
 
 ODD = ["/x", "a//b", "./x", "../x", "a/../b", ".", "..", "a\x01b", "\x7f"]
 ODD += ["0/", "0//", "x/", "\u0663"]
-"""Each of the first ones alone makes obstore's listing fail."""
+"""Each key of the first line makes obstore's listing fail."""
 
 
 class Vandal:
-    """Who may write the bucket, and puts odd keys everywhere."""
+    """A user that writes odd keys everywhere in the bucket."""
 
     def __init__(self, aws: farcall_local.LocalAWS) -> None:
         self._bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
@@ -36,7 +36,7 @@ class Vandal:
             self._s3.put_object(Bucket=self._bucket, Key=key, Body=b"rubbish")
 
     def spoil(self, where: Location) -> None:
-        """Put odd keys wherever a job's objects are listed."""
+        """Write odd keys below every prefix that is listed for a job."""
         runs = where.root.rpartition("/")[0]
         below = [f"{runs}/", f"{where.root}/bundles/", f"{where.root}/outcomes/"]
         below += [f"{where.root}/outcomes/{where.bundle}/", where.attempts_prefix]
@@ -60,7 +60,7 @@ def speak(path: str) -> str:
     return "value"
 
 
-async def test_a_job_is_waited_for_read_and_attached_to(
+async def test_foreign_keys_do_not_disturb_job(
     vandal: Vandal, make_executor: Callable[..., BatchExecutor], tmp_path: Path
 ) -> None:
     go = tmp_path / "go"

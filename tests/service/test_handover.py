@@ -20,7 +20,7 @@ from tests.support.patience import until_async
 
 
 def invert_behind(gate: Path) -> Callable[[int], float]:
-    """Return a function that inverts numbers, but 0 only once the gate is there."""
+    """Return a function that inverts numbers, but 0 only when the gate exists."""
 
     def invert(number: int) -> float:
         while not number and not gate.exists():
@@ -31,7 +31,7 @@ def invert_behind(gate: Path) -> Callable[[int], float]:
 
 
 async def left(executor: BatchExecutor, kind: str = "outcomes") -> int:
-    """Return how many objects of a kind are left, what is to be deleted left out."""
+    """Return how many objects of a kind are left after pending deletions."""
     session = await session_for(executor.settings)
     store = session.stores.of(executor.settings.s3_bucket_name)
     await store.flush()
@@ -49,7 +49,7 @@ async def test_awaited_map_is_deleted_at_end(executor: BatchExecutor, tmp_path: 
 
     gate.touch()
     assert (await waiting)[1:] == [1, 0.5, 0.25]
-    assert await left(executor) == 1  # the failed one's stays
+    assert await left(executor) == 1  # the failed call's outcome is kept
 
 
 async def test_failed_map_keeps_uncollected_results(

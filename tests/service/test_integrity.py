@@ -42,7 +42,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def attacker(aws: farcall_local.LocalAWS, tmp_path: Path) -> Iterator[Attacker]:
-    """The attacker, whose code has run nowhere at the end of a test."""
+    """The attacker; the teardown checks that its code has not run."""
     made = Attacker(aws, tmp_path / "attacked")
     yield made
     assert not made.marker.exists(), made.marker.read_text()
@@ -50,7 +50,7 @@ def attacker(aws: farcall_local.LocalAWS, tmp_path: Path) -> Iterator[Attacker]:
 
 @pytest.fixture
 async def gate(executor: BatchExecutor, tmp_path: Path) -> AsyncIterator[Gate]:
-    """Keeps jobs that want all processors waiting until it is called."""
+    """Block jobs that request all processors, until the gate is called."""
     path = tmp_path / "gate"
 
     def stand() -> None:
@@ -81,7 +81,7 @@ async def refusal(job: Job[Any]) -> BaseException:
 
 
 PADDING = os.urandom(4096)
-"""Is pickled with the function, which so is large enough for the attacker's."""
+"""Pickled with the function, so that it is at least as large as the attacker's."""
 
 
 def weigh(data: bytes) -> int:
@@ -92,7 +92,7 @@ def weigh(data: bytes) -> int:
 
 
 def part(data: bytes, kind: str, number: int = 0) -> tuple[int, int]:
-    """Return where a part of a bundle lies: its first byte, and the first behind it."""
+    """Return the start and end offset of a part of a bundle."""
     root = data[-envelope.root_size(data) :]
     head = wire.ROOT_HEAD.unpack_from(root)
     if kind == "root":
@@ -108,13 +108,13 @@ def part(data: bytes, kind: str, number: int = 0) -> tuple[int, int]:
 
 
 def forge(attacker: Attacker, data: bytes, kind: str) -> bytes:
-    """Put the attacker's instead of a part of a bundle, whose index stays as it was."""
+    """Replace a part of a bundle with the attacker's, and keep the index."""
     start, end = part(data, kind)
     return data[:start] + attacker.packed(end - start) + data[end:]
 
 
 def forge_root(attacker: Attacker, data: bytes) -> bytes:
-    """Make the index name the attacker's function and its digest."""
+    """Replace the function, and its digest in the index."""
     data = forge(attacker, data, "function")
     start, end = part(data, "function")
     row = wire.row(start, data[start:end])
@@ -123,7 +123,7 @@ def forge_root(attacker: Attacker, data: bytes) -> bytes:
 
 
 def forge_page(attacker: Attacker, data: bytes) -> bytes:
-    """Make a page name the attacker's arguments and their digest."""
+    """Replace the arguments, and their digest in the page."""
     data = forge(attacker, data, "arguments")
     start, end = part(data, "arguments")
     row = wire.row(start, data[start:end])
@@ -132,13 +132,13 @@ def forge_page(attacker: Attacker, data: bytes) -> bytes:
 
 
 def swap(data: bytes) -> bytes:
-    """Exchange the arguments of the first two tasks, which have the same length."""
+    """Swap the arguments of the first two tasks, which have the same length."""
     (a, b), (c, d) = part(data, "arguments", 0), part(data, "arguments", 1)
     return data[:a] + data[c:d] + data[b:c] + data[a:b] + data[d:]
 
 
 def swap_rows(data: bytes) -> bytes:
-    """Exchange the index's rows of the first two tasks."""
+    """Swap the index rows of the first two tasks."""
     start, _ = part(data, "page")
     size = wire.ROW.size
     first, second = data[start : start + size], data[start + size : start + 2 * size]
@@ -156,20 +156,20 @@ FORGERIES: dict[str, Callable[[Attacker, bytes], bytes]] = {
     "extended": lambda attacker, data: data + b"\0",
     "emptied": lambda attacker, data: b"",
 }
-"""Each hits all tasks of an array."""
+"""Forgeries that affect all tasks of an array."""
 
 
 async def submit_three(executor: BatchExecutor, size: int) -> list[Job[int]]:
-    """Submit an array job of three tasks, whose arguments are of one length."""
+    """Submit an array job of three tasks, whose arguments have the same length."""
     arguments = [os.urandom(size) for _ in range(3)]
     return await asyncio.gather(*(executor.submit(weigh, data) for data in arguments))
 
 
 @pytest.mark.parametrize("size", [4096, pytest.param(200_000, marks=pytest.mark.slow)])
-async def test_a_container_refuses_a_forged_bundle(
+async def test_container_rejects_forged_bundle(
     size: int, attacker: Attacker, gate: Gate, behind: BatchExecutor
 ) -> None:
-    """Small bundles are fetched by one request, of large ones each part by its own."""
+    """A small bundle is fetched in one request, a large one in a request per part."""
     victims = {}
     for name, change in FORGERIES.items():
         jobs = await submit_three(behind, size)
@@ -183,7 +183,7 @@ async def test_a_container_refuses_a_forged_bundle(
             error = await refusal(job)
             assert type(error) is IntegrityError, f"{name}: {error!r}"
             assert "did not run" in str(error)
-        if name != "function":  # of which the client reads nothing back
+        if name != "function":  # the client does not read the function
             with pytest.raises(IntegrityError):
                 await asyncio.wait_for(jobs[0].calls(), PATIENCE_S)
 
@@ -205,10 +205,10 @@ async def test_forged_arguments_fail_their_task_only(
     assert [size * len(PADDING)] * 3 == [await result(job) for job in unharmed]
 
 
-async def test_a_container_refuses_a_forged_shared_value(
+async def test_container_rejects_forged_shared_value(
     attacker: Attacker, gate: Gate, behind: BatchExecutor
 ) -> None:
-    """So does the client, where it reads the arguments back."""
+    """So does the client when it reads the arguments."""
     values = [os.urandom(MIB + 4096) for _ in range(5)]
     jobs = await asyncio.gather(*(behind.submit(weigh, value) for value in values))
 
@@ -245,7 +245,7 @@ async def test_forged_project_files_are_not_imported(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The project is too large for the bundle, so it is an object of its own."""
+    """The project is too large for the bundle, so it is a separate object."""
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "own_module.py").write_text("def double(x):\n    return 2 * x\n")
     (tmp_path / "project" / "table.bin").write_bytes(os.urandom(MIB // 2))
@@ -266,14 +266,14 @@ async def test_forged_project_files_are_not_imported(
 
 
 def speak(number: int) -> list[bytes]:
-    """Write what takes a chunk of its own, and return what is large enough for the attacker."""
+    """Print enough for a separate chunk; return a value as large as the attacker's pickle."""
     print("x" * (MIB + 1000 + number))
     return [bytes([number]) * 4096]
 
 
 @pytest.fixture
 async def ended(executor: BatchExecutor) -> list[Job[list[bytes]]]:
-    """The three tasks of an array job whose outcomes are stored and not fetched."""
+    """Return three array tasks whose outcomes are stored, but not fetched."""
     jobs = await asyncio.gather(*(executor.submit(speak, number) for number in range(3)))
     await until_async(lambda: all(job.done() for job in jobs))
     return list(jobs)
@@ -286,13 +286,13 @@ SPOILS: dict[str, Callable[[bytes], bytes]] = {
     "emptied": lambda data: b"",
     "another version": lambda data: data[:8] + b"\0\2" + data[10:],
 }
-"""What the attacker may do to any object."""
+"""Changes that the attacker makes to any object."""
 
 
-async def check_refused(
+async def check_rejected(
     attacker: Attacker, executor: BatchExecutor, job_id: str, key: str, forgeries: dict[str, bytes]
 ) -> None:
-    """Put forgeries instead of an object, each for a client of its own; end as it was."""
+    """Check that a new client rejects each forgery of an object; restore the object."""
     true = attacker.get(key)
     spoilt = {name: change(true) for name, change in SPOILS.items()}
     for name, data in {**forgeries, **spoilt}.items():
@@ -304,7 +304,7 @@ async def check_refused(
     attacker.put(key, true)
 
 
-async def test_a_client_refuses_a_forged_outcome(
+async def test_client_rejects_forged_outcome(
     attacker: Attacker, executor: BatchExecutor, ended: list[Job[list[bytes]]]
 ) -> None:
     victim, sibling, _ = ended
@@ -321,11 +321,11 @@ async def test_a_client_refuses_a_forged_outcome(
         "a pickle": attacker.pickle(),
     }
 
-    await check_refused(attacker, executor, victim.id, key, forgeries)
+    await check_rejected(attacker, executor, victim.id, key, forgeries)
 
     true = attacker.get(key)
     attacker.put(key, attacker.outcome(key))
-    error = await refusal(victim)  # which has seen the true one
+    error = await refusal(victim)  # this handle has seen the original
     assert type(error) is IntegrityError
     assert "another client wrote" in str(error)
     attacker.put(key, true)
@@ -333,7 +333,7 @@ async def test_a_client_refuses_a_forged_outcome(
     assert values == [[b"\0" * 4096], [b"\1" * 4096]]
 
 
-async def test_a_client_refuses_forged_output(
+async def test_client_rejects_forged_output(
     attacker: Attacker, executor: BatchExecutor, ended: list[Job[list[bytes]]]
 ) -> None:
     victim, sibling, _ = ended
@@ -370,7 +370,7 @@ async def test_a_client_refuses_forged_output(
 
 @pytest.mark.core
 async def test_client_rejects_forged_value(attacker: Attacker, executor: BatchExecutor) -> None:
-    """A value that is too large for its outcome is an object of its own."""
+    """A value that is too large for its outcome is a separate object."""
     victim, sibling = [await executor.submit(bytes, 65 * MIB + number) for number in range(2)]
     await until_async(lambda: victim.done() and sibling.done())
     where, elsewhere = await place(victim), await place(sibling)
@@ -393,10 +393,10 @@ async def test_client_rejects_forged_value(attacker: Attacker, executor: BatchEx
 
 
 def count(number: int) -> int:
-    """Return a few numbers at once, and wait forever with the next."""
+    """Return the first numbers immediately, but hang on the number 2."""
     print("at", number, flush=True)
     if number == 2:
-        time.sleep(600)  # until the attacked job is ended
+        time.sleep(600)  # until the job is cancelled
     return number
 
 
@@ -412,14 +412,14 @@ async def test_client_rejects_forged_stopped_attempt(
     where = await place(job)
     await until_async(lambda: attacker.keys(where.stream_prefix(0, 1, "stdout")))
     waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)  # which ends the job
+    await asyncio.gather(waiting, return_exceptions=True)  # cancels the job
     await until_async(lambda: attacker.keys(where.attempt_key(0, 1)))
     key = where.attempt_key(0, 1)
     while not (await job.status()).is_final:
         await asyncio.sleep(0.1)
 
     forgeries = {"forged": attacker.outcome(key)}
-    await check_refused(attacker, executor, job_id, key, forgeries)
+    await check_rejected(attacker, executor, job_id, key, forgeries)
     assert type(await refusal(executor.attach(job_id))) is JobCancelledError
     attacker.delete(key)
     assert type(await refusal(job)) is JobCancelledError
@@ -428,7 +428,7 @@ async def test_client_rejects_forged_stopped_attempt(
 async def test_occupied_outcome_key_fails_job(
     attacker: Attacker, gate: Gate, behind: BatchExecutor
 ) -> None:
-    """The container stores with If-None-Match, and so cannot store its own."""
+    """The container uploads with If-None-Match, so it cannot store its own outcome."""
     seen, unseen = [await behind.submit(speak, number) for number in range(2)]
     keys = [(await place(job)).outcome_key(0) for job in (seen, unseen)]
     for key in keys:

@@ -19,8 +19,8 @@ import farcall_local
 from tests.support.patience import PATIENCE_S, until
 from tests.support.proxy import Proxy
 
-#: Starts what `ways` says, prints a line, and waits. A shell's background jobs ignore SIGINT.
 TERMINATE = ("terminatejob", "terminatejobs")
+#: Runs one of `WAYS`. It sets a SIGINT handler, because a shell's background jobs ignore SIGINT.
 CLIENT = """
 import asyncio, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,7 +48,7 @@ WAYS = {
 
 @pytest.fixture
 def batch(aws: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """The way to Batch of the clients."""
+    """A proxy between the clients and Batch."""
     with Proxy(aws.endpoint_url) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", proxy.url)
         yield proxy
@@ -56,7 +56,7 @@ def batch(aws: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.fixture
 def followed(batch: Proxy) -> set[str]:
-    """The jobs that a client asks Batch about: it has the answers to its SubmitJob requests."""
+    """IDs of the jobs that a client polls, so it has received their SubmitJob responses."""
     found: set[str] = set()
     batch.changes["describejobs"] = lambda answer: found.update(
         job["jobId"].partition(":")[0] for job in answer["jobs"]
@@ -84,7 +84,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
 
 
 def jobs(aws: farcall_local.LocalAWS) -> dict[str, str]:
-    """Return the status of each job there is, arrays as a whole."""
+    """Return job ID to status, with one entry per array job."""
     listed = boto3.client("batch", endpoint_url=aws.endpoint_url).list_jobs(
         jobQueue=aws.environment["FARCALL_QUEUE"],
         filters=[{"name": "JOB_NAME", "values": ["sle*"]}],
@@ -111,7 +111,7 @@ def jobs(aws: farcall_local.LocalAWS) -> dict[str, str]:
         ("command", 1, ["cancelling 1 unfinished task of 1 job (", "cancelled 1 unfinished task"]),
     ],
 )
-def test_ctrl_c_ends_every_job_and_says_how_many(
+def test_ctrl_c_cancels_jobs_with_count(
     aws: farcall_local.LocalAWS,
     batch: Proxy,
     followed: set[str],
@@ -138,13 +138,14 @@ def test_ctrl_c_ends_every_job_and_says_how_many(
 
 @pytest.mark.parametrize("way", ["sweep", "jobs"])
 @pytest.mark.slow
-def test_a_second_ctrl_c_leaves_at_once_and_says_what_it_left(
+def test_second_ctrl_c_exits_immediately(
     aws: farcall_local.LocalAWS,
     batch: Proxy,
     followed: set[str],
     start: Callable[[str], subprocess.Popen[bytes]],
     way: str,
 ) -> None:
+    """The message names the jobs that were not terminated."""
     before = jobs(aws)
     batch.lasting["batch terminatejob*"] = "hang"
     process = start(way)
@@ -154,7 +155,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_says_what_it_left(
     process.send_signal(signal.SIGINT)
     until(lambda: any(batch.counts[f"batch {name}"] for name in TERMINATE))
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE_S)  # Batch would be waited for longer
+    _, said = process.communicate(timeout=PATIENCE_S)  # the request to Batch would take longer
 
     assert f"exited without cancelling {len(left)} job" in said.decode()
     assert any(job_id in said.decode() for job_id in left)
@@ -164,7 +165,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_says_what_it_left(
         direct.terminate_job(jobId=job_id, reason="the test is over")
 
 
-#: Reads a value that takes as long as the program itself lets it.
+#: Unpickles a result until the program itself sets an event.
 SLOW_VALUE = """
 import asyncio, os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -193,9 +194,7 @@ go.set()
 """
 
 
-def test_ctrl_c_ends_a_program_that_is_reading_a_value(
-    aws: farcall_local.LocalAWS, tmp_path: Path
-) -> None:
+def test_ctrl_c_interrupts_unpickling(aws: farcall_local.LocalAWS, tmp_path: Path) -> None:
     script = tmp_path / "client.py"
     script.write_text(SLOW_VALUE)
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)

@@ -12,10 +12,10 @@ from farcall import BatchExecutor
 
 
 @pytest.mark.core
-async def test_the_nodes_of_a_command_say_who_they_are(
+async def test_nodes_know_their_index(
     kubernetes: farcall_local.LocalAWS,
 ) -> None:
-    """Even where they end within the second in which they began."""
+    """Even if a node ends a second after its start."""
     told = "echo $FARCALL_NODE_INDEX of $FARCALL_NODE_COUNT"
     async with BatchExecutor(vcpu=0.1, memory=0.1, retry_attempts=1) as executor:
         job = await executor.command("busybox:1", ["sh", "-c", f"{told}; sleep 1"], nodes=2)

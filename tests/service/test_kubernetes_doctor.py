@@ -18,7 +18,7 @@ from farcall.operations.doctor import examine
 
 
 def run(call, context=""):
-    """Return what a check finds that is given the embedded API server."""
+    """Run a check on the local Kubernetes emulator; return its findings."""
 
     async def asking():
         kube = await Kube.open(context=context, timing=Timing())
@@ -34,7 +34,7 @@ def settings(**options):
     return Settings(backend="kubernetes", **options)
 
 
-def test_a_cluster_with_all_that_the_options_name_has_nothing_that_failed(kubernetes):
+def test_complete_cluster_passes_all_checks(kubernetes):
     found = {each.check: each for each in asyncio.run(examine())}
     assert not [each for each in found.values() if each.verdict == FAILED]
     for check in ("version", "namespace", "rights", "quota", "resources", "S3 secret"):
@@ -42,7 +42,7 @@ def test_a_cluster_with_all_that_the_options_name_has_nothing_that_failed(kubern
     assert "default" in found["namespace"].found
 
 
-def test_rights_that_lack_are_named_with_what_is_lost(kubernetes):
+def test_missing_permissions_are_named(kubernetes):
     found = run(lambda kube: doctor.rights(kube, settings()), "restricted")
     needed = [each.found for each in found if each.verdict == FAILED]
     assert any("create, get, list, patch jobs.batch" in text for text in needed)
@@ -63,7 +63,7 @@ def test_rights_that_lack_are_named_with_what_is_lost(kubernetes):
         ({"requests.storage": "1Gi"}, {}, OK, "room"),
     ],
 )
-def test_a_quota_has_room_for_a_pod_or_not(hard, used, verdict, words):
+def test_quota_is_compared_with_pod(hard, used, verdict, words):
     class Answers:
         namespace = "sim"
 

@@ -37,11 +37,11 @@ from tests.support.patience import PATIENCE_S, until_async
 pytestmark = pytest.mark.usefixtures("module_travels")
 
 
-# --- what tasks do ------------------------------------------------------------------------------
+# --- tasks --------------------------------------------------------------------------------------
 
 
 def hold(begun: str, go: str) -> str:
-    """Tell that it runs, and wait."""
+    """Record the start and wait."""
     with open(begun, "a") as told:  # noqa: PTH123
         told.write(f"{os.getppid()}\n")
     deadline = time.monotonic() + PATIENCE_S
@@ -58,12 +58,12 @@ def die(begun: str, go: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# --- what befalls them --------------------------------------------------------------------------
+# --- faults -------------------------------------------------------------------------------------
 
 
 @dataclass
 class World:
-    """The cluster, one job on it, and how to wait for it."""
+    """A cluster with one job, and methods to wait for the job."""
 
     aws: farcall_local.LocalAWS
     cluster: Cluster
@@ -78,20 +78,20 @@ class World:
         await until_async(lambda: len(self.pids()) >= attempts)
 
     def pids(self) -> list[int]:
-        """Return the processes of the task runner, by attempt."""
+        """Return the PIDs of the task runner, one per attempt."""
         return (
             [int(line) for line in self.begun.read_text().split()] if self.begun.exists() else []
         )
 
 
 async def followed(executor: BatchExecutor, job: Job[Any]) -> None:
-    """Wait until the client follows the run's pods: one deleted before leaves no trace."""
+    """Wait until the client watches the run's pods: a pod deleted earlier leaves no trace."""
     session = await session_for(executor.settings)
     await until_async(lambda: session.backend._lookup.watch.knows_failed(job.id))
 
 
 async def nothing(world: World) -> None:
-    """It ends by itself."""
+    """Do nothing: the job ends by itself."""
 
 
 async def oom(world: World) -> None:
@@ -119,16 +119,16 @@ async def job_deleted(world: World) -> None:
 
 @dataclass
 class Case:
-    """One ending.
+    """One kind of failure.
 
     Attributes:
-        error: What is raised.
-        words: What its message has to say, each.
-        befalls: What is done to the job once it is submitted.
-        task: What it runs.
-        options: Of the executor.
-        before: What is done to the cluster first.
-        code: Exit code that the error has.
+        error: Expected exception class.
+        words: Texts that the message must contain.
+        befalls: Fault to inject after the submission.
+        task: Function to run.
+        options: Executor options.
+        before: Change to the cluster before the submission.
+        code: Expected exit code of the error.
     """
 
     error: type[BaseException]
@@ -164,7 +164,7 @@ CASES = {
 }
 
 
-# --- a cluster of its own -----------------------------------------------------------------------
+# --- separate cluster ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

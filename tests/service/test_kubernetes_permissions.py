@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 
 ROOT = Path(__file__).parents[2]
 USER = "restricted"
-"""Context, and user, of the local Kubernetes emulator that has no rights but those it is given."""
+"""Context and user of the local Kubernetes emulator without any default permissions."""
 
 OPTIONS = {"backend": "kubernetes", "context": USER, "vcpu": 1, "memory": 1, "linger_s": 0.02}
 
@@ -48,7 +48,7 @@ def cluster(own: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Clu
 
 
 def grant(cluster: Cluster, without: tuple[str, str] | None = None) -> None:
-    """Give the user the rights of the file, except one."""
+    """Grant the user the permissions of the file, optionally except one."""
     role, binding = _documents()
     for document in (role, binding):
         document["metadata"]["namespace"] = cluster.namespace
@@ -76,7 +76,7 @@ def hold_until(path: str) -> int:
     return 1
 
 
-async def _says(job: Job[Any], word: str) -> bool:
+async def _has_reason(job: Job[Any], word: str) -> bool:
     return word in (await job.detail()).status_reason
 
 
@@ -93,10 +93,10 @@ async def session(folder: Path, hooks: Any) -> None:
                 await job.result()
         hooks.quota({"pods": "0"})
         waiting = await opened.submit(abs, -1)
-        await until_async(lambda: _says(waiting, "quota"))
+        await until_async(lambda: _has_reason(waiting, "quota"))
         await waiting.cancel()
         hooks.quota(None)
-        for _ in range(2):  # the second finds the Service of the first
+        for _ in range(2):  # the second job finds the first job's Service
             assert await opened.with_options(nodes=2).task(abs)(-1) == [1, 1]
         command = await opened.command("busybox:1", ["echo", "printed"])
         assert [line.text async for line in command.logs(follow=True)] == ["printed"]
@@ -110,7 +110,7 @@ async def session(folder: Path, hooks: Any) -> None:
 
 
 def granted() -> set[str]:
-    """Return the rights of the file, as the emulator counts requests."""
+    """Return the permissions of the file, named like the emulator's request counts."""
     role = _documents()[0]
     return {
         f"{verb} {resource}"
@@ -121,7 +121,7 @@ def granted() -> set[str]:
 
 
 def commands(folder: Path) -> list[str]:
-    """Run the commands, and return what they complain of."""
+    """Run some commands; return the output of those that fail."""
     told = []
     for words in (("doctor",), ("list",)):
         done = run_installed("farcall", *words, FARCALL_CONTEXT=USER)
@@ -131,7 +131,7 @@ def commands(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_documented_role_grants_what_a_session_asks(
+async def test_documented_role_suffices_for_session(
     own: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
     grant(cluster)
@@ -142,16 +142,16 @@ async def test_documented_role_grants_what_a_session_asks(
         name for name, count in own.kubernetes.requests().items() if count > before.get(name, 0)
     }
     ours = {name for name in asked if "/" not in name or name.endswith("pods/log")}
-    # Anyone may review access, and doctor reads a Secret only where it may.
+    # Every user may review access, and doctor reads a Secret only if permitted.
     assert ours - granted() == {"create selfsubjectaccessreviews", "get secrets"}
     assert granted() - ours == {"get serviceaccounts"}  # with service_account
 
 
 @pytest.mark.slow
-async def test_api_server_that_restarts_loses_no_call(
+async def test_api_server_restart_loses_no_call(
     own: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """It answers 403 until it has read its roles, to watches and requests alike."""
+    """It responds with 403 to watches and requests until it has loaded its roles."""
     grant(cluster)
     async with BatchExecutor(**OPTIONS, retry_attempts=1) as opened:
         job = await opened.submit(hold_until, str(tmp_path / "go"))
@@ -163,7 +163,7 @@ async def test_api_server_that_restarts_loses_no_call(
 
 
 @pytest.mark.slow
-def test_without_any_right_one_is_told_which(cluster: Cluster) -> None:
+def test_doctor_names_missing_permissions(cluster: Cluster) -> None:
     cluster.kubectl("delete", "rolebindings", "--all")
     done = run_installed("farcall", "doctor", FARCALL_CONTEXT=USER)
     assert done.returncode != 0

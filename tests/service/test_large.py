@@ -29,7 +29,7 @@ _CLIENT = """
     COUNT, SIZE = 40, 10_000_000
 
     class Lazy:
-        '''Is small here, and large where it is pickled.'''
+        '''An object that is small in memory and large when pickled.'''
 
         def __init__(self, number):
             self.number = number
@@ -48,7 +48,7 @@ _CLIENT = """
             return value
 
         async with executor:
-            await size(b"")  # whatever the first call opens
+            await size(b"")  # open connections first
             before = peak()
             found = await size.map([Lazy(number) for number in range(COUNT)], chunksize=10)
             print(found == [SIZE] * COUNT, peak() - before)
@@ -57,7 +57,7 @@ _CLIENT = """
 """
 
 
-def test_the_arguments_of_a_sweep_are_never_all_in_memory(aws: LocalAWS) -> None:
+def test_map_arguments_are_streamed(aws: LocalAWS) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_CLIENT)],
         env=os.environ,
@@ -68,11 +68,11 @@ def test_the_arguments_of_a_sweep_are_never_all_in_memory(aws: LocalAWS) -> None
     assert done.returncode == 0, done.stderr
     right, more = done.stdout.split()
     assert right == "True"
-    # 400 MB are sent: ten of them are one task's arguments, 48 parts of an upload on their way.
+    # The upload is 400 MB. A task's arguments have 100 MB, and 48 parts are sent at a time.
     assert int(more) < 300_000_000
 
 
-async def test_a_task_that_cannot_be_pickled_in_a_large_upload_is_the_callers_error(
+async def test_unpicklable_task_fails_large_upload(
     executor: BatchExecutor,
 ) -> None:
     @executor.task
@@ -88,7 +88,7 @@ def is_mapped(folder: Path) -> bool:
     return str(folder) in Path("/proc/self/maps").read_text(encoding="utf-8")
 
 
-async def test_a_value_that_memory_would_not_do_for_lies_in_a_file(
+async def test_huge_result_is_mapped_from_file(
     make_executor: Callable[..., BatchExecutor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spill, "is_needed", lambda size: size > 2**26)
@@ -103,7 +103,7 @@ async def test_a_value_that_memory_would_not_do_for_lies_in_a_file(
 
     assert folder.is_dir()
     assert list(folder.iterdir()) == []  # the file has no name
-    array[0] = 7  # what is changed is changed here, not in the file
+    array[0] = 7  # changes memory, not the file
     assert (array[0], array[-1], array.sum()) == (7, 2**24 - 1, 2**23 * (2**24 - 1) + 7)
     assert is_mapped(folder)
     del array

@@ -42,7 +42,7 @@ def linger() -> int:
     return 7
 
 
-def wait_for_ever() -> None:
+def wait_forever() -> None:
     time.sleep(600)  # until the test ends it
 
 
@@ -51,7 +51,7 @@ async def soon(waiting: Awaitable[T]) -> T:
 
 
 def in_a_thread(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on an event loop of its own in a thread of its own."""
+    """Run a coroutine on a new event loop in a new thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(soon(coroutine()))).result(2 * PATIENCE_S)
 
@@ -59,7 +59,7 @@ def in_a_thread(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
 # --- clients ----------------------------------------------------------------------------------
 
 
-async def test_a_block_within_a_block_of_the_same_executor(make_executor: MakeExecutor) -> None:
+async def test_nested_blocks_share_executor(make_executor: MakeExecutor) -> None:
     executor = make_executor()
     async with executor:
         async with executor:
@@ -71,12 +71,12 @@ async def test_a_block_within_a_block_of_the_same_executor(make_executor: MakeEx
 # --- a closed executor ------------------------------------------------------------------------
 
 
-async def test_an_executor_whose_block_was_left_opens_again_by_itself(
+async def test_closed_executor_reopens_on_use(
     make_executor: MakeExecutor,
 ) -> None:
     executor = make_executor()
     async with executor:
-        left = await executor.submit(wait_for_ever)
+        left = await executor.submit(wait_forever)
         ended = await executor.submit(work, 1)
         while not ended.done():
             await asyncio.sleep(0.02)
@@ -95,7 +95,7 @@ async def test_an_executor_whose_block_was_left_opens_again_by_itself(
 
 
 @pytest.mark.slow
-def test_two_event_loops_in_two_threads_share_an_executor(make_executor: MakeExecutor) -> None:
+def test_event_loops_share_executor(make_executor: MakeExecutor) -> None:
     executor = make_executor()
     task = executor.task(work)
     meeting = threading.Barrier(2, timeout=PATIENCE_S)
@@ -116,9 +116,9 @@ def test_two_event_loops_in_two_threads_share_an_executor(make_executor: MakeExe
     assert values == [[1, 2, 3, 4, 5, 1], [101, 102, 103, 104, 105, 101]]
 
 
-async def test_a_job_is_cancelled_from_another_thread(make_executor: MakeExecutor) -> None:
+async def test_job_is_cancelled_from_another_thread(make_executor: MakeExecutor) -> None:
     async with make_executor() as executor:
-        job = await executor.submit(wait_for_ever)
+        job = await executor.submit(wait_forever)
         await asyncio.to_thread(in_a_thread, functools.partial(job.cancel, "from a thread"))
 
         with pytest.raises(JobCancelledError, match="from a thread"):
@@ -128,8 +128,8 @@ async def test_a_job_is_cancelled_from_another_thread(make_executor: MakeExecuto
 # --- forks ------------------------------------------------------------------------------------
 
 
-def tell(executor: BatchExecutor, told: Path) -> None:
-    """Use an executor in a process that was forked, and write down how it went."""
+def use_in_fork(executor: BatchExecutor, told: Path) -> None:
+    """Use an executor in a forked process, and write the result or error to a file."""
     try:
         told.write_text(str(asyncio.run(executor.task(work)(1))))  # type: ignore[arg-type]
     except FarcallError as error:
@@ -137,20 +137,20 @@ def tell(executor: BatchExecutor, told: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-async def test_a_fork_says_why_it_cannot_go_on_and_its_parent_goes_on(
+async def test_forked_child_fails_and_parent_continues(
     make_executor: MakeExecutor, tmp_path: Path
 ) -> None:
     async with make_executor() as executor:
         job = await executor.submit(linger)
         told = [tmp_path / "process", tmp_path / "fork"]
         fork = multiprocessing.get_context("fork")
-        process = fork.Process(target=tell, args=(executor, told[0]))
+        process = fork.Process(target=use_in_fork, args=(executor, told[0]))
         process.start()
         pid = os.fork()
         if pid == 0:
             try:
                 asyncio.events._set_running_loop(None)
-                tell(executor, told[1])
+                use_in_fork(executor, told[1])
             finally:
                 os._exit(0)
         await asyncio.to_thread(process.join, PATIENCE_S)
@@ -163,10 +163,8 @@ async def test_a_fork_says_why_it_cannot_go_on_and_its_parent_goes_on(
         assert 3 == await soon(executor.task(work)(2))
 
 
-def test_a_process_that_was_forked_before_anything_was_opened_works(
-    aws: farcall_local.LocalAWS, tmp_path: Path
-) -> None:
-    """The usual pool of workers: `multiprocessing` forks, and each process has its own client."""
+def test_fork_before_first_use_works(aws: farcall_local.LocalAWS, tmp_path: Path) -> None:
+    """A usual worker pool: `multiprocessing` forks, and each process has its own client."""
     script = tmp_path / "script.py"
     script.write_text(
         "import asyncio, multiprocessing, farcall\n"
@@ -183,11 +181,11 @@ def test_a_process_that_was_forked_before_anything_was_opened_works(
     assert (out.returncode, out.stdout) == (0, "[2, 3]\n"), out.stderr
 
 
-# --- a block that is left while others are at work ----------------------------------------------
+# --- block exit during other coroutines' submissions --------------------------------------------
 
 
 class Slow:
-    """An argument that is pickled only when the test lets it."""
+    """An argument that is pickled only after the test sets an event."""
 
     begun, go = threading.Event(), threading.Event()
 
@@ -198,10 +196,10 @@ class Slow:
 
 
 @pytest.mark.parametrize("phase", ["pickling", "submission"])
-async def test_a_submit_of_another_coroutine_is_brought_to_its_end(
+async def test_block_exit_waits_for_other_submit(
     phase: str, proxy: Proxy, make_executor: MakeExecutor
 ) -> None:
-    """At any point when the block is left; pytest reports unclosed clients."""
+    """The block is left in each phase of the submission; pytest reports unclosed clients."""
     executor = make_executor(endpoint_url=proxy.url)
     Slow.begun.clear()
     Slow.go.clear()
@@ -219,7 +217,7 @@ async def test_a_submit_of_another_coroutine_is_brought_to_its_end(
     gc.collect()
 
 
-async def test_a_map_that_others_are_submitting_leaves_no_job_behind(
+async def test_block_exit_cancels_map_in_submission(
     proxy: Proxy, make_executor: MakeExecutor
 ) -> None:
     executor = make_executor(endpoint_url=proxy.url)
@@ -237,12 +235,10 @@ async def test_a_map_that_others_are_submitting_leaves_no_job_behind(
     gc.collect()
 
 
-async def test_jobs_are_ended_by_the_session_that_ends_with_its_event_loop(
-    proxy: Proxy, make_executor: MakeExecutor
-) -> None:
-    """Which cancels every task, in any order: the one that closes may come first."""
+async def test_event_loop_shutdown_cancels_jobs(proxy: Proxy, make_executor: MakeExecutor) -> None:
+    """The loop cancels every task in any order, so the closing task may be the first."""
     executor = make_executor(endpoint_url=proxy.url)
-    calls = [asyncio.ensure_future(executor.task(wait_for_ever)()) for _ in range(3)]
+    calls = [asyncio.ensure_future(executor.task(wait_forever)()) for _ in range(3)]
     await until_async(lambda: proxy.counts["batch describejobs"])
     session = await session_for(executor.settings)
 
@@ -251,34 +247,34 @@ async def test_jobs_are_ended_by_the_session_that_ends_with_its_event_loop(
     await asyncio.wait([session._keeper, *calls])
 
     assert all(call.cancelled() for call in calls)
-    assert proxy.answers["batch terminatejob 200"] == 1  # of the array
+    assert proxy.answers["batch terminatejob 200"] == 1  # for the array
     assert _sessions[asyncio.get_running_loop()] == {}  # no other session was opened
 
 
-# --- nothing stays ------------------------------------------------------------------------------
+# --- leaks --------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_left_of_a_block(make_executor: MakeExecutor) -> None:
+async def test_closed_block_leaks_nothing(make_executor: MakeExecutor) -> None:
     async def use() -> None:
         async with make_executor() as executor:
             task = executor.task(work)
             assert list(range(1, 6)) == await task.map(range(5))
             assert 2 == await task(1)
-            cancelled = await executor.submit(wait_for_ever)
+            cancelled = await executor.submit(wait_forever)
             await cancelled.cancel()
             with pytest.raises(JobCancelledError):
                 await cancelled.result()
             with pytest.raises(ZeroDivisionError):
                 await executor.task(lambda: 1 / 0)()
 
-    await soon(use())  # what lasts is there now
+    await soon(use())  # create long-lived objects first
     before = Held.now()
     await soon(use())
     await soon(use())
     await before.outlived()
 
 
-def test_nothing_is_left_of_event_loops(make_executor: MakeExecutor) -> None:
+def test_closed_event_loop_leaks_nothing(make_executor: MakeExecutor) -> None:
     executor = make_executor()
     task = executor.task(work)
     asyncio.run(soon(task(1)))

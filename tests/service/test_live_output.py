@@ -17,7 +17,7 @@ from tests.support.patience import until_async
 
 
 def greet(gate, number):
-    """Print, wait to be let go, and print once more."""
+    """Print, wait for the gate, and print again."""
     print(f"hello from {number}", flush=True)
     print(f"complaint of {number}", file=sys.stderr, flush=True)
     while not Path(gate).exists():
@@ -30,7 +30,7 @@ def greet(gate, number):
 
 
 class Shown:
-    """What has come to this process's own streams."""
+    """Output in this process's own streams."""
 
     def __init__(self, capsys):
         self._capsys = capsys
@@ -48,7 +48,7 @@ def shown(capsys):
     return Shown(capsys)
 
 
-async def test_a_call_s_output_comes_while_it_runs(executor: BatchExecutor, shown, tmp_path):
+async def test_running_call_output_is_shown(executor: BatchExecutor, shown, tmp_path):
     task = executor.task(output=True)(greet)
     call = asyncio.ensure_future(task(str(tmp_path / "go"), 7))
     await until_async(lambda: "hello" in shown.look().out and "complaint" in shown.err)
@@ -61,7 +61,7 @@ async def test_a_call_s_output_comes_while_it_runs(executor: BatchExecutor, show
     assert shown.err == "greet | complaint of 7\ngreet | 100%\n"
 
 
-async def test_a_map_s_output_has_the_calls_numbers(executor: BatchExecutor, shown, tmp_path):
+async def test_map_output_has_call_index(executor: BatchExecutor, shown, tmp_path):
     gate = tmp_path / "go"
 
     async def run():
@@ -82,9 +82,7 @@ async def test_a_map_s_output_has_the_calls_numbers(executor: BatchExecutor, sho
     assert shown.err.count("100%") == 2
 
 
-async def test_a_pool_shows_it_too_and_nobody_is_shown_what_was_not_asked_for(
-    options, shown, tmp_path
-):
+async def test_pool_output_is_shown_on_request(options, shown, tmp_path):
     (tmp_path / "go").touch()
 
     def run():

@@ -56,7 +56,7 @@ async def written(executor, function):
     return (await job.stderr()).splitlines()
 
 
-async def test_a_task_logs_as_people_expect_unless_it_says_how(executor: BatchExecutor) -> None:
+async def test_tasks_log_by_default_or_configuration(executor: BatchExecutor) -> None:
     functions = (log_plainly, log_by_functions, log_configured, log_by_dictionary)
     plain, simple, own, dictionary = await asyncio.gather(
         *(written(executor, function) for function in functions)

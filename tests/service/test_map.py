@@ -60,7 +60,7 @@ async def test_long_map_becomes_several_arrays(
         return 10 * x
 
     class Late:
-        """Is pickled once as many calls have run as the first array has."""
+        """An argument that is pickled after the first array's calls have run."""
 
         def __reduce__(self) -> tuple[Any, ...]:
             until(lambda: len(list(tmp_path.iterdir())) >= 6)
@@ -75,7 +75,7 @@ async def test_long_map_becomes_several_arrays(
     assert [detail.array_size for detail in details] == [3, 3, 0]
 
 
-# --- ends ---------------------------------------------------------------------------------------
+# --- cancellation -------------------------------------------------------------------------------
 
 
 def sleep_longer_and_longer(x: int) -> int:
@@ -84,7 +84,7 @@ def sleep_longer_and_longer(x: int) -> int:
 
 
 async def ended(executor: BatchExecutor, job_ids: list[str]) -> None:
-    """Wait until jobs have ended, which by themselves they would not."""
+    """Wait until jobs have failed; without a cancellation they would hang."""
     assert job_ids
     for job_id in job_ids:
         job = executor.attach(job_id)
@@ -94,10 +94,10 @@ async def ended(executor: BatchExecutor, job_ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("moment", ["asked", "sent", "waiting"])
-async def test_cancelling_the_wait_ends_the_jobs(
+async def test_cancelled_wait_cancels_jobs(
     make_executor: Callable[..., BatchExecutor], moment: str
 ) -> None:
-    """There may be no job yet, or one that was not reported."""
+    """The job may not exist yet, or its ID may not be known yet."""
     async with make_executor() as executor:
         sweep = executor.task(sleep_longer_and_longer).map([1, 1])
         session = await session_for(executor.settings)
@@ -160,7 +160,7 @@ asyncio.run(MAIN())
     ("body", "status", "main"),
     [("break", 0, "main"), ("raise SystemExit(7)", 7, "block"), ("pass", -signal.SIGINT, "block")],
 )
-def test_a_program_that_ends_leaves_no_jobs(
+def test_exiting_program_leaves_no_jobs(
     aws: farcall_local.LocalAWS,
     make_executor: Callable[..., BatchExecutor],
     body: str,
@@ -189,6 +189,3 @@ def test_a_program_that_ends_leaves_no_jobs(
     for word in ("never retrieved", "was destroyed", "nclosed"):
         assert word not in complaints, complaints
     asyncio.run(ended(make_executor(), job_ids))
-
-
-# --- calls of any iterable --------------------------------------------------------------------

@@ -34,7 +34,7 @@ async def main():
             assert len(value) == SIZE and value[-1] == index
             seen.add(index)
             del value
-            if len(seen) == 1:  # the others come meanwhile
+            if len(seen) == 1:  # wait until the other results have arrived
                 job = executor.attach(sweep.job_ids[0])
                 while not (await job.status()).is_final:
                     await asyncio.sleep(0.5)
@@ -47,12 +47,12 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak")
-def test_a_loop_over_much_more_than_the_memory_should_hold(aws: farcall_local.LocalAWS) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+def test_loop_releases_collected_results(aws: farcall_local.LocalAWS) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=500
     )
 
     assert done.returncode == 0, done.stderr
-    # Of 1,200,000,000; glibc keeps some of what was freed.
+    # The results have 1,200,000,000 bytes; glibc keeps some freed memory.
     assert int(done.stdout) < 900_000_000

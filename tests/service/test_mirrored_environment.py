@@ -23,9 +23,9 @@ IMPORTED = (
     *("dask.dataframe", "distributed", "sqlalchemy", "networkx", "tqdm", "jupyter_client"),
 )
 AT_LEAST = 60
-INSTALLERS = {"pip", "setuptools", "uv", "wheel"}  # which nothing here needs in a job
+INSTALLERS = {"pip", "setuptools", "uv", "wheel"}  # not needed in a job
 
-# Of the job's packages alone: the local AWS emulator's own Python lies below them.
+# Only the job's own packages are compared; the local AWS emulator's Python has others.
 SCRIPT = """
 import asyncio, json, sys
 from farcall import BatchExecutor
@@ -59,8 +59,8 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_an_environment_of_many_distributions_is_the_same_in_the_job(aws, tmp_path):
-    """In addition to numpy it has everything that farcall's client needs."""
+def test_large_environment_is_mirrored(aws, tmp_path):
+    """The environment also contains the requirements of farcall's client."""
     folder = tmp_path / "workflow"
     python = folder / "bin" / "python"
     uv = [sys.executable, "-m", "uv"]

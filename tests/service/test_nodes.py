@@ -62,7 +62,7 @@ class Bucket:
 
 
 def notes(error: BaseException) -> str:
-    """Return what is noted of an error; Python 3.10 has it in the causes."""
+    """Return an error's notes; Python 3.10 has them in the causes."""
     told = list(getattr(error, "__notes__", ()))
     behind = error.__cause__
     while behind is not None:
@@ -145,7 +145,7 @@ async def test_large_node_values_are_deleted(
 
 
 def fail_on(nodes: tuple[int, ...], folder: str) -> str:
-    """Fail on some nodes; on the others stay, and say why that came to an end."""
+    """Fail on some nodes; on the others sleep, and record why the sleep was interrupted."""
     node = farcall_runtime.node()
     Path(folder, f"pid-{node.index}").write_text(str(os.getppid()))
     if node.index in nodes:
@@ -204,7 +204,7 @@ async def test_all_nodes_are_retried(
     assert bucket.keys() == []
 
 
-# --- strangers ----------------------------------------------------------------------------------
+# --- untrusted parties --------------------------------------------------------------------------
 
 
 def wait_on_main(path: str) -> int:

@@ -47,14 +47,14 @@ with farcall.BatchPoolExecutor(vcpu=1, memory=1, retry_attempts=1) as pool:
 
 
 class Notebook:
-    """A kernel."""
+    """A Jupyter kernel and its client."""
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
         self.manager = manager
         self.client = client
 
     def run(self, cell: str) -> list[dict[str, Any]]:
-        """Run a cell, and return what it gave: texts, pictures, and its error."""
+        """Run a cell; return its outputs: texts, displays and errors."""
         given: list[dict[str, Any]] = []
 
         def take(message: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ class Notebook:
         return given
 
     def error(self, cell: str) -> str:
-        """Run a cell that fails, and return what is shown of its error."""
+        """Run a cell that fails; return the displayed traceback."""
         shown = self.run(cell)[-1]["traceback"]
         return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(shown))
 
@@ -85,7 +85,7 @@ def notebook(embedded: farcall_local.LocalAWS) -> Iterator[Notebook]:
         manager.shutdown_kernel(now=True)
 
 
-def test_cells(notebook: Notebook) -> None:
+def test_cells_show_progress_and_errors(notebook: Notebook) -> None:
     (shown,) = notebook.run("halve(2)")
     assert shown["data"]["text/plain"].startswith("<call of halve, not awaited: write await")
 

@@ -28,7 +28,7 @@ def proxy(aws: farcall_local.LocalAWS) -> Iterator[Proxy]:
 
 @pytest.fixture
 def examined(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have all that farcall asks come through the proxy."""
+    """Route all of farcall's requests through the proxy."""
     monkeypatch.setenv("FARCALL_ENDPOINT_URL", proxy.url)
 
 
@@ -41,7 +41,7 @@ def bad(found: dict[str, Finding]) -> dict[str, str]:
 
 
 def from_a_container_too(proxy: Proxy) -> dict[str, Any]:
-    """Have what a container asks of S3 come through the proxy; return the options for it."""
+    """Return options that route a container's S3 requests through the proxy."""
     own = {"name": "AWS_ENDPOINT_URL_S3", "value": proxy.url}
     return {"job_definition_extra": {"containerProperties": {"environment": [own]}}}
 
@@ -51,7 +51,7 @@ def from_a_container_too(proxy: Proxy) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def far_bucket(embedded: farcall_local.LocalAWS) -> str:
-    """A bucket of another region than the jobs'."""
+    """A bucket in a different region than the jobs."""
     keys = embedded.environment
     client = boto3.client(
         "s3",
@@ -75,7 +75,7 @@ def elsewhere(fault: Fault) -> Callable[[Request], Fault]:
 
 
 @pytest.mark.parametrize("fault", ["redirected", "malformed"])
-async def test_a_bucket_of_another_region_is_found_there(
+async def test_bucket_in_other_region_is_used(
     fault: Fault,
     far_bucket: str,
     proxy: Proxy,
@@ -89,11 +89,11 @@ async def test_a_bucket_of_another_region_is_found_there(
         job = await executor.submit(print, "text")
         await job.result()
         assert "text\n" == await job.stdout()
-    assert proxy.counts["s3 HEAD"] <= 2  # the first is of the wrong region, too
+    assert proxy.counts["s3 HEAD"] <= 2  # the first one uses the wrong region
     assert f"is in {ELSEWHERE}, but the jobs are in us-east-1" in caplog.text
 
 
-# --- stores that lack something ---------------------------------------------------------------
+# --- stores without required features ---------------------------------------------------------
 
 
 @pytest.mark.usefixtures("examined")
@@ -101,7 +101,7 @@ async def test_a_bucket_of_another_region_is_found_there(
     ("header", "words"),
     [("if-none-match", "despite If-None-Match"), ("range", "it ignores Range")],
 )
-async def test_doctor_finds_what_a_store_ignores(header: str, words: str, proxy: Proxy) -> None:
+async def test_doctor_detects_ignored_headers(header: str, words: str, proxy: Proxy) -> None:
     proxy.ignored.add(header)
     found = await examine()
     assert {"bucket access": FAILED} == bad(found)
@@ -109,7 +109,7 @@ async def test_doctor_finds_what_a_store_ignores(header: str, words: str, proxy:
     assert "behaves like S3" in found["bucket access"].remedy
 
 
-async def test_a_store_that_ignores_ranges_is_no_attack(
+async def test_ignored_range_raises_no_integrity_error(
     proxy: Proxy, make_executor: Callable[..., BatchExecutor]
 ) -> None:
     options = from_a_container_too(proxy)

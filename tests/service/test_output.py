@@ -16,7 +16,7 @@ from farcall import BatchExecutor
 
 
 @pytest.mark.core
-async def test_output_of_python_c_code_and_subprocesses_is_caught(executor: BatchExecutor) -> None:
+async def test_output_of_all_sources_is_captured(executor: BatchExecutor) -> None:
     def work() -> None:
         import ctypes
 
@@ -37,7 +37,7 @@ async def test_output_of_python_c_code_and_subprocesses_is_caught(executor: Batc
 
 
 @pytest.mark.slow
-async def test_a_million_lines_arrive_in_order(executor: BatchExecutor) -> None:
+async def test_million_lines_keep_their_order(executor: BatchExecutor) -> None:
     def work() -> None:
         for number in range(1_000_000):
             print(number)
@@ -50,7 +50,7 @@ async def test_a_million_lines_arrive_in_order(executor: BatchExecutor) -> None:
     assert [str(n) for n in range(1_000_000)] == lines
 
 
-async def test_a_closed_stdout_harms_nothing(executor: BatchExecutor) -> None:
+async def test_closed_stdout_is_harmless(executor: BatchExecutor) -> None:
     def work() -> int:
         sys.stdout.close()
         os.close(1)
@@ -59,7 +59,7 @@ async def test_a_closed_stdout_harms_nothing(executor: BatchExecutor) -> None:
     assert await executor.task(work)() == 1
 
 
-async def test_lines_are_seen_while_the_task_runs(executor: BatchExecutor) -> None:
+async def test_running_task_lines_are_followed(executor: BatchExecutor) -> None:
     def work() -> None:
         print("early", flush=True)
         time.sleep(600)  # the test cancels the job once it has read the line

@@ -22,12 +22,12 @@ from tests.support.proxy import Proxy
 MIB = 1024 * 1024
 LINE = "x" * 1023 + "\n"
 MUCH = 20 * MIB
-"""Several chunks, for the container stores 8 MiB at most in one."""
+"""Size of several chunks in bytes; a chunk has at most 8 MiB."""
 
 
 @pytest.fixture
 def left(aws: farcall_local.LocalAWS) -> Callable[[str], list[str]]:
-    """Return the keys of output that lie below a prefix."""
+    """Return a function that returns the keys of output below a prefix."""
     s3 = boto3.client("s3", endpoint_url=aws.endpoint_url)
 
     def keys(prefix: str) -> list[str]:
@@ -50,7 +50,7 @@ def fail(size: int) -> None:
     raise ValueError("after all that")
 
 
-async def test_a_value_alone_brings_no_output_and_leaves_none(
+async def test_result_fetches_and_leaves_no_output(
     proxy: Proxy, make_executor: Callable[..., BatchExecutor], left: Callable[[str], list[str]]
 ) -> None:
     async with make_executor(endpoint_url=proxy.url, prefix="unasked/value") as executor:
@@ -61,7 +61,7 @@ async def test_a_value_alone_brings_no_output_and_leaves_none(
     assert left("unasked/value") == []
 
 
-async def test_a_handle_may_be_asked_for_output_after_the_value(
+async def test_output_is_available_after_result(
     proxy: Proxy, make_executor: Callable[..., BatchExecutor], left: Callable[[str], list[str]]
 ) -> None:
     async with make_executor(endpoint_url=proxy.url, prefix="unasked/handle") as executor:
@@ -88,7 +88,7 @@ async def _is_empty(left: Callable[[str], list[str]], prefix: str) -> bool:
     return not await asyncio.to_thread(left, prefix)
 
 
-async def test_an_error_tells_the_end_of_what_was_written(
+async def test_error_has_end_of_output(
     proxy: Proxy, make_executor: Callable[..., BatchExecutor]
 ) -> None:
     async with make_executor(endpoint_url=proxy.url) as executor:

@@ -24,7 +24,7 @@ from tests.support.patience import PATIENCE_S
 
 OPTIONS = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
 BUCKET = VALUES["BUCKET"]
-#: Beyond what either side stores by one request.
+#: Size that both sides upload in several requests.
 LARGE_BYTES = 70 * 1024 * 1024
 
 
@@ -36,7 +36,7 @@ def account():
 
 @pytest.fixture
 def enforced(account, monkeypatch):
-    """The account with its documented policies, and the environment of its user."""
+    """Restore the documented policies and use the credentials of the account's user."""
     for name, value in {**account.aws.environment, **account.keys}.items():
         monkeypatch.setenv(name, value)
     account.restore()
@@ -44,7 +44,7 @@ def enforced(account, monkeypatch):
 
 
 def executor(**more):
-    """An executor whose job definition is not there yet."""
+    """Return an executor whose job definition is not registered yet."""
     image = f"farcall-local-process:{uuid.uuid4().hex}"
     return BatchExecutor(**{**OPTIONS, "image": image, **more})
 
@@ -80,11 +80,11 @@ def fail_at_first(place):
     raise LookupError("the first attempt")
 
 
-# --- the policies are enough --------------------------------------------------------------------
+# --- granted ------------------------------------------------------------------------------------
 
 
-async def test_a_whole_session_runs_on_the_documented_policies(enforced, caplog, tmp_path):
-    """Submit, map, retry, large values both ways, failure, streams, cancel and cleaning up."""
+async def test_documented_policies_suffice_for_session(enforced, caplog, tmp_path):
+    """Submit, map, retry, pass large values, fail, read output, cancel and clean up."""
     before = keys_below(enforced, "farcall/v1/")
     async with executor() as opened:
         assert await opened.task(abs)(-1) == 1
@@ -119,7 +119,7 @@ async def test_a_whole_session_runs_on_the_documented_policies(enforced, caplog,
     assert not [r for r in caplog.records if "refused" in r.message or "stay in" in r.message]
 
 
-# --- what the policies refuse -------------------------------------------------------------------
+# --- denied -------------------------------------------------------------------------------------
 
 
 def assumed(account):
@@ -145,7 +145,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("operation", "request_"), REFUSALS)
-def test_the_job_role_may_not(enforced, operation, request_):
+def test_job_role_is_denied(enforced, operation, request_):
     s3 = enforced.client("s3", assumed(enforced))
     with pytest.raises(s3.exceptions.ClientError, match="AccessDenied"):
         getattr(s3, operation)(Bucket=BUCKET, **request_)
@@ -162,13 +162,13 @@ def test_the_job_role_may_not(enforced, operation, request_):
         ("list_objects_v2", {"Prefix": "other/"}),
     ],
 )
-def test_the_client_may_not_touch(enforced, operation, request_):
+def test_client_is_denied(enforced, operation, request_):
     s3 = enforced.client("s3", enforced.keys)
     with pytest.raises(s3.exceptions.ClientError, match="AccessDenied"):
         getattr(s3, operation)(Bucket=BUCKET, **request_)
 
 
-def test_the_client_may_not_pass_another_role_nor_register_another_name(enforced):
+def test_client_cannot_use_other_role(enforced):
     batch = enforced.client("batch", enforced.keys)
     container = {
         "image": "any",

@@ -23,7 +23,7 @@ def account():
 
 @pytest.fixture
 async def jobs(account, monkeypatch):
-    """A job that failed, one that runs, and one that waits; the user may but look and end."""
+    """A failed, a running and a waiting job; the user may only view and cancel them."""
     for name, value in {**account.aws.environment, **account.keys}.items():
         monkeypatch.setenv(name, value)
     account.restore()
@@ -53,8 +53,8 @@ def sleep():
     time.sleep(600)  # until the test ends it
 
 
-class Looking:
-    """Output of a viewer's commands."""
+class Viewer:
+    """Runs commands as a viewer."""
 
     def __init__(self, commands):
         self.run = commands.run
@@ -65,21 +65,21 @@ class Looking:
 
 
 @pytest.fixture
-def looking(commands):
-    return Looking(commands)
+def viewer(commands):
+    return Viewer(commands)
 
 
 @pytest.mark.slow
-async def test_who_may_look_sees_and_ends_jobs_and_submits_none(jobs, looking):
+async def test_viewer_cannot_submit(jobs, viewer):
     failed, running, waiting = jobs
-    listed = json.loads(looking.run("list", "--json").stdout)
+    listed = json.loads(viewer.run("list", "--json").stdout)
     assert {job["id"] for job in listed} >= set(jobs)
-    assert looking.described(failed)["explanation"]["error"] == "LookupError"
-    assert looking.described(waiting)["position"] == 1
-    assert looking.run("logs", failed).stdout == "before the error\n"
-    assert "asleep" in looking.run("logs", running).stdout
-    done = looking.run("run", "-o", "vcpu=1", "os:getcwd")
+    assert viewer.described(failed)["explanation"]["error"] == "LookupError"
+    assert viewer.described(waiting)["position"] == 1
+    assert viewer.run("logs", failed).stdout == "before the error\n"
+    assert "asleep" in viewer.run("logs", running).stdout
+    done = viewer.run("run", "-o", "vcpu=1", "os:getcwd")
     assert done.returncode == 4
     assert "not authorized" in done.stderr
-    done = looking.run("cancel", waiting, running)
+    done = viewer.run("cancel", waiting, running)
     assert (done.returncode, done.stderr) == (0, "")

@@ -42,7 +42,7 @@ _ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Path]:
-    """What calls wait for."""
+    """The file that calls wait for."""
     file = tmp_path / "gate"
     yield file
     file.touch()
@@ -52,7 +52,7 @@ def gate(tmp_path: Path) -> Iterator[Path]:
 def script(
     aws: farcall_local.LocalAWS, gate: Path
 ) -> Callable[[str], contextmanager[subprocess.Popen[str]]]:
-    """Runs a script that has a pool, and can wait in a call for the gate."""
+    """Run a script with a pool, whose calls can wait for the gate."""
 
     @contextmanager
     def run(text: str) -> Iterator[subprocess.Popen[str]]:
@@ -78,7 +78,7 @@ def unfinished_jobs() -> list[str]:
 
 
 @pytest.mark.core
-def test_the_end_of_the_process_waits_for_calls_and_says_so(script, gate: Path) -> None:
+def test_process_exit_waits_for_calls(script, gate: Path) -> None:
     text = """
 future = pool.submit(wait)
 future.add_done_callback(lambda future: print(future.result(), flush=True))
@@ -96,7 +96,7 @@ del pool
 
 
 @pytest.mark.slow
-def test_ctrl_c_at_the_end_of_the_process_ends_the_jobs(script) -> None:
+def test_ctrl_c_during_exit_cancels_jobs(script) -> None:
     with script("future = pool.submit(wait)\nbegun(future)\n") as process:
         assert process.stdout.readline() == "begun\n"
         assert "waiting for 1 unfinished call" in process.stderr.readline()
@@ -120,7 +120,7 @@ def test_ctrl_c_at_the_end_of_the_process_ends_the_jobs(script) -> None:
         ),
     ],
 )
-def test_ctrl_c_ends_the_jobs_and_says_so(script, text: str) -> None:
+def test_ctrl_c_cancels_jobs(script, text: str) -> None:
     with script(text) as process:
         assert process.stdout.readline() == "begun\n"
         if "future" not in text:
@@ -135,7 +135,7 @@ def test_ctrl_c_ends_the_jobs_and_says_so(script, text: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
-def test_the_child_of_a_fork_is_refused_the_pool(script, gate: Path) -> None:
+def test_forked_child_cannot_use_pool(script, gate: Path) -> None:
     text = """
 future = pool.submit(wait)
 begun(future)

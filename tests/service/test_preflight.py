@@ -110,6 +110,6 @@ async def test_oversized_job_is_rejected(
                 assert caught.value.option == name
             assert await executor.task(abs)(-1) == 1
             assert await executor.task(abs)(-2) == 2
-        # At first, and again after each refusal: maxvCpus may have been raised meanwhile.
+        # Once at first, and again after each rejection, because maxvCpus may have been raised.
         assert proxy.counts["batch describecomputeenvironments"] == 4
         assert proxy.counts["batch submitjob"] == 2

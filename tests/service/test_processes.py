@@ -46,7 +46,7 @@ def set_up(value: int) -> None:
 
 
 def prepared(x: int) -> int:
-    return x + PREPARED  # it is there where `set_up` ran
+    return x + PREPARED  # defined only where `set_up` ran
 
 
 def pass_on(inbox, outbox) -> None:
@@ -82,9 +82,7 @@ def everything(method: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-async def test_what_travelled_by_value_goes_on_to_processes(
-    executor: BatchExecutor, method: str
-) -> None:
+async def test_child_processes_use_pickled_functions(executor: BatchExecutor, method: str) -> None:
     assert await executor.task(everything)(method) == {
         "pool": [110, 111, 112],
         "lambda": [40],

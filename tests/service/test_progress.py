@@ -50,7 +50,7 @@ asyncio.run(main())
 
 
 def run(program: str) -> tuple[int, str]:
-    """Run a program on a terminal of its own; return its status and what the terminal got."""
+    """Run a program on a new pseudo-terminal; return exit status and output."""
     ours, theirs = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
     with contextlib.ExitStack() as stack:
@@ -64,7 +64,7 @@ def run(program: str) -> tuple[int, str]:
         os.close(theirs)
         stack.callback(os.close, ours)
         stack.callback(process.wait)
-        stack.callback(process.kill)  # where it goes on in spite of all
+        stack.callback(process.kill)  # if it is still running
         shown = b""
         with contextlib.suppress(OSError):  # the other end is closed
             while data := os.read(ours, 65536):

@@ -32,7 +32,7 @@ def texts(lines, *streams):
 
 
 def talk(go, lines=MANY):
-    """A task that waits to be let go, and writes most of what it writes in its last moment."""
+    """A task that waits for a file, and prints most of its output right before its end."""
     print("first", flush=True)
     while not Path(go).exists():
         time.sleep(0.02)
@@ -53,13 +53,13 @@ def count(go):
 # --- followed -----------------------------------------------------------------------------------
 
 
-async def test_what_is_written_right_before_the_end_is_not_lost(executor, tmp_path):
+async def test_last_lines_are_not_lost(executor, tmp_path):
     job = await executor.submit(talk, str(tmp_path / "go"))
     session = await session_for(executor.settings)
     found = []
     async for batch in reader.lines(session, job.id, follow=True):
         found += batch
-        (tmp_path / "go").touch()  # once the first line was seen
+        (tmp_path / "go").touch()  # after the first line
 
     assert texts(found, "stdout") == ["first", *(f"out {n}" for n in range(MANY)), "no end"]
     assert texts(found, "stderr") == [f"err {n}" for n in range(MANY)]
@@ -67,10 +67,8 @@ async def test_what_is_written_right_before_the_end_is_not_lost(executor, tmp_pa
     assert found[0].at <= found[-1].at
 
 
-async def test_a_job_whose_result_another_client_takes_is_followed_in_cloudwatch(
-    executor, tmp_path
-):
-    """Once it was let go, nothing is read before its objects are gone."""
+async def test_collected_job_is_followed_in_cloudwatch(executor, tmp_path):
+    """Another client collects the result, which deletes the job's objects."""
     job = await executor.submit(count, str(tmp_path / "go"))
     session = await session_for(executor.settings)
     found = []
@@ -86,10 +84,10 @@ async def test_a_job_whose_result_another_client_takes_is_followed_in_cloudwatch
     assert [line.stream for line in found] == ["stdout", *["log"] * 501]
 
 
-# --- afterwards ---------------------------------------------------------------------------------
+# --- finished -----------------------------------------------------------------------------------
 
 
-async def test_more_than_travels_in_an_outcome_is_read_and_its_end_alone(executor):
+async def test_long_output_is_read_and_tailed(executor):
     def work():
         for number in range(40_000):
             print(f"{number:099d}")
@@ -106,7 +104,7 @@ async def test_more_than_travels_in_an_outcome_is_read_and_its_end_alone(executo
     ]
 
 
-async def test_a_child_of_an_array_is_read_and_the_array_is_not(executor):
+async def test_only_array_task_is_read(executor):
     jobs = [job async for job in _children(executor)]
     assert texts(await read(executor, jobs[1].id, follow=True)) == ["1"]
 

@@ -31,7 +31,7 @@ until = functools.partial(patience.until, patience_s=PATIENCE_S)
 
 
 class Client:
-    """A client in a process of its own, with a home and a working directory of its own."""
+    """A client in a separate process, with its own home and working directory."""
 
     def __init__(self, place, kind, **options):
         place.mkdir()
@@ -57,7 +57,7 @@ class Client:
     def of(self, event):
         return [said for said in self.said if said["event"] == event]
 
-    def hears(self, event, times=1):
+    def wait_for(self, event, times=1):
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.of(event)) >= times, PATIENCE_S)
         return self.of(event)[times - 1]
@@ -68,14 +68,14 @@ class Client:
         self._reader.join()
 
     def end(self):
-        """Wait until it ends by itself."""
+        """Wait until the client exits by itself."""
         assert self._process.wait(PATIENCE_S) == 0
         self._reader.join()
         return self
 
 
 class Place:
-    """Clients, the tasks' ledger, and a proxy between these and the local AWS emulator."""
+    """Clients, the tasks' ledger, and a proxy between clients and the local AWS emulator."""
 
     def __init__(self, aws, folder, proxy):
         self.proxy = proxy
@@ -93,12 +93,12 @@ class Place:
     def begin(self, kind, **options):
         """Start a client that submits; return it and the name of its run."""
         client = self.start(kind, folder=str(self._folder), **options)
-        return client, client.hears("run")["run"]
+        return client, client.wait_for("run")["run"]
 
     def recover(self, run):
         return self.start("recover", run=run).end()
 
-    def let_go(self):
+    def release(self):
         (self._folder / "go").touch()
 
     def keys(self, run, kind):
@@ -107,13 +107,13 @@ class Place:
         return [item["Key"] for item in found.get("Contents", [])]
 
     def ran(self):
-        """Return the numbers of the tasks that began, one for each time."""
+        """Return the number of each started task, once per start."""
         if not self.ledger.exists():
             return []
         return sorted(int(line.split()[0]) for line in self.ledger.read_text().splitlines())
 
     def close(self):
-        self.let_go()
+        self.release()
         for client in self._clients:
             client.kill()
 
@@ -126,14 +126,14 @@ def place(aws, tmp_path, monkeypatch):
 
 
 def values(tasks=TASKS):
-    """Return what each task gives, by number: value and error."""
+    """Return task number to expected result and error."""
     given = {number: (number * number, None) for number in range(tasks)}
     if FAILING in given:
         given[FAILING] = (None, f"ValueError: task {FAILING} fails")
     return given
 
 
-def brought(client):
+def results_of(client):
     return {said["number"]: (said["value"], said["error"]) for said in client.of("ended")}
 
 
@@ -149,10 +149,10 @@ def kind(request):
     return name, {"tasks": TASKS, **options}
 
 
-# --- killed at each point -----------------------------------------------------------------------
+# --- killed in each phase -----------------------------------------------------------------------
 
 
-def test_before_the_bundle_is_uploaded(place):
+def test_client_killed_before_upload(place):
     place.proxy.lasting["s3 PUT bundles"] = "hang"
     client, run = place.begin("map", tasks=TASKS)
     until(lambda: place.proxy.counts["s3 PUT bundles"])
@@ -164,13 +164,13 @@ def test_before_the_bundle_is_uploaded(place):
     assert place.ran() == []
 
 
-def test_before_submitjob(place):
+def test_client_killed_before_submitjob(place):
     place.proxy.lasting["batch submitjob"] = "hang"
     client, run = place.begin("map", tasks=TASKS)
     until(lambda: place.proxy.counts["batch submitjob"])
     client.kill()
 
-    found = place.recover(run).hears("found")
+    found = place.recover(run).wait_for("found")
 
     (bundle,) = [key.rpartition("/")[2] for key in place.keys(run, "bundles")]
     assert bundle.startswith("work-")
@@ -180,7 +180,7 @@ def test_before_submitjob(place):
 
 
 @pytest.mark.slow
-def test_while_the_answer_of_submitjob_is_on_its_way(place, kind):
+def test_client_killed_before_submitjob_response(place, kind):
     name, options = kind
     is_accepted, is_over = threading.Event(), threading.Event()
 
@@ -193,32 +193,32 @@ def test_while_the_answer_of_submitjob_is_on_its_way(place, kind):
     assert is_accepted.wait(PATIENCE_S)
     client.kill()
     is_over.set()
-    place.let_go()
+    place.release()
 
     found = place.recover(run)
 
-    # Tasks that are submitted one after the other have come no further than the first.
+    # If tasks are submitted one after the other, only the first one was submitted.
     tasks = 1 if options.get("apart") else TASKS
-    assert brought(found) == values(tasks)
+    assert results_of(found) == values(tasks)
     assert place.ran() == list(range(tasks))
 
 
 @pytest.mark.core
-def test_right_after_submitjob(place, kind):
+def test_client_killed_after_submitjob(place, kind):
     name, options = kind
     client, run = place.begin(name, **options)
     jobs = TASKS if options.get("apart") else 1
     until(lambda: place.proxy.answers["batch submitjob 200"] >= jobs)
     client.kill()
-    place.let_go()
+    place.release()
 
     found = place.recover(run)
 
-    assert brought(found) == values()
+    assert results_of(found) == values()
     assert place.ran() == list(range(TASKS))
 
 
-def test_while_tasks_run(place, kind):
+def test_client_killed_while_tasks_run(place, kind):
     name, options = kind
     client, run = place.begin(name, **options)
     jobs = TASKS if options.get("apart") else 1
@@ -226,57 +226,57 @@ def test_while_tasks_run(place, kind):
     client.kill()
 
     found = place.start("recover", run=run)
-    assert len(found.hears("found")["jobs"]) == TASKS
-    place.let_go()
+    assert len(found.wait_for("found")["jobs"]) == TASKS
+    place.release()
     found.end()
 
-    assert brought(found) == values()
+    assert results_of(found) == values()
     assert place.ran() == list(range(TASKS))
     assert {said["stdout"] for said in found.of("ended")} == {f"task {n}\n" for n in range(TASKS)}
 
 
 @pytest.mark.slow
-def test_when_outcomes_are_stored_and_were_not_fetched(place, kind):
+def test_client_killed_before_fetching_outcomes(place, kind):
     name, options = kind
-    # What is looked for before the first task is not there, and has no number.
+    # The poll before the first task requests a missing key without a number.
     place.proxy.rule = lambda request: (
         "hang"
         if request.operation == "s3 GET outcomes" and request.path.rpartition("/")[2].isdigit()
         else ""
     )
     client, run = place.begin(name, **options)
-    place.let_go()
+    place.release()
     until(lambda: len(place.keys(run, "outcomes")) == TASKS)
     client.kill()
     place.proxy.rule = lambda request: ""
 
     found = place.recover(run)
 
-    assert brought(found) == values()
+    assert results_of(found) == values()
     assert place.ran() == list(range(TASKS))
 
 
-def test_in_the_midst_of_a_loop_over_a_map(place):
+def test_client_killed_in_map_loop(place):
     client, run = place.begin("map", tasks=TASKS, stop_after=3)
-    place.let_go()
-    client.hears("waiting")
+    place.release()
+    client.wait_for("waiting")
     had = {said["index"] for said in client.of("taken")}
-    # Batch calls the tasks ended a little after their outcomes are there.
+    # Batch reports the tasks as ended shortly after their outcomes are stored.
     until(lambda: len(place.ran()) == TASKS and all_ended(run))
     client.kill()
 
     found = place.recover(run)
 
     wanted = values()
-    back = brought(found)
+    back = results_of(found)
     assert back == {number: wanted[number] for number in back}
     assert back.keys() | had == wanted.keys()
-    assert len(back) + found.hears("found")["delivered"] == TASKS
+    assert len(back) + found.wait_for("found")["delivered"] == TASKS
     assert place.ran() == list(range(TASKS))
 
 
 def all_ended(run):
-    """Return whether the one array of a run has ended, by Batch."""
+    """Return whether the only array of a run has ended, according to Batch."""
     batch = boto3.client("batch")
     found = []
     for status in ("SUCCEEDED", "FAILED"):
@@ -291,18 +291,18 @@ def all_ended(run):
     )
 
 
-# --- and then -----------------------------------------------------------------------------------
+# --- concurrent recoveries ----------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_two_recover_one_run_at_the_same_time(place):
+def test_concurrent_recoveries_share_one_run(place):
     client, run = place.begin("submit", tasks=TASKS)
     until(place.ran)
     client.kill()
     both = [place.start("recover", run=run) for _ in range(2)]
     for one in both:
-        one.hears("found")
-    place.let_go()
+        one.wait_for("found")
+    place.release()
     for one in both:
         one.end()
 
@@ -310,10 +310,10 @@ def test_two_recover_one_run_at_the_same_time(place):
     got = Counter()
     for one in both:
         assert one.of("through")
-        for number, (value, error) in brought(one).items():
+        for number, (value, error) in results_of(one).items():
             if (value, error) == wanted[number]:
                 got[number] += 1
-            else:  # the other was there before
+            else:  # the other client has collected the result
                 assert "OutcomeMissingError" in error
     assert got.keys() == wanted.keys()
     assert place.ran() == list(range(TASKS))

@@ -26,7 +26,7 @@ def the_bundle(bucket, run):
     return found.Object()
 
 
-# --- a bucket that others write to --------------------------------------------------------------
+# --- shared bucket ------------------------------------------------------------------------------
 
 
 @pytest.mark.timing(largest_outcome_bytes=1 << 20)

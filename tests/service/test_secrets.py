@@ -44,22 +44,22 @@ def token() -> str:
 
 @dataclass
 class Watcher:
-    """Collects everything that farcall shows, and the secrets that must not be in it.
+    """Collects farcall's output and the secrets that it must not contain.
 
     Attributes:
-        secrets: What must not be shown, by what it is.
-        shown: What was shown, by where.
+        secrets: Name to secret.
+        shown: Pairs of source and text.
     """
 
     secrets: dict[str, str] = field(default_factory=dict)
     shown: list[tuple[str, str]] = field(default_factory=list)
 
     def secret(self, name: str) -> str:
-        """Make a secret."""
+        """Return the secret with a name; create it if needed."""
         return self.secrets.setdefault(name, token())
 
     def show(self, *things: object) -> None:
-        """Take in what a user or a debugger would show of things."""
+        """Add what a user or a debugger would see of objects."""
         for thing in things:
             if isinstance(thing, BaseException):
                 lines = traceback.TracebackException.from_exception(thing, capture_locals=False)
@@ -69,7 +69,7 @@ class Watcher:
             self.shown.append((f"str of {type(thing).__name__}", str(thing)))
 
     def found(self) -> list[tuple[str, str]]:
-        """Return what secret was shown where."""
+        """Return pairs of secret name and text that contains the secret."""
         return [
             (name, f"{where}: {text}")
             for name, secret in self.secrets.items()
@@ -80,7 +80,7 @@ class Watcher:
 
 @pytest.fixture(scope="module")
 def embedded() -> Iterator[farcall_local.LocalAWS]:
-    """One whose whole log is quickly read."""
+    """Start a separate emulator, whose complete log is read quickly."""
     with farcall_local.start() as aws:
         yield aws
 
@@ -126,14 +126,14 @@ def is_ours(record: logging.LogRecord) -> bool:
 
 
 def lines(aws: farcall_local.LocalAWS, logs: Any) -> list[str]:
-    """Return what the jobs' containers have written to CloudWatch, the oldest first."""
+    """Return the jobs' log lines in CloudWatch, the oldest first."""
     group = aws.environment["FARCALL_BATCH_JOB_LOG_GROUP_NAME"]
     pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group)
     return [event["message"] for page in pages for event in page["events"]]
 
 
 class Sealed:
-    """A value whose owner keeps it from showing, and that unpickles in the job as a string."""
+    """A value without a revealing repr, which the job unpickles as a string."""
 
     def __init__(self, value: str) -> None:
         self._value = value
@@ -174,7 +174,7 @@ async def error_of(job: Job[Any]) -> BaseException:
 
 
 async def refused(waiting: Any) -> BaseException:
-    """Return what a call of ours raises."""
+    """Return the exception that an awaitable raises."""
     try:
         await asyncio.wait_for(waiting, PATIENCE_S)
     except Exception as error:
@@ -182,15 +182,15 @@ async def refused(waiting: Any) -> BaseException:
     raise AssertionError("nothing was refused")
 
 
-async def note_key(watcher: Watcher, job: Job[Any]) -> str:
-    """Let the job's outcome key be a secret; return the key of its outcome."""
+async def add_outcome_key(watcher: Watcher, job: Job[Any]) -> str:
+    """Add the job's outcome key to the secrets; return the object key of its outcome."""
     environment = (await job.detail()).environment
     watcher.secrets[f"outcome key {len(watcher.secrets)}"] = environment[ENV_OUTCOME_KEY]
     return Location.parse(environment[ENV_BUNDLE]).outcome_key(0)
 
 
 @pytest.mark.slow
-async def test_nothing_secret_shows_where_tasks_succeed_and_fail(
+async def test_task_results_reveal_no_secrets(
     watcher: Watcher, make_executor: Callable[..., BatchExecutor], attacker: Attacker
 ) -> None:
     argument = Sealed(watcher.secret("argument"))
@@ -199,7 +199,7 @@ async def test_nothing_secret_shows_where_tasks_succeed_and_fail(
         jobs = [await executor.submit(f, argument) for f in (give, fail, leave, unpicklable)]
         forged, cancelled = [await executor.submit(f, argument) for f in (give, wait)]
         session = await session_for(executor.settings)
-        keys = [await note_key(watcher, job) for job in (*jobs, forged, cancelled)]
+        keys = [await add_outcome_key(watcher, job) for job in (*jobs, forged, cancelled)]
         await cancelled.cancel("for the test")
         errors = [await error_of(job) for job in (*jobs[1:], cancelled)]
         while not forged.done():
@@ -222,12 +222,12 @@ async def test_nothing_secret_shows_where_tasks_succeed_and_fail(
         )
 
 
-async def test_nothing_secret_shows_where_submissions_fail(
+async def test_failed_submissions_reveal_no_secrets(
     watcher: Watcher, aws: farcall_local.LocalAWS, make_executor: Callable[..., BatchExecutor]
 ) -> None:
     argument = Sealed(watcher.secret("argument"))
     async with make_executor() as executor:
-        await executor.task(give)(argument)  # opens all that takes part
+        await executor.task(give)(argument)  # open all connections
         errors = [await refused(executor.submit(give, Untransportable(watcher.secret("broken"))))]
         assert type(errors[0]) is TaskNotPicklableError
         with contextlib.suppress(TypeError) as told:
@@ -244,7 +244,7 @@ async def test_nothing_secret_shows_where_submissions_fail(
 
 
 class Echo(http.server.BaseHTTPRequestHandler):
-    """An S3 that repeats the request in its refusal, as S3 does; it contains the token."""
+    """An S3 that, like AWS, repeats the request's session token in an error response."""
 
     def do_GET(self) -> None:
         token = self.headers["X-Amz-Security-Token"]
@@ -264,10 +264,10 @@ class Echo(http.server.BaseHTTPRequestHandler):
 
 
 class Echoes(http.server.ThreadingHTTPServer):
-    """The same as a server.
+    """A server with the handler `Echo`.
 
     Attributes:
-        url: Where it listens.
+        url: URL of the server.
     """
 
     def __init__(self) -> None:
@@ -285,7 +285,7 @@ def echoes() -> Iterator[Echoes]:
         thread.join()
 
 
-async def test_a_refusal_that_repeats_the_session_token_is_not_repeated(
+async def test_echoed_session_token_is_not_shown(
     watcher: Watcher,
     make_executor: Callable[..., BatchExecutor],
     echoes: Echoes,
@@ -297,7 +297,7 @@ async def test_a_refusal_that_repeats_the_session_token_is_not_repeated(
     assert "The token will not do." in str(error)
 
 
-def test_a_container_does_not_repeat_it_either(
+def test_container_does_not_print_echoed_token(
     watcher: Watcher, aws: farcall_local.LocalAWS, echoes: Echoes
 ) -> None:
     attempt = Attempt(aws, echoes, give, "x")
@@ -312,8 +312,8 @@ def test_a_container_does_not_repeat_it_either(
     assert "The token will not do." in said
 
 
-def test_the_watcher_would_find_a_secret(watcher: Watcher) -> None:
-    """The tests above can fail."""
+def test_watcher_detects_secret(watcher: Watcher) -> None:
+    """This shows that the tests above can fail."""
     seen = copy.deepcopy(watcher)
     seen.show(ValueError(seen.secret("key")), {"x": seen.secrets["secret key"]})
     assert {name for name, _ in seen.found()} == {"key", "secret key"}

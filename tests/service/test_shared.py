@@ -28,7 +28,7 @@ SIZE = 2 * 1024 * 1024
 
 
 def stored(kind: str = "data") -> list[str]:
-    """Return the keys of shared values, or of their markers."""
+    """Return the keys of shared values or their markers."""
     pages = boto3.client("s3").get_paginator("list_objects_v2")
     bucket = os.environ["FARCALL_S3_BUCKET_NAME"]
     found = (
@@ -39,13 +39,13 @@ def stored(kind: str = "data") -> list[str]:
 
 @pytest.fixture
 def array() -> np.ndarray[Any, Any]:
-    """A name that no other test uses."""
+    """An array that no other test uses."""
     return np.frombuffer(os.urandom(SIZE), np.uint8)
 
 
 @pytest.fixture(autouse=True)
 def before(aws: object) -> list[str]:
-    """What other tests have left."""
+    """Return the keys that other tests have left."""
     return stored()
 
 
@@ -83,7 +83,7 @@ async def test_array_is_stored_once(
 async def test_put_value_may_be_nested(executor: BatchExecutor, before: list[str]) -> None:
     values = {"a": np.full(SIZE, 1, np.uint8), "b": b"x" * SIZE, "c": [1, 2]}
     shared = await executor.put(values)
-    values["a"][:] = 7  # its bytes were taken before
+    values["a"][:] = 7  # the bytes were copied before
     assert repr(shared).startswith("<Shared dict of 4.2 MB in s3://")
     task = executor.task(lambda deep: (int(deep[0]["x"]["a"].sum()), deep[0]["x"]["c"], deep[1]))
     assert await task([{"x": shared}, 5]) == (SIZE, [1, 2], 5)

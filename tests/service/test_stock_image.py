@@ -43,13 +43,13 @@ def account():
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Where it is noted which archive there is, so that each test need not make it."""
+    """A cache folder for the runtime archive, so that it is created only once."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
 def enforced(account, cache, monkeypatch):
-    """The account with its documented policies, and the environment of its user."""
+    """Restore the documented policies and use the credentials of the account's user."""
     for name, value in {**account.aws.environment, **account.keys}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
@@ -81,19 +81,19 @@ def describe_yourself(x):
     return x + 1, here, keys, os.environ["HOME"]
 
 
-# --- what a job can ---------------------------------------------------------------------------
+# --- jobs -------------------------------------------------------------------------------------
 
 
 async def test_task_has_only_the_runtime(executor):
     async with executor() as opened:
         job = await opened.submit(describe_yourself, 1)
-        # Neither what is installed where the local AWS emulator runs, nor keys in the environment.
+        # The job sees neither the emulator's installed packages nor keys in the environment.
         assert (2, [False, False], [], "/tmp") == await job.result()
         assert (await job.stdout(), await job.stderr()) == ("of 1\n", "to stderr\n")
 
 
 @pytest.mark.path
-def test_module_with_a_decorated_function_is_imported(enforced, tmp_path):
+def test_module_with_decorated_function_is_imported(enforced, tmp_path):
     (tmp_path / "tasks.py").write_text(
         "from farcall import BatchExecutor\n"
         f"executor = BatchExecutor(**{OPTIONS})\n"
@@ -110,7 +110,7 @@ def test_module_with_a_decorated_function_is_imported(enforced, tmp_path):
     assert (done.stdout, done.returncode) == ("31\n", 0), done.stderr
 
 
-# --- what is stored, and how often it is looked at --------------------------------------------
+# --- stored archive ---------------------------------------------------------------------------
 
 
 async def test_session_checks_archive_once(executor, enforced):
@@ -126,12 +126,12 @@ async def test_session_checks_archive_once(executor, enforced):
     asked = [request for request in proxy.seen if "/runtime/" in request.path]
     assert ["HEAD"] == [each.method for each in asked]
     assert before == len(stored(enforced)) == 1
-    # One more: the bucket has another URL behind the proxy.
+    # One definition more, because the bucket has another URL behind the proxy.
     found = batch.describe_job_definitions(status="ACTIVE")["jobDefinitions"]
     assert len(found) == definitions + 1
 
 
-# --- what goes wrong --------------------------------------------------------------------------
+# --- changed archive --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ async def test_session_checks_archive_once(executor, enforced):
     ids=["tampered with", "cut off"],
 )
 @pytest.mark.path
-async def test_a_changed_runtime_is_refused_by_name(executor, enforced, change):
+async def test_changed_runtime_is_rejected_and_restored(executor, enforced, change):
     s3 = enforced.root("s3")
     async with executor() as opened:
         await opened.task(abs)(-1)

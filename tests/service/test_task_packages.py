@@ -46,7 +46,7 @@ def own_aws() -> Iterator[farcall_local.LocalAWS]:
 def aws(
     own_aws: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch, request: Any
 ) -> farcall_local.LocalAWS:
-    """One of this module's own; each test has a prefix of its own in the bucket."""
+    """Use this module's own emulator, with a separate prefix for each test."""
     for name, value in own_aws.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FARCALL_PREFIX", request.node.name.partition("[")[0])
@@ -55,7 +55,7 @@ def aws(
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A site folder, instead of this interpreter's: that one takes long to pack."""
+    """Replace this interpreter's site folder, which takes long to pack, with an empty one."""
     site = tmp_path / "env" / installed.SITE
     site.mkdir(parents=True)
     scan = installed.scan
@@ -70,7 +70,7 @@ def add(site: Path, *args: Any, **more: Any) -> None:
 
 
 def stored() -> dict[str, Any]:
-    """Return when each package in the bucket was stored, and its bytes."""
+    """Return key to storage time and size of each package in the bucket."""
     bucket, prefix = os.environ["FARCALL_S3_BUCKET_NAME"], os.environ["FARCALL_PREFIX"]
     folder = f"{prefix}/v1/packages/"
     found = boto3.client("s3").list_objects_v2(Bucket=bucket, Prefix=folder).get("Contents", [])
@@ -82,7 +82,7 @@ def delete(key: str) -> None:
 
 
 def look() -> dict[str, Any]:
-    """Return what a job has of the package; it has no such module by itself."""
+    """Return what a job sees of the synced package."""
     import subprocess
     import sys
     from importlib import metadata
@@ -118,7 +118,7 @@ SEEN = {
 }
 
 
-async def test_a_list_travels(make_executor, aws, index: Index) -> None:
+async def test_listed_package_is_synced(make_executor, aws, index: Index) -> None:
     index.add("travelled", files=FILES, entry_points=ENTRY_POINTS)
     async with make_executor(packages=["travelled"]) as executor:
         assert await executor.task(look)() == SEEN

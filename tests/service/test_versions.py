@@ -20,7 +20,7 @@ runpy.run_module("farcall_runtime", run_name="__main__", alter_sys=True)
 """
 
 
-async def test_another_python_is_refused_before_anything_is_unpickled(
+async def test_other_python_version_is_rejected(
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
     command = [sys.executable, "-c", PRETENDER]

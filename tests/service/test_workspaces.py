@@ -58,13 +58,13 @@ def archive(folder) -> Iterator[Archive]:
 
 
 class Container:
-    """A folder, programs, and an environment, in which a command is run as in a container.
+    """A folder, programs and an environment that simulate a container.
 
     Attributes:
-        place: The working directory.
-        workspace: What is fetched.
-        environment: Variables beside the path.
-        programs: Where programs are found, and nowhere else.
+        place: Working directory.
+        workspace: Workspace to fetch.
+        environment: Environment variables in addition to PATH.
+        programs: The only folder on PATH.
     """
 
     def __init__(self, aws, place, archive, *tools):
@@ -94,7 +94,7 @@ class Container:
         s3.close()
 
     def run(self, *command, shell="sh", **environment):
-        """Run a command in the workspace; return code, output and what it says of errors."""
+        """Run a command in the workspace; return exit code, stdout and stderr."""
         self.give(shell if shell != "busybox" else "busybox sh")
         wrapped = wrap(command or ("./run", "an argument"), self.workspace)
         name = "sh" if shell == "busybox" else shell
@@ -112,7 +112,7 @@ class Container:
 
 @pytest.fixture
 def container(aws, tmp_path, archive):
-    """A container that has what is needed; its bucket has the archive."""
+    """A container with all required tools; the archive is in the bucket."""
     made = Container(aws, tmp_path, archive, *TOOLS, "tar", "gzip", "cat")
     made.give("sleep", shutil.which("true"))  # between two tries
     made.store(b"".join(archive.pieces()))
@@ -147,7 +147,7 @@ def test_any_shell_runs_workspace(shell, tool, container, folder):
 
 
 class Endpoint:
-    """What ECS gives a container to ask for its role's keys."""
+    """A server like the ECS endpoint for a container's role credentials."""
 
     def __init__(self, keys):
         self.asked = []
@@ -181,8 +181,8 @@ class Endpoint:
 def test_job_role_provides_credentials(tool, is_file, container, aws, tmp_path):
     container.give(tool)
     container.environment = {}
-    # A proxy is for what lies outside, and the endpoint is of the machine. (busybox's wget goes
-    # by a proxy to all hosts, and S3 is one of the machine here, too.)
+    # The endpoint is local, so it must not be requested through the proxy. (busybox's wget ignores
+    # no_proxy, and here S3 is local, too.)
     token = {"AWS_CONTAINER_AUTHORIZATION_TOKEN": "a token"}
     if is_file:
         (tmp_path / "token").write_text("a token")
@@ -264,10 +264,10 @@ async def test_nodes_share_stored_workspace(executor, folder, proxy, tmp_path):
     (folder / "secret").touch()
     said = (
         f"test ! -e secret || exit 1; i={tmp_path}/$AWS_BATCH_JOB_NODE_INDEX; cp lib/value $i; "
-        f"until [ -s {tmp_path}/1 ]; do sleep 0.02; done"  # the main node ends the others
+        f"until [ -s {tmp_path}/1 ]; do sleep 0.02; done"  # the main node's exit stops the other
     )
     value = (folder / "lib" / "value").read_text()
-    image = f"any:{uuid.uuid4().hex}"  # no other test has made its definition
+    image = f"any:{uuid.uuid4().hex}"  # so that no other test shares the definition
     for _ in range(2):
         groups = [Nodes(2, image, ["sh", "-c", said], vcpu=1, memory=0.5)]
         result = await (await executor.command(groups=groups, workspace=folder)).wait()

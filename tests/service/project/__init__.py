@@ -1,1 +1,1 @@
-"""Stands for a user's own package: the job cannot import it."""
+"""A stand-in for a user's own package, which the job cannot import."""

@@ -16,7 +16,7 @@ class Point:
 
 
 class PickyError(Exception):
-    """Its constructor is not what pickle expects."""
+    """An exception whose constructor pickle cannot call."""
 
     def __init__(self, code: int, *, where: str) -> None:
         super().__init__(f"code {code} at {where}")
