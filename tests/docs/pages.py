@@ -20,7 +20,7 @@ PAGES = {
         *sorted((ROOT / "docs").rglob("*.md")),
     )
 }
-"""By the names under which a reader knows them."""
+"""Path relative to the repository to absolute path."""
 
 _FENCED = re.compile(
     r"""
@@ -37,11 +37,11 @@ class Block(NamedTuple):
     """A block of code on a page.
 
     Attributes:
-        page: The page.
-        line: Of its first line.
-        language: As its fence names it, empty where it does not.
-        code: What stands in it.
-        reason: Why no test runs it; empty where one does.
+        page: Path of the page.
+        line: Number of the first line.
+        language: Language after the fence; may be empty.
+        code: Content of the block.
+        reason: Reason why no test runs the block; empty if a test does.
     """
 
     page: Path
@@ -52,13 +52,13 @@ class Block(NamedTuple):
 
     @property
     def script(self) -> str:
-        """Name of the file that it is as a whole, as its first line says; empty for a part."""
+        """File name in the first line if the block is a complete script; otherwise empty."""
         named = re.match(r"# (\w+\.py)\n", self.code)
         return named[1] if named else ""
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Return the blocks of a page in their order."""
+    """Yield the blocks of a page in order."""
     text = page.read_text(encoding="utf-8")
     for found in _FENCED.finditer(text):
         line = text.count("\n", 0, found.start("code")) + 1
@@ -67,14 +67,14 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def spans(page: Path) -> Iterator[str]:
-    """Return the texts in backticks on a page."""
+    """Yield the texts in backticks on a page."""
     text = _FENCED.sub("", page.read_text(encoding="utf-8"))
     for found in re.finditer(r"(?<!`)`([^`]+)`(?!`)", text):
         yield re.sub(r"\s+", " ", found[1])
 
 
 def run_installed(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with the programs of this environment, as where it is activated."""
+    """Run a command with this environment's programs on PATH, as if it were activated."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     return subprocess.run(
         list(map(str, command)),

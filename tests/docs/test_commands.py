@@ -1,4 +1,4 @@
-"""The commands that README and docs/ name are there, with the options that they are given."""
+"""The commands and options in README and docs/ exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHELL = {"", "sh", "console"}
 
 
 def lines(page):
-    """Return a page's commands: the lines of its blocks, and those in its text."""
+    """Yield a page's commands: the lines of its blocks, and texts in backticks."""
     for block in blocks(page):
         if block.language in SHELL:
             yield from block.code.replace("\\\n", " ").splitlines()
@@ -27,7 +27,7 @@ def lines(page):
 
 
 def commands(program):
-    """Return the words behind a program's name, up to what is the shell's, with the page."""
+    """Yield page and arguments of a program's commands, without pipes and redirections."""
     start = re.compile(rf"(?:\$ )?(?:\w+=\S+ )*{program} (.*)")
     for name, page in PAGES.items():
         for line in lines(page):
@@ -36,11 +36,11 @@ def commands(program):
 
 
 def problem(words):
-    """Return what is wrong with a command of farcall's, None where nothing is."""
+    """Return the problem of a farcall command, or None."""
     command, rest = cli, [*words[1:], "--help"] if words[:1] == ["help"] else list(words)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         name = rest.pop(0)
-        if name.isupper():  # stands for any
+        if name.isupper():  # a placeholder
             return None
         if (found := command.get_command(click.Context(command), name)) is None:
             return f"there is no {name}"
@@ -52,7 +52,7 @@ def problem(words):
     return None
 
 
-def test_the_commands_of_farcall_are_there_with_their_options():
+def test_farcall_commands_and_options_exist():
     found = list(commands("farcall"))
     assert len(found) > 50
     wrong = {(page, shlex.join(words)): problem(words) for page, words in found}
@@ -60,11 +60,11 @@ def test_the_commands_of_farcall_are_there_with_their_options():
 
 
 @pytest.mark.parametrize("line", ["lisst", "list --worflow nightly", "covalent resum"])
-def test_a_command_that_is_not_there_would_be_told(line):
+def test_unknown_command_is_detected(line):
     assert problem(line.split())
 
 
-def test_the_targets_of_make_are_there_with_their_variables():
+def test_make_targets_and_variables_exist():
     found = list(commands("make"))
     assert len(found) > 10
     named = {word for _, words in found for word in words}

@@ -1,4 +1,4 @@
-"""The examples run unchanged on the local AWS emulator, and print what they show."""
+"""The examples run unchanged on the local AWS emulator and print the expected output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PRINTED = {
     "joblib_search.py": r"best: {.*}, right in 9\d% of the cases\n",
     "covalent_sublattice.py": r"(.*\n)*\[0, 1, 4, 9, 16\]\n(.*\n)*",
 }
-"""All that is on stdout, as a pattern."""
+"""Regular expression for the complete stdout of each script."""
 
 FAST = {"pool.py", "sweep.py"}
 
@@ -39,11 +39,11 @@ FAST = {"pool.py", "sweep.py"}
     "name",
     [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in PRINTED],
 )
-def test_a_script_prints_what_it_shows(name, aws, tmp_path):
+def test_script_prints_expected_output(name, aws, tmp_path):
     environment = {}
     if name.startswith("covalent"):
         pytest.importorskip("covalent", reason="pip install 'farcall[covalent]'")
-        # Files and a port of its own for the server, which the script starts.
+        # The script starts a server, which needs its own files and port.
         environment = CovalentServer(tmp_path / "covalent").environment
     done = run_installed("python", EXAMPLES / name, **environment)
     assert done.returncode == 0, done.stderr
@@ -51,7 +51,7 @@ def test_a_script_prints_what_it_shows(name, aws, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_from_top_to_bottom(aws, tmp_path):
+def test_notebook_runs_completely(aws, tmp_path):
     executed = tmp_path / "executed.ipynb"
     done = run_installed("jupyter-execute", f"--output={executed}", EXAMPLES / "notebook.ipynb")
     assert done.returncode == 0, done.stderr
@@ -65,12 +65,12 @@ def test_the_notebook_runs_from_top_to_bottom(aws, tmp_path):
     assert shown == ["59049", "[0, 1, 1024, 59049, 1048576]", "(256, 'simulating 2\\n')"]
 
 
-def test_the_notebook_is_kept_without_results():
+def test_notebook_is_stored_without_outputs():
     cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
     assert [cell["outputs"] for cell in cells if cell.get("outputs")] == []
 
 
-def test_each_example_is_run_and_listed():
+def test_every_example_is_tested_and_listed():
     there = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}
     listed = re.findall(r"^\| \[(.+)\]\(\1\) \|", (EXAMPLES / "README.md").read_text(), re.M)
     assert there == {*PRINTED, "notebook.ipynb"}

@@ -1,6 +1,6 @@
 """The complete example of docs/kubernetes.md, as a reader types it.
 
-Starts the local Kubernetes emulator, because the example makes objects in a cluster.
+Starts the local Kubernetes emulator, because the example creates objects in a cluster.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ PAGE = ROOT / "docs" / "kubernetes.md"
 
 
 def _commands() -> list[str]:
-    """Return the commands below the heading, without their comments."""
+    """Return the commands below the heading without comments."""
     text = PAGE.read_text(encoding="utf-8")
     start = text[: text.index("## A complete example")].count("\n")
     block = next(each for each in blocks(PAGE) if each.line > start)
     return [
-        # `kubectl create` sends protobuf, which the emulator does not read.
+        # `kubectl create` sends protobuf, which the emulator does not support.
         re.sub(r"\s+#.*", "", line.removeprefix("$ ")).replace(
             "kubectl create namespace science", "kubectl apply -f namespace.yaml"
         )
@@ -38,7 +38,7 @@ def _script() -> Block:
 
 
 def _fill(folder: Path, aws: farcall_local.LocalAWS) -> None:
-    """Put context, bucket, endpoint and keys into the files, as their comments ask."""
+    """Fill context, bucket, endpoint and keys into the files, as their comments instruct."""
     context = json.loads(run_installed("kubectl", "config", "view", "-o", "json").stdout)
     values = {
         "my-cluster": context["current-context"],

@@ -1,8 +1,8 @@
-"""The Python in README and docs/ runs as a reader would run it, on the local AWS emulator.
+"""The Python code in README and docs/ runs on the local AWS emulator.
 
-A block whose first line is ``# name.py`` is a whole script. The others of a page are run in their
-order and share their names, as the cells of a notebook do: they may await. What stands behind
-``<!-- not run: reason -->`` is left out.
+A block whose first line is ``# name.py`` is a complete script. The other blocks of a page are run
+in order and share their variables, like the cells of a notebook; they may use ``await``. A block
+after ``<!-- not run: reason -->`` is skipped.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ FAST_PAGES = {"README.md", "docs/async.md", "docs/sync.md"}
 
 def require_covalent(*parts):
     if any("import covalent" in block.code for block in parts):
-        with warnings.catch_warnings():  # those of its libraries are not ours to fix
+        with warnings.catch_warnings():  # of Covalent's dependencies
             warnings.simplefilter("ignore")
             pytest.importorskip("covalent", reason="pip install 'farcall[covalent]'")
 
 
 async def end_loop():
-    """Do what asyncio.run does at its end; Python 3.10 has no asyncio.Runner for that."""
+    """Clean up the loop like asyncio.run; Python 3.10 has no asyncio.Runner for that."""
     loop = asyncio.get_running_loop()
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
@@ -62,13 +62,13 @@ async def end_loop():
         if cells
     ],
 )
-def test_the_blocks_of_a_page_run_in_their_order(page, aws):
+def test_page_blocks_run_in_order(page, aws):
     require_covalent(*CELLS[page])
     names = {"__name__": "__main__"}
     loop = asyncio.new_event_loop()
     try:
         for cell in CELLS[page]:
-            source = "\n" * (cell.line - 1) + cell.code  # for tracebacks that name the page's line
+            source = "\n" * (cell.line - 1) + cell.code  # so that tracebacks have the page's line
             code = compile(source, str(cell.page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             if code.co_flags & inspect.CO_COROUTINE:
                 loop.run_until_complete(eval(code, names))
@@ -82,18 +82,18 @@ def test_the_blocks_of_a_page_run_in_their_order(page, aws):
 @pytest.mark.parametrize(
     "block",
     [
-        # One is quick enough for everybody's tests.
+        # One script is fast enough for the default tests.
         pytest.param(block, marks=() if block.script == "first.py" else pytest.mark.slow, id=name)
         for name, block in SCRIPTS.items()
     ],
 )
-def test_a_script_runs_as_pasted(block, tmp_path):
+def test_script_runs_as_pasted(block, tmp_path):
     require_covalent(block)
     Path(block.script).write_text(block.code)
     platform = ["--kubernetes"] if 'backend="kubernetes"' in block.code else []
     done = run_installed(
         *("farcall", "local", *platform, "--", "python", block.script),
-        # Files and a port of its own for the server that a script may start.
+        # A script may start a server, which needs its own files and port.
         **CovalentServer(tmp_path / "covalent").environment,
     )
     assert done.returncode == 0, done.stderr

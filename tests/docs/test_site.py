@@ -1,4 +1,4 @@
-"""The documentation's site has all pages, and the API reference all public names."""
+"""The documentation site has all pages, and the API reference all public names."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def leaves(entry):
     return [page for each in below for page in leaves(each)]
 
 
-def test_each_page_is_in_the_navigation_once():
+def test_every_page_is_in_navigation_once():
     assert sorted(leaves(SITE["nav"])) == sorted(
         str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")
     )
 
 
-def test_the_api_reference_has_each_public_name_once():
+def test_api_reference_has_every_public_name():
     pages = "".join(path.read_text() for path in sorted((DOCS / "api").glob("*.md")))
     named = re.findall(r"^::: farcall\.(\w+)$", pages, re.MULTILINE)
     assert sorted(named) == sorted([*farcall.__all__, "testing"])
 
 
 def test_dead_links_and_anchors_fail_the_build():
-    """Otherwise mkdocs only reports them, and with --quiet nothing."""
+    """By default, mkdocs only reports dead links, and with --quiet not even that."""
     links = SITE["validation"]["links"]
     assert {links[name] for name in ("not_found", "anchors", "absolute_links")} == {"warn"}
     [command] = re.findall(r"^\t.*(mkdocs build.*)$", (ROOT / "Makefile").read_text(), re.M)

@@ -1,4 +1,4 @@
-"""joblib on the local AWS emulator."""
+"""Fixtures for joblib on the local AWS emulator."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from farcall.client.loop_thread import close_shared
 
 @pytest.fixture(autouse=True)
 def _own_sessions() -> Iterator[None]:
-    """Have each test open sessions of its own: those there are know another environment."""
+    """Close shared sessions after each test, because the environment differs."""
     yield
     close_shared()
 
 
 @pytest.fixture
 def on_batch(options: dict[str, Any]) -> Callable[..., joblib.parallel_config]:
-    """Make a block whose ``Parallel`` calls run on Batch."""
+    """Return a context manager whose ``Parallel`` calls run on Batch."""
     return lambda **more: joblib.parallel_config(backend="farcall", **{**options, **more})
 
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Path]:
-    """A file that calls wait for; it is there at the end in any case."""
+    """A file that calls wait for; it is always created in the teardown."""
     file = tmp_path / "gate"
     yield file
     file.touch()

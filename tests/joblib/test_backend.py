@@ -1,4 +1,4 @@
-"""What joblib and scikit-learn run on Batch, and what they make of it."""
+"""joblib and scikit-learn on Batch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def processes(found: list[tuple[int, int]]) -> int:
 
 
 def calls(found: list[dict[str, Any]]) -> int:
-    """Count the calls: an array's children have one each."""
+    """Return the number of calls; each array task has one."""
     return sum(job.get("arrayProperties", {}).get("size", 1) for job in found)
 
 
@@ -55,7 +55,7 @@ def version_of(name: str) -> str:
     return metadata.version(name)
 
 
-def test_packages_travel_with_the_calls(on_batch: OnBatch, index: Index) -> None:
+def test_packages_are_synced(on_batch: OnBatch, index: Index) -> None:
     index.add("travelled")
     with on_batch(packages=["travelled"]):
         found = Parallel()(delayed(version_of)("travelled") for _ in range(3))
@@ -66,7 +66,7 @@ def test_packages_travel_with_the_calls(on_batch: OnBatch, index: Index) -> None
 
 
 @pytest.mark.slow  # 200 fits
-def test_a_search_over_200_fits_is_the_local_one_to_the_bit(on_batch: OnBatch) -> None:
+def test_grid_search_equals_local_search(on_batch: OnBatch) -> None:
     from sklearn.model_selection import GridSearchCV
     from sklearn.svm import SVC
 
@@ -88,7 +88,7 @@ def test_a_search_over_200_fits_is_the_local_one_to_the_bit(on_batch: OnBatch) -
     )
 
 
-def test_a_forest_grows_on_batch_and_predicts_here(on_batch: OnBatch) -> None:
+def test_forest_fits_on_batch(on_batch: OnBatch) -> None:
     from sklearn.ensemble import RandomForestClassifier
 
     forest = RandomForestClassifier(n_estimators=8, random_state=1)
@@ -105,7 +105,7 @@ def test_a_forest_grows_on_batch_and_predicts_here(on_batch: OnBatch) -> None:
 # --- where calls run --------------------------------------------------------------------------
 
 
-def test_calls_run_on_batch_where_no_number_is_given(on_batch: OnBatch) -> None:
+def test_calls_run_on_batch_by_default(on_batch: OnBatch) -> None:
     with on_batch():
         found = Parallel()(delayed(where)(number) for number in range(2))
 
@@ -114,14 +114,14 @@ def test_calls_run_on_batch_where_no_number_is_given(on_batch: OnBatch) -> None:
     assert os.getpid() not in {pid for _, pid in found}
 
 
-def test_one_job_at_a_time_is_none_and_all_runs_here(on_batch: OnBatch) -> None:
+def test_single_job_runs_locally(on_batch: OnBatch) -> None:
     with on_batch():
         found = Parallel(n_jobs=1)(delayed(where)(number) for number in range(3))
 
     assert [(number, os.getpid()) for number in range(3)] == found
 
 
-def test_options_may_be_given_to_a_call_whose_chunks_run_in_a_process_each(
+def test_each_chunk_runs_in_one_process(
     options: dict[str, Any],
 ) -> None:
     parallel = Parallel(backend="farcall", chunksize=3, **options)
@@ -131,9 +131,7 @@ def test_options_may_be_given_to_a_call_whose_chunks_run_in_a_process_each(
     assert processes(found) == 2
 
 
-def test_no_more_jobs_are_on_batch_than_are_asked_for(
-    on_batch: OnBatch, tmp_path: Path, gate: Path
-) -> None:
+def test_n_jobs_limits_submitted_jobs(on_batch: OnBatch, tmp_path: Path, gate: Path) -> None:
     def only_two(number: int) -> int:
         (tmp_path / f"began-{number}").touch()
         return wait_for(gate, number)
@@ -151,9 +149,7 @@ def test_no_more_jobs_are_on_batch_than_are_asked_for(
 
 
 @pytest.mark.parametrize("vcpu", [1, 2])
-def test_a_parallel_call_in_a_job_runs_there_in_a_thread_for_each_processor(
-    on_batch: OnBatch, vcpu: int
-) -> None:
+def test_nested_parallel_uses_threads(on_batch: OnBatch, vcpu: int) -> None:
     def inside() -> tuple[int, set[int]]:
         found = Parallel()(delayed(where)(number) for number in range(3))
         return joblib.effective_n_jobs(None), {pid for _, pid in found} - {os.getpid()}
@@ -166,9 +162,7 @@ def test_a_parallel_call_in_a_job_runs_there_in_a_thread_for_each_processor(
 
 
 @pytest.mark.core
-def test_the_first_failure_is_raised_and_ends_the_other_jobs(
-    on_batch: OnBatch, tmp_path: Path
-) -> None:
+def test_first_failure_cancels_other_jobs(on_batch: OnBatch, tmp_path: Path) -> None:
     began = tmp_path / "began"
 
     def fail_or_wait(number: int) -> None:
@@ -186,7 +180,7 @@ def test_the_first_failure_is_raised_and_ends_the_other_jobs(
     until(lambda: jobs.states("fail_or_wait") == {"FAILED"})
 
 
-def test_a_timeout_is_raised_and_ends_the_jobs(on_batch: OnBatch, tmp_path: Path) -> None:
+def test_timeout_cancels_jobs(on_batch: OnBatch, tmp_path: Path) -> None:
     def too_long() -> None:
         wait_for(tmp_path / "never")
 
@@ -196,7 +190,7 @@ def test_a_timeout_is_raised_and_ends_the_jobs(on_batch: OnBatch, tmp_path: Path
     until(lambda: jobs.states("too_long") <= {"FAILED"})
 
 
-def test_who_drops_the_generator_ends_the_jobs(on_batch: OnBatch, tmp_path: Path) -> None:
+def test_closed_generator_cancels_jobs(on_batch: OnBatch, tmp_path: Path) -> None:
     def begin_and_wait() -> None:
         (tmp_path / "began").touch()
         wait_for(tmp_path / "never")
@@ -210,14 +204,14 @@ def test_who_drops_the_generator_ends_the_jobs(on_batch: OnBatch, tmp_path: Path
     until(lambda: jobs.states("begin_and_wait") == {"FAILED"})
 
 
-def test_a_call_that_was_aborted_may_be_made_again(on_batch: OnBatch) -> None:
+def test_parallel_is_reusable_after_failure(on_batch: OnBatch) -> None:
     with on_batch(), Parallel() as parallel:
         with pytest.raises(ZeroDivisionError):
             parallel([delayed(divmod)(7, 0)])
         assert parallel([delayed(divmod)(7, 2)]) == [(3, 1)]
 
 
-def test_values_come_by_a_generator_as_they_are_there(on_batch: OnBatch, gate: Path) -> None:
+def test_generator_yields_finished_results(on_batch: OnBatch, gate: Path) -> None:
     with on_batch():
         two = [delayed(wait_for)(gate, "late"), delayed(str)("early")]
         found = Parallel(return_as="generator_unordered")(two)
@@ -226,23 +220,21 @@ def test_values_come_by_a_generator_as_they_are_there(on_batch: OnBatch, gate: P
         assert list(found) == ["late"]
 
 
-def test_a_call_is_made_while_the_values_of_another_are_read(on_batch: OnBatch) -> None:
+def test_parallel_calls_can_be_nested_locally(on_batch: OnBatch) -> None:
     with on_batch():
         found = Parallel(return_as="generator")(delayed(abs)(number) for number in (-1, -2))
         assert [Parallel()([delayed(abs)(-10 * value)]) for value in found] == [[10], [20]]
 
 
-def test_calls_may_be_made_of_what_other_calls_give(
-    on_batch: OnBatch, options: dict[str, Any]
-) -> None:
-    """joblib asks for further calls in its callbacks."""
+def test_arguments_may_wait_for_other_calls(on_batch: OnBatch, options: dict[str, Any]) -> None:
+    """joblib reads further calls in its callbacks."""
     with BatchPoolExecutor(**options) as pool, on_batch(n_jobs=2):
         given = ["first", pool.submit]
         calls = (delayed(str)(one if one == "first" else one(abs, -2).result()) for one in given)
         assert Parallel(pre_dispatch=1)(calls) == ["first", "2"]
 
 
-def test_there_may_be_nothing_to_call(on_batch: OnBatch) -> None:
+def test_no_calls_return_empty_list(on_batch: OnBatch) -> None:
     with on_batch():
         assert Parallel()([]) == []
 
@@ -250,7 +242,7 @@ def test_there_may_be_nothing_to_call(on_batch: OnBatch) -> None:
 # --- options ----------------------------------------------------------------------------------
 
 
-def test_an_unknown_option_is_named() -> None:
+def test_unknown_option_is_named() -> None:
     with pytest.raises(SettingsError, match="vpcu"):
         joblib.parallel_config(backend="farcall", vpcu=2)
     with pytest.raises(SettingsError, match="vpcu"):
@@ -258,22 +250,22 @@ def test_an_unknown_option_is_named() -> None:
 
 
 @pytest.mark.parametrize("chunksize", [0, -1, True, 2.5, "4"])
-def test_a_wrong_chunksize_is_refused(chunksize: object) -> None:
+def test_invalid_chunksize_is_rejected(chunksize: object) -> None:
     with pytest.raises(SettingsError, match="chunksize is .*at least 1"):
         joblib.parallel_config(backend="farcall", chunksize=chunksize)
 
 
-def test_several_nodes_are_refused() -> None:
+def test_several_nodes_are_rejected() -> None:
     with pytest.raises(SettingsError, match="nodes is 2; use 1 with joblib"):
         joblib.parallel_config(backend="farcall", nodes=2)
 
 
-def test_no_jobs_at_all_are_refused(on_batch: OnBatch) -> None:
+def test_zero_jobs_are_rejected(on_batch: OnBatch) -> None:
     with on_batch(), pytest.raises(ValueError, match="n_jobs is 0"):
         Parallel(n_jobs=0)([delayed(abs)(1)])
 
 
-def test_without_joblib_it_is_said_what_to_install() -> None:
+def test_missing_joblib_names_install_command() -> None:
     code = "import sys; sys.modules['joblib'] = None; import farcall.joblib"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False

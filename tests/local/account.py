@@ -1,4 +1,4 @@
-"""The Batch of the local AWS emulator or of an account, and the steps that every test takes."""
+"""Batch of the local AWS emulator or of a real account, and common steps of the tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDER = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", *FINAL)
 
 
 class Account:
-    """Batch clients and the few steps every test takes."""
+    """Batch clients and common steps of the tests."""
 
     def __init__(self, local, image=None):
         self.local = local
@@ -49,7 +49,7 @@ class Account:
         )
 
     def tune(self, **options):
-        """Shorten what takes long; a real account takes its time."""
+        """Shorten the emulator's delays; no-op for a real account."""
         if self.local:
             self.local.configure(**options)
 
@@ -84,7 +84,7 @@ class Account:
         }
 
     def register(self, name=None, **document):
-        """Register a definition under a name of its own, unless one is given."""
+        """Register a definition, by default with a unique name."""
         name = name or f"farcall-test-{uuid.uuid4().hex[:12]}"
         reply = self.batch.register_job_definition(jobDefinitionName=name, **document)
         self._definitions.append(reply["jobDefinitionArn"])
@@ -110,7 +110,7 @@ class Account:
         return self.run("sh", "-c", script, **options)
 
     def start(self, script, **options):
-        """Submit a shell script and return its job's ID once it runs and has said so."""
+        """Submit a shell script; return its job's ID when it has printed "ready"."""
         job_id = self.submit(self.definition("sh", "-c", f"echo ready; {script}"), **options)
         detail = self.wait(job_id, "RUNNING")
         self.wait_for(lambda: "ready" in self.output(detail))
@@ -123,7 +123,7 @@ class Account:
         return self.describe(job_id)["status"]
 
     def wait(self, job_id, *statuses):
-        """Wait for a status, by default for the end, and return the description."""
+        """Wait for a status, by default a final one; return the description."""
         statuses = statuses or FINAL
         found = []
 
@@ -141,7 +141,7 @@ class Account:
             time.sleep(0.03 if self.local else 3)
 
     def output(self, detail, group="/aws/batch/job"):
-        """Return the lines a job has written."""
+        """Return a job's log lines."""
         stream = detail["container"].get("logStreamName")
         if stream is None:
             return []

@@ -1,7 +1,7 @@
-"""A Kubernetes, embedded or real, as clients that are not farcall's see it.
+"""A local or real Kubernetes cluster, used with other clients than farcall's.
 
-Requests go by the connections and credentials of the official client, so that what is tried is
-the API and not a model of it; `Cluster.kubectl` runs the real command.
+Requests use the connections and credentials of the official client, but not its models, so that
+the tests check the API itself; `Cluster.kubectl` runs the real command.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Document = dict[str, Any]
 
 
 class Answer(NamedTuple):
-    """What the API server answered.
+    """Response of the API server.
 
     Attributes:
-        status: Of HTTP.
-        body: Parsed JSON, or the text where it is none.
-        warnings: Texts of the headers ``Warning``.
-        headers: All of them.
+        status: HTTP status code.
+        body: Parsed JSON, or the text if it is not JSON.
+        warnings: Values of the ``Warning`` headers.
+        headers: All headers.
     """
 
     status: int
@@ -47,16 +47,16 @@ class Answer(NamedTuple):
     headers: Mapping[str, str]
 
     def fields(self) -> set[str]:
-        """Return the fields that a refusal names."""
+        """Return the fields that an error response names."""
         return {cause["field"] for cause in self.body["details"]["causes"]}
 
 
 class Cluster:
-    """One namespace of a cluster, and the few steps every test takes.
+    """A namespace of a cluster, and common steps of the tests.
 
     Args:
-        kubeconfig: File that says where it is.
-        local: The embedded one, for its hooks; None for a real one.
+        kubeconfig: Path of the kubeconfig file.
+        local: The local emulator, for its hooks; None for a real cluster.
     """
 
     def __init__(self, kubeconfig: str | Path, local: Any = None) -> None:
@@ -88,7 +88,7 @@ class Cluster:
         accept: str = "application/json",
         **query: Any,
     ) -> Answer:
-        """Make one request, and none again."""
+        """Send one request, without retries."""
         response = self._open(method, path, body, content_type, accept, query)
         data = response.data.decode()
         with contextlib.suppress(ValueError):
@@ -113,7 +113,7 @@ class Cluster:
         )
 
     def open(self, path: str, **query: Any) -> Any:
-        """Begin to read what comes piece by piece: a watch, or a log that is followed."""
+        """Open a streaming response: a watch or a followed log."""
         response = self._open("GET", path, None, "", "*/*", query, self.patience_s)
         assert response.status == 200, response.data
         return response
@@ -126,12 +126,12 @@ class Cluster:
             for piece in response.stream(65536):
                 *lines, rest = (rest + piece).split(b"\n")
                 yield from map(json.loads, lines)
-            assert not rest, "the last event breaks off"
+            assert not rest, "the last event is incomplete"
         finally:
             response.close()
 
     def kubectl(self, *arguments: object, answer: str = "", ok: bool = True) -> Run:
-        """Run kubectl to its end; a code other than 0 is an error unless one is expected."""
+        """Run kubectl; assert that it exits with 0 unless ``ok`` is false."""
         ended = subprocess.run(
             [kubectl(), *self._connection, *map(str, arguments)],
             input=answer,
@@ -145,7 +145,7 @@ class Cluster:
         return Run(ended.returncode, ended.stdout, ended.stderr)
 
     def start_kubectl(self, *arguments: object) -> subprocess.Popen[str]:
-        """Start kubectl, for what watches and follows; its output is to be read by lines."""
+        """Start kubectl in the background, to watch or follow; its output is piped."""
         return subprocess.Popen(
             [kubectl(), *self._connection, *map(str, arguments)],
             stdout=subprocess.PIPE,
@@ -174,7 +174,7 @@ class Cluster:
         template: Document | None = None,
         **spec: Any,
     ) -> Document:
-        """Return the document of a Job that runs a shell script, with a name of its own."""
+        """Return the document of a Job that runs a shell script, by default with a unique name."""
         task = {
             "name": "task",
             "image": self.image,
@@ -195,7 +195,7 @@ class Cluster:
         }
 
     def indexed(self, script: str, size: int, **more: Any) -> Document:
-        """Return the document of an Indexed Job, all of whose indexes run at once."""
+        """Return the document of an Indexed Job that runs all indexes in parallel."""
         return self.job(
             script,
             **{"completionMode": "Indexed", "completions": size, "parallelism": size, **more},
@@ -210,52 +210,52 @@ class Cluster:
         return str(name)
 
     def refused(self, document: Document, **query: Any) -> Answer:
-        """Have a Job refused, and return how."""
+        """Create a Job that is rejected; return the response."""
         answer = self.ask("POST", self.path("jobs"), document, **query)
         assert answer.status >= 400, answer.body
         return answer
 
     def get(self, plural: str, name: str) -> Document:
-        """Return an object that is there."""
+        """Return an existing object."""
         answer = self.ask("GET", self.path(plural, name))
         assert answer.status == 200, answer.body
         return dict(answer.body)
 
     def patch(self, name: str, body: Document, plural: str = "jobs") -> Document:
-        """Merge something into an object."""
+        """Apply a merge patch to an object; return the object."""
         answer = self.ask("PATCH", self.path(plural, name), body, content_type=MERGE)
         assert answer.status == 200, answer.body
         return dict(answer.body)
 
     def pods(self, job: str, **labels: str) -> list[Document]:
-        """Return the pods of a Job that are there, by index and age."""
+        """Return the existing pods of a Job, sorted by index and age."""
         selector = ",".join(f"{k}={v}" for k, v in {JOB_NAME: job, **labels}.items())
         found = self.ask("GET", self.path("pods"), labelSelector=selector).body["items"]
         return sorted(found, key=lambda pod: (index(pod), pod["metadata"]["creationTimestamp"]))
 
     def log(self, pod: str, **query: Any) -> str:
-        """Return what a pod has written."""
+        """Return a pod's log."""
         answer = self.ask("GET", self.path("pods", pod, "log"), accept="*/*", **query)
         assert answer.status == 200, answer.body
         return str(answer.body)
 
     def events_of(self, name: str, reason: str, kind: str = "Job") -> list[Document]:
-        """Return the Events of one reason that there are about an object."""
+        """Return an object's Events with one reason."""
         fields = f"involvedObject.kind={kind},involvedObject.name={name},reason={reason}"
         return list(self.ask("GET", self.path("events"), fieldSelector=fields).body["items"])
 
     def run(self, document: Document) -> Document:
-        """Create a Job, wait for its end and return it."""
+        """Create a Job, wait until it finishes, and return it."""
         return self.ended(self.create(document))
 
     def ended(self, name: str) -> Document:
-        """Wait for a Job's end and return it."""
+        """Wait until a Job finishes, and return it."""
         return self.until(
             lambda: [job for job in [self.get("jobs", name)] if ending(job)],
         )[0]
 
     def until(self, condition: Callable[[], Any]) -> Any:
-        """Look again and again until a condition is true; return what it then gives."""
+        """Poll until a condition is true; return its value."""
         __tracebackhide__ = True
         deadline = time.monotonic() + self.patience_s
         while not (found := condition()):
@@ -264,7 +264,7 @@ class Cluster:
         return found
 
     def running(self, name: str, number: int = 1) -> list[Document]:
-        """Wait until a number of a Job's pods run, and return them."""
+        """Wait until a number of a Job's pods are running, and return them."""
 
         def there() -> list[Document]:
             run = [pod for pod in self.pods(name) if pod["status"].get("phase") == "Running"]
@@ -273,14 +273,14 @@ class Cluster:
         return list(self.until(there))
 
     def close(self) -> None:
-        """Delete what is left of the Jobs that were made."""
+        """Delete the created Jobs."""
         for name in self._made:
             self.ask("DELETE", self.path("jobs", name), propagationPolicy="Background")
         self.api.close()
 
 
 class Run(NamedTuple):
-    """A command that has ended."""
+    """A finished command."""
 
     code: int
     out: str
@@ -288,12 +288,12 @@ class Run(NamedTuple):
 
     @property
     def rows(self) -> list[list[str]]:
-        """The words of each line, the heading's first."""
+        """The words of each line, including the heading."""
         return [line.split() for line in self.out.splitlines()]
 
 
 def kubectl() -> str:
-    """Return where kubectl is; without one the test is skipped."""
+    """Return the path of kubectl; skip the test if it is missing."""
     beside = Path(sys.executable).with_name("kubectl")
     found = str(beside) if beside.exists() else shutil.which("kubectl")
     if found is None:
@@ -302,12 +302,12 @@ def kubectl() -> str:
 
 
 def unique() -> str:
-    """Return a name that no other object has."""
+    """Return a unique name."""
     return f"farcall-test-{uuid.uuid4().hex[:12]}"
 
 
 def ending(job: Document) -> str:
-    """Return the type of the condition that ended a Job; empty as long as there is none."""
+    """Return the type of the condition that ended a Job; empty if it is unfinished."""
     for condition in job.get("status", {}).get("conditions", []):
         if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
             return str(condition["type"])
@@ -315,7 +315,7 @@ def ending(job: Document) -> str:
 
 
 def condition(document: Document, kind: str) -> Document:
-    """Return a condition of an object; empty where it has none of that type."""
+    """Return a condition of an object; empty if it has none of that type."""
     for found in document.get("status", {}).get("conditions", []):
         if found["type"] == kind:
             return dict(found)
@@ -323,5 +323,5 @@ def condition(document: Document, kind: str) -> Document:
 
 
 def index(pod: Document) -> int:
-    """Return the completion index of a pod; -1 where it has none."""
+    """Return the completion index of a pod; -1 if it has none."""
     return int(pod["metadata"].get("annotations", {}).get(INDEX, -1))

@@ -1,11 +1,11 @@
-"""An AWS to test: the embedded one, or with ``pytest tests/local --aws`` a real account.
+"""The AWS under test: the local emulator, or with ``pytest tests/local --aws`` a real account.
 
-A real account is described by environment variables: FARCALL_TEST_AWS_QUEUE (an EC2 queue, not of
-Spot instances, on which multi-node parallel jobs do not run), FARCALL_TEST_AWS_IMAGE (any image
-with a POSIX shell), and the usual AWS variables for credentials and region. Tests of the embedded
-AWS itself are skipped there.
+A real account is configured with environment variables: FARCALL_TEST_AWS_QUEUE (an EC2 queue
+without Spot instances, which do not run multi-node parallel jobs), FARCALL_TEST_AWS_IMAGE (any
+image with a POSIX shell), and the usual AWS variables for credentials and region. Tests of the
+emulator itself are skipped there.
 
-So it is with a Kubernetes: ``pytest tests/local --kubeconfig FILE`` takes the namespace of that
+Kubernetes works the same: ``pytest tests/local --kubeconfig FILE`` uses the namespace of that
 file's context, and FARCALL_TEST_KUBERNETES_IMAGE names an image with a POSIX shell.
 """
 
@@ -19,7 +19,7 @@ from farcall_local import start
 from tests.local.account import Account
 from tests.local.cluster import Cluster
 
-#: What `Account.tune` goes back to.
+#: Options to which `Account.tune` is reset after each test.
 DEFAULTS = {
     "delays": {},
     "stop_grace_s": 30.0,
@@ -44,14 +44,14 @@ def account(pytestconfig):
 
 @pytest.fixture
 def batch(account):
-    """The account, as it was at first."""
+    """The account; its options are reset after the test."""
     yield account
     account.tune(**DEFAULTS)
 
 
 @pytest.fixture
 def knobs(batch):
-    """The local AWS emulator's development calls; a real account has none."""
+    """The local AWS emulator's development calls; skips the test on a real account."""
     if batch.local is None:
         pytest.skip("needs the local AWS emulator")
     return batch.local
@@ -73,13 +73,13 @@ def any_cluster(pytestconfig):
 
 @pytest.fixture
 def cluster(any_cluster):
-    """A Kubernetes: the embedded one, or with ``--kubeconfig`` a real one."""
+    """The local Kubernetes emulator, or with ``--kubeconfig`` a real cluster."""
     return any_cluster
 
 
 @pytest.fixture
 def hooks(cluster):
-    """What the local Kubernetes emulator does on request; a real one has nothing of that."""
+    """The local Kubernetes emulator's hooks; skips the test on a real cluster."""
     if cluster.local is None:
         pytest.skip("needs the local Kubernetes emulator")
     return cluster.local.kubernetes
@@ -87,7 +87,7 @@ def hooks(cluster):
 
 @pytest.fixture
 def gate(cluster, tmp_path):
-    """What a shell script waits with, and what ends that; on a real cluster it ends by itself."""
+    """A shell command that waits, and a function that ends it; a real cluster waits 30 s."""
     if cluster.local is None:
         yield "sleep 30", lambda: None
         return

@@ -1,4 +1,4 @@
-"""Requests that the local AWS emulator refuses: wrong keys, web pages, wrong hosts, broken HTTP.
+"""Requests that the local AWS emulator rejects: wrong keys, web pages, wrong hosts, broken HTTP.
 
 Starts the emulator with and without enforced permissions, because requests must arrive over HTTP.
 """
@@ -24,7 +24,7 @@ from tests.support.foreign import INTRUDER
 from tests.support.patience import PATIENCE_S, until
 from tests.support.signing import session, signed
 
-#: A call of each service and of the emulator's own: method, path, body and headers.
+#: A request to each service and to the emulator itself: method, path, body and headers.
 CALLS = {
     "batch": ("POST", "/v1/registerjobdefinition", json.dumps(INTRUDER), {}),
     "s3": ("PUT", "/farcall-local/intruder", "x", {}),
@@ -48,8 +48,8 @@ CALLS = {
     ),
     "farcall": ("POST", "/_farcall/configure", json.dumps({"api_rate": None}), {}),
 }
-#: What no request of anybody's opens: moto's own API, and the metadata of an instance.
-SHUT = (
+#: Paths that no request can access: moto's own API and an instance's metadata.
+CLOSED = (
     "/moto-api/reset",
     "/moto-api/data.json",
     "/latest/meta-data/",
@@ -74,7 +74,7 @@ def aws(request):
 
 
 def ask(aws, method, path, body="", headers=None):
-    """Send a request as it is; return status, headers and body of the answer."""
+    """Send a request unchanged; return status, headers and body of the response."""
     connection = http.client.HTTPConnection(urlsplit(aws.endpoint_url).netloc, timeout=PATIENCE_S)
     try:
         connection.request(method, path, body.encode(), dict(headers or {}))
@@ -85,7 +85,7 @@ def ask(aws, method, path, body="", headers=None):
 
 
 def call(aws, service, keys=None, more=None):
-    """Make the call of a service, signed where there are keys."""
+    """Send the request of a service, signed if there are keys."""
     method, path, body, headers = CALLS[service]
     if keys is not None:
         url = f"{aws.endpoint_url}{path}"
@@ -93,19 +93,19 @@ def call(aws, service, keys=None, more=None):
     return ask(aws, method, path, body, {**headers, **(more or {})})
 
 
-def is_refused(answer):
+def is_rejected(answer):
     status, headers, _ = answer
     assert not [name for name in headers if name.lower().startswith("access-control-")]
     return status in (400, 401, 403)
 
 
 @pytest.mark.parametrize("service", CALLS)
-def test_what_bears_no_signature_is_refused(aws, service):
-    assert is_refused(call(aws, service))
+def test_unsigned_request_is_rejected(aws, service):
+    assert is_rejected(call(aws, service))
 
 
 @pytest.mark.parametrize("service", CALLS)
-def test_what_is_signed_is_done(aws, service):
+def test_signed_request_is_accepted(aws, service):
     status, headers, body = call(aws, service, aws.environment)
     assert status == 200, body
     assert not [name for name in headers if name.lower().startswith("access-control-")]
@@ -121,12 +121,12 @@ def test_what_is_signed_is_done(aws, service):
     ],
     ids=lambda wrong: " ".join(wrong),
 )
-def test_what_is_signed_with_another_key_is_refused(aws, service, wrong):
-    assert is_refused(call(aws, service, {**aws.environment, **wrong}))
+def test_wrong_key_is_rejected(aws, service, wrong):
+    assert is_rejected(call(aws, service, {**aws.environment, **wrong}))
 
 
 @pytest.mark.parametrize("service", CALLS)
-def test_a_made_up_signature_of_the_real_key_is_refused(aws, service):
+def test_forged_signature_is_rejected(aws, service):
     key = aws.environment["AWS_ACCESS_KEY_ID"]
     now = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     scope = f"{key}/{now[:8]}/us-east-1/{service}/aws4_request"
@@ -136,26 +136,27 @@ def test_a_made_up_signature_of_the_real_key_is_refused(aws, service):
             "X-Amz-Date": now,
             "X-Amz-Content-Sha256": "UNSIGNED-PAYLOAD",
         }
-        assert is_refused(call(aws, service, more=headers))
+        assert is_rejected(call(aws, service, more=headers))
 
 
 @pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN)
 @pytest.mark.parametrize("service", CALLS)
-def test_what_may_come_from_a_page_is_refused_even_with_the_key(aws, service, foreign):
+def test_web_page_request_is_rejected(aws, service, foreign):
+    """Even if it is signed with the right key."""
     more = dict(foreign)
     keys = aws.environment
-    if "Host" in more:  # it is signed along
+    if "Host" in more:  # the Host header is signed, too
         method, path, body, headers = CALLS[service]
         name = more["Host"]
         headers = signed(service, method, f"http://{name}{path}", keys, body.encode(), headers)
         answer = ask(aws, method, path, body, {**headers, "Host": name})
     else:
         answer = call(aws, service, keys, more)
-    assert is_refused(answer)
+    assert is_rejected(answer)
 
 
-def test_what_a_person_opens_is_no_page_and_is_let_in_by_its_signature(aws):
-    """As a presigned URL in a browser's address bar."""
+def test_presigned_url_opens_in_browser(aws):
+    """A URL in the address bar is not a web page's request; its signature is checked."""
     s3 = client(aws, "s3", Config(signature_version="s3v4"))
     s3.put_object(Bucket="farcall-local", Key="a/ü b", Body=b"data")
     asked = {"Bucket": "farcall-local", "Key": "a/ü b"}
@@ -174,7 +175,7 @@ def test_what_a_person_opens_is_no_page_and_is_let_in_by_its_signature(aws):
 
 
 @pytest.mark.parametrize("service", CALLS)
-def test_a_signature_covers_the_whole_request(aws, service):
+def test_signature_covers_whole_request(aws, service):
     """The signature of an observed request is refused for any other request."""
     method, path, body, headers = CALLS[service]
     url = f"{aws.endpoint_url}{path}"
@@ -190,11 +191,11 @@ def test_a_signature_covers_the_whole_request(aws, service):
         (method, path, body, {**headers, "X-Amz-Date": "20000101T000000Z"}),
     ]
     for changed in changes:
-        assert is_refused(ask(aws, *changed)), changed
+        assert is_rejected(ask(aws, *changed)), changed
 
 
 @pytest.mark.parametrize("service", ["s3", "batch", "sts"])
-def test_an_old_signature_is_refused(aws, service, monkeypatch):
+def test_old_signature_is_rejected(aws, service, monkeypatch):
     past = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None) - dt.timedelta(minutes=16)
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda **_: past)
     status, _, body = call(aws, service, aws.environment)
@@ -202,18 +203,18 @@ def test_an_old_signature_is_refused(aws, service, monkeypatch):
     assert b"clock" in body
 
 
-@pytest.mark.parametrize("path", SHUT)
-def test_motos_own_api_is_shut(aws, path):
-    for service in ("farcall", "moto_api", "motoapi", "batch"):  # to S3 it is a bucket's name
+@pytest.mark.parametrize("path", CLOSED)
+def test_moto_api_is_closed(aws, path):
+    for service in ("farcall", "moto_api", "motoapi", "batch"):  # for S3, it is a bucket's name
         for method in ("GET", "POST", "PUT"):
-            assert is_refused(ask(aws, method, path))
+            assert is_rejected(ask(aws, method, path))
             url = f"{aws.endpoint_url}{path}"
             headers = signed(service, method, url, aws.environment)
-            assert is_refused(ask(aws, method, path, "", headers)), (service, method)
-    assert call(aws, "s3", aws.environment)[0] == 200  # the bucket is there
+            assert is_rejected(ask(aws, method, path, "", headers)), (service, method)
+    assert call(aws, "s3", aws.environment)[0] == 200  # the bucket still exists
 
 
-def test_the_keys_of_a_role_need_their_own_secret_and_token(aws):
+def test_role_keys_need_secret_and_token(aws):
     found = session(aws.environment, "farcall-local-job")
     keys = {
         "AWS_ACCESS_KEY_ID": found["AccessKeyId"],
@@ -224,31 +225,31 @@ def test_the_keys_of_a_role_need_their_own_secret_and_token(aws):
     without = {name: value for name, value in keys.items() if name != "AWS_SESSION_TOKEN"}
     root = aws.environment["AWS_SECRET_ACCESS_KEY"]
     for wrong in (without, {**keys, "AWS_SESSION_TOKEN": "x"}):
-        assert is_refused(call(aws, "sts", wrong))
-    assert is_refused(call(aws, "sts", {**keys, "AWS_SECRET_ACCESS_KEY": root}))
+        assert is_rejected(call(aws, "sts", wrong))
+    assert is_rejected(call(aws, "sts", {**keys, "AWS_SECRET_ACCESS_KEY": root}))
     # The server's own files belong to the user who started it.
-    assert is_refused(call(aws, "farcall", keys))
+    assert is_rejected(call(aws, "farcall", keys))
 
 
-def test_each_start_has_a_key_of_its_own(aws):
+def test_each_start_has_own_key(aws):
     with farcall_local.start(cpus=1) as other:
-        assert is_refused(call(other, "sts", aws.environment))
-        assert is_refused(call(aws, "sts", other.environment))
+        assert is_rejected(call(other, "sts", aws.environment))
+        assert is_rejected(call(aws, "sts", other.environment))
         assert call(other, "sts", other.environment)[0] == 200
 
 
-def test_a_refused_upload_is_answered(aws):
-    """Its sender reads the answer, and not that the connection was reset."""
+def test_rejected_upload_gets_response(aws):
+    """The sender receives a response instead of a connection reset."""
     for more in ({}, {"Origin": "https://evil.example"}):
         answer = ask(aws, "PUT", "/farcall-local/large", "x" * (8 * 2**20), more)
-        assert is_refused(answer)
+        assert is_rejected(answer)
     s3 = client(aws, "s3", Config(retries={"total_max_attempts": 1}), AWS_SECRET_ACCESS_KEY="no")
     with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
         s3.put_object(Bucket="farcall-local", Key="large", Body=b"x" * (8 * 2**20))
 
 
-def test_a_request_that_is_none_is_refused(aws):
-    """With any headers; the next request on another connection is answered."""
+def test_malformed_request_is_rejected(aws):
+    """The next request on another connection is accepted."""
     for headers in (
         {"Authorization": "AWS4-HMAC-SHA256 Credential=a/b/c/d"},
         {"Authorization": "Bearer x"},
@@ -256,8 +257,8 @@ def test_a_request_that_is_none_is_refused(aws):
         {"Content-Length": "-1"},
         {"Content-Length": "many"},
     ):
-        assert is_refused(ask(aws, "POST", "/v1/describejobs", "", headers))
-    assert is_refused(ask(aws, "GET", "/?X-Amz-Algorithm=AWS4-HMAC-SHA256"))
+        assert is_rejected(ask(aws, "POST", "/v1/describejobs", "", headers))
+    assert is_rejected(ask(aws, "GET", "/?X-Amz-Algorithm=AWS4-HMAC-SHA256"))
     with pytest.raises(ClientError, match="s3v4"):
         raise_for(ask(aws, "GET", "/farcall-local/x?AWSAccessKeyId=a&Signature=b&Expires=1"))
     assert call(aws, "sts", aws.environment)[0] == 200
@@ -280,8 +281,8 @@ def client(aws, service, config=None, **keys):
     )
 
 
-def test_a_body_in_unsigned_chunks_is_stored_as_what_it_carries(aws):
-    """As clients send it that compute a checksum on the way."""
+def test_unsigned_chunked_body_is_decoded(aws):
+    """Clients that compute a checksum while uploading send such bodies."""
     path = "/farcall-local/chunked"
     url = f"{aws.endpoint_url}{path}"
     fields = {
@@ -297,7 +298,7 @@ def test_a_body_in_unsigned_chunks_is_stored_as_what_it_carries(aws):
     found = s3.get_object(Bucket="farcall-local", Key="chunked")
     assert found["Body"].read() == b"hello world"
     assert "aws-chunked" not in found.get("ContentEncoding", "")
-    assert is_refused(ask(aws, "PUT", path, "5\r\nhel", headers))
+    assert is_rejected(ask(aws, "PUT", path, "5\r\nhel", headers))
 
 
 BROKEN = {
@@ -311,7 +312,7 @@ BROKEN = {
 }
 
 
-def test_strangers_write_nothing_on_the_users_terminal(capfd):
+def test_malformed_requests_print_nothing(capfd):
     with farcall_local.start(cpus=1) as aws:
         address = urlsplit(aws.endpoint_url)
         for sent in BROKEN.values():

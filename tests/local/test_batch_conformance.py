@@ -19,7 +19,7 @@ pytestmark = pytest.mark.core
 
 
 def refusal(call, *args, **kwargs):
-    """Return the message of the ClientException a call ends in."""
+    """Return the message of the ClientException that a call raises."""
     with pytest.raises(ClientError) as caught:
         call(*args, **kwargs)
     assert caught.value.response["Error"]["Code"] == "ClientException"
@@ -28,8 +28,8 @@ def refusal(call, *args, **kwargs):
 
 
 @pytest.fixture
-def held(batch, tmp_path):
-    """What a shell script waits with, and what ends that; in a real account it ends by itself."""
+def gate(batch, tmp_path):
+    """A shell command that waits, and a function that ends it; a real account waits 30 s."""
     if batch.local is None:
         yield "sleep 30", lambda: None
         return
@@ -39,10 +39,10 @@ def held(batch, tmp_path):
 
 
 @pytest.fixture
-def meeting(batch, tmp_path):
-    """What a node tells another with that it is there, and what that waits with, for any word.
+def rendezvous(batch, tmp_path):
+    """Two functions from a word to a shell command: one signals, the other waits for it.
 
-    In a real account time has to do.
+    In a real account, the waiting command sleeps for 60 s.
     """
     if batch.local is None:
         return lambda _: "true", lambda _: "sleep 60"
@@ -55,8 +55,8 @@ def meeting(batch, tmp_path):
 # States, attempts, logs -----------------------------------------------------------------------
 
 
-def test_exit_code_decides(batch):
-    """A non-zero exit code is a failure; the code is in the container and in the attempt.
+def test_exit_code_decides_job_status(batch):
+    """A nonzero exit code is a failure; the container and the attempt have the code.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_AttemptContainerDetail.html
     """
@@ -82,7 +82,7 @@ def test_running_job_has_log_stream(batch):
     assert kind == "default"
     assert detail["jobDefinition"].split("/")[1].startswith(name)
     assert detail["container"]["taskArn"].endswith(task)
-    # A container's two streams come in no order.
+    # The order of a container's two streams is undefined.
     batch.wait_for(lambda: sorted(batch.output(detail)) == ["err", "ready"])
     batch.batch.terminate_job(jobId=job_id, reason="enough")
     batch.wait(job_id)
@@ -103,14 +103,14 @@ def test_missing_command_fails_the_start(batch):
 
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
     """
-    # An init process would be what is started, and would exit with 127.
+    # With an init process, the start would succeed, and the init process would exit with 127.
     job = batch.run("no-such-command-anywhere", document={"container": {"linuxParameters": {}}})
     assert (job["status"], job["statusReason"]) == ("FAILED", "Task failed to start")
     assert job["container"]["reason"].startswith("CannotStartContainerError: ")
     assert "executable file not found" in job["container"]["reason"]
 
 
-def test_role_that_cannot_be_assumed(batch, knobs):
+def test_unassumable_role_fails_the_start(batch, knobs):
     """A task whose role does not exist or does not trust ECS is not started.
 
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-iam-roles.html
@@ -126,8 +126,8 @@ def test_role_that_cannot_be_assumed(batch, knobs):
 # Environment, command, parameters -------------------------------------------------------------
 
 
-def test_environment_of_a_job(batch, knobs, monkeypatch):
-    """Batch sets its AWS_BATCH variables; nothing of the user's own environment comes along.
+def test_job_has_batch_environment(batch, knobs, monkeypatch):
+    """Batch sets its AWS_BATCH variables; the user's own environment is not passed.
 
     https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html
     """
@@ -165,7 +165,7 @@ def test_command_and_resources_are_overridden(batch):
 
 
 def test_attempts_are_counted_from_one(batch):
-    """A failed job is tried again until its attempts are used up.
+    """A failed job is retried until its attempts are used up.
 
     https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
     """
@@ -197,8 +197,8 @@ def test_attempts_are_counted_from_one(batch):
         ),
     ],
 )
-def test_evaluate_on_exit(batch, rules, attempts):
-    """The first rule all of whose conditions match decides; when none matches, Batch retries.
+def test_first_matching_exit_rule_decides(batch, rules, attempts):
+    """The first rule whose conditions all match decides; if none matches, Batch retries.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_EvaluateOnExit.html
     """
@@ -209,8 +209,8 @@ def test_evaluate_on_exit(batch, rules, attempts):
     assert [rule["action"] for rule in shown] == [rule["action"].lower() for rule in rules]
 
 
-def test_reclaimed_host(batch, knobs):
-    """A lost EC2 host gives `Host EC2 …` and no exit code, and rules can retry on it.
+def test_reclaimed_host_is_retried(batch, knobs):
+    """A lost EC2 host gives the reason `Host EC2 …` and no exit code; a rule can match it.
 
     https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
     """
@@ -232,7 +232,7 @@ def test_reclaimed_host(batch, knobs):
     assert "exitCode" not in first["container"]
 
 
-def test_starts_that_fail(batch, knobs):
+def test_failed_start_has_only_reason(batch, knobs):
     """A container that does not start has a reason and neither an exit code nor a log.
 
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task_cannot_pull_image.html
@@ -254,7 +254,7 @@ def test_starts_that_fail(batch, knobs):
 # Timeouts -------------------------------------------------------------------------------------
 
 
-def test_timeout(batch):
+def test_timeout_sends_sigterm(batch):
     """After attemptDurationSeconds the job gets SIGTERM; it fails and is not retried.
 
     https://docs.aws.amazon.com/batch/latest/userguide/job_timeouts.html
@@ -271,8 +271,8 @@ def test_timeout(batch):
     assert batch.output(job) == ["bye"]
 
 
-def test_timeout_of_a_process_that_ignores_sigterm(batch):
-    """30 s after SIGTERM comes SIGKILL, which takes every process of the container.
+def test_timeout_kills_process_ignoring_sigterm(batch):
+    """30 s after SIGTERM, Batch sends SIGKILL to every process of the container.
 
     https://docs.aws.amazon.com/batch/latest/userguide/job_timeouts.html
     """
@@ -288,7 +288,7 @@ def test_timeout_of_a_process_that_ignores_sigterm(batch):
 # Cancel and terminate -------------------------------------------------------------------------
 
 
-def test_terminate_a_running_job(batch):
+def test_terminated_running_job_fails(batch):
     """TerminateJob sends SIGTERM; the job is FAILED with the caller's reason, and not retried.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
@@ -301,8 +301,8 @@ def test_terminate_a_running_job(batch):
     assert len(job["attempts"]) == 1
 
 
-def test_terminate_signals_the_main_process_alone(batch, knobs):
-    """docker sends SIGTERM to PID 1 only; what PID 1 leaves behind dies with the container.
+def test_terminate_signals_only_main_process(batch, knobs):
+    """docker sends SIGTERM only to PID 1; other processes are killed with the container.
 
     https://docs.docker.com/reference/cli/docker/container/stop/
     """
@@ -316,8 +316,8 @@ def test_terminate_signals_the_main_process_alone(batch, knobs):
     assert batch.output(job) == ["ready", "main"]
 
 
-def test_terminate_a_starting_job(batch, knobs):
-    """A job terminated in STARTING fails without having run.
+def test_terminated_starting_job_never_runs(batch, knobs):
+    """A job that is terminated in STARTING fails without running.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
     """
@@ -350,7 +350,7 @@ def test_bulk_terminate_skips_ended_jobs(batch):
 # Arrays ---------------------------------------------------------------------------------------
 
 
-def test_array_job(batch):
+def test_array_children_have_index_and_status(batch):
     """Children are `<parent>:<index>`, know index and size, and are counted by the parent.
 
     https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
@@ -381,8 +381,8 @@ def test_array_parent_is_pending_then_failed(batch):
     assert batch.status(f"{job_id}:1") == "SUCCEEDED"
 
 
-def test_terminate_one_child(batch):
-    """`<parent>:<index>` terminates that child alone.
+def test_terminated_child_leaves_siblings(batch):
+    """Terminating `<parent>:<index>` ends only that child.
 
     https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
     """
@@ -396,7 +396,7 @@ def test_terminate_one_child(batch):
     assert (parent["status"], parent["isTerminated"]) == ("FAILED", False)
 
 
-def test_terminate_a_whole_array(batch):
+def test_terminated_array_ends_all_children(batch):
     """Terminating the parent ends every child; the parent fails when all have ended.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
@@ -444,7 +444,7 @@ def test_list_jobs_shows_one_state(batch):
     batch.wait(running)
 
 
-def test_list_jobs_by_filter(batch):
+def test_list_jobs_filters_by_name(batch):
     """A filter ignores the state; names match without case and with a trailing asterisk.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
@@ -490,7 +490,7 @@ def test_list_jobs_pages_newest_first(batch):
         assert [job_id for page in rows for job_id in page] == ids[::-1]
 
 
-def test_list_jobs_of_an_array(batch):
+def test_list_jobs_shows_array_children(batch):
     """`arrayJobId` lists the children, which the queue's list does not show.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
@@ -507,7 +507,7 @@ def test_list_jobs_of_an_array(batch):
 # Definitions ----------------------------------------------------------------------------------
 
 
-def test_revisions(batch):
+def test_bare_name_runs_latest_revision(batch):
     """Each registration makes a revision; a bare name runs the latest ACTIVE one.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
@@ -534,7 +534,7 @@ def test_empty_variables_are_dropped_from_definitions(batch):
 
 
 def fargate(vcpu, memory, **container):
-    """Return a Fargate definition's differences from the usual one."""
+    """Return a Fargate definition's differences from the default definition."""
     requirements = [{"type": "VCPU", "value": vcpu}, {"type": "MEMORY", "value": memory}]
     role = "arn:aws:iam::123456789012:role/execution"
     return {
@@ -618,7 +618,7 @@ def test_invalid_submission_is_rejected(batch, document, reason):
     assert reason in refusal(batch.submit, **{"definition": definition, **document})
 
 
-def test_queue_snapshot(batch, knobs):
+def test_queue_snapshot_shows_front_first(batch, knobs):
     """GetJobQueueSnapshot shows the first 100 RUNNABLE jobs, front first.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_GetJobQueueSnapshot.html
@@ -641,12 +641,12 @@ def nodes(batch, job_id, *indexes):
     return [batch.describe(f"{job_id}#{index}") for index in indexes]
 
 
-def test_environment_of_nodes(batch):
+def test_nodes_have_index_and_main_address(batch):
     """Each node knows its index; all but the main node know the main node's address.
 
     https://docs.aws.amazon.com/batch/latest/userguide/mnp-env-vars.html
     """
-    # The main node ends last: it ends the others.
+    # The main node must exit last, because its exit stops the other nodes.
     main = "env; until [ -e /nowhere ]; do sleep 0.05; done"
     job_id = batch.submit(batch.nodes({"0": "env", "1": main}, 2, main=1))
     batch.wait(f"{job_id}#0")
@@ -669,14 +669,14 @@ def test_environment_of_nodes(batch):
     assert f"{prefix}_MAIN_NODE_PRIVATE_IPV4_ADDRESS" not in main
 
 
-def test_multi_node_job_and_its_nodes(batch, held):
-    """The whole job has nodeProperties and its main node's exit code; each node has a container.
+def test_multi_node_job_describes_nodes(batch, gate):
+    """The job has nodeProperties and its main node's exit code; each node has a container.
 
     https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
     https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeDetails.html
     https://github.com/aws/aws-parallelcluster/tree/ff0a1710/awsbatch-cli/tests/awsbatch/data
     """
-    until_free, free = held
+    until_free, free = gate
     arn = batch.nodes({"0": f"echo main; {until_free}; exit 0", "1:": "echo child; exit 4"}, 3)
     job_id = batch.submit(arn)
     assert batch.wait(job_id, "RUNNING")["attempts"] == []
@@ -705,17 +705,17 @@ def test_multi_node_job_and_its_nodes(batch, held):
 
 
 def _status(batch, job_id):
-    """Return a job's state, None if it is not known."""
+    """Return a job's status, or None if the job is unknown."""
     found = batch.batch.describe_jobs(jobs=[job_id])["jobs"]
     return found[0]["status"] if found else None
 
 
-def test_main_node_exit_stops_others(batch, held):
+def test_main_node_exit_stops_others(batch, gate):
     """When the main node exits, the job is finished, and the other nodes are stopped.
 
     https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
     """
-    until_free, free = held
+    until_free, free = gate
     waiting = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
     job_id = batch.submit(batch.nodes({"0": until_free, "1:": waiting}, 2))
     child = f"{job_id}#1"
@@ -729,12 +729,12 @@ def test_main_node_exit_stops_others(batch, held):
     assert batch.output(node) == ["ready", "bye"]
 
 
-def test_retries_of_a_multi_node_job(batch, meeting):
-    """The main node's failure causes another attempt of all nodes; the others' causes none.
+def test_main_node_failure_retries_all_nodes(batch, rendezvous):
+    """A failure of the main node retries all nodes; other nodes' failures retry none.
 
     https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
     """
-    say, until = meeting
+    say, until = rendezvous
     attempt = "$AWS_BATCH_JOB_ATTEMPT"
     scripts = {
         "0": f"{until(attempt)}; exit $((AWS_BATCH_JOB_ATTEMPT == 1))",
@@ -753,8 +753,8 @@ def test_retries_of_a_multi_node_job(batch, meeting):
     assert len(streams) == 4
 
 
-def test_timeout_of_a_multi_node_job(batch):
-    """attemptDurationSeconds is the whole job's: all nodes are stopped, and none is retried.
+def test_timeout_stops_all_nodes(batch):
+    """attemptDurationSeconds applies to the job: all nodes are stopped and none is retried.
 
     https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
     """
@@ -772,8 +772,8 @@ def test_timeout_of_a_multi_node_job(batch):
         assert node["statusReason"] == "Job attempt duration exceeded timeout"
 
 
-def test_terminate_a_multi_node_job(batch):
-    """TerminateJob stops every node; the job fails with the caller's reason, and is not retried.
+def test_terminated_multi_node_job_fails(batch):
+    """TerminateJob stops every node; the job fails with the caller's reason without a retry.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
     """
@@ -790,12 +790,12 @@ def test_terminate_a_multi_node_job(batch):
         assert node["isTerminated"] is True
 
 
-def test_overrides_of_nodes(batch, meeting):
-    """nodePropertyOverrides win for their nodes, and the whole job shows them merged.
+def test_node_overrides_are_merged(batch, rendezvous):
+    """nodePropertyOverrides win for their nodes, and the job's description merges them.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_NodePropertyOverride.html
     """
-    say, until = meeting
+    say, until = rendezvous
     scripts = {":0": f"{until('word')}; echo A=$A", "1": f"echo A=$A; {say('word')}"}
     definition = batch.nodes(scripts, 2)
     override = {
@@ -820,14 +820,11 @@ def test_overrides_of_nodes(batch, meeting):
     assert [group.get("instanceTypes") for group in shown] == [None, ["c5.large"]]
 
 
-# The queue's order ----------------------------------------------------------------------------
-
-
 # Throttling and faults ------------------------------------------------------------------------
 
 
-def test_throttling(batch, knobs):
-    """Above its rate SubmitJob answers 429 TooManyRequestsException, which is not modelled.
+def test_submit_rate_is_throttled(batch, knobs):
+    """Above its rate SubmitJob returns 429 TooManyRequestsException, which is not modelled.
 
     https://repost.aws/knowledge-center/aws-batch-requests-error
     """
@@ -846,13 +843,13 @@ def test_throttling(batch, knobs):
 def _is_submitted(batch, definition):
     try:
         batch.submit(definition)
-    except ClientError:  # as before
+    except ClientError:  # still throttled
         return False
     return True
 
 
-def test_ordered_faults(batch, knobs):
-    """A test can order a 429, a 500 and a lost answer; with the last the job exists."""
+def test_requested_faults_are_injected(batch, knobs):
+    """A test can request a 429, a 500 and a lost response, whose job exists."""
     definition = batch.definition("true")
     knobs.fault("SubmitJob", "throttle")
     knobs.fault("SubmitJob", "error")

@@ -30,11 +30,11 @@ from tests.support.patience import PATIENCE_S
 LONG = 2**31 - 1
 ENDED = ("Succeeded", "Failed")
 #: A command that runs until it is stopped, and prints when it can be stopped.
-FOR_EVER = ("sh", "-c", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done")
+FOREVER = ("sh", "-c", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done")
 
 
 class World:
-    """A store with a cluster behind it, and what tests ask of both."""
+    """A store with a cluster, and methods to inspect both."""
 
     def __init__(self, store, cluster):
         self.store = store
@@ -97,7 +97,7 @@ class World:
         return [line.decode() for _, line in log.lines] if log else []
 
     async def until(self, true):
-        """Wait until something is true, and return it."""
+        """Wait until a function returns a true value; return the value."""
         end = asyncio.get_running_loop().time() + PATIENCE_S
         while asyncio.get_running_loop().time() < end:
             with contextlib.suppress(KeyError, IndexError, TypeError, ValueError, StopIteration):
@@ -119,7 +119,7 @@ class World:
         return await self.until(lambda: _state(self.pods()[0], "waiting")["reason"] == reason)
 
     async def running(self, name="a", many=1):
-        """Wait until pods of `FOR_EVER` can be ended."""
+        """Wait until pods that run `FOREVER` can be stopped."""
         await self.until(
             lambda: (
                 sum("ready" in self.log(pod) for pod in self.pods()) >= many
@@ -151,7 +151,7 @@ async def world():
     await runner.close()
 
 
-async def test_an_indexed_job_runs_each_index_once_and_is_complete(world):
+async def test_indexed_job_runs_each_index_once(world):
     world.create(command=("sh", "-c", "echo $JOB_COMPLETION_INDEX on $HOSTNAME"))
     found = await world.ended()
     assert (found["type"], found["reason"]) == ("Complete", "CompletionsReached")
@@ -166,7 +166,7 @@ async def test_an_indexed_job_runs_each_index_once_and_is_complete(world):
     assert set(world.reasons("a")) >= {"SuccessfulCreate", "Completed"}
 
 
-async def test_a_pod_tells_what_became_of_it(world):
+async def test_failed_pod_has_reasons(world):
     world.create(completions=1, command=("sh", "-c", "exit 3"), backoffLimitPerIndex=0)
     assert (await world.ended())["reason"] == "FailedIndexes"
     pod = world.pod()
@@ -177,7 +177,7 @@ async def test_a_pod_tells_what_became_of_it(world):
     assert set(world.reasons("a-0")) == {"Scheduled", "Pulled", "Created", "Started"}
 
 
-async def test_a_policy_fails_an_index_at_once(world):
+async def test_policy_fails_index_immediately(world):
     rule = {
         "action": "FailIndex",
         "onExitCodes": {"containerName": "task", "operator": "In", "values": [60, 61]},
@@ -191,7 +191,7 @@ async def test_a_policy_fails_an_index_at_once(world):
     assert (len(world.pods(0)), len(world.pods(1))) == (1, 2)
 
 
-async def test_a_policy_fails_the_job_and_says_by_which_pod(world):
+async def test_policy_fails_job_and_names_pod(world):
     rules = [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [0, 1]}},
@@ -212,11 +212,11 @@ async def test_a_policy_fails_the_job_and_says_by_which_pod(world):
     assert [each["type"] for each in world.status()["conditions"]] == ["FailureTarget", "Failed"]
 
 
-async def test_a_disruption_that_is_ignored_costs_no_attempt(world):
+async def test_ignored_disruption_costs_no_attempt(world):
     rule = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
     world.create(
         completions=1,
-        command=FOR_EVER,
+        command=FOREVER,
         backoffLimitPerIndex=0,
         podFailurePolicy={"rules": [rule]},
     )
@@ -230,7 +230,7 @@ async def test_a_disruption_that_is_ignored_costs_no_attempt(world):
     assert "failed" not in world.status()
 
 
-async def test_no_more_pods_than_parallelism_are_active(world):
+async def test_active_pods_are_limited_by_parallelism(world):
     most = 0
 
     def look(change, kind, document, _):
@@ -244,8 +244,8 @@ async def test_no_more_pods_than_parallelism_are_active(world):
     assert most == 2
 
 
-async def test_a_deadline_ends_the_job_and_its_pods(world):
-    world.create(command=FOR_EVER)
+async def test_deadline_ends_job_and_pods(world):
+    world.create(command=FOREVER)
     await world.running(many=2)
     world.change(activeDeadlineSeconds=0)
     found = await world.ended()
@@ -257,8 +257,8 @@ async def test_a_deadline_ends_the_job_and_its_pods(world):
     await world.until(lambda: world.pods() == [])
 
 
-async def test_a_job_can_be_suspended_and_resumed(world):
-    world.create(command=FOR_EVER)
+async def test_job_is_suspended_and_resumed(world):
+    world.create(command=FOREVER)
     await world.running(many=2)
     world.change(suspend=True)
     await world.until(lambda: world.pods() == [])
@@ -270,14 +270,14 @@ async def test_a_job_can_be_suspended_and_resumed(world):
     assert conditions(world.job())["Suspended"]["status"] == "False"
 
 
-async def test_a_job_goes_with_its_pods_when_its_time_is_over(world):
+async def test_expired_job_is_deleted_with_pods(world):
     world.create(ttlSecondsAfterFinished=0)
     await world.until(lambda: world.job() is None)
     await world.until(lambda: world.pods() == [])
 
 
-async def test_a_pod_that_somebody_deletes_is_replaced(world):
-    world.create(completions=1, command=FOR_EVER)
+async def test_deleted_pod_is_replaced(world):
+    world.create(completions=1, command=FOREVER)
     await world.running()
     first = world.pod()["metadata"]["name"]
     world.store.delete(POD, "default", first)
@@ -285,8 +285,8 @@ async def test_a_pod_that_somebody_deletes_is_replaced(world):
     assert world.status()["failed"] == 1
 
 
-async def test_a_pod_that_is_evicted_has_a_reason_and_no_container_statuses(world):
-    world.create(completions=1, command=FOR_EVER, backoffLimitPerIndex=0)
+async def test_evicted_pod_has_only_reason(world):
+    world.create(completions=1, command=FOREVER, backoffLimitPerIndex=0)
     await world.running()
     world.cluster.evict("a")
     await world.ended()
@@ -296,8 +296,8 @@ async def test_a_pod_that_is_evicted_has_a_reason_and_no_container_statuses(worl
     assert conditions(world.pod())["DisruptionTarget"]["reason"] == "TerminationByKubelet"
 
 
-async def test_a_pod_that_is_out_of_memory_says_so(world):
-    world.create(completions=1, command=FOR_EVER, backoffLimitPerIndex=0)
+async def test_out_of_memory_pod_has_reason(world):
+    world.create(completions=1, command=FOREVER, backoffLimitPerIndex=0)
     await world.running()
     world.cluster.oom("a")
     await world.ended()
@@ -305,12 +305,12 @@ async def test_a_pod_that_is_out_of_memory_says_so(world):
     assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
 
 
-async def test_the_pods_of_a_lost_node_have_failed_when_it_is_removed(world):
+async def test_lost_node_fails_its_pods(world):
     told = []
     world.store.subscribe(
         lambda change, kind, document, _: told.append((change, document)) if kind is POD else None
     )
-    world.create(completions=1, command=FOR_EVER, backoffLimitPerIndex=0)
+    world.create(completions=1, command=FOREVER, backoffLimitPerIndex=0)
     await world.running()
     world.cluster.lose_node()
     assert (await world.ended())["reason"] == "FailedIndexes"
@@ -320,9 +320,9 @@ async def test_the_pods_of_a_lost_node_have_failed_when_it_is_removed(world):
     assert world.store.list(NODE) == []
 
 
-async def test_a_pod_has_its_own_deadline(world):
+async def test_pod_deadline_fails_pod(world):
     world.create(
-        completions=1, command=FOR_EVER, backoffLimitPerIndex=0, pod={"activeDeadlineSeconds": 1}
+        completions=1, command=FOREVER, backoffLimitPerIndex=0, pod={"activeDeadlineSeconds": 1}
     )
     await world.ended()
     status = world.pod()["status"]
@@ -330,7 +330,7 @@ async def test_a_pod_has_its_own_deadline(world):
     assert _state(world.pod(), "terminated")["exitCode"] == 143
 
 
-async def test_who_ignores_sigterm_is_killed_after_the_grace(world):
+async def test_process_ignoring_sigterm_is_killed(world):
     command = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
     world.create(completions=1, command=command, pod={"terminationGracePeriodSeconds": 1})
     await world.running()
@@ -347,7 +347,7 @@ async def test_who_ignores_sigterm_is_killed_after_the_grace(world):
     assert ended[0] == 137
 
 
-async def test_a_pod_that_fits_nowhere_is_told_why(world):
+async def test_unschedulable_pod_has_reason(world):
     world.create(completions=1, template={"resources": {"requests": {"cpu": "64"}}})
     found = await world.until(lambda: conditions(world.pod())["PodScheduled"])
     assert (found["status"], found["reason"]) == ("False", "Unschedulable")
@@ -361,7 +361,7 @@ async def test_a_pod_that_fits_nowhere_is_told_why(world):
     assert world.pod()["spec"]["nodeName"] == "large"
 
 
-async def test_an_image_that_cannot_be_pulled_may_be_there_later(world):
+async def test_missing_image_is_pulled_later(world):
     world.cluster.withhold_image("farcall-local-process", heals_after=None)
     world.create(completions=1)
     await world.waiting("ErrImagePull")
@@ -372,7 +372,7 @@ async def test_an_image_that_cannot_be_pulled_may_be_there_later(world):
     await world.ended()
 
 
-async def test_variables_come_from_everywhere_and_are_expanded(world):
+async def test_variables_from_all_sources_are_expanded(world):
     meta = {"name": "s", "namespace": "default"}
     world.store.create(SECRET, {"metadata": meta, "data": {"x": "MQ=="}})
     env = [
@@ -393,7 +393,7 @@ async def test_variables_come_from_everywhere_and_are_expanded(world):
     assert world.log(world.pod()) == ["a$(NONE)$(A)|1|default|1|http://127.0.0.1:1|a|$(A)"]
 
 
-async def test_a_folder_of_a_volume_is_a_folder_of_this_machine(world, tmp_path):
+async def test_volume_is_local_folder(world, tmp_path):
     point = [{"name": "data", "mountPath": "/data"}, {"name": "own", "mountPath": "/own"}]
     env = [{"name": "DATA", "value": "/data"}, {"name": "OWN", "value": "/own"}]
     volumes = [
@@ -412,8 +412,8 @@ async def test_a_folder_of_a_volume_is_a_folder_of_this_machine(world, tmp_path)
     assert world.log(world.pod())[0] != "/own"
 
 
-class AtOnce:
-    """Runs containers that have ended as soon as they start."""
+class InstantRunner:
+    """A runner whose containers exit immediately."""
 
     async def prepare(self, spec):
         pass
@@ -425,9 +425,9 @@ class AtOnce:
         return Exit(0)
 
 
-async def test_what_a_pod_costs_does_not_grow_with_the_job():
+async def test_cost_per_pod_is_constant():
     store = Store()
-    cluster = Cluster(store, AtOnce(), cpus=2, timing=Timing(sync_s=0.01))
+    cluster = Cluster(store, InstantRunner(), cpus=2, timing=Timing(sync_s=0.01))
     cluster.start()
     world = World(store, cluster)
     costs = []
@@ -437,5 +437,5 @@ async def test_what_a_pod_costs_does_not_grow_with_the_job():
         await world.ended(f"of-{number}")
         costs.append((store.version - before) / number)
     await cluster.close()
-    # A pod is made, bound, begun, started, ended and let go, and told of four times.
+    # A pod is created, bound, started, run, finished and released, and has four events.
     assert max(costs) < 15

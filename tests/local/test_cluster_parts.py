@@ -26,12 +26,12 @@ GIB = 2**30
         ("nvidia.com/gpu", "2", 2),
     ],
 )
-def test_quantities_are_whole_numbers(resource, quantity, amount):
+def test_quantities_are_parsed_to_integers(resource, quantity, amount):
     assert nodes.amount(resource, quantity) == amount
 
 
 @pytest.mark.parametrize("quantity", ["", "two", "2 Gi", "2GB"])
-def test_what_is_no_quantity_is_refused(quantity):
+def test_invalid_quantity_is_rejected(quantity):
     assert not nodes.is_quantity(quantity)
 
 
@@ -39,7 +39,7 @@ def test_what_is_no_quantity_is_refused(quantity):
     ("found", "text"),
     [((), ""), ((3,), "3"), ((2, 1), "1,2"), ((1, 3, 4, 5, 7), "1,3-5,7")],
 )
-def test_three_indexes_in_succession_are_a_range(found, text):
+def test_three_consecutive_indexes_form_range(found, text):
     assert job_pods.written(found) == text
     assert job_pods.read(text) == set(found)
 
@@ -55,7 +55,7 @@ def test_three_indexes_in_succession_are_a_range(found, text):
         ("$(A", "$(A"),
     ],
 )
-def test_references_are_replaced_where_there_is_such_a_variable(text, found):
+def test_known_variable_references_are_expanded(text, found):
     assert expanded(text, {"A": "a"}) == found
 
 
@@ -68,7 +68,7 @@ def pod(*volumes):
     }
 
 
-def test_volumes_are_folders_of_the_machine(tmp_path):
+def test_volumes_are_local_folders(tmp_path):
     made = Volumes(
         pod(
             {"name": "host", "hostPath": {"path": str(tmp_path)}},
@@ -84,7 +84,7 @@ def test_volumes_are_folders_of_the_machine(tmp_path):
     assert not Path(own).exists()
 
 
-def test_an_unsupported_volume_is_refused(tmp_path):
+def test_unsupported_volume_is_rejected(tmp_path):
     document = pod({"name": "s", "secret": {"secretName": "keys"}})
     with pytest.raises(CannotStartError, match='for volume "s" : .*only'):
         Volumes(document, tmp_path)

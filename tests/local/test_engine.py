@@ -29,7 +29,7 @@ SLEEP = ["sleep", "600"]  # until the test ends it
 
 
 def container(command):
-    """Return containerProperties."""
+    """Return containerProperties for a command."""
     return {
         "image": "any",
         "command": command,
@@ -58,7 +58,7 @@ def nodes(*commands):
 
 @pytest.fixture
 def submission():
-    """Make a job of a definition."""
+    """Return a function that creates a job from a definition."""
     definitions, queues, numbers = Definitions(), Queues(), itertools.count()
     environment = names.COMPUTE_ENVIRONMENT
     queues.create_environment({"computeEnvironmentName": environment, "type": "UNMANAGED"})
@@ -100,15 +100,13 @@ async def engine():
 
 @pytest.mark.parametrize("definition", [plain(), nodes(SLEEP, SLEEP)], ids=["plain", "nodes"])
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_job_that_is_ended_while_its_turn_comes_stays_ended(
-    engine, submission, turns, definition
-):
+async def test_terminated_starting_job_stays_terminated(engine, submission, turns, definition):
     job = engine.submit(submission(definition))
     for _ in range(turns):
         await asyncio.sleep(0)
     engine.terminate(job, "enough")
 
-    # The one processor is free again for another.
+    # The only processor is free again.
     other = engine.submit(submission(plain()))
     await until_async(lambda: other.status is JobStatus.RUNNING, 30)
     assert (JobStatus.FAILED, "enough") == (job.status, job.status_reason)
@@ -116,14 +114,12 @@ async def test_a_job_that_is_ended_while_its_turn_comes_stays_ended(
 
 
 def script(text, folder):
-    """Return a command; a file that it makes or waits for is in the folder."""
+    """Return a shell command that runs in a folder."""
     return ["sh", "-c", f"cd {folder}; {text}"]
 
 
 @pytest.mark.parametrize("terminated", [False, True])
-async def test_another_attempt_waits_for_the_nodes_of_the_last_one(
-    engine, submission, tmp_path, terminated
-):
+async def test_retry_waits_for_previous_nodes(engine, submission, tmp_path, terminated):
     main = "until [ -e failing ]; do sleep 0.03; done; exit $((AWS_BATCH_JOB_ATTEMPT == 1))"
     stubborn = "trap '' TERM; touch there; until [ -e leaving ]; do sleep 0.03; done"
     definition = nodes(script(main, tmp_path), script(stubborn, tmp_path))
@@ -145,7 +141,7 @@ async def test_another_attempt_waits_for_the_nodes_of_the_last_one(
     assert len(job.attempts) == (1 if terminated else 2)
 
 
-async def test_closing_leaves_no_node(engine, submission, tmp_path):
+async def test_closed_engine_leaves_no_nodes(engine, submission, tmp_path):
     said = "echo $$ > new-$AWS_BATCH_JOB_NODE_INDEX; mv new-$AWS_BATCH_JOB_NODE_INDEX "
     said += "pid-$AWS_BATCH_JOB_NODE_INDEX; exec sleep 600"
     job = engine.submit(submission(nodes(*[script(said, tmp_path)] * 3)))

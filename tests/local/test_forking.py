@@ -27,25 +27,25 @@ from tests.support.patience import until, until_async
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
 
-#: Read by an interpreter before anything else, so a job that has it starts from nothing.
+#: Read at interpreter startup, so a job with this variable cannot be forked.
 EARLY = {"name": "PYTHONNODEBUGRANGES", "value": "1"}
 
 
-def lives(process):
+def is_alive(process):
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-#: With which the kernel tells a process whom it has adopted.
+#: This file lists adopted child processes; not every kernel has it.
 needs_children = pytest.mark.skipif(
     not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="an unusual kernel"
 )
 
 
 def wait_with_others(path):
-    """Start two programs, the second with a session of its own, say so, and wait."""
+    """Start two programs, the second in a new session, write their PIDs, and wait."""
     others = [
         subprocess.Popen(["sleep", "600"], start_new_session=own).pid for own in (False, True)
     ]
@@ -59,7 +59,7 @@ def others_in(path):
 
 
 async def start_with_others(executor, folder):
-    """Start a job that waits, and return what it has started, too."""
+    """Start a job that waits; return it and the programs that it has started."""
     said = folder / "others"
     job = await executor.submit(wait_with_others, said)
     await until_async(said.exists)
@@ -68,7 +68,7 @@ async def start_with_others(executor, folder):
 
 @contextlib.contextmanager
 def running_with_others(environment, folder):
-    """The same with a client of its own, which is killed: what its AWS does is none of its."""
+    """Start such a job with a separate client, which is killed afterward."""
     source = """
         import asyncio, sys
         from pathlib import Path
@@ -100,7 +100,7 @@ def with_variables(*variables):
 
 
 def surroundings():
-    """Return what a function finds, by whichever way its process came to be."""
+    """Return the properties of a process that must not depend on how it was started."""
     pid = os.getpid()
     supervisor = os.getppid()
 
@@ -142,7 +142,7 @@ def surroundings():
     }
 
 
-async def test_a_forked_job_finds_what_one_finds_that_starts_from_nothing(make_executor):
+async def test_forked_job_has_same_environment(make_executor):
     async with (
         make_executor(sources=None) as warm,
         make_executor(sources=None, job_definition_extra=with_variables(EARLY)) as cold,
@@ -153,7 +153,7 @@ async def test_a_forked_job_finds_what_one_finds_that_starts_from_nothing(make_e
     assert started == forked
 
 
-async def test_no_job_finds_anything_of_another(executor):
+async def test_jobs_are_isolated(executor):
     def leave_traces():
         os.environ["TRACE"] = "left"
         sys.modules["trace_of_a_job"] = sys
@@ -171,8 +171,8 @@ async def test_no_job_finds_anything_of_another(executor):
     assert len(folders) == 3
 
 
-async def test_a_fork_server_that_was_killed_is_replaced(make_executor, tmp_path):
-    """Whose jobs were running fail, once each, and the next ones start as ever."""
+async def test_killed_fork_server_is_replaced(make_executor, tmp_path):
+    """Its running jobs fail once, and later jobs start as usual."""
 
     def parents():
         return [process.pid for process in psutil.Process().parents()]
@@ -187,40 +187,38 @@ async def test_a_fork_server_that_was_killed_is_replaced(make_executor, tmp_path
 
         with pytest.raises(JobError, match="The process that forks jobs was killed"):
             await job.result()
-        # The last one has a session of its own, and no parent adopts it.
-        await until_async(lambda: not any(map(lives, {*running} - {others[-1]})))
+        # The last program has its own session, and no parent adopts it.
+        await until_async(lambda: not any(map(is_alive, {*running} - {others[-1]})))
         _, other, *_ = await executor.task(parents)()
         assert server != other
     others[-1].kill()
 
 
 @needs_children
-async def test_a_killed_job_takes_along_what_it_has_started(make_executor, aws, tmp_path):
-    """Its programs, those of another session too."""
+async def test_killed_job_ends_its_programs(make_executor, aws, tmp_path):
+    """Including programs in another session."""
     async with make_executor() as executor:
         job, others = await start_with_others(executor, tmp_path)
         aws.reclaim(job.id)
         with pytest.raises(JobError, match="Host EC2"):
             await job.result()
-    await until_async(lambda: not any(map(lives, others)))
+    await until_async(lambda: not any(map(is_alive, others)))
 
 
-async def test_a_killed_job_that_started_from_nothing_takes_its_session_along(
-    make_executor, aws, tmp_path
-):
+async def test_killed_unforked_job_ends_its_session(make_executor, aws, tmp_path):
     async with make_executor(job_definition_extra=with_variables(EARLY)) as executor:
         job, others = await start_with_others(executor, tmp_path)
         aws.reclaim(job.id)
         with pytest.raises(JobError, match="Host EC2"):
             await job.result()
-    await until_async(lambda: not lives(others[0]))
+    await until_async(lambda: not is_alive(others[0]))
     others[-1].kill()
 
 
 @needs_children
-def test_a_server_that_ends_takes_everything_along(tmp_path, capfd):
-    """It ends in order, and says nothing, while a job runs."""
+def test_stopped_server_ends_all_processes(tmp_path, capfd):
+    """The server exits cleanly and prints nothing while a job is running."""
     with start(cpus=1) as aws, running_with_others(aws.environment, tmp_path) as others:
         aws.stop()
         assert (0, "") == (aws._process.returncode, capfd.readouterr().err)
-        assert not any(map(lives, others))
+        assert not any(map(is_alive, others))

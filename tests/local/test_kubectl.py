@@ -18,7 +18,7 @@ from tests.local.cluster import JOB_NAME, unique
 
 @pytest.fixture
 def following(cluster):
-    """Start kubectl for what goes on; it is ended with the test."""
+    """Return a function that starts kubectl; it is killed when the test ends."""
     with contextlib.ExitStack() as stack:
 
         def start(*arguments):
@@ -32,7 +32,7 @@ def following(cluster):
         yield start
 
 
-def test_get_of_a_job_that_is_done(cluster):
+def test_get_shows_complete_job(cluster):
     name = cluster.run(cluster.indexed("true", 3))["metadata"]["name"]
     heading, row = cluster.kubectl("get", "jobs", name).rows
     assert heading == ["NAME", "STATUS", "AGE"]
@@ -41,7 +41,7 @@ def test_get_of_a_job_that_is_done(cluster):
     assert cluster.kubectl("get", "job", name, "-o", "name").out == f"job.batch/{name}\n"
 
 
-def test_get_of_pods(cluster, gate):
+def test_get_shows_pods(cluster, gate):
     name = cluster.create(cluster.indexed(gate[0], 2))
     cluster.running(name, 2)
     selector = f"{JOB_NAME}={name}"
@@ -62,7 +62,7 @@ def test_get_of_pods(cluster, gate):
     assert [row[1] for row in rows] == ["Completed"] * 2
 
 
-def test_get_of_nothing(cluster):
+def test_get_reports_missing_objects(cluster):
     nothing = cluster.kubectl("get", "jobs", "--selector", f"a={unique()}")
     assert (nothing.out, nothing.err) == (
         "",
@@ -73,7 +73,7 @@ def test_get_of_nothing(cluster):
     assert missing.err == 'Error from server (NotFound): jobs.batch "no-such" not found\n'
 
 
-def test_describe(cluster):
+def test_describe_shows_job_and_pod(cluster):
     name = cluster.run(cluster.indexed("exit 3", 2, backoffLimitPerIndex=0))["metadata"]["name"]
     [pod, _] = cluster.pods(name)
 
@@ -105,7 +105,7 @@ def test_describe(cluster):
         assert re.search(rf"(?m)^{line}", out), (line, out)
 
 
-def test_logs(cluster):
+def test_logs_show_container_output(cluster):
     name = cluster.run(cluster.job("echo one; echo two; echo three"))["metadata"]["name"]
     lines = ["one", "two", "three"]
     assert cluster.kubectl("logs", f"job/{name}").out.split() == lines
@@ -135,7 +135,7 @@ def test_logs_are_followed(cluster, gate, following):
 
 
 @pytest.mark.parametrize(("script", "ending"), [("true", "complete"), ("exit 3", "failed")])
-def test_waiting_for_an_end(cluster, gate, following, script, ending):
+def test_wait_returns_at_condition(cluster, gate, following, script, ending):
     name = cluster.create(cluster.job(f"{gate[0]}; {script}", backoffLimit=0))
     waiting = following("wait", f"--for=condition={ending}", f"job/{name}", "--timeout=300s")
     cluster.running(name)
@@ -145,7 +145,7 @@ def test_waiting_for_an_end(cluster, gate, following, script, ending):
     assert out == f"job.batch/{name} condition met\n"
 
 
-def test_deletion(cluster, gate):
+def test_delete_removes_job_and_pods(cluster, gate):
     name = cluster.create(cluster.indexed(gate[0], 2))
     cluster.running(name, 2)
     out = cluster.kubectl("delete", "job", name).out
@@ -156,7 +156,7 @@ def test_deletion(cluster, gate):
     assert cluster.kubectl("delete", "job", name, "--ignore-not-found").out == ""
 
 
-def test_apply(cluster, tmp_path):
+def test_apply_creates_job_once(cluster, tmp_path):
     document = cluster.job("true", suspend=True)
     name = document["metadata"]["name"]
     file = tmp_path / "job.yaml"
@@ -167,7 +167,7 @@ def test_apply(cluster, tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["create", "apply"])
-def test_misspelt_fields_are_refused(cluster, verb, tmp_path):
+def test_misspelled_fields_are_rejected(cluster, verb, tmp_path):
     document = cluster.job("true")
     document["spec"]["paralellism"] = 2
     file = tmp_path / "job.yaml"
@@ -176,8 +176,8 @@ def test_misspelt_fields_are_refused(cluster, verb, tmp_path):
     assert 'unknown field "spec.paralellism"' in refused.err
 
 
-def test_a_cancel_as_farcall_does_it_is_one_patch(cluster, gate):
-    """An annotation and a deadline of 0 s by kubectl: the Job fails, and says why."""
+def test_job_is_cancelled_with_one_patch(cluster, gate):
+    """Like farcall's cancel, the patch sets an annotation and a deadline of 0 s."""
     name = cluster.create(cluster.indexed(gate[0], 2))
     cluster.running(name, 2)
     patch = {
@@ -189,7 +189,7 @@ def test_a_cancel_as_farcall_does_it_is_one_patch(cluster, gate):
     assert "DeadlineExceeded" in cluster.kubectl("describe", "job", name).out
 
 
-def test_events(cluster):
+def test_events_of_job_are_shown(cluster):
     name = cluster.run(cluster.job("true"))["metadata"]["name"]
     shown = cluster.until(
         lambda: [

@@ -13,12 +13,12 @@ import pytest
 
 from tests.local.cluster import MERGE, condition, unique
 
-# Objects: create, read, refuse ------------------------------------------------------------------
+# Objects: create, read, reject ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PATCH"])
-def test_what_is_not_there(cluster, method):
-    """An unknown name answers 404 with a Status that names it.
+def test_unknown_name_returns_404(cluster, method):
+    """A request for an unknown name returns 404 with a Status that contains the name.
 
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
     """
@@ -40,8 +40,8 @@ def test_what_is_not_there(cluster, method):
     }
 
 
-def test_who_does_not_say_who_he_is(cluster):
-    """A request with an unknown token is 401 Unauthorized.
+def test_unknown_token_returns_401(cluster):
+    """A request with an unknown token returns 401 Unauthorized.
 
     https://kubernetes.io/docs/reference/access-authn-authz/authentication/
     """
@@ -80,8 +80,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_invalid(cluster, case):
-    """A document that breaks a rule is refused with 422 Invalid, and the field is named.
+def test_invalid_document_returns_422(cluster, case):
+    """A document that breaks a rule is rejected with 422 Invalid and the field's name.
 
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/
     """
@@ -97,8 +97,8 @@ def test_what_is_invalid(cluster, case):
     )
 
 
-def test_dry_run(cluster):
-    """dryRun=All answers as a create would, defaults and refusals and all, and stores nothing.
+def test_dry_run_stores_nothing(cluster):
+    """dryRun=All returns the same response, with defaults and errors, but stores nothing.
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
     """
@@ -119,8 +119,8 @@ def test_dry_run(cluster):
 # Changes --------------------------------------------------------------------------------------
 
 
-def test_merge_patch(cluster):
-    """A merge patch sets what it has and takes away what is null in it; lists are replaced.
+def test_merge_patch_sets_and_removes_fields(cluster):
+    """A merge patch sets fields, and removes fields that are null in it; it replaces lists.
 
     https://datatracker.ietf.org/doc/html/rfc7386
     """
@@ -138,7 +138,7 @@ def test_merge_patch(cluster):
 
 @pytest.fixture
 def three(cluster):
-    """Three suspended Jobs with labels, and a label that they alone have."""
+    """Create three suspended Jobs; return a label value that only they have, and their names."""
     mine = unique()
     names = []
     for colour in ("red", "green", "blue"):
@@ -149,7 +149,7 @@ def three(cluster):
 
 
 def test_lists_come_in_pages(cluster, three):
-    """limit cuts a list, continue goes on with it, at the version of the first page.
+    """limit cuts a list, and continue returns the rest at the version of the first page.
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks
     """
@@ -164,12 +164,12 @@ def test_lists_come_in_pages(cluster, three):
     assert rest["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
     found = [job["metadata"]["name"] for job in first["items"] + rest["items"]]
     assert found == sorted(names)
-    # Items of a list do not say what they are: the list does.
+    # Only the list has a kind; its items do not.
     assert (first["kind"], first["apiVersion"]) == ("JobList", "batch/v1")
     assert "kind" not in first["items"][0]
 
 
-def test_a_watch_goes_on_from_a_version(cluster):
+def test_watch_continues_from_version(cluster):
     """A watch from a list's version reports each change once, in order: ADDED, MODIFIED, DELETED.
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
@@ -203,7 +203,7 @@ def test_a_watch_goes_on_from_a_version(cluster):
 
 
 def test_label_watch_reports_changed_matches(cluster, three):
-    """An object that begins, or ends, to match a selector is ADDED, or DELETED.
+    """An object that starts or stops matching a selector is ADDED or DELETED.
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
     """
@@ -222,8 +222,8 @@ def test_label_watch_reports_changed_matches(cluster, three):
     assert seen[-1] == "DELETED"
 
 
-def test_bookmarks(cluster):
-    """allowWatchBookmarks has the server tell the newest version, where nothing else was to tell.
+def test_watch_sends_bookmarks(cluster):
+    """With allowWatchBookmarks, the server sends the newest version if there are no events.
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#watch-bookmarks
     """
@@ -241,8 +241,8 @@ def test_bookmarks(cluster):
         pytest.fail("no bookmark came")
 
 
-def test_a_version_of_long_ago(cluster):
-    """A watch from a version that is forgotten begins with an ERROR of code 410, or is refused so.
+def test_old_version_returns_410(cluster):
+    """A watch from an expired version begins with an ERROR event of code 410.
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#410-gone-responses
     """
@@ -257,8 +257,8 @@ def test_a_version_of_long_ago(cluster):
 # Secrets, access, discovery -------------------------------------------------------------------
 
 
-def test_secrets(cluster):
-    """stringData is stored as base64 in data, and not shown again; a container has it by envFrom.
+def test_secret_is_encoded_and_injected(cluster):
+    """stringData is stored as base64 in data; a container gets it with envFrom.
 
     https://kubernetes.io/docs/concepts/configuration/secret/
     """
@@ -275,8 +275,8 @@ def test_secrets(cluster):
     assert cluster.ask("DELETE", cluster.path("secrets", name)).status == 200
 
 
-def test_who_may_do_what(cluster):
-    """Everybody may ask whether he may do something.
+def test_access_review_is_allowed(cluster):
+    """Every user may review their own access.
 
     https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
     """
@@ -301,14 +301,14 @@ def test_who_may_do_what(cluster):
 
 @pytest.fixture(scope="module")
 def written(any_cluster):
-    """A pod that has written five lines, to both streams."""
+    """A pod that has printed five lines to both streams."""
     script = "for n in 1 2 3 4; do echo line $n; done; echo err >&2"
     name = any_cluster.run(any_cluster.job(script))["metadata"]["name"]
     return any_cluster.pods(name)[0]["metadata"]["name"]
 
 
-def test_logs(cluster, written):
-    """Both streams in one text, by the last lines, or with times.
+def test_log_has_both_streams(cluster, written):
+    """A log contains both streams; it can be limited to the last lines or have times.
 
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log-of-the-specified-pod
     """
@@ -325,8 +325,8 @@ def test_logs(cluster, written):
     assert cluster.log(written, sinceTime="2101-01-01T00:00:00Z") == ""
 
 
-def test_a_log_that_is_not_there(cluster, written):
-    """400 if the container is not its pod's, or has not started; or 404.
+def test_missing_log_returns_400_or_404(cluster, written):
+    """The status is 400 for an unknown or waiting container, and 404 for an unknown pod.
 
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
     """

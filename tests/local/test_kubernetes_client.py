@@ -15,7 +15,7 @@ from tests.local.cluster import JOB_NAME, unique
 
 @pytest.fixture
 def model(cluster):
-    """Make a Job of models, as programs do."""
+    """Return a function that creates a Job from the client's models."""
 
     def make(script, **spec):
         resources = client.V1ResourceRequirements(limits={"cpu": "100m", "memory": "32Mi"})
@@ -45,7 +45,7 @@ def _is_over(job):
     )
 
 
-def test_a_job_from_creation_to_deletion(cluster, model):
+def test_job_runs_from_creation_to_deletion(cluster, model):
     place = cluster.namespace
     version = cluster.jobs.list_namespaced_job(place).metadata.resource_version
     made = cluster.jobs.create_namespaced_job(place, model("echo $JOB_COMPLETION_INDEX",
@@ -82,7 +82,7 @@ def test_a_job_from_creation_to_deletion(cluster, model):
     assert (caught.value.status, caught.value.reason) == (404, "Not Found")
 
 
-def test_a_watch_that_is_cut_goes_on_where_it_was(cluster, model, hooks):
+def test_interrupted_watch_resumes(cluster, model, hooks):
     """Each change is reported once, although connections break."""
     place = cluster.namespace
     version = cluster.jobs.list_namespaced_job(place).metadata.resource_version
@@ -99,7 +99,7 @@ def test_a_watch_that_is_cut_goes_on_where_it_was(cluster, model, hooks):
             ):
                 versions.append(event["object"].metadata.resource_version)
                 hooks.cut_watches()
-        except ProtocolError:  # it does not go on by itself
+        except ProtocolError:  # the client does not resume by itself
             cuts += 1
             cluster.patch(name, {"metadata": {"labels": {"number": str(cuts)}}})
     assert len(versions) >= 5

@@ -38,7 +38,7 @@ def test_pod_knows_its_index(cluster):
 
 
 def test_missing_command_fails_to_start(cluster):
-    """It fails to start, with exit code 127 or 128 and a reason of its own.
+    """The container fails to start, with a reason and exit code 127 or 128.
 
     https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
     """
@@ -51,8 +51,8 @@ def test_missing_command_fails_to_start(cluster):
     assert "no such file or directory" in terminated["message"]
 
 
-def test_a_missing_secret(cluster):
-    """A container whose Secret is not there waits, with CreateContainerConfigError.
+def test_missing_secret_keeps_container_waiting(cluster):
+    """A container whose Secret is missing waits with CreateContainerConfigError.
 
     https://kubernetes.io/docs/concepts/configuration/secret/
     """
@@ -71,14 +71,11 @@ def test_a_missing_secret(cluster):
     assert 'secret "farcall-test-none" not found' in state["message"]
 
 
-# Deadlines, suspension, time to live -----------------------------------------------------------
-
-
 # Quota ------------------------------------------------------------------------------------------
 
 
 def test_exhausted_quota_prevents_pods(cluster):
-    """The Job stands without a pod, and an event says why; the API answers 403 for a pod.
+    """The Job gets no pod, and an event has the reason.
 
     https://kubernetes.io/docs/concepts/policy/resource-quotas/
     """

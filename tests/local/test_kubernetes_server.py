@@ -72,7 +72,7 @@ def names(api):
     return {each["metadata"]["name"] for each in api.ask("GET", SECRETS)[1]["items"]}
 
 
-def test_its_files_are_the_users_and_go_with_it():
+def test_kubeconfig_is_private_and_temporary():
     with farcall_local.start(kubernetes=True) as aws:
         file = Path(aws.environment["KUBECONFIG"])
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -80,25 +80,25 @@ def test_its_files_are_the_users_and_go_with_it():
     until(lambda: not file.parent.exists())
 
 
-def test_without_being_asked_for_there_is_none():
+def test_kubernetes_is_off_by_default():
     with farcall_local.start() as aws:
         assert "KUBECONFIG" not in aws.environment
         with pytest.raises(ValueError, match="There is no Kubernetes"):
             aws.kubernetes.compact()
 
 
-def test_it_serves_in_this_process_too():
+def test_server_runs_in_this_process():
     with farcall_local.LocalServer(kubernetes=True) as server:
         assert Api(server.environment["KUBECONFIG"]).ask("GET", "/version")[0] == 200
         server.kubernetes.throttle(1)
 
 
-def test_a_server_without_credentials_is_not_spoken_to(api):
+def test_client_without_ca_rejects_server(api):
     with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
         urllib.request.urlopen(api.url, context=ssl.create_default_context())
 
 
-def test_the_secret_has_the_keys_for_s3(aws, api):
+def test_secret_has_s3_keys(aws, api):
     import base64
 
     status, found, _ = api.ask("GET", f"{SECRETS}/{aws.environment['FARCALL_S3_SECRET']}")
@@ -107,7 +107,7 @@ def test_the_secret_has_the_keys_for_s3(aws, api):
     assert key == aws.environment["AWS_ACCESS_KEY_ID"]
 
 
-def test_an_answer_that_is_lost(aws, api):
+def test_lost_response_stores_object(aws, api):
     aws.kubernetes.lose_answer()
     with pytest.raises((http.client.RemoteDisconnected, ConnectionError, urllib.error.URLError)):
         api.ask("POST", SECRETS, secret("lost"))
@@ -115,7 +115,7 @@ def test_an_answer_that_is_lost(aws, api):
     assert api.ask("POST", SECRETS, secret("lost"))[0] == 409
 
 
-def test_throttling(aws, api):
+def test_throttled_request_returns_429(aws, api):
     before = aws.kubernetes.requests()
     aws.kubernetes.throttle(2, retry_after_s=3)
     for _ in range(2):
@@ -128,7 +128,7 @@ def test_throttling(aws, api):
     assert after["list secrets"] == before.get("list secrets", 0) + 1
 
 
-def test_a_restart_keeps_objects_and_forgets_history(aws, api):
+def test_restart_keeps_objects_but_not_history(aws, api):
     api.ask("POST", SECRETS, secret("kept"))
     version = api.ask("GET", SECRETS)[1]["metadata"]["resourceVersion"]
     aws.kubernetes.stop_api()
@@ -150,7 +150,7 @@ RULES = [
 
 @pytest.fixture
 def restricted(aws, api):
-    """Return requests of the restricted user, who has a role."""
+    """Return an API client of the restricted user, which has a role."""
     rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
     version = "rbac.authorization.k8s.io/v1"
     role = {"apiVersion": version, "kind": "Role", "metadata": {"name": "some"}, "rules": RULES}
@@ -170,10 +170,10 @@ def restricted(aws, api):
     api.ask("DELETE", f"{rbac}/roles/some")
 
 
-def test_a_role_gives_its_rights_and_no_others(restricted, api):
+def test_role_grants_only_its_permissions(restricted, api):
     until(
         lambda: restricted.ask("GET", f"{JOBS}/none")[0] == 404
-    )  # once the server has read its roles
+    )  # when the server has loaded its roles
     status, body, _ = restricted.ask("GET", JOBS)
     assert (status, body["reason"]) == (403, "Forbidden")
     assert body["message"] == (
@@ -189,13 +189,13 @@ def test_a_role_gives_its_rights_and_no_others(restricted, api):
     assert restricted.ask("GET", f"{JOBS}/none")[0] == 403
 
 
-def test_the_restricted_user_has_no_rights_at_first(aws):
+def test_restricted_user_has_no_default_permissions(aws):
     restricted = Api(aws.environment["KUBECONFIG"], "restricted")
     assert restricted.ask("GET", JOBS)[0] == 403
     assert restricted.ask("GET", "/version")[0] == 200
 
 
-def test_importing_the_embedded_aws_does_not_import_kubernetes():
+def test_farcall_local_imports_no_kubernetes():
     import subprocess
     import sys
 

@@ -27,7 +27,7 @@ from tests.local.test_server import gone
 from tests.support.patience import PATIENCE_S, until
 
 RUN = "import sys; from farcall_local import run_command; sys.exit(run_command(sys.argv[1:]))"
-#: A command that says it is there, counts its SIGINTs for a while and exits with 40 and more.
+#: A command that prints "ready", counts SIGINTs for a while, and exits with 40 plus the count.
 COUNTING = textwrap.dedent("""
     import signal, sys, time
     seen = []
@@ -42,7 +42,7 @@ COUNTING = textwrap.dedent("""
 
 @pytest.fixture
 def spawn():
-    """Start Python programs that find farcall, and kill what is left of them."""
+    """Start Python programs that can import farcall; kill them in the teardown."""
     processes = []
 
     def run(source, *args, **options):
@@ -60,8 +60,8 @@ def spawn():
         process.communicate()
 
 
-def test_a_server_starts_empty_and_stops_twice():
-    """`start` offers the endpoint and the environment; two servers know nothing of each other."""
+def test_servers_are_isolated_and_stop_twice():
+    """`start` returns endpoint and environment; two servers share no state."""
     with start(cpus=1) as one, start(cpus=1) as two:
         assert one.endpoint_url != two.endpoint_url
         assert one.environment["AWS_ENDPOINT_URL"] == one.endpoint_url
@@ -75,8 +75,8 @@ def test_a_server_starts_empty_and_stops_twice():
         assert not one.running
 
 
-def test_a_taken_port_is_an_error(capfd):
-    """A server that cannot start says why, and what to do, in a sentence."""
+def test_port_in_use_is_explained(capfd):
+    """The error of a server that cannot start names the reason and the remedy."""
     with start() as aws:
         port = int(aws.endpoint_url.rpartition(":")[2])
         with pytest.raises(
@@ -88,7 +88,7 @@ def test_a_taken_port_is_an_error(capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_server_and_jobs_end_with_a_killed_parent(spawn, tmp_path):
+def test_killed_parent_ends_server_and_jobs(spawn, tmp_path):
     """SIGKILL of the process that called `start` ends the server and its jobs."""
     marker = tmp_path / "job"
     parent = spawn(
@@ -114,8 +114,8 @@ def test_server_and_jobs_end_with_a_killed_parent(spawn, tmp_path):
 
 
 @pytest.mark.slow
-def test_sigterm_ends_the_server_and_its_jobs(tmp_path):
-    """SIGTERM to the server itself ends its jobs, too."""
+def test_sigterm_ends_server_and_jobs(tmp_path):
+    """The signal is sent to the server itself."""
     marker = tmp_path / "job"
     with start(cpus=1) as aws:
         account = Account(aws)
@@ -128,13 +128,13 @@ def test_sigterm_ends_the_server_and_its_jobs(tmp_path):
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137)])
-def test_exit_code_of_a_command(script, code):
-    """`run_command` returns the command's exit code, 128 + N for signal N."""
+def test_command_exit_code_is_returned(script, code):
+    """The exit code for signal N is 128 + N."""
     assert run_command(["sh", "-c", script]) == code
 
 
-def test_environment_of_a_command(monkeypatch, tmp_path):
-    """The user's profile and endpoints do not lead the command past the local AWS emulator."""
+def test_command_environment_uses_the_emulator(monkeypatch, tmp_path):
+    """The user's profile and endpoints do not redirect the command to another AWS."""
     misleading = {
         *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ENDPOINT_URL_S3", "AWS_CA_BUNDLE"),
         *("AWS_CREDENTIAL_EXPIRATION", "AWS_USE_FIPS_ENDPOINT", "FARCALL_CREDENTIALS"),
@@ -152,8 +152,8 @@ def test_environment_of_a_command(monkeypatch, tmp_path):
     assert options.items() <= env.items()
 
 
-def test_a_command_is_given_the_key():
-    """And with it a way in."""
+def test_command_gets_credentials():
+    """With the credentials, the command can call the emulator."""
     script = "import boto3; boto3.client('batch').describe_job_queues()"
     assert run_command([sys.executable, "-c", script]) == 0
 
@@ -166,14 +166,14 @@ def test_files_of_working_directory_are_not_imported(tmp_path, monkeypatch):
     assert run_command(["true"]) == 0
 
 
-def test_a_command_that_does_not_exist(capfd):
-    """The exit code is the shell's for an unknown command."""
+def test_unknown_command_returns_127(capfd):
+    """A shell has the same exit code for an unknown command."""
     assert run_command(["no-such-command-anywhere"]) == 127
     assert "no-such-command-anywhere" in capfd.readouterr().err
 
 
-def test_a_command_that_outlives_its_aws(monkeypatch, capfd):
-    """One warning is printed, and the command continues to its own end."""
+def test_emulator_exit_is_reported_once(monkeypatch, capfd):
+    """The command continues to its own end."""
 
     def doomed(**options):
         aws = start(**options)
@@ -185,16 +185,16 @@ def test_a_command_that_outlives_its_aws(monkeypatch, capfd):
     assert capfd.readouterr().err.count("the local AWS emulator has exited") == 1
 
 
-def test_a_signal_reaches_the_command_once(spawn):
-    """SIGINT sent to farcall alone is passed on."""
+def test_signal_reaches_command_once(spawn):
+    """A SIGINT that only farcall receives is forwarded."""
     process = spawn(RUN, sys.executable, "-c", COUNTING, start_new_session=True)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 41
 
 
-def test_ctrl_c_reaches_the_command_once(spawn):
-    """A terminal sends Ctrl-C to farcall and the command; farcall does not send it again."""
+def test_ctrl_c_reaches_command_once(spawn):
+    """A terminal sends SIGINT to farcall and the command; farcall does not forward it."""
     master, slave = os.openpty()
 
     def own_terminal():
@@ -217,7 +217,7 @@ def test_ctrl_c_reaches_the_command_once(spawn):
 
 
 def test_serve_prints_exports_until_ctrl_c(spawn):
-    """`serve` prints what a shell can evaluate, and ends quietly on SIGINT."""
+    """A shell can evaluate the output; SIGINT ends `serve` quietly."""
     process = spawn("import farcall_local; farcall_local.serve()", stderr=subprocess.PIPE)
     lines = [
         process.stdout.readline() for _ in client_environment("127.0.0.1", 1, AccessKey.new())
@@ -234,7 +234,7 @@ def test_serve_prints_exports_until_ctrl_c(spawn):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
 @pytest.mark.slow
-def test_serve_ends_quietly_with_a_running_job(spawn, tmp_path):
+def test_serve_ends_quietly_with_running_job(spawn, tmp_path):
     process = spawn("import farcall_local; farcall_local.serve()", stderr=subprocess.PIPE)
     environment = {}
     for _ in client_environment("127.0.0.1", 1, AccessKey.new()):
@@ -246,7 +246,7 @@ def test_serve_ends_quietly_with_a_running_job(spawn, tmp_path):
     assert process.returncode == 0
 
 
-def test_serve_notices_that_its_server_is_gone(spawn):
+def test_serve_ends_with_its_server(spawn):
     """`serve` does not wait for a server that has ended."""
     process = spawn(
         """
@@ -267,8 +267,8 @@ def test_serve_notices_that_its_server_is_gone(spawn):
 
 
 @pytest.mark.parametrize("use", [start, lambda: farcall_local.LocalServer])
-def test_without_the_extra(monkeypatch, use):
-    """Without moto the error says what to install."""
+def test_missing_extra_names_install_command(monkeypatch, use):
+    """The extra is missing if moto is not installed."""
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: name != "moto" and find(name, *rest)
@@ -281,10 +281,10 @@ def test_without_the_extra(monkeypatch, use):
         use()
 
 
-def test_what_starts_it_is_imported_without_the_extra():
+def test_launcher_imports_without_extra():
     script = """
         import sys
-        sys.modules.update(dict.fromkeys(("moto", "flask", "werkzeug")))  # not to be had
+        sys.modules.update(dict.fromkeys(("moto", "flask", "werkzeug")))  # not importable
         import farcall_local.runners.process
         farcall_local.start()
     """

@@ -19,10 +19,10 @@ PAGE_BYTES = 2**20
 
 
 class Group:
-    """A log group of a test's own.
+    """A log group for one test.
 
     Attributes:
-        now: The millisecond after which all of its events are.
+        now: Start time of its events, in milliseconds.
     """
 
     def __init__(self, logs):
@@ -32,7 +32,7 @@ class Group:
         logs.create_log_group(logGroupName=self.name)
 
     def write(self, stream, *messages, at=0):
-        """Put events of one millisecond into a stream, which is made for it."""
+        """Write events with one timestamp to a stream; create the stream if needed."""
         with contextlib.suppress(self._logs.exceptions.ResourceAlreadyExistsException):
             self._logs.create_log_stream(logGroupName=self.name, logStreamName=stream)
         events = [{"timestamp": self.now + at, "message": message} for message in messages]
@@ -47,7 +47,7 @@ class Group:
         )
 
     def pages(self, *streams, **how):
-        """Return all pages, to the one without a token."""
+        """Return all pages until one has no token."""
         found = [self.page(*streams, **how)]
         while found[-1].get("nextToken"):
             found.append(self.page(*streams, nextToken=found[-1]["nextToken"], **how))
@@ -57,7 +57,7 @@ class Group:
         return [event for page in self.pages(*streams, **how) for event in page["events"]]
 
     def shown(self, count, *streams):
-        """Wait for a number of events: a real account takes a few seconds."""
+        """Wait for a number of events; a real account takes a few seconds."""
         until(lambda: len(self.events(*streams)) == count)
 
     def delete(self):
@@ -75,7 +75,7 @@ def messages(events):
     return [event["message"] for event in events]
 
 
-def test_several_streams_come_in_one_by_time(group):
+def test_streams_are_merged_by_time(group):
     group.write("a", "1", "2", at=1)
     group.write("b", "3", at=2)
     group.write("a", "4", at=3)
@@ -88,7 +88,7 @@ def test_several_streams_come_in_one_by_time(group):
     assert all(event["ingestionTime"] > group.now for event in found)
 
 
-def test_each_event_has_an_id_of_its_own_that_stays(group):
+def test_events_have_unique_stable_ids(group):
     group.write("a", *["the same"] * 3)
     group.write("b", "the same")
     group.shown(4, "a", "b")
@@ -97,7 +97,7 @@ def test_each_event_has_an_id_of_its_own_that_stays(group):
     assert [event["eventId"] for event in group.events("a", "b", limit=1)] == ids
 
 
-def test_one_stream_that_is_not_there_fails_the_request(group):
+def test_missing_stream_fails_the_request(group):
     group.write("a", "1")
     with pytest.raises(ClientError) as refused:
         group.page("a", "b")
@@ -107,7 +107,7 @@ def test_one_stream_that_is_not_there_fails_the_request(group):
     }
 
 
-def test_a_page_has_no_more_than_its_limit_and_a_mebibyte(group):
+def test_page_size_is_limited(group):
     line = "x" * 200_000
     for moment in range(8):
         group.write("a", line, at=moment)

@@ -1,6 +1,6 @@
 """Large objects of the local AWS emulator's S3: ranges, parts, memory and files.
 
-Starts the emulator in a process of its own, because the tests measure that process.
+Starts the emulator in a separate process, because the tests measure that process.
 Slow, because it moves large objects.
 """
 
@@ -57,7 +57,7 @@ def s3(aws):
 
 
 def upload(s3, key, data, part=PART, **more):
-    """Upload by parts, two at a time, as boto3 does it."""
+    """Upload in parts with boto3, two at a time."""
     config = TransferConfig(part, max_concurrency=2, multipart_chunksize=part)
     s3.upload_fileobj(io.BytesIO(data), BUCKET, key, Config=config, ExtraArgs=more or None)
 
@@ -67,25 +67,25 @@ def get(s3, key, **more):
 
 
 def read_by(aws):
-    """Return how many bytes the server's process has read so far, from files and sockets."""
+    """Return how many bytes the server's process has read from files and sockets."""
     lines = Path(f"/proc/{aws._process.pid}/io").read_text().splitlines()
     return int(lines[0].removeprefix("rchar: "))
 
 
 def folders_of(pid):
-    """Return the folders where a server keeps what is large, which is at most one."""
+    """Return a server's folders for large objects, at most one."""
     return list(Path(tempfile.gettempdir()).glob(f"farcall-s3-{identity(pid)}-*"))
 
 
 def peak_of(aws):
-    """Return the most memory that the server's process has had, in bytes."""
+    """Return the peak memory of the server's process in bytes."""
     for line in Path(f"/proc/{aws._process.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("the kernel does not tell")
+    raise AssertionError("the kernel does not report the peak memory")
 
 
-def test_a_range_reads_its_range_alone(aws, s3):
+def test_range_request_reads_only_range(aws, s3):
     data = os.urandom(64 * MIB)
     upload(s3, "large", data, 8 * MIB)
     s3.put_object(Bucket=BUCKET, Key="in one piece", Body=data[: 16 * MIB])
@@ -97,8 +97,8 @@ def test_a_range_reads_its_range_alone(aws, s3):
     assert read_by(aws) - before < MIB
 
 
-def test_what_is_large_passes_through_in_pieces(aws, s3):
-    """Each copy of it in the server's memory would be 192 MiB."""
+def test_large_objects_are_streamed(aws, s3):
+    """Each copy of the object in the server's memory would take 192 MiB."""
     upload(s3, "small", DATA)
     before = peak_of(aws)
     data = os.urandom(192 * MIB)
@@ -114,7 +114,7 @@ def test_what_is_large_passes_through_in_pieces(aws, s3):
     assert peak_of(aws) - before < 96 * MIB
 
 
-def test_every_range_of_parts_is_right(s3):
+def test_ranges_across_parts_are_correct(s3):
     upload(s3, "parts", DATA)
     size = len(DATA)
     edges = sorted({0, 1, PART - 1, PART, PART + 1, 2 * PART - 1, 2 * PART, size - 1})
@@ -131,8 +131,8 @@ def test_every_range_of_parts_is_right(s3):
         get(s3, "parts", Range=f"bytes={size}-")
 
 
-def test_an_upload_by_hand(s3):
-    """A part sent twice, parts out of order, one left out, and an upload completed twice."""
+def test_manual_multipart_upload_is_assembled(s3):
+    """A part is sent twice, parts are out of order, and the upload is completed twice."""
     target = {"Bucket": BUCKET, "Key": "by hand"}
     begun = s3.create_multipart_upload(**target, ContentType="a/b")["UploadId"]
     parts = [os.urandom(PART) for _ in range(3)]
@@ -164,7 +164,9 @@ def test_an_upload_by_hand(s3):
     assert (b"".join(parts), "a/b") == (found["Body"].read(), found["ContentType"])
 
 
-def test_files_are_the_users_alone_and_go_with_the_server_even_a_killed_one():
+def test_files_are_private_and_temporary():
+    """The next server deletes the files of a killed server."""
+
     def stored():
         started = farcall_local.start(cpus=1)
         path = f"/{BUCKET}/large"
@@ -188,7 +190,7 @@ def test_files_are_the_users_alone_and_go_with_the_server_even_a_killed_one():
 
 
 @pytest.mark.parametrize("payload", ["signed", "UNSIGNED-PAYLOAD"])
-def test_what_does_not_come_whole_is_not_stored(aws, s3, payload):
+def test_incomplete_upload_is_not_stored(aws, s3, payload):
     path = f"/{BUCKET}/cut off"
     data = DATA[: 6 * MIB]
     said = {} if payload == "signed" else {"X-Amz-Content-Sha256": payload}
@@ -200,7 +202,7 @@ def test_what_does_not_come_whole_is_not_stored(aws, s3, payload):
         connection.putheader(name, value)
     connection.endheaders()
     connection.send(data[: 5 * MIB])
-    connection.sock.shutdown(1)  # nothing more comes
+    connection.sock.shutdown(1)  # no more data is sent
     answer = connection.getresponse()
     assert (400, True) == (answer.status, b"IncompleteBody" in answer.read())
     connection.close()

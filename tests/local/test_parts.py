@@ -18,8 +18,8 @@ from farcall_local.runners import logs
 
 
 @given(st.lists(st.sampled_from([0.25, 0.5, 1, 2, 3, 4, 9]), max_size=30), st.data())
-def test_every_job_gets_its_processors_in_turn(needs, data):
-    """Whatever ends when, jobs start in the order they came and none waits forever."""
+def test_jobs_start_in_queue_order(needs, data):
+    """No job waits forever, in whichever order jobs end."""
     processors = Processors(4, lambda _: True)
     for item, need in enumerate(needs):
         processors.add(item, need)
@@ -37,8 +37,8 @@ def test_every_job_gets_its_processors_in_turn(needs, data):
     assert started == list(range(len(needs)))
 
 
-def test_a_stream_of_small_jobs_does_not_starve_a_wide_one():
-    """A wide job starts when those ahead of it have ended, though small ones keep coming."""
+def test_small_jobs_cannot_starve_wide_job():
+    """A wide job starts after the jobs ahead of it, although small jobs keep arriving."""
     processors = Processors(2, lambda _: True)
     processors.add("small 0", 1)
     assert processors.take() == "small 0"
@@ -51,7 +51,7 @@ def test_a_stream_of_small_jobs_does_not_starve_a_wide_one():
 
 
 def test_cancelled_jobs_are_dropped_and_retries_go_first():
-    """A job that no longer waits does not hold up the others; a retry is at the front."""
+    """A cancelled job does not block others; a retry is added at the front."""
     waiting = {"b", "c"}
     processors = Processors(1, waiting.__contains__)
     for item in "abc":
@@ -88,15 +88,15 @@ def test_bucket_refills_with_time():
         ("", "", True),
     ],
 )
-def test_patterns(pattern, reason, retried):
+def test_pattern_matches_trailing_asterisk(pattern, reason, retried):
     """A pattern is literal except one trailing asterisk."""
     rules = [{"onReason": pattern, "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
     strategy = retries.parse({"attempts": 2, "evaluateOnExit": rules})
     assert strategy.wants_another(1, status_reason="", reason=reason, exit_code="") is retried
 
 
-def test_lines_arrive_whole_however_they_are_cut():
-    """A line is one event, whatever reads it came in."""
+def test_split_lines_are_joined():
+    """A line is one event, even if it arrives in several reads."""
     events = []
     stream = logs.LogStream("s", events.extend)
     for piece in (b"on", b"e\ntwo\nthr", b"ee"):

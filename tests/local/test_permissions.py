@@ -1,6 +1,6 @@
 """Enforced permissions of the local AWS emulator.
 
-Starts the emulator with permissions enforced, because each service refuses in its own format.
+Starts the emulator with permissions enforced, because each service has its own error format.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def enforced(account):
     return account
 
 
-#: A call of each service, and the codes of three refusals: no permission, no such key, bad secret.
+#: A call of each service, and the error codes for: no permission, unknown key, wrong secret.
 CALLS = [
     (
         "batch",
@@ -76,7 +76,7 @@ CALLS = [
 @pytest.mark.parametrize(
     ("service", "operation", "request_", "codes"), CALLS, ids=lambda v: str(v)
 )
-def test_each_service_refuses_in_its_own_words(enforced, service, operation, request_, codes):
+def test_services_have_own_error_codes(enforced, service, operation, request_, codes):
     keys = enforced.keys
     bad = (
         keys,
@@ -91,7 +91,7 @@ def test_each_service_refuses_in_its_own_words(enforced, service, operation, req
         getattr(enforced.root(service), operation)(**request_)
 
 
-def test_without_a_signature_nothing_is_answered(enforced):
+def test_unsigned_request_returns_403(enforced):
     for path in ("/v1/describejobs", f"/{BUCKET}/key"):
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(f"{enforced.aws.endpoint_url}{path}")
@@ -99,7 +99,7 @@ def test_without_a_signature_nothing_is_answered(enforced):
 
 @pytest.mark.parametrize("kind", ["container", "multinode"])
 @pytest.mark.parametrize("service", ["ecs-tasks.amazonaws.com", "lambda.amazonaws.com"])
-def test_the_condition_on_who_gets_the_roles_is_enforced(enforced, service, kind):
+def test_passed_to_service_condition_is_enforced(enforced, service, kind):
     document = policy("client")
     for statement in document["Statement"]:
         if statement["Sid"] == "GiveJobsTheirRoles":
@@ -130,8 +130,8 @@ def test_the_condition_on_who_gets_the_roles_is_enforced(enforced, service, kind
 
 
 @pytest.mark.parametrize("role", [JOB_ROLE, None])
-def test_a_job_has_its_roles_keys_or_none(enforced, role):
-    """Never the root user's, which the server's environment has."""
+def test_job_has_only_role_keys(enforced, role):
+    """It never has the root user's keys from the server's environment."""
     batch = enforced.root("batch")
     container = dict(CONTAINER)
     if role:
@@ -156,7 +156,7 @@ def test_a_job_has_its_roles_keys_or_none(enforced, role):
 
 
 def _reached(batch, job_id, status):
-    """Wait for a job's status; return the job."""
+    """Wait until a job has a status; return the job."""
 
     def look():
         (job,) = batch.describe_jobs(jobs=[job_id])["jobs"]

@@ -53,12 +53,12 @@ def store_of(server):
     )
 
 
-async def test_a_conditional_write_has_one_winner(store, monkeypatch):
-    """Of many writes with If-None-Match at once exactly one succeeds."""
+async def test_conditional_write_has_one_winner(store, monkeypatch):
+    """Exactly one of many concurrent writes with If-None-Match succeeds."""
     put_object = S3Backend.put_object
 
     def hesitate(*args, **kwargs):
-        time.sleep(0.02)  # between moto's look for the object and its storing it
+        time.sleep(0.02)  # between moto's check for the object and the write
         return put_object(*args, **kwargs)
 
     monkeypatch.setattr(S3Backend, "put_object", hesitate)
@@ -73,7 +73,7 @@ async def test_a_conditional_write_has_one_winner(store, monkeypatch):
     assert sum(await asyncio.gather(*map(write, range(20)))) == 1
 
 
-async def test_lists_and_writes_at_once(store):
+async def test_concurrent_lists_and_writes_succeed(store):
     """A concurrent write never disturbs a list."""
     writes = [store.put_async(f"many/{number}", b"x") for number in range(60)]
     lists = [asyncio.to_thread(obstore.list(store, "many").collect) for _ in range(10)]
@@ -82,7 +82,7 @@ async def test_lists_and_writes_at_once(store):
 
 
 async def test_large_objects_keep_their_bytes(store):
-    """Bodies above the multipart threshold and ranges of them come back as they went."""
+    """Objects above the multipart threshold and their ranges round-trip."""
     data = os.urandom(20 * 2**20 + 1)
     await store.put_async("large", data)
     assert bytes(await (await store.get_async("large")).bytes_async()) == data
@@ -93,7 +93,7 @@ async def test_large_objects_keep_their_bytes(store):
     )
 
 
-async def test_asynchronous_clients(server):
+async def test_asynchronous_clients_are_served(server):
     """One endpoint serves aioboto3's Batch, Logs, STS, IAM and S3."""
     session = aioboto3.Session()
     options = {
@@ -127,7 +127,7 @@ async def test_asynchronous_clients(server):
         }
 
 
-def test_stopping_kills_jobs_and_removes_their_directories(tmp_path, monkeypatch):
+def test_stop_removes_jobs_and_directories(tmp_path, monkeypatch):
     """A stopped server leaves neither processes nor directories."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -140,19 +140,19 @@ def test_stopping_kills_jobs_and_removes_their_directories(tmp_path, monkeypatch
         account.wait_for(lambda: marker.exists() and marker.read_text().endswith("\n"))
         assert directories(temporary)
         account.close()
-    # A killed process is gone when the kernel comes to it.
+    # The kernel removes a killed process after a moment.
     until(lambda: all(gone(int(pid)) for pid in marker.read_text().split()))
     assert not directories(temporary)
     server.stop()
 
 
 def directories(temporary):
-    """Return the working directories jobs have now."""
+    """Return the jobs' current working directories."""
     return list(temporary.glob("farcall-job-*"))
 
 
 def gone(pid):
-    """Return whether a process has ended; a zombie has."""
+    """Return whether a process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -160,7 +160,7 @@ def gone(pid):
 
 
 class ScriptedRunner:
-    """A runner without processes: the image says how it ends."""
+    """A runner without processes; the image name is the exit code."""
 
     def __init__(self, endpoint_url, credentials):
         self.endpoint_url = endpoint_url
@@ -197,13 +197,13 @@ class ScriptedContainer:
         self.killed.set()
 
 
-def test_what_cannot_be_started_leaves_nothing(tmp_path, monkeypatch):
-    """Neither a folder nor a pipe, and the job says why."""
+def test_failed_start_leaks_nothing(tmp_path, monkeypatch):
+    """Neither folders nor pipes are left, and the job has a reason."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with LocalServer(cpus=1) as server:
         account = Account(server)
-        definition = account.definition()  # without a command, so that one would be forked
+        definition = account.definition()  # without a command, so that jobs would be forked
         account.wait(account.submit(definition))
         before = Held.now()
         for _ in range(3):
@@ -217,9 +217,9 @@ def test_what_cannot_be_started_leaves_nothing(tmp_path, monkeypatch):
 
 @pytest.fixture
 def fork_server():
-    """Returns the process that forks jobs for the server in this process.
+    """Return a function that finds the process that forks jobs for the server.
 
-    A fake cloud's fork server may be there before: it is kept for the next fake cloud.
+    Fork servers of fake clouds are ignored, because they are kept for later fake clouds.
     """
 
     def found():
@@ -236,8 +236,8 @@ def fork_server():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
-def test_a_fork_server_that_takes_nothing_is_replaced(monkeypatch, fork_server):
-    """Requests exceed its socket's buffer, and no caller waits long for it."""
+def test_hanging_fork_server_is_replaced(monkeypatch, fork_server):
+    """Requests exceed its socket's buffer, but no caller waits long."""
     monkeypatch.setattr(process, "FORK_SERVER_TIMEOUT_S", 1.0)
     with LocalServer(cpus=60) as server:
         account = Account(server)
@@ -258,8 +258,8 @@ def test_a_fork_server_that_takes_nothing_is_replaced(monkeypatch, fork_server):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
-def test_a_server_ends_whose_fork_server_does_not(monkeypatch, fork_server):
-    """With a job whose start was not confirmed."""
+def test_server_stops_hanging_fork_server(monkeypatch, fork_server):
+    """Even with a job whose start is not confirmed."""
     monkeypatch.setattr(process, "FORK_SERVER_TIMEOUT_S", 1.0)
     with LocalServer(cpus=1) as server:
         account = Account(server)
@@ -272,8 +272,8 @@ def test_a_server_ends_whose_fork_server_does_not(monkeypatch, fork_server):
     assert not stopped.is_running()
 
 
-def test_a_connection_on_which_nothing_comes_is_closed(monkeypatch, capfd, caplog):
-    """Quietly; clients open another one, and who waits for a message may wait for long."""
+def test_idle_connection_is_closed(monkeypatch, capfd, caplog):
+    """The server prints nothing, and clients open new connections."""
     monkeypatch.setattr(Handler, "timeout", 0.5)
     with LocalServer(cpus=1) as server:
         address = urlsplit(server.endpoint_url)
@@ -295,8 +295,8 @@ def test_a_connection_on_which_nothing_comes_is_closed(monkeypatch, capfd, caplo
     assert ("", []) == (capfd.readouterr().err, caplog.messages)
 
 
-def test_another_runner():
-    """Batch's rules hold for any runner; what cannot be pulled has no exit code."""
+def test_custom_runner_is_used():
+    """Batch's rules apply to every runner; a job whose image is missing has no exit code."""
     with LocalServer(cpus=2, runner=ScriptedRunner) as server:
         account = Account(server)
         account.tune(stop_grace_s=0.1)
@@ -314,15 +314,15 @@ def test_another_runner():
         account.close()
 
 
-async def test_a_server_in_asynchronous_code():
-    """The server can be opened and closed while an event loop runs."""
+async def test_server_works_in_asynchronous_code():
+    """The server can be opened and closed while an event loop is running."""
     with LocalServer(cpus=1) as server:
         account = Account(server)
         assert (await asyncio.to_thread(account.shell, "mkdir d"))["status"] == "SUCCEEDED"
         account.close()
 
 
-def test_one_server_in_a_process(server):
-    """moto's state is the module's, so a second server would empty the first one's."""
+def test_second_server_in_process_is_rejected(server):
+    """moto has global state, so a second server would clear the first server's state."""
     with pytest.raises(RuntimeError, match="one LocalServer"):
         LocalServer()

@@ -32,14 +32,14 @@ EXAMPLES = {
         "b474d8862b1487a5145d686f57f013e54db672cee1c953b3010fb58501ef5aa2",
         "1c1344b170168f8e65b41376b44b20fe354e373826ccbbe2c1d40a8cae51e5c7",
         "2ca2aba2005185cf7159c6277faf83795951dd77a3a99e6e65d5c9f85863f992",
-        # The page has another one here, which no implementation of its rules arrives at.
+        # The documentation has another value, which does not follow from its own rules.
         "d81f82fc3505edab99d459891051a732e8730629a2e4a59689829ca17fe2e435",
     ),
 }
 
 
 def example(payload):
-    """Return a documented request, with its body."""
+    """Return a documented request and its body."""
     seed, *chunks, last, trailer = EXAMPLES[payload]
     headers = Message()
     fields = {
@@ -80,7 +80,7 @@ def in_2013(monkeypatch):
 
 
 def unchunk(request, body):
-    """Verify a request, and return what is in its body."""
+    """Verify a request; return the decoded body and the trailers."""
     signature = signatures.read(request)
     signatures.verify(request, signature, EXAMPLE_KEY.secret)
     source = io.BytesIO(body)
@@ -89,7 +89,7 @@ def unchunk(request, body):
 
 
 @pytest.mark.parametrize("payload", EXAMPLES)
-def test_the_documented_examples_are_verified(payload, in_2013):
+def test_documented_examples_are_verified(payload, in_2013):
     data, trailers = unchunk(*example(payload))
     assert data == b"a" * 66560
     is_last = payload == signatures.SIGNED_CHUNKS_TRAILER
@@ -110,7 +110,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("payload", EXAMPLES)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_chunks_that_were_changed_are_refused(payload, change, in_2013):
+def test_changed_chunk_is_rejected(payload, change, in_2013):
     request, body = example(payload)
     changed = change(body)
     assert changed != body
@@ -118,14 +118,14 @@ def test_chunks_that_were_changed_are_refused(payload, change, in_2013):
         unchunk(request, changed)
 
 
-def test_a_trailer_that_was_changed_is_refused(in_2013):
+def test_changed_trailer_is_rejected(in_2013):
     request, body = example(signatures.SIGNED_CHUNKS_TRAILER)
     with pytest.raises(RefusedError):
         unchunk(request, body.replace(b"sOO8", b"tOO8"))
 
 
 @pytest.mark.parametrize("target", ["{}#x", "http://s3.amazonaws.com{}", "http:/{}", "[{}"])
-def test_target_that_is_no_path_is_refused(target, in_2013):
+def test_target_without_path_is_rejected(target, in_2013):
     request, body = example(signatures.SIGNED_CHUNKS)
     changed = dataclasses.replace(request, target=target.format(request.target))
     with pytest.raises(RefusedError):
