@@ -1,7 +1,7 @@
-"""The page as a person meets it: `farcall ui` on the local AWS emulator, in a real browser.
+"""Fixtures for the web UI in a real browser: `farcall ui` on the local AWS emulator.
 
-Every test of a page ends with what a browser tells its developer: no error, no violation of the
-content security policy, no dialog, and no request to anywhere but the page's own server.
+The teardown of every page checks the browser's reports: no error, no violation of the content
+security policy, no dialog, and no request except to the web UI's own server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.ui import serving
 from tests.ui.looking import PATIENCE_MS
 
 _ROOT = Path(__file__).parents[2]
-#: Where screenshots go, for a person to look at.
+#: Folder for screenshots, which are reviewed manually.
 SCREENSHOTS = Path(os.environ.get("TEST_SCREENSHOTS", _ROOT / "build" / "screenshots"))
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -39,7 +39,7 @@ def pytest_pycollect_makemodule(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks for a browser as slow: that one computes all the while."""
+    """Mark tests with a browser as slow, because a browser keeps a core busy."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and "browser" in getattr(item, "fixturenames", ()):
@@ -57,14 +57,14 @@ def embedded() -> Iterator[farcall_local.LocalAWS]:
 def served(
     embedded: farcall_local.LocalAWS, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[serving.Page]:
-    """The installed command, serving the page."""
+    """The web UI, served by the installed command."""
     home = {"HOME": str(tmp_path_factory.mktemp("home"))}
     with serving.page({**embedded.environment, **home}) as served:
         yield served
 
 
 class NewExecutor(Protocol):
-    """Return an executor of small jobs that are tried once: ``executor(workflow="name")``."""
+    """Return an executor of small jobs without retries: ``executor(workflow="name")``."""
 
     def __call__(self, **options: Any) -> BatchExecutor: ...
 
@@ -81,7 +81,7 @@ async def browser() -> AsyncIterator[Browser]:
         launched = await playwright.chromium.launch(
             executable_path=BROWSER,
             args=[
-                # Chromium has no sandbox for root, who has to say so.
+                # Chromium has no sandbox for root, so root must disable it.
                 *(["--no-sandbox"] if os.geteuid() == 0 else []),
                 "--host-resolver-rules=MAP *.example 127.0.0.1",
             ],
@@ -91,7 +91,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 class Seen:
-    """A browser's reports on a page that its user does not see."""
+    """A browser's reports about a page: console, errors, requests, popups and dialogs."""
 
     def __init__(self, expected: str) -> None:
         self._expected = expected
@@ -99,36 +99,36 @@ class Seen:
         self.requests: list[str] = []
 
     def watch(self, context: BrowserContext) -> None:
-        """Note all of it, of every page."""
-        context.on("console", self._note_console)
+        """Record the reports about every page."""
+        context.on("console", self._record_console)
         context.on("weberror", lambda error: self.complaints.append(f"error: {error.error}"))
         context.on("request", lambda request: self.requests.append(request.url))
-        context.on("page", lambda page: page.on("popup", lambda _: self._note("popup")))
+        context.on("page", lambda page: page.on("popup", lambda _: self._record("popup")))
 
-    async def note_dialog(self, dialog: Any) -> None:
-        """Note a dialog that a script has opened, and close it."""
-        self._note(f"dialog: {dialog.message}")
+    async def record_dialog(self, dialog: Any) -> None:
+        """Record a dialog that a script has opened, and close it."""
+        self._record(f"dialog: {dialog.message}")
         await dialog.dismiss()
 
     def elsewhere(self, *origins: str) -> list[str]:
-        """Return the requests that went to none of these."""
+        """Return the requests to other origins."""
         here = tuple(f"{origin}/" for origin in origins)
         return [url for url in self.requests if not url.startswith((*here, "data:", "blob:"))]
 
-    def _note(self, text: str) -> None:
+    def _record(self, text: str) -> None:
         self.complaints.append(text)
 
-    def _note_console(self, message: Any) -> None:
+    def _record_console(self, message: Any) -> None:
         if self._expected and self._expected in message.text:
             return
         if message.type in ("error", "warning"):
-            self._note(f"{message.type}: {message.text}")
+            self._record(f"{message.type}: {message.text}")
 
 
 class Open(Protocol):
-    """Open the page in a browser of its own: ``open_page("#/run/x", width=400)``.
+    """Open the web UI in a new browser context: ``open_page("#/run/x", width=400)``.
 
-    What the browser tells its developer may hold `expected`, and nothing else.
+    Only browser reports that contain `expected` are accepted.
     """
 
     async def __call__(
@@ -144,7 +144,7 @@ class Open(Protocol):
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def open_page(browser: Browser, served: serving.Page) -> AsyncIterator[Open]:
-    """Open pages that know the token; at the end they have nothing to complain of."""
+    """Open pages with the token; the teardown checks that the browser reported no problems."""
     contexts: list[tuple[BrowserContext, Seen, str]] = []
 
     async def opened(
@@ -158,12 +158,12 @@ async def open_page(browser: Browser, served: serving.Page) -> AsyncIterator[Ope
         viewport = {"width": options.pop("width", 1280), "height": options.pop("height", 800)}
         context = await browser.new_context(viewport=viewport, **options)
         context.set_default_timeout(PATIENCE_MS)
-        # A browser reports every response with such a status, refused tokens included.
+        # A browser reports every response with an error status, including rejected tokens.
         seen = Seen(expected if with_token else "the server responded with a status of 401")
         seen.watch(context)
         contexts.append((context, seen, served.url))
         page = await context.new_page()
-        page.on("dialog", seen.note_dialog)
+        page.on("dialog", seen.record_dialog)
         if not with_token:
             await page.goto(served.url)
             return page

@@ -1,4 +1,4 @@
-"""What tests of the page do again and again."""
+"""Helpers for tests of the web UI in a browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.patience import PATIENCE_S
 #: Patience with a busy machine, in milliseconds.
 PATIENCE_MS = int(1000 * PATIENCE_S)
 
-#: The elements that have to be scrolled sideways, except texts and rows of buttons that may.
+#: The elements that scroll sideways, except texts and rows of buttons, which may.
 SCROLLS_SIDEWAYS = """[...document.querySelectorAll("*")]
   .filter(one => one.scrollWidth > one.clientWidth && one.checkVisibility())
   .filter(one => one === document.documentElement
@@ -19,7 +19,7 @@ SCROLLS_SIDEWAYS = """[...document.querySelectorAll("*")]
 
 
 def row(page: Page, job_id: str) -> Locator:
-    """Return a task's row; the page keeps rows that it does not show for others to come."""
+    """Return a task's visible row; the web UI keeps hidden rows for reuse."""
     return page.locator(f'[data-testid="task"][data-id="{job_id}"]:visible')
 
 
@@ -29,13 +29,13 @@ def task(page: Page, function: str) -> Locator:
 
 
 async def wait_for_states(page: Page, states: dict[str, str]) -> None:
-    """Wait until each of these tasks is in its state."""
+    """Wait until each task has its state."""
     for job_id, state in states.items():
         await expect(row(page, job_id)).to_have_attribute("data-state", state)
 
 
 async def cancel(page: Page, button: str) -> dict[str, str]:
-    """Confirm the open dialog; return the result of each job from the page's footer."""
+    """Confirm the open dialog; return job ID to result from the page's footer."""
     dialog = page.get_by_role("dialog", name="Cancel")
     await dialog.get_by_role("button", name=button).click()
     await expect(dialog).to_be_hidden()

@@ -1,4 +1,4 @@
-"""`farcall ui`, as it is installed, and what a browser reads of it."""
+"""The installed `farcall ui` as a process, and its server-sent events."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LINK = re.compile(r"\s*(http://\S+)/#token=(\S+)")
 
 
 class Page(NamedTuple):
-    """A page that is served.
+    """A running web UI.
 
     Attributes:
-        url: Its address, without a slash at the end.
-        token: Its token.
-        process: Its server.
-        said: The lines that the server has printed up to now.
+        url: URL without a trailing slash.
+        token: Access token.
+        process: Server process.
+        said: Lines that the server has printed so far.
     """
 
     url: str
@@ -36,7 +36,7 @@ class Page(NamedTuple):
 
     @property
     def link(self) -> str:
-        """The address with the token, as it was printed."""
+        """The URL with the token, as printed."""
         return f"{self.url}/#token={self.token}"
 
     @property
@@ -47,7 +47,7 @@ class Page(NamedTuple):
 
 @contextlib.contextmanager
 def page(environment: Mapping[str, str], *options: str) -> Iterator[Page]:
-    """Serve the page; at the end it goes by Ctrl-C, and has nothing to complain of."""
+    """Run the web UI; the teardown stops it with Ctrl-C and checks that no error occurred."""
     process = subprocess.Popen(
         [FARCALL, "ui", "--port", "0", *options],
         env={**os.environ, **environment},
@@ -93,7 +93,7 @@ def _read(stream: Any, into: list[str]) -> None:
 async def events(
     session: aiohttp.ClientSession, path: str, **headers: str
 ) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
-    """Listen to server-sent events: pairs of a name and what its data says."""
+    """Listen to server-sent events; yields pairs of name and parsed data."""
     async with session.get(path, headers=headers) as answer:
         assert 200 == answer.status, await answer.text()
         assert "text/event-stream" == answer.content_type

@@ -1,4 +1,4 @@
-"""Jobs that run shell scripts in the name of a client process, as cheap as a job can be."""
+"""Cheap jobs that run shell scripts and look like a farcall client's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import farcall_local
 
 @contextmanager
 def submitting(aws: farcall_local.LocalAWS, client: str) -> Iterator[Callable[..., str]]:
-    """Lend a function that submits a script, as farcall would; at the end the jobs end.
+    """Yield a function that submits a script like a farcall job; terminate the jobs at the end.
 
     Args:
-        aws: Where they run.
-        client: In whose name, unless a call says another: ``<user>-<date>-<time>-<random>``.
+        aws: Local AWS emulator.
+        client: Default run name: ``<user>-<date>-<time>-<random>``.
     """
     batch = boto3.client("batch")
     aws.configure(submit_rate=None, api_rate=None)

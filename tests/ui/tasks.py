@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def hold(gate: str, value: int = 0) -> int:
-    """Print to both streams, wait until a file is there, and print once more."""
+    """Print to both streams, wait until a file exists, and print again."""
     import pathlib
     import sys
     import time
@@ -22,7 +22,7 @@ def diverge(step: int) -> None:
 
 
 def write(*texts: str) -> None:
-    """Print texts as they are."""
+    """Print texts unchanged to both streams."""
     import sys
 
     for text in texts:
@@ -31,7 +31,7 @@ def write(*texts: str) -> None:
 
 
 def fail_with(name: str, text: str) -> None:
-    """Raise an exception of a class of this name."""
+    """Raise an exception whose class has the given name."""
     raise type(name, (ValueError,), {})(text)
 
 
@@ -43,7 +43,7 @@ def settle(rate: float) -> float:
 
 
 def need(file: str) -> str:
-    """Fail where a file is missing."""
+    """Fail if a file is missing."""
     import pathlib
 
     return pathlib.Path(file).read_text()

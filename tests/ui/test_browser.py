@@ -34,7 +34,7 @@ async def open_workflow(page, name):
     await expect(page.get_by_test_id("run-title")).to_have_text(name)
 
 
-async def test_output_of_both_streams_comes_while_the_task_runs(executor, open_page, gate, shoot):
+async def test_running_task_output_is_shown(executor, open_page, gate, shoot):
     job = await executor(workflow="printing").submit(tasks.hold, str(gate), 7)
     page = await open_page(f"#/job/{job.id}")
     last = page.get_by_test_id("last-lines")
@@ -65,9 +65,7 @@ async def test_output_of_both_streams_comes_while_the_task_runs(executor, open_p
 
 
 @pytest.mark.path
-async def test_one_task_of_an_array_is_cancelled_and_only_that_one(
-    executor, open_page, gate, shoot
-):
+async def test_only_selected_array_task_is_cancelled(executor, open_page, gate, shoot):
     on = executor(workflow="array")
     hold = on.task(tasks.hold)
     sweep = hold.map([str(gate)] * 4, range(4), return_exceptions=True)
@@ -93,7 +91,7 @@ async def test_one_task_of_an_array_is_cancelled_and_only_that_one(
     assert [0, 1, 3] == returned
 
 
-async def test_a_failure_is_shown_with_its_sentence_and_its_traceback(executor, open_page, shoot):
+async def test_failure_shows_reason_and_traceback(executor, open_page, shoot):
     job = await executor(workflow="failures").submit(tasks.diverge, 17)
     page = await open_page(f"#/job/{job.id}")
 
@@ -104,9 +102,7 @@ async def test_a_failure_is_shown_with_its_sentence_and_its_traceback(executor, 
     await shoot(page, "failure")
 
 
-async def test_a_task_is_found_read_and_cancelled_with_the_keyboard_alone(
-    executor, open_page, gate
-):
+async def test_task_is_cancelled_with_keyboard(executor, open_page, gate):
     job = await executor(workflow="keys").submit(tasks.hold, str(gate), 3)
     page = await open_page()
     keys = page.keyboard
@@ -146,9 +142,7 @@ async def test_a_task_is_found_read_and_cancelled_with_the_keyboard_alone(
     await expect(page.get_by_test_id("cancellations")).to_be_hidden()
 
 
-async def test_the_nodes_of_a_command_job_are_seen_with_their_output(
-    executor, open_page, gate, shoot
-):
+async def test_command_job_shows_nodes_and_output(executor, open_page, gate, shoot):
     text = (
         "echo hello from $AWS_BATCH_JOB_NODE_INDEX; "
         "if [ $AWS_BATCH_JOB_NODE_INDEX = 1 ]; then exit 7; fi; "

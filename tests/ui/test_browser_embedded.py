@@ -47,7 +47,7 @@ SUBMIT = """([url, fields, type]) => {
 
 
 class Site(BaseHTTPRequestHandler):
-    """A page of another origin."""
+    """An empty page of another origin."""
 
     def do_GET(self):
         self.send_response(200)
@@ -57,7 +57,7 @@ class Site(BaseHTTPRequestHandler):
         self.wfile.write(b"<!doctype html>")
 
     def log_message(self, *_):
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -70,15 +70,15 @@ def port():
 
 
 def found(aws):
-    """Return what an intruder has made."""
+    """Return the job definitions and users that an intruder has created."""
     definitions = boto3.client("batch").describe_job_definitions(jobDefinitionName=NAME)
     users = boto3.client("iam").list_users()["Users"]
     return definitions["jobDefinitions"], [user["UserName"] for user in users]
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1"])
-async def test_a_page_of_another_origin_is_not_obeyed(aws, browser, port, host):
-    """By requests that a browser sends without asking; it can tell that they were answered."""
+async def test_requests_of_other_origins_are_rejected(aws, browser, port, host):
+    """A browser sends such requests without a preflight request."""
     page = await browser.new_page()
     await page.goto(f"http://{host}:{port}/")
     register = f"{aws.endpoint_url}/v1/registerjobdefinition"
@@ -99,7 +99,7 @@ async def test_a_page_of_another_origin_is_not_obeyed(aws, browser, port, host):
     assert ([], []) == found(aws)
 
 
-async def test_a_page_reads_nothing(aws, browser, port):
+async def test_other_origin_cannot_read_objects(aws, browser, port):
     s3 = boto3.client("s3", config=Config(signature_version="s3v4"))
     pixel = b'<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>'
     s3.put_object(
@@ -116,6 +116,6 @@ async def test_a_page_reads_nothing(aws, browser, port):
     for url in (presigned, presigned.partition("?")[0]):
         assert "refused" == await page.evaluate(SHOW, url)
         assert "blocked" == await page.evaluate(READ, url)
-    answer = await page.goto(presigned)  # as a person who opens it
+    answer = await page.goto(presigned)  # as if the user opens the URL
     assert (200, pixel) == (answer.status, await answer.body())
     await page.close()

@@ -20,7 +20,7 @@ from tests.ui.looking import row, wait_for_states
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _SIZE = 110
-#: Every tenth fails; they run for different times.
+#: Every tenth task fails; the tasks have different durations.
 _SCRIPT = (
     "sleep 0.$((AWS_BATCH_JOB_ARRAY_INDEX % 4)); "
     "if [ $((AWS_BATCH_JOB_ARRAY_INDEX % 10)) = 3 ]; then exit 7; fi"
@@ -41,7 +41,7 @@ def user(served):
 
 @pytest.fixture
 def new_run(user):
-    """Name a client process of the page's user."""
+    """Return a function that returns a new run name of the web UI's user."""
     return lambda: f"{user}-20260101-000000-{uuid.uuid4().hex[:6]}"
 
 
@@ -57,7 +57,7 @@ async def open_run(page, name, title=None):
     await expect(page.get_by_test_id("run-title")).to_have_text(title or name)
 
 
-async def test_many_tasks_are_drawn_as_how_many_ran_and_how_long(open_page, submit, shoot):
+async def test_many_tasks_are_drawn_as_histogram(open_page, submit, shoot):
     array = submit(_SCRIPT, size=_SIZE, workflow="crowd")
     submit("exit 0", workflow="sidecar")
     page = await open_page()
@@ -83,7 +83,7 @@ async def test_many_tasks_are_drawn_as_how_many_ran_and_how_long(open_page, subm
     await expect(page.get_by_test_id("run-hours")).to_have_text(
         re.compile(r"^[<0-9.]+ vCPU-hours, [<0-9.]+ GB-hours$")
     )
-    # What is counted is what is open.
+    # The counts refer to the open run.
     states = page.get_by_role("group", name="States")
     await expect(states.get_by_role("button", name="Failed 11")).to_be_visible()
     await expect(states.get_by_role("button", name="Succeeded 99")).to_be_visible()
@@ -113,7 +113,7 @@ async def test_many_tasks_are_drawn_as_how_many_ran_and_how_long(open_page, subm
     await shoot(narrow, "crowd-narrow")
 
 
-async def test_runs_of_one_workflow_stand_together(open_page, submit, new_run, shoot):
+async def test_runs_are_grouped_by_workflow(open_page, submit, new_run, shoot):
     runs = [new_run() for _ in range(3)]
     jobs = [submit(f"exit {n % 2}", run=run, workflow="nightly") for n, run in enumerate(runs)]
     page = await open_page()
@@ -136,13 +136,13 @@ async def test_runs_of_one_workflow_stand_together(open_page, submit, new_run, s
     await page.keyboard.press("ArrowLeft")
     await expect(cards).to_have_count(1)
 
-    # An address that leads to an earlier run shows where it stands.
+    # A link to an earlier run expands its group.
     again = await open_page(f"#/run/{runs[1]}/nightly")
     card = again.locator(f"[data-testid=run][data-run='{runs[1]}']:visible")
     await expect(card).to_have_attribute("aria-current", "true")
 
 
-async def test_arguments_and_errors_stand_in_the_lists(executor, open_page, shoot):
+async def test_lists_show_arguments_and_errors(executor, open_page, shoot):
     settle = executor(workflow="reasons").task(tasks.settle)
     sweep = settle.map([0.1, 0.6, 0.7, 0.8], return_exceptions=True)
     values = await sweep
@@ -162,7 +162,7 @@ async def test_arguments_and_errors_stand_in_the_lists(executor, open_page, shoo
     await expect(row(page, f"{parent}:0").get_by_test_id("call")).to_contain_text("0.1")
     await shoot(page, "reasons")
 
-    # By an argument, and by an error.
+    # Filter by an argument and by an error.
     children = page.locator('[data-testid="task"].child:visible')
     await page.get_by_role("searchbox", name="Filter").fill("rate=0.7")
     await expect(children).to_have_count(1)
@@ -171,7 +171,7 @@ async def test_arguments_and_errors_stand_in_the_lists(executor, open_page, shoo
     await expect(children).to_have_count(3)
 
 
-async def test_what_failed_is_run_again_with_other_options(executor, open_page, tmp_path, shoot):
+async def test_failed_task_is_retried_with_options(executor, open_page, tmp_path, shoot):
     file = tmp_path / "wanted"
     job = await executor(workflow="again").submit(tasks.need, str(file))
     page = await open_page(f"#/job/{job.id}", expected="responded with a status of 400")

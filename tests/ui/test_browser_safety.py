@@ -31,7 +31,7 @@ _ESCAPES = (
     "\x00\x08\x7f\x9b31m",
 )
 _LONG = "long" * 25_000
-#: How many elements there are that the page itself has nowhere.
+#: Number of elements that the web UI itself never creates.
 _ELEMENTS = """document.querySelectorAll(
   "img[src=x], iframe, object, body script, "
   + "[onerror], [onload], a[href^=javascript], a[href*=evil]"
@@ -43,7 +43,7 @@ def gate(tmp_path):
     return tmp_path / "gate"
 
 
-async def test_hostile_names_and_output_do_nothing(executor, open_page, shoot):
+async def test_hostile_names_and_output_are_inert(executor, open_page, shoot):
     on = executor(workflow=_MARKUP[:128])
     job = await on.submit(tasks.write, _MARKUP, *_ESCAPES, _LONG)
     failed = await on.submit(tasks.fail_with, _MARKUP, _MARKUP + "".join(_ESCAPES))
@@ -67,7 +67,7 @@ async def test_hostile_names_and_output_do_nothing(executor, open_page, shoot):
     await expect(lines.filter(has_text="a link").first).to_be_visible()
     assert 0 == await page.evaluate(_ELEMENTS)
     assert 0 == await lines.locator("a, [style]").count()
-    # What turns the direction of writing turns nothing beyond its own line.
+    # Direction overrides only affect their own line.
     turned = lines.filter(has_text="dcba").first
     assert "isolate" == await turned.evaluate("line => getComputedStyle(line).unicodeBidi")
     assert "a title" not in await page.title()
@@ -90,7 +90,7 @@ class _Evil(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def evil():
-    """The address of another site, on this machine's loopback, too."""
+    """The URL of another site, which is also served on the loopback interface."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Evil) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://evil.example:{server.server_port}"
@@ -129,13 +129,13 @@ _ATTACKS = """async ([page, token, job]) => {
 }"""
 
 
-async def test_another_site_reads_and_cancels_nothing(executor, browser, served, evil, gate):
+async def test_other_site_cannot_read_or_cancel(executor, browser, served, evil, gate):
     job = await executor(workflow="attacked").submit(tasks.hold, str(gate))
     context = await browser.new_context()
     page = await context.new_page()
     await page.goto(evil)
     asked, statuses = {}, {}
-    # What a page may not read, a developer's tools do.
+    # The developer tools can read responses that the page cannot read.
     tools = await context.new_cdp_session(page)
     tools.on(
         "Network.requestWillBeSent",
@@ -159,7 +159,7 @@ async def test_another_site_reads_and_cancels_nothing(executor, browser, served,
         "events": "refused",
         "script": "refused",
     } == told
-    # It is the page's server that has refused, and not the browser.
+    # The web UI's server, not the browser, has rejected the requests.
     of_the_page = {
         code for key, code in statuses.items() if asked.get(key, "").startswith(served.url)
     }
@@ -179,7 +179,7 @@ async def test_another_site_reads_and_cancels_nothing(executor, browser, served,
     assert 0 == await job.result()
 
 
-async def test_another_site_cannot_show_the_page_in_a_frame(browser, served, evil):
+async def test_other_site_cannot_frame_web_ui(browser, served, evil):
     context = await browser.new_context()
     page = await context.new_page()
     await page.goto(evil)
@@ -196,8 +196,8 @@ async def test_another_site_cannot_show_the_page_in_a_frame(browser, served, evi
     await context.close()
 
 
-async def test_a_name_that_leads_to_this_machine_is_refused(browser, served):
-    """DNS rebinding: the browser holds the page's server for the other site's own."""
+async def test_dns_rebinding_is_rejected(browser, served):
+    """The browser treats the web UI's server as part of the other site."""
     rebound = f"http://rebound.example:{urlsplit(served.url).port}"
     context = await browser.new_context()
     page = await context.new_page()

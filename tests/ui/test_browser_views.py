@@ -19,11 +19,11 @@ from tests.ui.looking import SCROLLS_SIDEWAYS, row
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _MANY = 10_000
-#: What a page may hold however many tasks there are: some hundred rows of some ten elements.
+#: Maximum number of elements, independent of the number of tasks: a few hundred rows.
 _MOST_ELEMENTS = 4_000
 _ELEMENTS = "document.querySelectorAll('*').length"
 
-#: What has to be seen on each view.
+#: Test IDs of the elements that must be visible in each view.
 _SHOWN = {
     "runs": ["run"],
     "all": ["task"],
@@ -32,7 +32,7 @@ _SHOWN = {
     "failed": ["task-title", "task-state", "sentence", "remedy", "traceback"],
 }
 
-#: Contrast of an element's text with what is behind it, by
+#: Contrast of an element's text with its background, according to
 #: https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio; a canvas resolves any notation of a color.
 _CONTRAST = """element => {
   const pixel = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
@@ -61,7 +61,7 @@ _CONTRAST = """element => {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def views(embedded, tmp_path_factory):
-    """The addresses of each view, with something on it."""
+    """Return view to URL fragment; each view has content."""
     gate = tmp_path_factory.mktemp("views") / "gate"  # stays closed
     with pytest.MonkeyPatch.context() as patch:
         for name, value in embedded.environment.items():
@@ -87,7 +87,7 @@ async def views(embedded, tmp_path_factory):
         ("light", {"color_scheme": "light"}),
     ],
 )
-async def test_each_view_fits_and_can_be_read(open_page, shoot, views, name, options):
+async def test_views_fit_and_are_readable(open_page, shoot, views, name, options):
     page = await open_page(**options)
     for view, fragment in views.items():
         await page.evaluate("where => { location.hash = where }", fragment)
@@ -104,12 +104,12 @@ async def _read_well(element, options):
     assert (seen["background"] < 0.2) == (options.get("color_scheme") == "dark")
 
 
-async def test_ten_thousand_jobs_are_shown_with_few_elements(open_page, views, served):
+async def test_many_jobs_need_few_elements(open_page, views, served):
     page = await open_page()
     job_id = views["task"].removeprefix("#/job/")
     answer = await page.request.get(f"{served.url}/api/jobs/{job_id}", headers=served.headers)
     job = (await answer.json())["job"]
-    # One real job under ten thousand names: submitting them would take minutes.
+    # One real job with 10,000 IDs, because submitting 10,000 jobs would take minutes.
     jobs = [{**job, "id": f"job-{number}"} for number in range(_MANY)]
     told = "".join(
         f"event: jobs\ndata: {json.dumps({'jobs': jobs[at : at + 500]})}\n\n"
@@ -133,7 +133,7 @@ async def test_ten_thousand_jobs_are_shown_with_few_elements(open_page, views, s
     assert await page.evaluate(_ELEMENTS) < _MOST_ELEMENTS
 
 
-async def test_without_its_token_the_page_asks_for_it(open_page, served):
+async def test_missing_token_opens_token_form(open_page, served):
     page = await open_page(with_token=False)
     form = page.get_by_role("form", name="Token")
     await form.get_by_role("textbox", name="Token").fill("guessed")
@@ -148,7 +148,7 @@ async def test_without_its_token_the_page_asks_for_it(open_page, served):
     await expect(connection).to_have_text("Live")
 
 
-async def test_the_token_leaves_the_address(open_page, served):
+async def test_token_is_removed_from_url(open_page, served):
     page = await open_page()
     assert served.token not in page.url
     assert served.token not in await page.evaluate("JSON.stringify(history.state)")

@@ -34,7 +34,7 @@ def demo():
     process.communicate()
 
 
-def test_it_serves_the_page_until_ctrl_c_and_takes_its_aws_with_it(demo):
+def test_ctrl_c_stops_all_servers(demo):
     said = ""
     while "#token=" not in said:
         line = demo.stdout.readline()

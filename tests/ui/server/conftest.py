@@ -1,4 +1,4 @@
-"""The page's server by HTTP, with a proxy between it and the local AWS emulator."""
+"""Fixtures for the web UI's API, with a proxy between the web UI and the local AWS emulator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.ui.server.screen import get
 
 @pytest.fixture(scope="module")
 def proxy(embedded) -> Iterator[Proxy]:
-    """Between the page and the local AWS emulator: it counts."""
+    """A proxy between the web UI and the local AWS emulator."""
     with Proxy(embedded.endpoint_url) as proxy:
         yield proxy
 
@@ -30,20 +30,20 @@ def served(embedded, proxy, tmp_path_factory):
 
 @pytest.fixture
 async def page(served):
-    """Requests that have the token."""
+    """An HTTP client with the token."""
     async with aiohttp.ClientSession(served.url, headers=served.headers) as session:
         yield session
 
 
 @pytest.fixture
 async def client(page):
-    """A client process in whose name jobs are submitted, of the user who looks."""
+    """Run name of a client process that belongs to the web UI's user."""
     about = await get(page, "/api/about")
     return f"{about['user']}-20260101-000000-{uuid.uuid4().hex[:6]}"
 
 
 @pytest.fixture
 def submit(aws, client):
-    """Submit a job that runs a shell script, as farcall would; return its ID."""
+    """Return a function that submits a shell script like a farcall job; it returns the ID."""
     with shells.submitting(aws, client) as submit:
         yield submit

@@ -1,4 +1,4 @@
-"""What a browser asks the page's server for, and what it then knows."""
+"""Requests of a browser to the web UI's API, and the state that it derives from events."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ async def cancel(page, **wanted):
 
 
 class Screen:
-    """What a browser knows by one stream of events."""
+    """The state that a browser derives from one event stream."""
 
     def __init__(self, events):
         self.events = events
         self.jobs = {}
         self.children = {}
         self.state = {"loading": True}
-        self.told = Counter()
+        self.counts = Counter()
 
     async def until(self, condition):
         while not condition():
             name, said = await anext(self.events)
-            self.told[name] += 1
+            self.counts[name] += 1
             if name == "state":
                 self.state = said
             for job in said.get("jobs", ()):
                 self.jobs[job["id"]] = job
-                self.told[job["id"]] += 1
+                self.counts[job["id"]] += 1
             for child in said.get("children", ()):
                 self.children[child["i"]] = child
-                self.told[child["i"]] += 1
+                self.counts[child["i"]] += 1
 
     async def loaded(self):
         await self.until(lambda: not self.state["loading"])
 
-    async def looks(self, count):
-        """Wait until the server has looked some times more."""
-        before = self.told["state"]
-        await self.until(lambda: self.told["state"] >= before + count)
+    async def wait_for_polls(self, count):
+        """Wait until the server has polled a number of times."""
+        before = self.counts["state"]
+        await self.until(lambda: self.counts["state"] >= before + count)
 
     def has(self, job_id, state):
         return self.jobs.get(job_id, {}).get("state") == state

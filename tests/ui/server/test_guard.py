@@ -1,4 +1,4 @@
-"""Requests that the web UI's server refuses: token, Host, Origin, content type and values.
+"""Requests that the web UI's server rejects: token, Host, Origin, content type and values.
 
 Starts the web UI, because the checks are made before a request reaches the app.
 """
@@ -25,7 +25,7 @@ JOB = "00000000-0000-4000-8000-000000000000"
 
 @pytest.fixture(scope="module")
 def ask(served):
-    """Send one request as it stands, and return its answer: status, headers, body."""
+    """Return a function that sends one request and returns status, headers and body."""
     where = urlsplit(served.url).netloc
 
     def ask(method, path, body=None, *, token=served.token, host=where, **headers):
@@ -51,7 +51,7 @@ def ask(served):
     return ask
 
 
-def test_nothing_is_told_without_the_token(ask, served):
+def test_missing_token_returns_401(ask, served):
     said = set()
     for path in ("/api/about", "/api/events", f"/api/jobs/{JOB}", "/api/nothing", "/api"):
         for token in (None, "", "wrong", served.token[:-1], f"{served.token}x", "é"):
@@ -62,13 +62,13 @@ def test_nothing_is_told_without_the_token(ask, served):
     assert served.token not in body.decode()
     assert "token" in json.loads(body)["error"]
     assert 401 == ask("POST", "/api/cancel", b"{}", token=None)[0]
-    # Neither an address nor a cookie opens anything.
+    # Neither a query parameter nor a cookie is accepted as token.
     assert 401 == ask("GET", f"/api/about?token={served.token}", token=None)[0]
     assert 401 == ask("GET", "/api/about", token=None, cookie=f"token={served.token}")[0]
     assert 200 == ask("GET", "/api/about")[0]
 
 
-def test_the_server_answers_to_its_own_names_only(ask):
+def test_other_hosts_are_rejected(ask):
     port = ask.where.rpartition(":")[2]
     for host in (f"localhost:{port}", f"LOCALHOST:{port}", f"[::1]:{port}", f"127.0.0.1:{port}"):
         assert 200 == ask("GET", "/api/about", host=host)[0]
@@ -86,26 +86,26 @@ def test_the_server_answers_to_its_own_names_only(ask):
     for host in others:
         for path in ("/api/about", "/"):
             status, _, body = ask("GET", path, host=host)
-            # Two Host headers, or none, are refused before by the HTTP server itself.
+            # The HTTP server itself rejects two Host headers or none.
             assert (403 if isinstance(host, str) else 400) == status, host
             assert b"us-east-1" not in body
 
 
 @pytest.mark.parametrize("origin", ["null", "http://evil.example", "https://{}", "http://{}.evil"])
-def test_other_origins_are_refused(ask, origin):
+def test_other_origins_are_rejected(ask, origin):
     headers = {"origin": origin.format(ask.where)}
     assert 403 == ask("GET", "/api/about", **headers)[0]
     assert 403 == ask("POST", "/api/cancel", b'{"jobs": []}', **headers)[0]
 
 
-def test_what_a_browser_says_other_sites_send_is_refused(ask):
+def test_cross_site_requests_are_rejected(ask):
     for site in ("cross-site", "same-site", "anything"):
         for path in ("/api/about", "/static/index.html", "/"):
             assert 403 == ask("GET", path, sec_fetch_site=site)[0]
         assert 403 == ask("POST", "/api/cancel", b"{}", sec_fetch_site=site)[0]
     own = {"origin": f"http://{ask.where}", "sec_fetch_site": "same-origin"}
     assert 200 == ask("GET", "/api/about", **own)[0]
-    # A link on another page may lead here: it shows nothing without the token.
+    # Another site may link to the web UI, which shows nothing without the token.
     visit = {
         "sec_fetch_site": "cross-site",
         "sec_fetch_mode": "navigate",
@@ -116,7 +116,7 @@ def test_what_a_browser_says_other_sites_send_is_refused(ask):
     assert 403 == ask("GET", "/api/about", **visit)[0]
 
 
-def test_every_answer_has_its_headers(ask):
+def test_responses_have_security_headers(ask):
     for path in ("/", "/static/index.html", "/api/about", "/api/nothing", "/nothing"):
         _, headers, _ = ask("GET", path)
         policy = headers["Content-Security-Policy"]
@@ -138,7 +138,7 @@ def test_every_answer_has_its_headers(ask):
     assert not [name for name in headers if name.lower().startswith("access-control")]
 
 
-def test_only_the_pages_files_are_served(ask):
+def test_only_own_files_are_served(ask):
     paths = (
         "/static/../guard.py",
         "/static/%2e%2e/guard.py",
@@ -156,7 +156,7 @@ def test_only_the_pages_files_are_served(ask):
         assert {"error"} == json.loads(body).keys()
 
 
-def test_changes_are_made_by_json_alone(ask):
+def test_changes_require_json_post(ask):
     asked = b'{"jobs": ["' + JOB.encode() + b'"]}'
     for method in ("GET", "HEAD", "PUT", "DELETE", "PATCH"):
         assert 405 == ask(method, "/api/cancel", asked)[0]
@@ -194,14 +194,14 @@ def test_changes_are_made_by_json_alone(ask):
         {"run": "x", "workflow": 7},
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(ask, asked):
+def test_invalid_cancel_request_returns_400(ask, asked):
     body = (asked if isinstance(asked, str) else json.dumps(asked)).encode()
     status, _, said = ask("POST", "/api/cancel", body)
     assert 400 == status
     assert json.loads(said)["error"]
 
 
-def test_what_is_asked_for_is_checked(ask):
+def test_invalid_paths_and_queries_are_rejected(ask):
     for path in (
         "/api/jobs/x",
         f"/api/jobs/{JOB}:123456",
@@ -220,7 +220,7 @@ def test_what_is_asked_for_is_checked(ask):
         assert (404, True) == (status, JOB in json.loads(body)["error"])
 
 
-def test_a_taken_port_is_named(embedded, tmp_path):
+def test_port_in_use_is_named(embedded, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         environment = {**embedded.environment, "FARCALL_UI_URL": f"http://127.0.0.1:{port}"}
@@ -231,7 +231,7 @@ def test_a_taken_port_is_named(embedded, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_an_address_for_others_is_warned_of_and_needs_the_token(embedded, tmp_path):
+def test_public_address_logs_warning(embedded, tmp_path):
     options = "--host", "0.0.0.0", "--port", "0"
     with subprocess.Popen(
         [FARCALL, "ui", *options],
@@ -265,7 +265,7 @@ def run(environment, *options):
     )
 
 
-async def test_it_ends_at_once_though_browsers_listen(embedded, tmp_path):
+async def test_server_stops_while_browsers_listen(embedded, tmp_path):
     import aiohttp
 
     environment = {**embedded.environment, "HOME": str(tmp_path)}
@@ -276,7 +276,7 @@ async def test_it_ends_at_once_though_browsers_listen(embedded, tmp_path):
                     pass
                 page.process.send_signal(signal.SIGTERM)
                 async for _ in events:
-                    pass  # to its end, which is no broken connection
+                    pass  # until the stream ends regularly
             await asyncio.to_thread(page.process.wait, 60)
             rest = page.process.stdout.read()
     assert "The web UI has stopped. Jobs continue." in rest

@@ -1,4 +1,4 @@
-"""The web UI's API while jobs come, run and end.
+"""The web UI's API while jobs are submitted, run and finish.
 
 Starts the web UI and jobs on the local AWS emulator, because events follow the jobs' states.
 """
@@ -14,7 +14,7 @@ from tests.ui.server.screen import Screen, cancel, get, listening
 OTHER = "alice-20260101-000000-abcdef"
 
 
-async def test_a_task_is_seen_from_its_beginning_to_its_end(page, executor, tmp_path):
+async def test_task_events_follow_its_states(page, executor, tmp_path):
     gate = tmp_path / "gate"
     async with listening(page) as events, executor(workflow="seen") as batch:
         screen = Screen(events)
@@ -51,7 +51,7 @@ async def test_a_task_is_seen_from_its_beginning_to_its_end(page, executor, tmp_
 
 
 @pytest.mark.core
-async def test_one_child_is_cancelled_and_then_the_run(page, submit, client):
+async def test_array_task_and_run_are_cancelled(page, submit, client):
     array = submit("sleep 600", size=3)
     other = submit("sleep 600", workflow="other")
     path = f"/api/jobs/{array}/children/events"
@@ -72,7 +72,7 @@ async def test_one_child_is_cancelled_and_then_the_run(page, submit, client):
         assert {other: "ending"} == await cancel(page, run=client)
 
 
-async def test_jobs_of_others_are_not_shown_and_foreign_ones_left_alone(page, submit):
+async def test_foreign_jobs_are_hidden_and_kept(page, submit):
     theirs = submit("sleep 600", run=OTHER)
     foreign = submit("sleep 600", run="")
     own = submit("sleep 600")
@@ -87,7 +87,7 @@ async def test_jobs_of_others_are_not_shown_and_foreign_ones_left_alone(page, su
         assert 400 == answer.status
 
 
-async def test_a_read_only_page_shows_and_cancels_nothing(embedded, submit, tmp_path):
+async def test_read_only_server_rejects_cancel(embedded, submit, tmp_path):
     theirs = submit("sleep 600", run=OTHER)
     environment = {**embedded.environment, "HOME": str(tmp_path)}
     with serving.page(environment, "--read-only", "--all-users") as served:
@@ -100,5 +100,5 @@ async def test_a_read_only_page_shows_and_cancels_nothing(embedded, submit, tmp_
                 async with page.post("/api/cancel", json={"jobs": [theirs]}) as answer:
                     assert 403 == answer.status
                     assert "--read-only" in (await answer.json())["error"]
-                await screen.looks(2)
+                await screen.wait_for_polls(2)
                 assert screen.has(theirs, "RUNNING")

@@ -1,6 +1,6 @@
-"""API requests of the web UI's server, and its errors if Batch does not answer.
+"""API requests of the web UI's server, and its errors if Batch does not respond.
 
-Starts the web UI behind a proxy that refuses requests and changes the local AWS emulator's
+Starts the web UI behind a proxy that rejects requests and changes the local AWS emulator's
 responses.
 """
 
@@ -11,7 +11,7 @@ import pytest
 from tests.ui.server.screen import Screen, cancel, listening
 
 
-async def test_what_goes_wrong_is_told_and_passes(page, submit, proxy):
+async def test_error_is_shown_until_it_passes(page, submit, proxy):
     job = submit("sleep 600")
     proxy.rule = lambda request: "expired" if request.operation == "batch listjobs" else ""
     async with listening(page) as events:
@@ -26,12 +26,12 @@ async def test_what_goes_wrong_is_told_and_passes(page, submit, proxy):
 
 @pytest.fixture
 def changes(proxy):
-    """Changes of Batch's answers; afterwards they are as they were."""
+    """Changes of Batch's responses; they are cleared after the test."""
     yield proxy.changes
     proxy.changes.clear()
 
 
-async def test_arrays_are_counted_where_lists_do_not_count_them(page, submit, changes):
+async def test_arrays_are_counted_without_list_counts(page, submit, changes):
     def without_counts(answer):
         for job in answer["jobSummaryList"]:
             job.get("arrayProperties", {}).pop("statusSummary", None)
@@ -46,14 +46,14 @@ async def test_arrays_are_counted_where_lists_do_not_count_them(page, submit, ch
         await screen.until(lambda: screen.jobs[array]["counts"] == both)
 
 
-async def test_each_browser_sees_as_far_back_as_it_asks(page, submit, changes):
+async def test_since_limits_each_browser(page, submit, changes):
     old, new = submit("sleep 600"), submit("sleep 600")
 
     def age(answer):
         for job in answer.get("jobSummaryList", []) + answer.get("jobs", []):
             if job["jobId"] == old:
                 job["createdAt"] -= 2 * 24 * 3600 * 1000
-        # As Batch sorts them.
+        # Batch returns the newest jobs first.
         answer.get("jobSummaryList", []).sort(key=lambda job: -job["createdAt"])
 
     changes.update(listjobs=age, describejobs=age)
@@ -64,12 +64,12 @@ async def test_each_browser_sees_as_far_back_as_it_asks(page, submit, changes):
             far = Screen(more)
             await far.until(lambda: far.has(old, "RUNNING") and far.has(new, "RUNNING"))
             await far.loaded()
-        await near.looks(2)
+        await near.wait_for_polls(2)
         assert old not in near.jobs
 
 
-async def test_a_job_that_is_listed_late_is_found(page, submit, changes):
-    """Lists lag behind: one submitted before another may be listed after it."""
+async def test_late_listed_job_is_found(page, submit, changes):
+    """ListJobs is eventually consistent: an earlier job may be listed after a later one."""
     late = submit("sleep 600")
     hidden = True
 

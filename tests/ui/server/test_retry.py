@@ -1,6 +1,6 @@
 """A retry through the web UI's API, which unpickles nothing.
 
-Starts the web UI and jobs on the local AWS emulator, because the retry is a job of its own.
+Starts the web UI and jobs on the local AWS emulator, because the retry is a new job.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from tests.support.patience import until_async
 from tests.ui.server.screen import get
 
-NOBODY = "00000000-0000-4000-8000-000000000000"
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 
 
 async def post(page, path, body):
@@ -20,8 +20,8 @@ async def post(page, path, body):
 
 @pytest.fixture
 async def failed(executor, tmp_path):
-    """A job that fails until there is a file, and another file if the page unpickles it."""
-    mended = tmp_path / "fixed"
+    """A job that fails until a file exists; another file shows if the web UI unpickles it."""
+    fixed = tmp_path / "fixed"
 
     class OnlyThere:
         def __init__(self, here):
@@ -41,18 +41,18 @@ async def failed(executor, tmp_path):
         return 3
 
     def work(x):
-        if not mended.exists():
+        if not fixed.exists():
             raise ValueError(x)
         return x
 
     async with executor() as opened:
         job = await opened.submit(work, OnlyThere(here))
         assert isinstance(await job.exception(), ValueError)
-        yield opened, job, mended, here
+        yield opened, job, fixed, here
 
 
-async def test_what_failed_runs_again_with_other_options(page, failed):
-    executor, job, mended, here = failed
+async def test_failed_job_is_retried_with_options(page, failed):
+    executor, job, fixed, here = failed
 
     async def said():
         found = await get(page, f"/api/jobs/{job.id}/retry")
@@ -73,7 +73,7 @@ async def test_what_failed_runs_again_with_other_options(page, failed):
     ):
         status, answer = await post(page, f"/api/jobs/{job.id}/retry", body)
         assert (status, text in answer["error"]) == (400, True), answer
-    mended.touch()
+    fixed.touch()
 
     status, done = await post(page, f"/api/jobs/{job.id}/retry", {"options": {"memory": "2"}})
 
@@ -91,8 +91,8 @@ async def test_what_failed_runs_again_with_other_options(page, failed):
     assert (found["tasks"], "no task of job" in found["refused"]) == (0, True)
 
 
-async def test_what_is_unknown_is_not_run(page):
-    assert (await post(page, f"/api/jobs/{NOBODY}/retry", {}))[0] == 404
+async def test_unknown_job_is_not_retried(page):
+    assert (await post(page, f"/api/jobs/{UNKNOWN_ID}/retry", {}))[0] == 404
     assert (await post(page, "/api/jobs/no%20body/retry", {}))[0] == 400
-    async with page.get(f"/api/jobs/{NOBODY}/retry") as answer:
+    async with page.get(f"/api/jobs/{UNKNOWN_ID}/retry") as answer:
         assert answer.status == 404

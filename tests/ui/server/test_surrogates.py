@@ -13,7 +13,7 @@ def half():
     raise ValueError("half \ud800")
 
 
-async def test_half_a_character_is_no_error_of_the_page_s(page, executor, submit, client, aws):
+async def test_lone_surrogates_are_served(page, executor, submit, client, aws):
     failed = await executor().submit(half)
     await failed.wait()
     other = submit("exit 3", workflow="half \ud800")
