@@ -1,8 +1,9 @@
 """A real Covalent server on the local AWS emulator, and Covalent in this process as its client.
 
-Covalent reads its environment once, on import, and keeps what it found for the whole process. So
-it is imported here, before the test modules do it: into a directory of this run, with the address
-of the server that `server` starts later. Other servers are named to it call by call.
+Covalent reads its environment on import and keeps the configuration for the whole process.
+Therefore, it is imported here, before the test modules: with a directory of this run, and the
+address of the server that `server` starts later. The address of another server is passed in each
+call.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from tests.support.covalent_server import CovalentServer
 from tests.support.patience import PATIENCE_S
 from tests.support.timing import STREAM_S
 
-#: Seconds for a dispatch, unless a test knows better.
+#: Default time limit for a dispatch in seconds.
 WAIT_TIMEOUT_S = PATIENCE_S
 _POLL_S = 0.05
 _FINAL = {"COMPLETED", "FAILED", "CANCELLED", "POSTPROCESSING_FAILED"}
 
 _ROOT = Path(tempfile.mkdtemp(prefix="farcall-covalent-"))
-#: Home of the user whose files nothing here may touch.
+#: Home directory of a user, which the tests must not change.
 _USER = _ROOT / "user"
 
 
 def _is_installed() -> bool:
     spec = importlib.util.find_spec("covalent")
-    # This very directory would do as a package of that name, one without a file.
+    # This directory would be found as a namespace package, which has no origin.
     return spec is not None and spec.origin is not None
 
 
@@ -69,7 +70,7 @@ def _isolate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _import() -> CovalentServer | None:
-    """Import Covalent; return the server it is bound to, which does not run yet."""
+    """Import Covalent; return the server that it is bound to, which is not running yet."""
     if not _is_installed():
         return None
     _USER.mkdir()
@@ -78,7 +79,7 @@ def _import() -> CovalentServer | None:
         _isolate(monkeypatch)
         for name, value in bound.environment.items():
             monkeypatch.setenv(name, value)
-        # Whatever the installed versions of its libraries complain of is not ours to fix.
+        # Ignore warnings of Covalent's dependencies.
         warnings.simplefilter("ignore")
         import covalent  # noqa: F401
     return bound
@@ -88,11 +89,11 @@ _COVALENT = _import()
 
 
 _SERVERS = {"server", "new_server", "dispatch", "wait", "run"}
-"""Fixtures that start one."""
+"""Fixtures that start a Covalent server."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks for Covalent's server as slow: that one computes all the while."""
+    """Mark tests with a Covalent server as slow, because a server keeps a core busy."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents and _SERVERS.intersection(getattr(item, "fixturenames", ())):
@@ -101,7 +102,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _test_module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have Covalent's client pickle a test module by value: the job has no tests to import."""
+    """Make Covalent pickle a test module by value, because the job cannot import tests."""
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
@@ -109,7 +110,7 @@ def _test_module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _covalent_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give processes that a test starts the same view of Covalent that this one has."""
+    """Give a test's child processes the same Covalent configuration as this process."""
     assert _COVALENT is not None
     for name in os.environ:
         if name.startswith("COVALENT_"):
@@ -120,7 +121,7 @@ def _covalent_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[farcall_local.LocalAWS]:
-    """The local AWS emulator whose key the server has, with room for several jobs at a time."""
+    """The local AWS emulator that the server uses, with processors for several jobs."""
     with farcall_local.start(cpus=8) as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
@@ -128,9 +129,9 @@ def embedded() -> Iterator[farcall_local.LocalAWS]:
 
 @pytest.fixture(scope="session")
 def server(embedded: farcall_local.LocalAWS) -> Iterator[CovalentServer]:
-    """The server that Covalent in this process talks to, on the local AWS emulator."""
+    """The shared server to which Covalent in this process is bound."""
     assert _COVALENT is not None
-    # It has the port that the import has left in the configuration.
+    # The server has the port that the import has written to the configuration.
     with pytest.MonkeyPatch.context() as monkeypatch:
         _isolate(monkeypatch)
         running = CovalentServer(_COVALENT.home, embedded.environment)
@@ -149,7 +150,7 @@ class NewServer(Protocol):
 
 @pytest.fixture
 def new_server(tmp_path: Path) -> Iterator[NewServer]:
-    """Servers to be stopped, killed and started again, each with a home of its own."""
+    """Return a function that starts servers with separate homes, which tests may kill."""
     started: list[CovalentServer] = []
 
     def start(
@@ -166,7 +167,7 @@ def new_server(tmp_path: Path) -> Iterator[NewServer]:
 
 
 class Dispatch(Protocol):
-    """Dispatch a lattice; return the dispatch's ID. Without a server, to the shared one."""
+    """Dispatch a lattice, by default to the shared server; return the dispatch ID."""
 
     def __call__(
         self, lattice: Any, *args: Any, server: CovalentServer | None = None, **kwargs: Any
@@ -174,7 +175,7 @@ class Dispatch(Protocol):
 
 
 class Wait(Protocol):
-    """Wait until a dispatch has ended, however; return Covalent's result object."""
+    """Wait until a dispatch has a final status; return Covalent's result object."""
 
     def __call__(
         self,
@@ -200,7 +201,7 @@ def dispatch(request: pytest.FixtureRequest) -> Dispatch:
 
 @pytest.fixture
 def status() -> Callable[..., str]:
-    """Ask how a dispatch is: ``status(dispatch_id, server=None)``."""
+    """Return a dispatch's status: ``status(dispatch_id, server=None)``."""
     import covalent
 
     def ask(dispatch_id: str, server: CovalentServer | None = None) -> str:
@@ -223,7 +224,7 @@ def wait(request: pytest.FixtureRequest, status: Callable[..., str]) -> Wait:
     ) -> Any:
         server = server or request.getfixturevalue("server")
         deadline = time.monotonic() + timeout_s
-        # Covalent's own waiting has no bound, and asks once a second.
+        # Covalent's own wait has no timeout and polls only once a second.
         while (state := status(dispatch_id, server)) not in _FINAL:
             if time.monotonic() > deadline:
                 pytest.fail(f"{dispatch_id} is {state} after {timeout_s} s\n{server.log[-4000:]}")
@@ -241,7 +242,7 @@ def run(dispatch: Dispatch, wait: Wait) -> Callable[..., Any]:
 
 @pytest.fixture
 def packing() -> Iterator[None]:
-    """Have lattices built as with COVALENT_ENABLE_TASK_PACKING, which is read on import."""
+    """Build lattices as with COVALENT_ENABLE_TASK_PACKING, which is read on import."""
     lattices = sys.modules["covalent._workflow.lattice"]
     read, answers = lattices.get_config, {"sdk.task_packing": "true"}
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -250,7 +251,7 @@ def packing() -> Iterator[None]:
 
 
 class Node(NamedTuple):
-    """What Covalent knows of one electron; texts are empty where there is none."""
+    """One electron in Covalent; missing texts are empty."""
 
     name: str
     status: str

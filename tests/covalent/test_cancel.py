@@ -35,7 +35,7 @@ def proxy(aws):
 
 @pytest.fixture(autouse=True)
 def client(aws, monkeypatch):
-    """Batch; when the test ends nothing runs there any more."""
+    """A Batch client; the teardown waits until no job is running."""
     for name, value in aws.environment.items():
         monkeypatch.setenv(name, value)
     found = boto3.client("batch")
@@ -45,7 +45,7 @@ def client(aws, monkeypatch):
 
 
 def under_way(client, *states):
-    """List the jobs that have not ended; of an array the parent."""
+    """List unfinished jobs, with one entry per array job."""
     return [
         job["jobId"]
         for state in states or UNDER_WAY
@@ -61,13 +61,13 @@ def batch(client, proxy):
 
 
 class Folder:
-    """How a test and its tasks talk: each task writes its job's ID there, and waits."""
+    """A folder in which each task writes its job's ID before it waits."""
 
     def __init__(self, path):
         self.path = path
 
     def task(self, executor, name="work"):
-        """Make an electron that waits until it is stopped, and prints how it was."""
+        """Return an electron that waits until it is stopped, and prints the exception."""
         path = self.path
 
         def work(number=0, *_):
@@ -112,7 +112,7 @@ def cancel_by_command(job_id):
 
 @pytest.fixture
 def cancel():
-    """Cancel node 0 of a dispatch, whose job is known: ``cancel(way, dispatch_id, job_id)``."""
+    """Cancel node 0 of a dispatch, which runs a job: ``cancel(way, dispatch_id, job_id)``."""
     ways = {
         "dispatch": lambda dispatch_id, _: ct.cancel(dispatch_id),
         "command": lambda _, job_id: cancel_by_command(job_id),
@@ -121,9 +121,7 @@ def cancel():
 
 
 @pytest.mark.parametrize("way", [pytest.param("dispatch", marks=pytest.mark.path), "command"])
-def test_a_running_task_is_stopped_and_its_output_kept(
-    dispatch, wait, node, batch, folder, client, cancel, way
-):
+def test_cancelled_electron_keeps_output(dispatch, wait, node, batch, folder, client, cancel, way):
     work = folder.task(batch(retry_attempts=3))
 
     @ct.lattice

@@ -1,7 +1,7 @@
 """``make demo-covalent``'s script from start to end.
 
 Starts the script, which starts a Covalent server and the local AWS emulator. Slow,
-because the Covalent server takes seconds to start and computes all the while.
+because the Covalent server takes seconds to start and keeps a core busy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """The only folders that the demo could write to without saying so, both of this test."""
+    """A folder with the home and temporary directories that the demo uses."""
     for name in os.environ:
         if name.startswith("COVALENT_"):
             monkeypatch.delenv(name)
@@ -41,7 +41,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def start(place):
-    """Start the demo in a process group of its own."""
+    """Return a function that starts the demo; it is killed when the test ends."""
     started = []
 
     def demo(*options, **environment):
@@ -62,8 +62,8 @@ def start(place):
         process.communicate()
 
 
-def of_the_demo(place):
-    """Processes that were started below the demo's own temporary folder."""
+def demo_processes(place):
+    """Return the processes that use the demo's temporary folder."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -72,18 +72,18 @@ def of_the_demo(place):
     return [each for each in found if each.pid != os.getpid()]
 
 
-def assert_nothing_is_left(place):
-    assert [] == of_the_demo(place)
-    cache = place / "home" / ".cache"  # uv's, which resolves the packages of jobs
+def assert_nothing_left(place):
+    assert [] == demo_processes(place)
+    cache = place / "home" / ".cache"  # uv's cache; uv resolves the packages of jobs
     left = [*(place / "home").rglob("*"), *(place / "tmp").rglob("*")]
     assert [] == [
         each for each in left if each != cache and cache / "uv" not in [each, *each.parents]
     ]
 
 
-def test_it_trains_scores_and_ends_without_a_trace(start, place):
+def test_demo_prints_score_and_cleans_up(start, place):
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # the port is in use already, which does as well
+        with contextlib.suppress(OSError):  # the port may already be in use
             stack.enter_context(socket.create_server(("127.0.0.1", 48008)))
         demo = start()
         shown, complaints = demo.communicate()
@@ -100,4 +100,4 @@ def test_it_trains_scores_and_ends_without_a_trace(start, place):
         r"Covalent's page: http://127\.0\.0\.1:\d+",
     ):
         assert re.search(expected, shown), shown
-    assert_nothing_is_left(place)
+    assert_nothing_left(place)

@@ -43,7 +43,7 @@ def batch(embedded, monkeypatch):
 
 
 def make_wheel(folder, name, version="1.0"):
-    """Write a wheel with one module, whose ``VERSION`` is its version; return its path."""
+    """Write a wheel with one module, which has its ``VERSION``; return the path."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": f"VERSION = {version!r}\n",
@@ -72,13 +72,11 @@ def only(function):
     return flow
 
 
-# --- an image with nothing of farcall's ----------------------------------------------------------
+# --- stock image ---------------------------------------------------------------------------------
 
 
-def test_an_electron_runs_in_the_stock_image_as_covalent_s_documentation_has_it(
-    run, node, batch, tmp_path
-):
-    """With the name of a definition that is not there: Covalent's own plugin registers it."""
+def test_electron_runs_in_stock_image(run, node, batch, tmp_path):
+    """The definition's name is from Covalent's documentation; the definition does not exist."""
     wheel = make_wheel(tmp_path, "stockly")
     executor = batch(
         container_image_uri="", batch_job_definition_name="covalent-batch-qa-job-definition"
@@ -116,7 +114,7 @@ def index(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def configured(embedded, index, tmp_path_factory):
-    """A server that has the index, whose jobs have not, and packages in its configuration."""
+    """A server with the index and with packages in its configuration; jobs lack the index."""
     home = tmp_path_factory.mktemp("configured")
     cache = {"XDG_CACHE_HOME": str(home / "cache")}
     server = CovalentServer(
@@ -131,19 +129,17 @@ def configured(embedded, index, tmp_path_factory):
 
 @pytest.fixture
 def stock(batch):
-    """Make an executor for the stock image, with packages that all electrons have."""
+    """Return a function that creates executors for the stock image with common packages."""
     return lambda **more: batch(**{"container_image_uri": "", "packages": ["needed<2"], **more})
 
 
 def where(*names):
-    """Return of each module its version, and whether it came with the task."""
+    """Return each module's version, and whether the module was synced."""
     found = [importlib.import_module(name) for name in names]
     return [(one.VERSION, "farcall-environment-" in one.__file__) for one in found]
 
 
-def test_packages_of_an_electron_travel_with_it_and_are_resolved_once(
-    dispatch, wait, node, stock, configured, index
-):
+def test_electron_packages_are_resolved_once(dispatch, wait, node, stock, configured, index):
     """No container calls an index, and the options' packages keep their versions."""
 
     @ct.electron(executor=stock(), deps_pip=ct.DepsPip(["travelled>=1", "needed"]))
@@ -165,4 +161,4 @@ def test_packages_of_an_electron_travel_with_it_and_are_resolved_once(
     assert expected == [each.output for each in done], done[0].error
     assert ["ran 1.0\n"] * 4 == [each.stdout for each in done]
     assert asked == index.asked
-    assert asked.count("/travelled/") == 2, asked  # to resolve it, and to fetch it
+    assert asked.count("/travelled/") == 2, asked  # once to resolve and once to download it

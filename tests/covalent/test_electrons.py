@@ -37,7 +37,7 @@ def counting(embedded):
 
 @pytest.fixture
 def nodes(node):
-    """Read all electrons of a result: by number, by name, or all."""
+    """Return a function that returns node ID to electron, optionally only those of a name."""
 
     def read(result, name=None):
         numbers = sorted(result.lattice.transport_graph._graph.nodes)
@@ -51,7 +51,7 @@ def nodes(node):
 
 
 @pytest.mark.path
-def test_an_electron_runs_on_batch_with_the_executor_as_an_object(run, node, batch):
+def test_electron_runs_on_batch(run, node, batch):
     @ct.electron(executor=batch())
     def add(left, right):
         print(f"{left} and {right}")
@@ -69,10 +69,10 @@ def test_an_electron_runs_on_batch_with_the_executor_as_an_object(run, node, bat
     assert ("add", "COMPLETED", "", "1 and 2\n", "careful\n") == node(result, 0)[:5]
 
 
-# --- what Covalent adds by itself ----------------------------------------------------------------
+# --- nodes that Covalent adds --------------------------------------------------------------------
 
 
-def test_collections_among_the_arguments_start_no_job(run, batch, counting):
+def test_collection_arguments_start_no_job(run, batch, counting):
     @ct.electron(executor=batch(endpoint_url=counting.url))
     def give(value):
         return value
@@ -92,9 +92,7 @@ def test_collections_among_the_arguments_start_no_job(run, batch, counting):
     assert 2 == counting.counts["batch submitjob"]
 
 
-def test_a_sublattice_is_built_beside_the_server_and_its_electrons_run_on_batch(
-    run, batch, counting
-):
+def test_only_electrons_of_sublattice_are_jobs(run, batch, counting):
     on_batch = batch(endpoint_url=counting.url)
 
     @ct.electron(executor=on_batch)
@@ -107,23 +105,23 @@ def test_a_sublattice_is_built_beside_the_server_and_its_electrons_run_on_batch(
         return double(value)
 
     @ct.electron(executor=on_batch)
-    def tell(pair):
+    def unpack(pair):
         return [*pair]
 
-    # The sublattice's graph is built on what the outer lattice has for a workflow executor.
+    # The outer lattice's workflow executor would build the sublattice's graph.
     @ct.lattice(workflow_executor=on_batch)
     def flow(value):
-        return tell(inner(value))
+        return unpack(inner(value))
 
     assert [6, "farcall-local"] == run(flow, 3).result
-    # The two electrons; the server builds and sums up both lattices in its own processes.
+    # Only the two electrons are jobs; the server builds and post-processes both lattices itself.
     assert 2 == counting.counts["batch submitjob"]
 
 
 # --- task groups ---------------------------------------------------------------------------------
 
 
-def test_a_failed_member_of_a_packed_group_fails_alone(run, batch, nodes, packing):
+def test_failed_packed_electron_keeps_other_results(run, batch, nodes, packing):
     @ct.electron(executor=batch())
     def make():
         print("made")
@@ -158,7 +156,7 @@ def test_a_failed_member_of_a_packed_group_fails_alone(run, batch, nodes, packin
 # --- values --------------------------------------------------------------------------------------
 
 
-def test_a_value_and_an_error_are_never_unpickled_in_the_server(run, batch, nodes, tmp_path):
+def test_server_never_unpickles_results_or_errors(run, batch, nodes, tmp_path):
     marks = tmp_path / "marks"
 
     class Marking:
@@ -201,7 +199,7 @@ def test_a_value_and_an_error_are_never_unpickled_in_the_server(run, batch, node
 
 
 @pytest.mark.path
-def test_describe_shows_the_traceback_and_the_node_of_an_electron(run, node, batch):
+def test_describe_shows_electron_and_traceback(run, node, batch):
     @ct.electron(executor=batch(workflow="told"))
     def make():
         return 3

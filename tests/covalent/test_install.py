@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
-# Here, because tests get another home: what was downloaded once shall not be downloaded again.
+# Read here, because tests get another home, where uv and pip would lack their download cache.
 ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()
@@ -57,7 +57,7 @@ with farcall_local.start() as aws, CovalentServer(Path("covalent"), aws.environm
     node = result.get_node_result(0)
     assert ct.status.COMPLETED == result.status, f"{result} {node} {server.log}"
     assert "adding\\n" == node["stdout"]
-    # A page of its own, which newer versions of Covalent's libraries answer with an error.
+    # Newer versions of Covalent's dependencies return an error for this page.
     with urllib.request.urlopen(f"{server.address}/{dispatch_id}") as page:
         assert 200 == page.status
     print(*sys.version_info[:2], result.result, Path(farcall.__file__).parent)
@@ -65,12 +65,12 @@ with farcall_local.start() as aws, CovalentServer(Path("covalent"), aws.environm
 
 
 def find_uv():
-    """Return uv, with which it takes seconds, or None; ``.ci/venv`` may have brought it."""
-    brought = ROOT / ".uv" / "bin" / "uv"
+    """Return the path of uv, which is much faster than pip, or None; ``.ci/venv`` installs uv."""
+    installed = ROOT / ".uv" / "bin" / "uv"
     if found := shutil.which("uv", path=ENVIRONMENT.get("PATH")):
         return found
-    if brought.exists():
-        return str(brought)
+    if installed.exists():
+        return str(installed)
     return importlib.import_module("uv").find_uv_bin() if importlib.util.find_spec("uv") else None
 
 
@@ -89,13 +89,13 @@ def call(*command, cwd, **environment):
 
 
 def install(python, folder):
-    """Make an empty environment, install the extras, and return its interpreter."""
+    """Create an empty environment, install the extras, and return its interpreter."""
     environment = folder / "environment"
     inside = str(environment / "bin" / "python")
     wanted = f"{ROOT}[covalent,local]"
     if uv := find_uv():
         call(uv, "venv", "--python", python, str(environment), cwd=folder)
-        # Not a wheel of an earlier state of the sources.
+        # uv must not use a cached wheel of older sources.
         fresh = ("--refresh-package", "farcall")
         call(uv, "pip", "install", *fresh, "--python", inside, wanted, cwd=folder)
         call(uv, "pip", "check", "--python", inside, cwd=folder)
@@ -107,7 +107,7 @@ def install(python, folder):
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.12"])
-def test_the_covalent_extra_installs_a_set_that_works(version, tmp_path):
+def test_covalent_extra_installs_working_set(version, tmp_path):
     inside = install(find(version), tmp_path)
     (tmp_path / "home").mkdir()
     (tmp_path / "workflow.py").write_text(WORKFLOW)

@@ -1,4 +1,4 @@
-"""The executor as Covalent finds, configures, stores and calls it.
+"""How Covalent finds, configures, stores and calls the executor.
 
 Starts no Covalent server: new Python processes for the configuration file, which Covalent reads
 on import, and the local AWS emulator for tasks that Covalent runs directly.
@@ -34,7 +34,7 @@ from tests.support.proxy import Proxy
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib  # the same module, before it came into the standard library
+    import tomli as tomllib  # the backport of tomllib
 
 EXECUTOR = ct.executor.AWSBatchExecutor
 MANAGER = sys.modules["covalent.executor"]._executor_manager
@@ -47,9 +47,9 @@ def small(aws):
 
 @pytest.fixture
 def client(tmp_path):
-    """Run code in a new process whose Covalent has a home of its own; return what it prints.
+    """Run code in a new process with a separate Covalent home; return the parsed output.
 
-    ``client(code, conf="", **environment)``; ``conf`` is the configuration that is there before.
+    ``client(code, conf="", **environment)``; ``conf`` is the existing configuration.
     """
     home = tmp_path / "home"
     bound = CovalentServer(home).environment
@@ -72,7 +72,7 @@ def client(tmp_path):
     return run
 
 
-# --- found ---------------------------------------------------------------------------------------
+# --- discovery -----------------------------------------------------------------------------------
 
 
 def test_covalent_finds_the_executor():
@@ -85,7 +85,7 @@ def test_covalent_finds_the_executor():
 def test_defaults_are_written_to_covalents_configuration():
     section = tomllib.loads(Path(ct.get_config("sdk.config_file")).read_text())
     section = section["executors"]["awsbatch"]
-    optional = {"stuck_timeout_s", "priority", "packages"}  # TOML has no word for None
+    optional = {"stuck_timeout_s", "priority", "packages"}  # TOML has no null value
     own = {"queue": "batch_queue", "image": "container_image_uri"}
     names = {own.get(name, name) for name in options_of(BATCH)}
     assert names - optional | {"log_stdout", "log_stderr"} == {*section}
@@ -105,7 +105,7 @@ def test_defaults_are_written_to_covalents_configuration():
 # --- sources -------------------------------------------------------------------------------------
 
 
-def test_options_come_from_arguments_then_environment_then_configuration(client):
+def test_option_sources_have_precedence(client):
     code = """
         import json
         import covalent as ct
@@ -138,7 +138,7 @@ def test_options_come_from_arguments_then_environment_then_configuration(client)
     assert 0 == section["num_gpus"]
 
 
-def test_an_unknown_key_in_the_configuration_is_told_and_harms_nobody(client):
+def test_unknown_configuration_key_logs_warning(client):
     code = """
         import json
         import logging
@@ -166,7 +166,7 @@ def test_an_unknown_key_in_the_configuration_is_told_and_harms_nobody(client):
         ('memory = "much"', "memory is 'much'", "comes from [{1}] of {0}"),
     ],
 )
-def test_a_wrong_value_in_the_configuration_is_named(client, line, problem, place):
+def test_invalid_configuration_value_names_section(client, line, problem, place):
     code = """
         import json
         import covalent as ct
@@ -187,10 +187,10 @@ def test_a_wrong_value_in_the_configuration_is_named(client, line, problem, plac
         assert place.format(client.file, "executors.awsbatch") in text
 
 
-# --- refused -------------------------------------------------------------------------------------
+# --- rejection -----------------------------------------------------------------------------------
 
 
-def test_an_unknown_option_is_refused_by_name():
+def test_unknown_option_is_rejected():
     with pytest.raises(
         SettingsError, match="AWSBatchExecutor has an unknown option 'vcpus'.*vcpu"
     ):
@@ -210,14 +210,14 @@ def test_an_unknown_option_is_refused_by_name():
         ("poll_freq", -1),
     ],
 )
-def test_a_wrong_value_is_refused_with_the_places_to_set_it(option, value):
+def test_invalid_value_names_option(option, value):
     with pytest.raises(SettingsError, match=f"{option} is {value!r}") as caught:
         EXECUTOR(**{option: value})
     assert option == caught.value.option
     assert f"AWSBatchExecutor({option}=...)" in str(caught.value)
 
 
-def test_the_image_of_the_old_plugin_is_refused_with_a_hint():
+def test_old_plugin_image_is_rejected():
     image = "public.ecr.aws/covalent/covalent-executor-base:stable"
     with pytest.raises(SettingsError, match="farcall's Dockerfile") as caught:
         EXECUTOR(container_image_uri=image)
@@ -225,16 +225,16 @@ def test_the_image_of_the_old_plugin_is_refused_with_a_hint():
     assert "container_image_uri" == caught.value.option
 
 
-def test_several_nodes_are_refused():
+def test_several_nodes_are_rejected():
     with pytest.raises(SettingsError, match="a Covalent task runs on one node") as caught:
         EXECUTOR(nodes=2)
     assert "nodes" == caught.value.option
 
 
-# --- stored --------------------------------------------------------------------------------------
+# --- storage -------------------------------------------------------------------------------------
 
 
-def test_attributes_are_flat_json_and_come_back():
+def test_attributes_round_trip_as_json():
     executor = EXECUTOR(vcpu=4, tags={"team": "ours"}, stuck_timeout_s=None, log_stdout="out.log")
     stored = json.loads(json.dumps(executor.to_dict()))
     assert "awsbatch" == stored["short_name"]
@@ -244,24 +244,24 @@ def test_attributes_are_flat_json_and_come_back():
     assert 4 == again.settings.vcpu
 
 
-def test_no_credentials_are_among_the_attributes(monkeypatch):
+def test_attributes_contain_no_credentials(monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, "very-secret")
     assert "very-secret" not in json.dumps(EXECUTOR().to_dict())
 
 
-def test_boto_options_are_those_of_the_same_account(monkeypatch):
+def test_boto_options_have_profile_and_region(monkeypatch):
     monkeypatch.setenv("AWS_REGION", "eu-west-3")
     assert {"region_name": "eu-west-3"} == EXECUTOR().boto_session_options()
     options = EXECUTOR(profile="work", region="us-west-1").boto_session_options()
     assert {"region_name": "us-west-1", "profile_name": "work"} == options
 
 
-# --- called --------------------------------------------------------------------------------------
+# --- direct calls --------------------------------------------------------------------------------
 
 
 class Direct:
-    """Calls an executor as Covalent's legacy runner does, except a database behind it."""
+    """Calls an executor like Covalent's legacy runner, but without a database."""
 
     def __init__(self, executor, folder, monkeypatch):
         self.executor = executor
@@ -302,7 +302,7 @@ def direct(small, tmp_path, monkeypatch):
 
 
 @pytest.mark.core
-async def test_a_task_that_is_run_directly_gives_value_and_output(direct, tmp_path):
+async def test_direct_call_returns_result_and_output(direct, tmp_path):
     def work(left, *, right, noted=0):
         print("out", flush=True)
         print("err", file=sys.stderr)
@@ -327,7 +327,7 @@ async def test_a_task_that_is_run_directly_gives_value_and_output(direct, tmp_pa
     assert ("SUCCEEDED", 0) == known
 
 
-async def test_a_task_that_is_run_directly_and_fails_says_why_in_its_stderr(direct):
+async def test_failed_direct_call_has_traceback(direct):
     def work():
         print("out")
         print("err", file=sys.stderr)
@@ -339,7 +339,7 @@ async def test_a_task_that_is_run_directly_and_fails_says_why_in_its_stderr(dire
     assert "ValueError: no good" in stderr
 
 
-async def test_a_task_that_is_run_directly_and_cancelled_is_cancelled(direct):
+async def test_direct_call_is_cancelled(direct):
     def work():
         import time
 
@@ -351,13 +351,13 @@ async def test_a_task_that_is_run_directly_and_cancelled_is_cancelled(direct):
         await asyncio.sleep(0.02)
         assert not running.done()
     metadata = {"dispatch_id": one.dispatch_id, "node_id": 3}
-    # Covalent takes nothing but True for a success.
+    # Covalent accepts only True as success.
     assert True is await one.executor.cancel(metadata, one.handles[0])
     value, _, _, status = await running
     assert (None, ct.status.CANCELLED) == (value, status)
 
 
-async def test_only_covalents_wrapper_can_be_run_directly(small):
+async def test_direct_run_requires_covalent_wrapper(small):
     metadata = {"dispatch_id": "d", "node_id": 0, "results_dir": ""}
     with pytest.raises(FarcallError, match=r"farcall\.BatchExecutor"):
         await EXECUTOR(**small).run(print, [], {}, metadata)
@@ -368,7 +368,7 @@ async def test_only_covalents_wrapper_can_be_run_directly(small):
 
 
 @pytest.mark.timing(lost_after_s=0.2)
-async def test_a_job_that_batch_no_longer_knows_is_lost(direct, aws):
+async def test_job_unknown_to_batch_is_lost(direct, aws):
     command = {"containerProperties": {"command": ["true"]}}
     with Proxy(aws.endpoint_url) as proxy:
         proxy.changes["describejobs"] = lambda answer: answer["jobs"].clear()

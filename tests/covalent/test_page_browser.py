@@ -1,7 +1,7 @@
 """A failed electron in farcall's web UI, in a real browser.
 
-Starts the shared Covalent server, the web UI and a browser, because only a dispatch makes jobs
-that have a node. Slow, because a Covalent server takes seconds to start.
+Starts the shared Covalent server, the web UI and a browser, because only a dispatch creates jobs
+with a node. Slow, because a Covalent server takes seconds to start.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def _environment(embedded, monkeypatch):
 
 @pytest.fixture
 def page(embedded, tmp_path):
-    """The page, open in a browser."""
-    # Chromium has no sandbox for root, who has to say so.
+    """The web UI in a browser."""
+    # Chromium has no sandbox for root, so root must disable it.
     more = ["--no-sandbox"] if os.geteuid() == 0 else []
     home = {"HOME": str(tmp_path)}
     with (
@@ -44,7 +44,7 @@ def page(embedded, tmp_path):
         browser.close()
 
 
-def test_an_electron_is_shown_with_its_error_its_node_and_its_traceback(run, embedded, page):
+def test_failed_electron_is_shown(run, embedded, page):
     executor = ct.executor.AWSBatchExecutor(
         vcpu=1, memory=1, linger_s=0.5, poll_freq=1, endpoint_url=embedded.endpoint_url
     )

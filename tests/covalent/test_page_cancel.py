@@ -1,4 +1,4 @@
-"""A cancel by farcall's web UI or command line reaches Covalent.
+"""A cancel in farcall's web UI or command line reaches Covalent.
 
 Starts the shared Covalent server on the local AWS emulator, because only the server knows the
 states of the other electrons and of sublattices. Slow, because a Covalent server takes seconds
@@ -45,26 +45,26 @@ def batch(aws):
     )
 
 
-class Told(Covalent):
-    """A Covalent server, and the dispatches to cancel."""
+class Recording(Covalent):
+    """A Covalent server that records cancel requests."""
 
     def __init__(self, address):
         super().__init__(address)
-        self.told = []
+        self.cancelled = []
 
     def cancel(self, dispatch_id, nodes=()):
-        self.told.append((dispatch_id, list(nodes)))
+        self.cancelled.append((dispatch_id, list(nodes)))
         super().cancel(dispatch_id, nodes)
 
 
 @pytest.fixture
 def covalent(server):
-    return Told(server.address)
+    return Recording(server.address)
 
 
 @pytest.fixture
 def work(tmp_path):
-    """Make an electron that leaves its job's ID, and waits: ``work(executor)``."""
+    """Return an electron that writes its job's ID and waits: ``work(executor)``."""
 
     def make(executor):
         path = tmp_path
@@ -95,7 +95,7 @@ def jobs(tmp_path):
 
 
 def as_client(act):
-    """Call a coroutine function as another process would: with a session of its own."""
+    """Call a coroutine function with a new session, as another process would."""
 
     async def run():
         return await act(await session_for(Settings()))
@@ -109,7 +109,7 @@ async def found_of(session, run):
 
 
 def nodes(covalent, dispatch_id, name="wait"):
-    """Return the states of the electrons of a name, by number."""
+    """Return node ID to status for the electrons with a name."""
     manifest = covalent.manifest(dispatch_id)
     found = manifest["lattice"]["transport_graph"]["nodes"]
     return {n["id"]: n["metadata"]["status"] for n in found if n["metadata"]["name"] == name}
@@ -137,18 +137,18 @@ def test_workflow_is_cancelled_with_sublattices(dispatch, wait, batch, work, job
     }
 
     as_client(lambda session: cancel(session, job_ids[1:2], "enough", CovalentCompanion(covalent)))
-    ((inside, numbers),) = covalent.told
+    ((inside, numbers),) = covalent.cancelled
     assert inside != started
     until(lambda: nodes(covalent, inside)[numbers[0]] == "CANCELLED")
     assert ["CANCELLED", "RUNNING"] == sorted(nodes(covalent, inside).values())
     assert ["RUNNING"] == [*nodes(covalent, started).values()]
 
-    covalent.told.clear()
+    covalent.cancelled.clear()
     said = as_client(
         lambda session: cancel_all(session, entries, "enough", CovalentCompanion(covalent))
     )
     assert {"ending"} == {each.outcome for each in said}
-    assert [(started, [])] == covalent.told
+    assert [(started, [])] == covalent.cancelled
     assert ct.status.CANCELLED == wait(started).status
     assert ["CANCELLED"] == [*nodes(covalent, started).values()]
     until(lambda: {"CANCELLED"} == {*nodes(covalent, inside).values()})

@@ -1,8 +1,8 @@
 """Restarts of a Covalent server whose dispatches have jobs.
 
-Each test starts a Covalent server of its own on the local AWS emulator, because it kills or stops
-the server. Slow, because a server takes seconds to start. Which tasks are resumed is tested in
-tests/unit/covalent/test_resume.py.
+Each test starts its own Covalent server on the local AWS emulator, because it kills or stops the
+server. Slow, because a server takes seconds to start. tests/unit/covalent/test_resume.py tests
+which tasks are resumed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 
 
 class Work:
-    """The tasks of one dispatch: each notes that it has run, and waits until it is let go.
+    """The tasks of one dispatch; each records its runs and waits until it is released.
 
     Attributes:
-        id: The dispatch, once there is one.
+        id: Dispatch ID; empty before `begin`.
     """
 
     def __init__(self, path, executor):
@@ -62,25 +62,25 @@ class Work:
     def begin(self, server, lattice, *args):
         self.id = ct.dispatch(lattice, dispatcher_addr=server.address)(*args)
 
-    def let_go(self, *numbers):
+    def release(self, *numbers):
         for word in [f"go-{number}" for number in numbers] or ["go"]:
             (self.path / word).touch()
 
     def runs(self, number):
-        """Return the IDs of the jobs that ran a task, one for each time."""
+        """Return the IDs of the jobs that ran a task, one per run."""
         mark = self.path / f"ran-{number}"
         return mark.read_text().split() if mark.exists() else []
 
 
 def nodes_of(result, node, name="work"):
-    """Return the electrons of a name, in their order."""
+    """Return the electrons with a name, in order."""
     graph = result.lattice.transport_graph._graph
     found = [node(result, number) for number in sorted(graph.nodes)]
     return [one for one in found if one.name == name]
 
 
 def states(dispatch_id, server, name="work"):
-    """Return the states of the electrons of a name, in their order."""
+    """Return the statuses of the electrons with a name, in order."""
     manifest = get(server, f"/api/v2/dispatches/{dispatch_id}")
     nodes = manifest["lattice"]["transport_graph"]["nodes"]
     return [n["metadata"]["status"] for n in nodes if n["metadata"]["name"] == name]
@@ -92,7 +92,7 @@ def get(server, path):
 
 
 def resume(server, *arguments):
-    """Run the command as the server's user does."""
+    """Run ``farcall covalent resume`` with the server's environment."""
     return subprocess.run(
         [FARCALL, "covalent", "resume", *arguments],
         env=os.environ | server.environment,
@@ -117,7 +117,7 @@ def under_way(client):
 
 @pytest.fixture(scope="module")
 def aws():
-    """A local AWS emulator with room for all jobs at once."""
+    """A local AWS emulator with processors for all jobs."""
     with farcall_local.start(cpus=16) as running:
         running.configure(stream_s=STREAM_S)
         yield running
@@ -125,7 +125,7 @@ def aws():
 
 @pytest.fixture(scope="module")
 def here(aws, tmp_path_factory):
-    """The environment of a user of that AWS, and a folder of theirs."""
+    """Set the environment of a user of the emulator; return the user's folder."""
     folder = tmp_path_factory.mktemp("restart")
     with pytest.MonkeyPatch.context() as monkeypatch:
         for name in os.environ:
@@ -149,7 +149,7 @@ def executor(endpoint_url, **options):
     return ct.executor.AWSBatchExecutor(**{**small, "endpoint_url": endpoint_url, **options})
 
 
-def test_a_killed_server_goes_on_where_it_was(here, aws, client, new_server, wait, node):
+def test_killed_server_resumes_dispatch(here, aws, client, new_server, wait, node):
     server = new_server(here / "killed", aws.environment)
     work = Work(here / "killed-work", executor(aws.endpoint_url, linger_s=2))
     good, bad = work.task(), work.task(fail=True)
@@ -163,12 +163,12 @@ def test_a_killed_server_goes_on_where_it_was(here, aws, client, new_server, wai
     until(lambda: all(map(work.runs, range(3))))
     until(lambda: states(work.id, server) == [*3 * ["RUNNING"], "NEW_OBJECT"])
     server.kill()
-    work.let_go(0, 1)
+    work.release(0, 1)
     ended = [*work.runs(0), *work.runs(1)]
     until(lambda: ["SUCCEEDED", "FAILED"] == ends_of(client, ended))
     server.start()
     done = resume(server)
-    work.let_go()
+    work.release()
     result = wait(work.id, server=server)
 
     assert (0, "") == (done.returncode, done.stderr)
@@ -182,8 +182,8 @@ def test_a_killed_server_goes_on_where_it_was(here, aws, client, new_server, wai
     until(lambda: not under_way(client))
 
 
-def test_a_server_killed_while_it_submits_submits_nothing_twice(here, aws, new_server, wait):
-    """Batch has accepted the jobs, and no job has an ID in Covalent."""
+def test_resume_submits_no_job_twice(here, aws, new_server, wait):
+    """Batch has accepted the jobs, but Covalent has not stored their IDs."""
     server, answer = new_server(here / "submits", aws.environment), threading.Event()
     with Proxy(aws.endpoint_url) as proxy:
         proxy.changes["submitjob"] = lambda _: answer.wait(PATIENCE_S)
@@ -202,7 +202,7 @@ def test_a_server_killed_while_it_submits_submits_nothing_twice(here, aws, new_s
         proxy.changes.clear()
         server.start()
         again = resume(server, work.id)
-        work.let_go()
+        work.release()
         result = wait(work.id, server=server)
         submitted = proxy.answers["batch submitjob 200"]
 
@@ -212,9 +212,7 @@ def test_a_server_killed_while_it_submits_submits_nothing_twice(here, aws, new_s
     assert 2 >= submitted
 
 
-def test_what_runs_when_the_server_is_stopped_is_cancelled(
-    here, aws, client, new_server, wait, node
-):
+def test_stopped_server_cancels_running_tasks(here, aws, client, new_server, wait, node):
     server = new_server(here / "stopped", aws.environment)
     array = Work(here / "stop-array", executor(aws.endpoint_url, linger_s=2))
     with Proxy(aws.endpoint_url) as counting, Proxy(aws.endpoint_url) as lossy:
