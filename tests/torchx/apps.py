@@ -1,4 +1,4 @@
-"""Apps of shell commands, which the local AWS emulator runs as processes."""
+"""TorchX apps of shell commands, which the local AWS emulator runs as processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENDED = (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
 
 
 def role(script, name="main", replicas=1, **more):
-    """Return a role that runs a script of the shell."""
+    """Return a role that runs a shell script."""
     resource = Resource(cpu=1, gpu=0, memMB=256)
     given = {"entrypoint": "sh", "args": ["-c", script], "resource": resource, **more}
     return Role(name=name, image="alpine:3", num_replicas=replicas, **given)
@@ -23,12 +23,12 @@ def app(*roles, name="app", **more):
 
 
 def waiting(path, said="waits"):
-    """Return a script that says something, waits for a file, and says something else."""
+    """Return a script that prints a text, waits for a file, and prints again."""
     return f"echo {said}; until [ -e {path} ]; do sleep 0.05; done; echo went on"
 
 
 def ended(runner, handle):
-    """Wait for an app's end; return its status."""
+    """Wait until an app finishes; return its status."""
     return until(lambda: (found := runner.status(handle)).state in ENDED and found)
 
 

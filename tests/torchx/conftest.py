@@ -1,4 +1,4 @@
-"""TorchX on the local AWS emulator: its command, its Runner, and apps for them."""
+"""Fixtures for TorchX on the local AWS emulator: its command and its Runner."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def torchx_commands() -> Iterator[Commands]:
 def torchx(
     torchx_commands: Commands, aws: farcall_local.LocalAWS
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs ``torchx`` with some arguments."""
+    """Run ``torchx`` with arguments."""
     return torchx_commands.run
 
 
 @pytest.fixture
 def launched(torchx: Callable[..., Any]) -> Callable[..., str]:
-    """Runs a component, and returns the app's handle."""
+    """Run a component; return the app's handle."""
 
     def run(*component: str, queue: str = QUEUE) -> str:
         done = torchx(
@@ -46,7 +46,7 @@ def launched(torchx: Callable[..., Any]) -> Callable[..., str]:
 
 @pytest.fixture(autouse=True)
 def _own_sessions() -> Iterator[None]:
-    """Have each test open sessions of its own: those there are know another environment."""
+    """Close shared sessions after each test, because the environment differs."""
     yield
     close_shared()
 

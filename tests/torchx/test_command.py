@@ -1,7 +1,7 @@
 """The ``torchx`` command with the ``aws_batch`` scheduler.
 
 Starts the command and jobs on the local AWS emulator. Slow, because every step imports TorchX in
-a process of its own.
+a new process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from tests.support.patience import until
 from tests.torchx.apps import QUEUE
 
-pytestmark = pytest.mark.slow  # the command itself, many times
+pytestmark = pytest.mark.slow  # starts the command many times
 
 ON_BATCH = ("run", "-s", "aws_batch", "-cfg", f"queue={QUEUE}", "--workspace", "")
 
@@ -31,8 +31,8 @@ def sh(script):
 
 
 @pytest.fixture
-def told(torchx):
-    """Run a command that is to go well; return what it printed."""
+def output(torchx):
+    """Run a command that must succeed; return its stdout."""
 
     def run(*arguments, **environment):
         done = torchx(*arguments, **environment)
@@ -44,7 +44,7 @@ def told(torchx):
 
 @pytest.fixture
 def refused(torchx):
-    """Run a command that is to fail; return the one sentence that it says."""
+    """Run a command that must fail; return its only error message."""
 
     def run(*arguments, **environment):
         done = torchx(*arguments, **environment)
@@ -58,8 +58,8 @@ def refused(torchx):
 
 
 @pytest.fixture
-def status(told):
-    return lambda handle: json.loads(told("status", "--json", handle))
+def status(output):
+    return lambda handle: json.loads(output("status", "--json", handle))
 
 
 @pytest.fixture
@@ -73,18 +73,18 @@ _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 # --- one node ---------------------------------------------------------------------------------
 
 
-def test_an_app_is_told_of_from_its_submission_to_its_end(told, launched, ended):
+def test_app_is_run_and_shown(output, launched, ended):
     handle = launched(*sh("echo hi; echo more"))
     found = ended(handle)
     assert (found["state"], found["num_restarts"], found["msg"]) == ("SUCCEEDED", 0, "")
     assert found["app_id"] == handle.rpartition("/")[2]
     [replica] = found["roles"][0]["replicas"]
     assert (replica["role"], replica["id"]) == ("sh", 0)
-    assert "State: SUCCEEDED" in told("status", handle)
-    assert "'entrypoint': 'sh'" in told("describe", handle)
-    shown = told("log", handle)
+    assert "State: SUCCEEDED" in output("status", handle)
+    assert "'entrypoint': 'sh'" in output("describe", handle)
+    shown = output("log", handle)
     assert shown == "sh/0 hi\nsh/0 more\n"
-    assert f"{handle}  " in told("list", "-s", "aws_batch", "-cfg", f"queue={QUEUE}")
+    assert f"{handle}  " in output("list", "-s", "aws_batch", "-cfg", f"queue={QUEUE}")
 
 
 # --- several nodes ----------------------------------------------------------------------------
@@ -92,28 +92,28 @@ def test_an_app_is_told_of_from_its_submission_to_its_end(told, launched, ended)
 
 @pytest.mark.parametrize("component", ["dist.ddp"])
 @pytest.mark.parametrize("nodes", [2])
-def test_torchrun_is_told_where_its_nodes_meet(told, ended, tmp_path, component, nodes):
+def test_torchrun_gets_rendezvous_address(output, ended, tmp_path, component, nodes):
     torchrun = tmp_path / "torchrun"
     torchrun.write_text(TORCHRUN.format(here=tmp_path, nodes=nodes))
     torchrun.chmod(0o755)
-    handle = told(
+    handle = output(
         *ON_BATCH,
         *(component, "-j", f"{nodes}x2", "--script", "train.py", "--image", "alpine:3"),
         *("--cpu", "1", "--memMB", "256", "--env", f"PATH={tmp_path}:/usr/bin:/bin"),
     ).strip()
     assert ended(handle)["state"] == "SUCCEEDED"
-    shown = told("log", f"{handle}/train/{nodes - 1}")
+    shown = output("log", f"{handle}/train/{nodes - 1}")
     assert "<--nnodes>" in shown
     assert f"<{nodes}>" in shown or f"<{nodes}:{nodes}>" in shown
     assert "<train.py>" in shown
     assert ("<127.0.0.1:29500>" in shown) == (nodes == 2)
 
 
-# --- what goes wrong --------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["status", "log"])
-def test_a_queue_that_is_not_there(refused, what):
+def test_missing_queue_is_reported(refused, what):
     said = refused(what, "aws_batch://torchx/nowhere:app")
     expected = "queue is 'nowhere', which does not exist in us-east-1 (from FARCALL_REGION)"
     assert said == f"{expected}; the region has 1 queue ({QUEUE})"

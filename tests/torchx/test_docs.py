@@ -24,7 +24,7 @@ def block(language):
     return re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
-def test_the_example_runs_as_the_page_says(torchx):
+def test_example_runs_as_documented(torchx):
     Path("hello.py").write_text(block("python"))
     [line] = re.findall(r"^\$ torchx (run .*hello\.py.*)$", PAGE, re.MULTILINE)
     done = torchx(*shlex.split(line.replace("my-queue", QUEUE)))
@@ -36,7 +36,7 @@ def test_the_example_runs_as_the_page_says(torchx):
     ("head", "scheduler"),
     [("| option |", BatchScheduler), ("| `kubernetes_job` option |", KubernetesScheduler)],
 )
-def test_the_table_has_every_option_and_no_other(head, scheduler):
+def test_table_lists_exactly_all_options(head, scheduler):
     table = PAGE.partition(f"{head} what it does")[2].partition("\n\n")[0]
     rows = [row.split("|")[1] for row in table.splitlines()[2:]]
     named = [name for row in rows for name in re.findall(r"`(\w+)[=`]", row)]

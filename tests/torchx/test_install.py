@@ -1,7 +1,7 @@
 """The wheel next to TorchX's own schedulers and other plugins in one namespace package.
 
-Builds and installs the wheel. Slow, because the build and the installation use environments of
-their own.
+Builds and installs the wheel. Slow, because the build and the installation use separate
+environments.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ assert not registry().load_errors(), registry().load_errors()
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Wheel and sdist, built by hatchling in an environment of its own."""
+    """Wheel and sdist, built with hatchling in a separate environment."""
     return build_own(tmp_path_factory.mktemp("built"))
 
 
-def test_wheel_and_sdist_hold_the_modules_and_no_package_around_it(built):
+def test_wheel_and_sdist_have_plugin_modules(built):
+    """They have no ``__init__.py``, because torchx_plugins is a namespace package."""
     wheel, sdist = built
     with zipfile.ZipFile(wheel) as opened:
         held = [name for name in opened.namelist() if name.startswith("torchx")]
@@ -53,8 +54,8 @@ def test_wheel_and_sdist_hold_the_modules_and_no_package_around_it(built):
     assert found == [f"executor/{plugin}" for plugin in PLUGINS]
 
 
-def test_wheel_and_sdist_hold_the_dockerfile(built):
-    """In the repository, the package has a link to it."""
+def test_wheel_and_sdist_have_the_dockerfile(built):
+    """In the repository, the package has a symbolic link to the Dockerfile."""
     wheel, sdist = built
     own = (ROOT / "Dockerfile").read_bytes()
     with zipfile.ZipFile(wheel) as opened:
@@ -66,7 +67,7 @@ def test_wheel_and_sdist_hold_the_dockerfile(built):
 
 
 @pytest.mark.path
-def test_installed_it_is_found_beside_torchx_s_own_and_other_plugins(built, tmp_path):
+def test_installed_plugins_are_found_with_others(built, tmp_path):
     wheel, _ = built
     other = tmp_path / "torchx_plugins" / "schedulers"
     other.mkdir(parents=True)

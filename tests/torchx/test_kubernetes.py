@@ -1,7 +1,7 @@
 """TorchX's Runner and its command with the ``kubernetes_job`` scheduler.
 
-Starts jobs on the local Kubernetes emulator, because states and logs come from pods. How an app
-becomes documents is tested in tests/unit/torchx/kubernetes.
+Starts jobs on the local Kubernetes emulator, because states and logs come from pods.
+tests/unit/torchx/kubernetes tests how an app is converted to documents.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def run(runner, *roles, cfg=CFG, **more):
 # --- one node ---------------------------------------------------------------------------------
 
 
-def test_an_app_runs_and_tells_of_itself(runner):
+def test_app_runs_and_is_described(runner):
     handle = run(runner, role("echo hello $A", env={"A": "b"}), metadata={"team": "x"})
     assert handle.startswith("kubernetes_job://torchx/default:app-")
     found = ended(runner, handle)
     assert (found.state, found.num_restarts, found.msg) == (AppState.SUCCEEDED, 0, "")
     assert lines(runner, handle) == ["hello b\n"]
-    with get_runner() as other:  # which has not submitted it
+    with get_runner() as other:  # another runner than the submitter
         described = other.describe(handle)
     [main] = described.roles
     assert (main.name, main.image, main.entrypoint) == ("main", "alpine:3", "sh")
@@ -50,7 +50,7 @@ def test_an_app_runs_and_tells_of_itself(runner):
     assert described.metadata["team"] == "x"
 
 
-def test_a_failed_app_says_why(runner):
+def test_failed_app_has_exit_code(runner):
     found = ended(runner, run(runner, role("exit 3")))
     assert (found.state, found.num_restarts) == (AppState.FAILED, 0)
     assert "exit code 3" in found.msg
@@ -61,8 +61,8 @@ def test_a_failed_app_says_why(runner):
 # --- two nodes --------------------------------------------------------------------------------
 
 
-def test_two_roles_are_an_app(runner, go):
-    small = Resource(cpu=0.2, gpu=0, memMB=64)  # the embedded node is as large as this machine
+def test_two_roles_run_together(runner, go):
+    small = Resource(cpu=0.2, gpu=0, memMB=64)  # the emulator's node is as large as this machine
     script = f"echo works {macros.replica_id}; sleep 600"
     workers = role(script, name="worker", replicas=2, resource=small)
     handle = run(runner, role(waiting(go), name="ps", resource=small), workers)
@@ -78,7 +78,7 @@ def test_two_roles_are_an_app(runner, go):
 
 
 @pytest.mark.parametrize("nodes", [2])
-def test_every_step_of_the_command(torchx_commands, kubernetes, nodes):
+def test_command_supports_every_step(torchx_commands, kubernetes, nodes):
     torchx = torchx_commands.run
     asked = ("utils.sh", "--num_replicas", str(nodes), "--image", "alpine:3", "echo", "hi there")
     dry = torchx("run", "-s", "kubernetes_job", "--dryrun", "--workspace", "", *asked)

@@ -1,7 +1,7 @@
 """TorchX's Runner with the ``aws_batch`` scheduler.
 
-Starts jobs on the local AWS emulator, because states, logs and lists come from Batch. How an app
-becomes a job is tested in tests/unit/torchx/batch.
+Starts jobs on the local AWS emulator, because states, logs and lists come from Batch.
+tests/unit/torchx/batch tests how an app is converted to a job.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def batch(aws):
     return boto3.client("batch")
 
 
-# --- submitted --------------------------------------------------------------------------------
+# --- submission -------------------------------------------------------------------------------
 
 
-def test_a_dry_run_submits_nothing_and_its_request_is_what_is_submitted(runner, batch):
+def test_dry_run_request_can_be_submitted(runner, batch):
     info = runner.dryrun(app(role("exit 3")), "aws_batch", CFG)
     info.request.job["tags"]["team"] = "physics"
     name = info.request.name
@@ -48,15 +48,15 @@ def test_a_dry_run_submits_nothing_and_its_request_is_what_is_submitted(runner, 
     assert handle == f"aws_batch://torchx/{QUEUE}:{name}"
     found = ended(runner, handle)
     assert (found.state, found.num_restarts) == (AppState.FAILED, 0)
-    with get_runner() as other:  # which has not submitted it
+    with get_runner() as other:  # another runner than the submitter
         assert other.describe(handle).metadata["team"] == "physics"
 
 
-# --- described --------------------------------------------------------------------------------
+# --- descriptions -----------------------------------------------------------------------------
 
 
 @pytest.mark.core
-def test_each_replica_has_a_state_and_a_reason(runner, go):
+def test_replicas_have_state_and_reason(runner, go):
     first = role(waiting(go), name="ps")
     workers = role("exit 0$AWS_BATCH_JOB_NODE_INDEX", name="worker", replicas=2)
     handle = run(runner, first, workers)
@@ -81,7 +81,7 @@ def _job_id(batch, handle):
     return batch.list_jobs(jobQueue=QUEUE, filters=filters)["jobSummaryList"][0]["jobId"]
 
 
-def test_the_native_request_is_read_back_and_runs_again(runner):
+def test_native_request_can_be_resubmitted(runner):
     script = "echo $AWS_BATCH_JOB_NODE_INDEX $A"
     handle = run(runner, role(script, replicas=2, env={"A": "b"}))
     ended(runner, handle)
@@ -95,7 +95,7 @@ def test_the_native_request_is_read_back_and_runs_again(runner):
     assert lines(runner, again) == ["0 b\n"]
 
 
-def test_what_is_not_there_is_none(runner):
+def test_unknown_app_returns_none(runner):
     handle = f"aws_batch://torchx/{QUEUE}:nothing-like-it"
     assert runner.status(handle) is None
     assert runner.describe(handle) is None
@@ -108,12 +108,12 @@ def test_what_is_not_there_is_none(runner):
     scheduler.close()
 
 
-# --- of TorchX's former scheduler -------------------------------------------------------------
+# --- TorchX's former scheduler ----------------------------------------------------------------
 
 
 @pytest.fixture
 def former(batch):
-    """An app as TorchX's former scheduler submitted it."""
+    """Submit an app like TorchX's former scheduler; return its handle."""
 
     def group(name, start, end, script):
         variables = {"TORCHX_ROLE_NAME": name, "TORCHX_ROLE_IDX": "0"}
@@ -146,7 +146,7 @@ def former(batch):
     return submit
 
 
-def test_an_app_of_the_former_scheduler_is_told_of_by_its_old_handle(runner, former, go):
+def test_former_scheduler_app_is_described(runner, former, go):
     handle = former(
         "former-app", ("ps", 0, 0, f"{waiting(go)}; exit 5"), ("worker", 1, 2, "echo works")
     )
@@ -191,7 +191,7 @@ def test_apps_are_listed_by_queue_user_and_state(runner):
 # --- logs -------------------------------------------------------------------------------------
 
 
-def test_lines_are_chosen_by_time_and_text(runner):
+def test_lines_are_filtered(runner):
     before = datetime.now(timezone.utc) - timedelta(minutes=1)
     handle = run(runner, role("seq 12"))
     ended(runner, handle)
@@ -204,10 +204,10 @@ def test_lines_are_chosen_by_time_and_text(runner):
     assert len(lines(runner, handle, streams=Stream.COMBINED)) == 12
 
 
-# --- ended ------------------------------------------------------------------------------------
+# --- cancel -----------------------------------------------------------------------------------
 
 
-def test_a_cancel_does_not_wait_and_says_who_did_it(runner, go, batch):
+def test_cancel_names_the_user(runner, go, batch):
     handle = run(runner, role(waiting(go)))
     running(runner, handle)
     runner.cancel(handle)

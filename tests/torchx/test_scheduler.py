@@ -1,6 +1,6 @@
-"""Schedulers that TorchX finds by their entry points, and what their import costs.
+"""Schedulers that TorchX finds by their entry points, and their imports.
 
-Starts one Python process, because this one has imported farcall already.
+Starts one Python process, because this one has already imported farcall.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ print(*sorted(name for name in sys.modules if name.partition(".")[0] in
 """
 
 
-def test_torchx_finds_the_schedulers_and_keeps_its_own():
+def test_torchx_finds_all_schedulers():
     with get_runner() as runner:
         found = runner.scheduler_backends()
     assert found[:2] == ["aws_batch", "kubernetes_job"]
     assert {"local_docker", "local_cwd", "slurm", "kubernetes"} <= {*found}
 
 
-def test_torchx_s_own_kubernetes_is_still_its_own():
+def test_builtin_kubernetes_scheduler_is_kept():
     with get_runner() as runner:
         found = runner._scheduler("kubernetes")
         assert type(found) is kubernetes_scheduler.KubernetesScheduler
@@ -44,7 +44,7 @@ def test_torchx_s_own_kubernetes_is_still_its_own():
         assert not runner.scheduler_run_opts("kubernetes_job").get("queue").is_required
 
 
-def test_what_torchx_imports_on_every_command_imports_nothing_of_farcall():
+def test_plugin_modules_import_no_farcall():
     found = subprocess.run(
         [sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True
     )
@@ -53,19 +53,19 @@ def test_what_torchx_imports_on_every_command_imports_nothing_of_farcall():
 
 @pytest.mark.parametrize("name", FACTORIES)
 @pytest.mark.parametrize("params", [{}, {"home": "/tmp", "unknown": 1}])
-def test_the_factory_takes_what_torchx_hands_to_every_scheduler(name, params):
+def test_factory_accepts_torchx_parameters(name, params):
     factory, kind = FACTORIES[name]
     made = factory("session", **params)
     assert isinstance(made, kind)
     assert (made.backend, made.session_name) == (name, "session")
 
 
-def test_a_runner_takes_the_factory_without_any_registration():
+def test_runner_accepts_unregistered_factory():
     with Runner("me", {"aws_batch": aws_batch}) as runner:
         assert runner.scheduler_run_opts("aws_batch").get("queue").is_required
 
 
-def test_a_namespace_in_an_app_s_id_is_the_one_that_is_asked(monkeypatch):
+def test_app_id_namespace_overrides_settings(monkeypatch):
     monkeypatch.setenv("FARCALL_NAMESPACE", "mine")
     places = Namespaces()
     assert places.settings("ml").namespace == "ml"

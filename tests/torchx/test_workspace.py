@@ -74,7 +74,7 @@ def uploads(proxy):
 
 
 def command(info, place=0):
-    """The command of a role in a request."""
+    """Return the command of a role in a request."""
     job = info.request.job
     if "containerOverrides" in job:
         return job["containerOverrides"]["command"]
@@ -84,7 +84,7 @@ def command(info, place=0):
 # --- in the bucket ------------------------------------------------------------------------------
 
 
-def test_two_runs_of_what_is_only_in_the_workspace_store_it_once(runner, proxy, folder, tmp_path):
+def test_equal_workspace_is_uploaded_once(runner, proxy, folder, tmp_path):
     value = (folder / "value").read_text()
     for proof in (tmp_path / "first", tmp_path / "second"):
         runner.run(AppDef("app", [role(folder, proof)]), "aws_batch", cfg())
@@ -92,7 +92,7 @@ def test_two_runs_of_what_is_only_in_the_workspace_store_it_once(runner, proxy, 
     assert len(uploads(proxy)) == 1
 
 
-def test_what_was_packed_is_what_runs(runner, proxy, folder, tmp_path):
+def test_dry_run_packs_the_workspace(runner, proxy, folder, tmp_path):
     before = (folder / "value").read_text()
     info = runner.dryrun(AppDef("app", [role(folder, tmp_path / "proof")]), "aws_batch", cfg())
     (folder / "value").write_text("changed since\n")
@@ -102,17 +102,17 @@ def test_what_was_packed_is_what_runs(runner, proxy, folder, tmp_path):
 
 
 @pytest.mark.parametrize("workspace", ["memory://x", "s3://bucket/x"])
-def test_a_workspace_that_is_no_folder_of_this_machine_is_refused(workspace, runner, aws):
+def test_remote_workspace_is_rejected(workspace, runner, aws):
     app = AppDef("app", [role(workspace)])
     with pytest.raises(SettingsError, match=f"workspace is '{workspace}'. Use a folder on this"):
         runner.dryrun(app, "aws_batch", cfg())
 
 
-# --- which mode ---------------------------------------------------------------------------------
+# --- workspace mode -----------------------------------------------------------------------------
 
 
 def built(workspace, **options):
-    """Build a workspace, and return the role's command."""
+    """Build a workspace; return the role's command."""
     scheduler = BatchScheduler("tests")
     of = [role(workspace, "x"), role(workspace, "x", name="two")]
     try:
@@ -122,7 +122,7 @@ def built(workspace, **options):
     return unwrap([of[0].entrypoint, *of[0].args])
 
 
-def test_nobody_s_home_is_taken_along_unasked(aws, tmp_path, caplog, monkeypatch):
+def test_home_directory_is_not_uploaded(aws, tmp_path, caplog, monkeypatch):
     home = tmp_path / "home"
     (home / "project").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
@@ -137,7 +137,7 @@ def test_nobody_s_home_is_taken_along_unasked(aws, tmp_path, caplog, monkeypatch
 # --- docker -------------------------------------------------------------------------------------
 
 
-def test_docker_without_a_daemon_is_told_in_a_sentence(folder, monkeypatch):
+def test_missing_docker_daemon_is_explained(folder, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", NO_DOCKER)
     with pytest.raises(SettingsError, match=r"^workspace_mode is docker, but .*Start its daemon"):
         built(folder, workspace_mode="docker")
@@ -145,9 +145,7 @@ def test_docker_without_a_daemon_is_told_in_a_sentence(folder, monkeypatch):
         BatchScheduler("tests").push_images({"sha256:1": ("repo", "1")})
 
 
-def test_an_image_of_this_machine_is_pushed_to_the_repository_that_is_named(
-    runner, aws, monkeypatch
-):
+def test_local_image_requires_image_repo(runner, aws, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", NO_DOCKER)
     image = f"sha256:{'1' * 64}"
     app = AppDef("app", [role(None), role(None, name="two")])
@@ -176,7 +174,8 @@ def torchx(*args, folder, **environment):
     )
 
 
-def test_torchx_run_needs_no_docker_and_takes_the_working_directory_along(aws, folder):
+def test_torchx_run_uploads_working_directory(aws, folder):
+    """It does not need docker."""
     run = ("run", "-s", "aws_batch", "-cfg", f"queue={QUEUE}", "--dryrun", "--json")
     done = torchx(*run, "utils.sh", "--image", "alpine:3", "cat", "value", folder=folder)
     assert done.returncode == 0, done.stderr
