@@ -23,7 +23,7 @@ def embedded(image: str) -> Iterator[TestAWS]:
 
 @pytest.fixture
 def knobs(embedded: TestAWS) -> Iterator[TestAWS]:
-    """The local AWS emulator's development calls; afterwards it is as it was."""
+    """The local AWS emulator's development calls; its options are reset after the test."""
     yield embedded
     embedded.configure(**DEFAULTS, credential_lifetime_s=6 * 3600.0)
 
@@ -37,13 +37,13 @@ def account(embedded: TestAWS, base_image: str) -> Iterator[Account]:
 
 @pytest.fixture
 def batch(account: Account, knobs: TestAWS) -> Account:
-    """boto3's view of it; jobs run in the base image, which has a shell."""
+    """Batch clients; jobs run in the base image, which has a shell."""
     return account
 
 
 @pytest.fixture
 def aws(knobs: TestAWS, image: str, monkeypatch: pytest.MonkeyPatch) -> TestAWS:
-    """The local AWS emulator, with the environment set to it; jobs run in farcall's image."""
+    """Use the local AWS emulator via the environment; jobs run in farcall's image."""
     for name, value in knobs.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FARCALL_IMAGE", image)
@@ -52,13 +52,13 @@ def aws(knobs: TestAWS, image: str, monkeypatch: pytest.MonkeyPatch) -> TestAWS:
 
 @pytest.fixture
 def options(aws: TestAWS) -> dict[str, Any]:
-    """Small jobs that are tried once and gathered quickly."""
+    """Options of small jobs without retries and with a short linger time."""
     return {"vcpu": 1, "memory": 0.5, "retry_attempts": 1, "linger_s": 0.02}
 
 
 @pytest.fixture
 def make_executor(options: dict[str, Any]) -> Callable[..., BatchExecutor]:
-    """Make executors whose jobs differ by members of containerProperties."""
+    """Return a function that creates executors with additional containerProperties."""
 
     def make(container: dict[str, Any] | None = None, **more: Any) -> BatchExecutor:
         if container:
@@ -70,11 +70,11 @@ def make_executor(options: dict[str, Any]) -> Callable[..., BatchExecutor]:
 
 @pytest.fixture
 def proxy(aws: TestAWS) -> Iterator[Proxy]:
-    """Stands between the containers and S3; `through` points them at it."""
+    """A proxy between the containers and S3, used with `through`."""
     with Proxy(aws.endpoint_url) as running:
         yield running
 
 
 def through(proxy: Proxy) -> dict[str, Any]:
-    """Return what in containerProperties leads a container's S3 requests to a proxy."""
+    """Return containerProperties that route a container's S3 requests through a proxy."""
     return {"environment": [{"name": "AWS_ENDPOINT_URL_S3", "value": proxy.url}]}

@@ -1,4 +1,4 @@
-"""The image of the jobs, in a docker engine: ``.ci/with-engine`` brings both."""
+"""The jobs' image in a docker engine; ``.ci/with-engine`` provides both."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.image.cloud import (  # noqa: F401
 from tests.support.absent import Absent
 from tests.support.patience import PATIENCE_S
 
-# Read here, because tests see nothing of this environment.
+# Read here, because tests do not see this environment.
 _IMAGE = os.environ.get("TEST_IMAGE", "")
 _BASE_IMAGE = os.environ.get("TEST_BASE_IMAGE", "")
 
-#: Label of whatever is made in one run of the tests; containers have it from their image.
+#: Label of all objects that one test run creates; containers inherit it from their image.
 RUN_LABEL = "farcall.test-run"
 _COMMAND_S = 90.0
 
@@ -50,13 +50,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Docker(Protocol):
-    """Run docker's CLI, ``docker("run", "--rm", image)``; return what it wrote to stdout."""
+    """Run docker's CLI, ``docker("run", "--rm", image)``; return its stdout."""
 
     def __call__(self, *arguments: str, stdin: str | bytes = b"") -> str: ...
 
 
 class TryDocker(Protocol):
-    """The same where it may fail; return exit code, stdout and stderr."""
+    """Run docker's CLI, which may fail; return exit code, stdout and stderr."""
 
     def __call__(
         self, *arguments: str, stdin: str | bytes = b""
@@ -91,31 +91,31 @@ def try_docker() -> TryDocker:
 
 @pytest.fixture(scope="session")
 def image(_engine: str) -> str:
-    """The image, made by the Dockerfile."""
+    """The image built from the Dockerfile."""
     return _IMAGE
 
 
 @pytest.fixture(scope="session")
 def base_image(_engine: str) -> str:
-    """The image it is built on."""
+    """The base image of the image."""
     return _BASE_IMAGE
 
 
 @pytest.fixture(scope="session")
 def run_label(_engine: str) -> str:
-    """Label, with its value, for networks and volumes that a test makes."""
+    """The label and its value, for networks and volumes that a test creates."""
     return f"{RUN_LABEL}={_engine}"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _engine() -> Iterator[str]:
-    """The run's name; at the end nothing is left of its containers."""
+    """The run's name; the teardown checks that no containers are left."""
     labels = json.loads(_docker("image", "inspect", _IMAGE))[0]["Config"]["Labels"]
     run = labels.get(RUN_LABEL)
     assert run, f"{_IMAGE} lacks the label {RUN_LABEL}"
     yield run
     deadline = time.monotonic() + PATIENCE_S
-    # `docker run --rm` removes a container a moment after it has ended.
+    # `docker run --rm` removes a container shortly after its exit.
     while left := _containers(run):
         assert time.monotonic() < deadline, f"containers were left:\n{left}"
         time.sleep(0.1)

@@ -24,7 +24,7 @@ from tests.support.patience import until_async
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A folder that any user may write."""
+    """A folder that every user may write."""
     tmp_path.chmod(0o777)
     return tmp_path
 
@@ -34,10 +34,10 @@ def shell(script: str) -> list[str]:
 
 
 @pytest.mark.path
-async def test_two_nodes_run_together_and_tell_each_other(
+async def test_two_nodes_communicate(
     executor: BatchExecutor, base_image: str, batch: Account, shared: Path
 ) -> None:
-    """The other node finds the main node at the address it is given; each has its own log."""
+    """The other node connects to the main node's address; each node has its own log."""
     port = "/shared/port"
     serve = (
         "import os, socket; server = socket.create_server(('0.0.0.0', 0)); "
@@ -98,10 +98,10 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("nodes", [2])
-async def test_a_container_has_what_its_group_asks_for(
+async def test_container_has_requested_properties(
     executor: BatchExecutor, base_image: str, batch: Account, tmp_path: Path, nodes: int
 ) -> None:
-    """Shared memory, limits, folders and devices, on one node and on several."""
+    """The properties are shared memory, limits, folders, devices and the user."""
     given, taken = tmp_path / "given", tmp_path / "taken"
     for folder in (given, taken):
         folder.mkdir()
@@ -138,7 +138,7 @@ async def test_a_container_has_what_its_group_asks_for(
     assert (taken / "new").exists()
 
 
-async def test_all_nodes_end_with_a_cancel(
+async def test_cancel_stops_all_nodes(
     executor: BatchExecutor, base_image: str, batch: Account
 ) -> None:
     script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"

@@ -1,4 +1,4 @@
-"""The image itself: its contents, and its entrypoint.
+"""The image itself: its contents and entrypoint.
 
 Starts containers of the built image, because the Dockerfile's result is visible nowhere else.
 """
@@ -19,10 +19,10 @@ from farcall_runtime import contract
 from farcall_runtime.contract import ExitCode, Location, run_root
 
 CONTRACT_TESTS = Path(__file__).parents[1] / "contract"
-#: What pytest is made of; all of it is Python that runs in any version.
+#: pytest and its dependencies, all in pure Python for every version.
 PYTEST = ["pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli"]
 MOST_ADDED_BYTES = 40_000_000
-#: A bucket that cannot be reached: the network `none` has no way to any address.
+#: A bucket that cannot be reached, because the network `none` has no route to any address.
 UNREACHABLE = {
     contract.ENV_BUNDLE: Location("bucket", run_root("prefix", "run"), "bundle").url,
     contract.ENV_DIGEST: "0" * 64,
@@ -38,7 +38,7 @@ UNPACK = (
 
 @pytest.fixture
 def python(docker, image):
-    """Run Python code in a container of the image; return what it printed."""
+    """Run Python code in a container of the image; return its stdout."""
 
     def run(code, *options, stdin=b""):
         command = ["run", "--rm", "--interactive", *options, "--entrypoint", "python3", image]
@@ -57,7 +57,7 @@ def printed_contract(docker, image, *options):
 
 
 def packed(files):
-    """A tar archive of ``files``, which has paths by the names they get."""
+    """Return a tar archive of ``files``, which maps names in the archive to paths."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, path in files.items():
@@ -69,17 +69,17 @@ def distribution_files(name):
     try:
         found = importlib.metadata.files(name) or []
     except importlib.metadata.PackageNotFoundError:
-        return {}  # one that only other Pythons need
+        return {}  # only other Python versions need it
     inside = [file for file in found if ".." not in file.parts and "__pycache__" not in file.parts]
     return {f"packages/{file}": Path(file.locate()) for file in inside}
 
 
-def test_the_image_speaks_the_clients_contract(docker, image):
+def test_image_has_the_client_contract(docker, image):
     assert printed_contract(docker, image) == contract.describe()
 
 
 @pytest.mark.path
-def test_the_golden_files_are_read_inside(python):
+def test_golden_files_are_read_in_image(python):
     files = {f"tests/contract/{path.name}": path for path in CONTRACT_TESTS.glob("*golden.py")}
     files["tests/contract/v1"] = CONTRACT_TESTS / "v1"
     for name in PYTEST:
@@ -106,11 +106,11 @@ assert code == 0, code
     ],
     ids=" ".join,
 )
-def test_the_runtime_starts(docker, image, options):
+def test_runtime_starts_with_restrictions(docker, image, options):
     assert printed_contract(docker, image, *options) == contract.describe()
 
 
-def test_the_user_has_no_rights(python):
+def test_user_has_no_privileges(python):
     code = """import os, sys
 print(*os.getresuid(), *os.getresgid(), os.getgroups())
 places = ("/", "/etc", "/opt/farcall", "/opt/farcall/farcall_runtime", "/usr", *sys.path[1:])
@@ -123,14 +123,14 @@ print(next(line for line in open("/proc/self/status") if line.startswith("CapEff
     assert int(capabilities, 16) == 0
 
 
-def test_without_an_environment_it_says_who_submits_its_jobs(try_docker, image):
+def test_missing_environment_is_explained(try_docker, image):
     done = try_docker("run", "--rm", image)
     assert done.returncode == ExitCode.BAD_ENVIRONMENT
     assert contract.ENV_BUNDLE in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_the_image_holds_what_the_runtime_needs_and_nothing_of_the_client(python):
+def test_image_has_only_runtime_packages(python):
     code = """import importlib.metadata, json
 print(json.dumps([d.metadata["Name"].lower() for d in importlib.metadata.distributions()]))"""
     names = set(json.loads(python(code)))
@@ -139,10 +139,10 @@ print(json.dumps([d.metadata["Name"].lower() for d in importlib.metadata.distrib
     assert names & unwanted == set()
 
 
-def test_no_credentials_are_in_the_image(config, python):
+def test_image_contains_no_credentials(config, python):
     names = {entry.partition("=")[0] for entry in config["Env"]}
     secret = ("AWS", "KEY", "TOKEN", "SECRET", "PASSWORD", "PROXY", "INDEX")
-    public = {"GPG_KEY"}  # of Docker's Python images: whose signature the sources have
+    public = {"GPG_KEY"}  # the public key of Python's sources in Docker's Python images
     assert {name for name in names - public if any(word in name for word in secret)} == set()
     code = """import os
 for folder, folders, files in os.walk("/"):
@@ -155,15 +155,15 @@ for folder, folders, files in os.walk("/"):
     assert [name for name in files if any(part in wanted for part in Path(name).parts)] == []
 
 
-def test_the_layers_of_ours_stay_small(docker, image, base_image):
+def test_own_layers_are_small(docker, image, base_image):
     ours, base = (
         json.loads(docker("image", "inspect", name))[0]["Size"] for name in (image, base_image)
     )
     assert 0 < ours - base < MOST_ADDED_BYTES
 
 
-def test_bytecode_is_in_the_image(python):
-    """A container that cannot write it would compile at each start."""
+def test_image_contains_bytecode(python):
+    """A container that cannot write bytecode would compile at each start."""
     code = """import os, sys
 import cloudpickle, obstore.store
 import farcall_runtime.__main__, farcall_runtime.storage, farcall_runtime.task
@@ -178,20 +178,20 @@ print(*(name for name, path in paths.items() if not os.path.exists(path)))
     assert lacking == ""
 
 
-def wait_until_it_asks(try_docker, name):
-    """Wait until the container's first process has loaded what it asks S3 with."""
+def wait_for_first_request(try_docker, name):
+    """Wait until the container's first process has loaded its S3 client."""
     looks = "import sys; sys.exit('obstore' not in open('/proc/1/maps').read())"
     deadline = time.monotonic() + 120
     while try_docker("exec", name, "python3", "-c", looks).returncode != 0:
         assert time.monotonic() < deadline, "waited too long"
 
 
-def test_sigterm_ends_it_while_it_waits_for_the_bucket(docker, try_docker, image):
+def test_sigterm_ends_waiting_container(docker, try_docker, image):
     name = f"farcall-test-{uuid.uuid4().hex[:12]}"
     environment = [f"--env={key}={value}" for key, value in UNREACHABLE.items()]
     docker("run", "--detach", "--name", name, "--network", "none", *environment, image)
     try:
-        wait_until_it_asks(try_docker, name)
+        wait_for_first_request(try_docker, name)
         docker("stop", "--time", "30", name)
         state = json.loads(docker("container", "inspect", name))[0]["State"]
         log = try_docker("logs", name)

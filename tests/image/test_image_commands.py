@@ -1,6 +1,6 @@
 """``farcall image build`` and ``push`` of an installed wheel, and a job in the pushed image.
 
-Starts a docker engine and Debian's docker-registry behind a password as ECR is; ECR's own calls
+Starts a docker engine and Debian's docker-registry with a password, like ECR; ECR's own API calls
 go to the local AWS emulator. Slow, because it builds the wheel, installs it and builds an image.
 """
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 ARGUMENTS = shlex.split(os.environ.get("TEST_BUILD_ARGUMENTS", ""))
 PASSWORD = f"{names.ACCOUNT_ID}-auth-token"
-#: Of that password, by bcrypt, the one kind that the registry reads.
+#: Hash of that password, with bcrypt, the only format that the registry supports.
 HTPASSWD = "AWS:$2b$05$abcdefghijklmnopqrstuu/4ofrUS75HrKu6f.iuRo0I/XlrmpqlC\n"
 CONFIG = """\
 version: 0.1
@@ -47,7 +47,7 @@ Farcall = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Host and port of a registry that wants a password."""
+    """Host and port of a registry that requires a password."""
     program = shutil.which("docker-registry")
     if program is None:
         reason = "There is no registry to push to: apt-get install docker-registry"
@@ -77,7 +77,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def status(url: str) -> int:
-    """Return the status that is answered to a request without a password; 0 where none is."""
+    """Return the HTTP status of a request without a password, or 0 without a response."""
     try:
         with urllib.request.urlopen(url) as reply:
             return int(reply.status)
@@ -88,7 +88,7 @@ def status(url: str) -> int:
 
 
 def manifest(uri: str) -> bytes:
-    """Return an image's manifest as the registry has it."""
+    """Return an image's manifest from the registry."""
     host, _, rest = uri.partition("/")
     repository, _, digest = rest.partition("@")
     key = base64.b64encode(f"AWS:{PASSWORD}".encode()).decode()
@@ -103,7 +103,7 @@ def manifest(uri: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what farcall's wheel installs."""
+    """A folder into which farcall's wheel is installed."""
     wheel, _ = build_own(tmp_path_factory.mktemp("built"))
     folder = tmp_path_factory.mktemp("installed")
     command = [sys.executable, "-m", "uv", "pip", "install", "--no-deps", "--target", str(folder)]
@@ -115,7 +115,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     aws: TestAWS, installed: Path, registry: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Farcall]:
-    """Runs the installed farcall, where ECR's password is that of the registry."""
+    """Run the installed farcall; ECR returns the registry's password."""
     monkeypatch.delenv("FARCALL_IMAGE")
     aws.set_registry(registry)
 
@@ -132,7 +132,7 @@ def run(
     aws.set_registry("")
 
 
-async def test_an_image_is_built_and_pushed_and_jobs_run_in_it(
+async def test_built_and_pushed_image_runs_jobs(
     run: Farcall,
     registry: str,
     base_image: str,
@@ -160,7 +160,7 @@ async def test_an_image_is_built_and_pushed_and_jobs_run_in_it(
     assert repository == f"{registry}/team/jobs"
     assert f"sha256:{hashlib.sha256(manifest(uri)).hexdigest()}" == digest
     assert status(f"http://{registry}/v2/team/jobs/manifests/{digest}") == 401
-    assert not (tmp_path / "docker").exists()  # where a password would be kept
+    assert not (tmp_path / "docker").exists()  # docker would store a password there
 
     def work() -> tuple[str, int]:
         import os
@@ -174,6 +174,6 @@ async def test_an_image_is_built_and_pushed_and_jobs_run_in_it(
         assert await job.result() == ("iniconfig", 10001)
         assert (await job.detail()).image == uri
 
-    again = run("image", "push", tag, "--repository", "team/jobs")  # there is nothing to ask
+    again = run("image", "push", tag, "--repository", "team/jobs")  # needs no confirmation
     assert again.returncode == 0, again.stderr
     assert "is unchanged" in again.stdout

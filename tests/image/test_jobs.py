@@ -32,7 +32,7 @@ Make = Callable[..., BatchExecutor]
 
 
 @pytest.mark.path
-async def test_value_streams_logs_and_usage_come_back(
+async def test_result_output_and_usage_are_returned(
     executor: BatchExecutor, batch: Account, aws: farcall_local.LocalAWS
 ) -> None:
     def work(size: int) -> int:
@@ -73,8 +73,8 @@ async def test_too_much_memory_names_peak_and_limit(executor: BatchExecutor) -> 
     assert "memory" in str(caught.value)
 
 
-async def test_hundreds_of_processes_left_behind_are_collected(executor: BatchExecutor) -> None:
-    """Neither the dead fill the process table while the task runs, nor the living keep the job."""
+async def test_orphaned_processes_are_reaped(executor: BatchExecutor) -> None:
+    """Zombies are reaped while the task runs, and living processes do not block the job."""
 
     def work() -> tuple[int, int]:
         import pathlib
@@ -89,11 +89,11 @@ async def test_hundreds_of_processes_left_behind_are_collected(executor: BatchEx
                     continue
             return found
 
-        # Each shell leaves a child to PID 1, in a session of its own.
+        # Each shell leaves a child process in its own session to PID 1.
         script = "for i in $(seq 300); do setsid sh -c 'exit 0' & setsid sleep 1000 & done"
         subprocess.run(["sh", "-c", script], check=True)
         deadline = time.monotonic() + 120
-        # The last ones of the 300 may begin, and end, after a look at which none was dead.
+        # The last processes may start and end after a check that found no zombies.
         while ("Z" in (found := states()) or len(found) > 310) and time.monotonic() < deadline:
             time.sleep(0.1)
         return found.count("Z"), len(found)
@@ -107,7 +107,7 @@ async def test_hundreds_of_processes_left_behind_are_collected(executor: BatchEx
 
 
 @pytest.mark.parametrize("init", [False, True])
-async def test_a_read_only_image_runs_as_anybody(make_executor: Make, *, init: bool) -> None:
+async def test_read_only_image_is_supported(make_executor: Make, *, init: bool) -> None:
     def work() -> tuple[int, int]:
         return os.getuid(), os.getppid()
 
@@ -120,7 +120,7 @@ async def test_a_read_only_image_runs_as_anybody(make_executor: Make, *, init: b
 
 
 @pytest.mark.parametrize("init", [False, True])
-async def test_a_terminated_function_cleans_up_and_exits_with_143(
+async def test_cancelled_function_cleans_up(
     make_executor: Make, batch: Account, *, init: bool
 ) -> None:
     def work() -> None:
@@ -145,10 +145,10 @@ async def test_a_terminated_function_cleans_up_and_exits_with_143(
     assert detail["statusReason"] == "farcall: enough"
 
 
-async def test_credentials_that_expire_are_renewed(
+async def test_expired_credentials_are_renewed(
     make_executor: Make, aws: farcall_local.LocalAWS, proxy: Proxy
 ) -> None:
-    """Output goes to S3 with keys of different ages; none of it is refused."""
+    """Output is uploaded with different keys, and no upload is denied."""
     aws.configure(credential_lifetime_s=2)
 
     def work() -> str:
@@ -166,29 +166,29 @@ async def test_credentials_that_expire_are_renewed(
 
 
 @pytest.mark.parametrize("fault", ["lost", "reset"])
-async def test_a_troubled_endpoint_costs_no_outcome(
+async def test_failing_endpoint_loses_no_outcome(
     make_executor: Make, proxy: Proxy, fault: str
 ) -> None:
-    """Whatever the first requests of each kind meet, the outcome is stored, and once."""
+    """The outcome is stored once, although the first requests of each kind fail."""
 
     def work() -> str:
         print("before", flush=True)
-        time.sleep(4)  # output is stored after 2 s; a shorter task's goes with its outcome
+        time.sleep(4)  # output is uploaded after 2 s; a shorter task's output is in its outcome
         return "stored"
 
     for operation in ("GET bundles", "PUT streams", "PUT outcomes"):
         proxy.faults[f"s3 {operation}"] += [fault] * 2
-    # Kept: a container that repeats a request whose answer was lost is to find its own outcome.
+    # The outcome is kept, so that a container finds it when it repeats a lost request.
     async with make_executor(through(proxy), keep_artifacts=True) as executor:
         job = await executor.submit(work)
         assert await job.result() == "stored"
         assert await job.stdout() == "before\n"
-    assert max(map(len, proxy.faults.values())) < 2  # each kind met at least one
+    assert max(map(len, proxy.faults.values())) < 2  # each kind had at least one fault
     assert proxy.answers["s3 PUT outcomes 200"] == 1
 
 
 async def outlive(executor: BatchExecutor, proxy: Proxy) -> tuple[str, str]:
-    """Let a task lose its network while it runs; return the job and what its caller then hears."""
+    """Cut a running task's network; return the job's ID and the error message."""
 
     def work(port: int) -> str:
         print("working", flush=True)
@@ -210,13 +210,13 @@ async def outlive(executor: BatchExecutor, proxy: Proxy) -> tuple[str, str]:
 
 
 async def overrun(executor: BatchExecutor) -> tuple[str, JobTimeoutError]:
-    """Let a task ignore that its time is up; return the job and what its caller then hears."""
+    """Run a task that ignores its time limit; return the job's ID and the error."""
 
     def work() -> str:
         print("working", flush=True)
         while True:
             try:
-                time.sleep(600)  # forever: the container has to end it
+                time.sleep(600)  # forever: the container must kill it
             except KeyboardInterrupt:
                 print("not yet", flush=True)
 
@@ -228,12 +228,12 @@ async def overrun(executor: BatchExecutor) -> tuple[str, JobTimeoutError]:
 
 
 @pytest.mark.slow  # Batch's shortest timeout is 60 s
-async def test_bounds_that_take_a_minute(
+async def test_container_exits_before_batch_timeout(
     make_executor: Make, proxy: Proxy, batch: Account
 ) -> None:
-    """A network that is gone at the end, and a function that does not listen, in 60 s.
+    """Both containers exit by themselves before Batch's time limit of 60 s.
 
-    Both containers end by themselves before Batch would end them.
+    One has lost its network, and the other's function ignores the time limit.
     """
     (lost, told), (late, error) = await asyncio.gather(
         outlive(make_executor(through(proxy), time_limit=60), proxy),

@@ -25,7 +25,7 @@ def enforced(image: str) -> Iterator[Enforced]:
 def executor(
     enforced: Enforced, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BatchExecutor]:
-    """An executor with the keys of the client's user."""
+    """An executor with the credentials of the client's user."""
     for name, value in {**enforced.aws.environment, **enforced.keys}.items():
         monkeypatch.setenv(name, value)
     yield BatchExecutor(vcpu=1, memory=0.5, retry_attempts=1, linger_s=0.02, image=image)
@@ -33,7 +33,7 @@ def executor(
 
 
 @pytest.mark.path
-async def test_the_main_job_runs(executor: BatchExecutor) -> None:
+async def test_job_runs_with_documented_policies(executor: BatchExecutor) -> None:
     def work(number: int) -> int:
         print(number)
         return number * number

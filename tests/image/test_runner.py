@@ -23,12 +23,12 @@ from tests.local.account import Account
 
 
 def job(batch, *command, **container):
-    """Run a command in the base image, and return the job's description."""
+    """Run a command in the base image; return the job's description."""
     return batch.run(*command, document={"container": container})
 
 
 def python(batch, script, **container):
-    """Run a script that prints one line of JSON; return what it printed."""
+    """Run a script that prints one line of JSON; return the parsed value."""
     detail = job(batch, "python3", "-c", script, **container)
     assert detail["status"] == "SUCCEEDED", batch.output(detail)
     return json.loads(batch.output(detail)[-1])
@@ -48,8 +48,8 @@ print(json.dumps([ask(url, token), ask(url, "guess"), ask(url + "x", token), sor
 
 
 @pytest.mark.path
-def test_a_container_gets_its_roles_credentials_and_no_keys(batch):
-    """The endpoint gives keys of the job role to who has the token; the environment has none."""
+def test_container_gets_credentials_from_endpoint(batch):
+    """The endpoint requires the token; the environment contains no keys."""
     role = batch.local.environment["FARCALL_BATCH_JOB_ROLE_NAME"]
     arn = f"arn:aws:iam::123456789012:role/{role}"
     keys, stranger, elsewhere, variables = python(batch, CREDENTIALS, jobRoleArn=arn)
@@ -68,8 +68,8 @@ def test_a_container_gets_its_roles_credentials_and_no_keys(batch):
     sts.close()
 
 
-def test_requirements_are_limits(batch):
-    """MEMORY limits memory, without swap, and VCPU the processors."""
+def test_resource_requirements_are_limits(batch):
+    """MEMORY limits memory without swap, and VCPU limits processors."""
     script = """
 import json, os
 def first(*paths):
@@ -82,11 +82,11 @@ print(json.dumps([int(memory), int(quota)]))
     requirements = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "96"}]
     memory, quota = python(batch, script, resourceRequirements=requirements)
     assert memory == 96 * 1024 * 1024
-    assert quota == 100_000  # of each 100,000 microseconds
+    assert quota == 100_000  # per period of 100,000 microseconds
 
 
-def test_too_much_memory_is_told_as_ecs_tells_it(batch):
-    """The container's reason names the memory, and the exit code is SIGKILL's."""
+def test_out_of_memory_has_ecs_reason(batch):
+    """The container's reason names the memory, and the exit code is for SIGKILL."""
     requirements = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}]
     detail = job(batch, "python3", "-c", "x = b'x' * 10**9", resourceRequirements=requirements)
     assert detail["status"] == "FAILED"
@@ -98,8 +98,8 @@ def test_too_much_memory_is_told_as_ecs_tells_it(batch):
     assert detail["attempts"][0]["container"]["reason"] == detail["container"]["reason"]
 
 
-def test_user_file_system_limits_and_volumes(batch, tmp_path):
-    """Read-only root, user, ulimits, and volumes of the host and of nowhere."""
+def test_container_properties_are_applied(batch, tmp_path):
+    """The properties are read-only root, user, ulimits, and host and anonymous volumes."""
     script = """
 import json, os, resource
 def writable(path):
@@ -166,8 +166,8 @@ print(json.dumps([
         ),
     ],
 )
-def test_what_cannot_be_started_says_why(batch, container, reason):
-    """The reason begins as ECS's does; there is neither exit code nor start."""
+def test_failed_start_has_reason(batch, container, reason):
+    """The reason begins like ECS's reason; there is no exit code and no start time."""
     detail = job(batch, "true", **container)
     assert detail["status"] == "FAILED"
     assert detail["statusReason"] == "Task failed to start"
@@ -177,7 +177,7 @@ def test_what_cannot_be_started_says_why(batch, container, reason):
 
 
 def containers(docker, server):
-    """Return the containers a local AWS emulator has on the engine, whatever their state."""
+    """Return a local AWS emulator's containers in any state."""
     return docker("ps", "--all", "--quiet", "--filter", f"label={SERVER_LABEL}={server}").split()
 
 
@@ -185,8 +185,8 @@ def folders(server):
     return list(Path(tempfile.gettempdir()).glob(f"farcall-docker-{server}-*"))
 
 
-def test_nothing_outlives_the_embedded_aws(docker, base_image):
-    """Neither a server that is stopped nor one that is killed leaves a container forever."""
+def test_no_container_outlives_the_emulator(docker, base_image):
+    """The next emulator removes the containers of a killed emulator."""
     for killed in (False, True):
         with farcall_local.start(cpus=2, docker=True) as aws:
             account = Account(aws, base_image)
@@ -210,8 +210,8 @@ def test_nothing_outlives_the_embedded_aws(docker, base_image):
         assert folders(server) == []
 
 
-def test_the_command_line_says_where_there_is_no_engine(tmp_path):
-    """One sentence, with what to do, and no traceback."""
+def test_missing_engine_is_explained(tmp_path):
+    """The message contains the remedy but no traceback."""
     environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none"}
     done = subprocess.run(
         [sys.executable, "-m", "farcall", "local", "--docker", "--", "true"],

@@ -1,6 +1,6 @@
-"""Functions of small projects behave in a container as they do here.
+"""Functions of small projects behave the same in a container and locally.
 
-Starts the local AWS emulator with containers, whose file system has nothing of the projects.
+Starts the local AWS emulator with containers, whose file system does not contain the projects.
 """
 
 from __future__ import annotations

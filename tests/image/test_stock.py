@@ -35,7 +35,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stock(
     enforced: Enforced, base_image: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, object]]:
-    """Options of jobs in the base image, and the keys of the client's user."""
+    """Options of jobs in the base image; sets the credentials of the client's user."""
     for name, value in {**enforced.aws.environment, **enforced.keys}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
@@ -51,7 +51,7 @@ def stock(
 
 
 @pytest.mark.path
-async def test_value_map_error_and_output(stock: dict[str, object]) -> None:
+async def test_stock_image_runs_calls_and_maps(stock: dict[str, object]) -> None:
     def work(number: int) -> tuple[int, int, str]:
         import os
 
@@ -70,7 +70,7 @@ async def test_value_map_error_and_output(stock: dict[str, object]) -> None:
             await executor.task(work)(-1)
 
 
-async def test_tampering_is_refused(stock: dict[str, object], enforced: Enforced) -> None:
+async def test_changed_runtime_is_rejected(stock: dict[str, object], enforced: Enforced) -> None:
     s3, bucket = enforced.root("s3"), VALUES["BUCKET"]
     async with BatchExecutor(**stock) as executor:
         assert await executor.task(abs)(-1) == 1

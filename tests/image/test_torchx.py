@@ -20,14 +20,14 @@ SMALL = Resource(cpu=1, gpu=0, memMB=128)
 
 @pytest.fixture
 def runner(aws: farcall_local.LocalAWS) -> Iterator[Runner]:
-    """TorchX's Runner as its users have it: it finds the scheduler by itself."""
+    """TorchX's Runner, which finds the scheduler by itself."""
     with get_runner() as opened:
         yield opened
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A folder that any user may write."""
+    """A folder that every user may write."""
     tmp_path.chmod(0o777)
     return tmp_path
 
@@ -37,7 +37,7 @@ def shell(name: str, image: str, script: str, **more: object) -> Role:
 
 
 def ran(runner: Runner, app: AppDef) -> tuple[str, AppState]:
-    """Run an app to its end; return its handle, and how it ended."""
+    """Run an app until it finishes; return its handle and final state."""
     queue = os.environ["FARCALL_QUEUE"]
     handle = runner.run(app, "aws_batch", cfg={"queue": queue}, workspace=None)
     status = runner.wait(handle, wait_interval=0.2)
@@ -50,10 +50,8 @@ def lines(runner: Runner, handle: str, role: str, replica: int = 0) -> list[str]
 
 
 @pytest.mark.path
-def test_two_roles_run_together_on_a_node_each(
-    runner: Runner, base_image: str, shared: Path
-) -> None:
-    """The worker finds the main role by the macro; a mount, a device and /dev/shm are there."""
+def test_two_roles_run_on_two_nodes(runner: Runner, base_image: str, shared: Path) -> None:
+    """The worker connects with the macro's address, and has a mount, a device and /dev/shm."""
     port = "/shared/port"
     serve = (
         "import os, socket; server = socket.create_server(('0.0.0.0', 0)); "
