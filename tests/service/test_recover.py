@@ -160,7 +160,7 @@ def test_client_killed_before_upload(place):
 
     found = place.recover(run)
 
-    assert f"run '{run}' has nothing left in" in found.hears("refused")["error"]
+    assert f"run '{run}' has nothing left in" in found.wait_for("refused")["error"]
     assert place.ran() == []
 
 
