@@ -1,4 +1,4 @@
-"""Bundles as a client stores them, on obstore's store in memory."""
+"""Bundles as a client stores them, on an in-memory store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def double(x, **_):
 
 
 async def submit(store, *tasks, root=ROOT, job_id="6f1c", **options):
-    """Store a bundle of tasks of some calls each.
+    """Store a bundle of tasks with some calls each.
 
     Returns:
         Its job, and the job's environment.

@@ -1,4 +1,4 @@
-"""Time that passes by itself, and a container without the user's modules."""
+"""Fixtures: virtual time, a fake cloud, and a container without the user's modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.tracking import World
 
 @pytest.fixture(autouse=True)
 def _bucket():
-    """What the options of most tests leave out."""
+    """Default bucket, which the options of most tests omit."""
     set_default_bucket("bucket")
     yield
     set_default_bucket("")
@@ -26,13 +26,13 @@ def _bucket():
 
 @pytest.fixture
 def timing(request):
-    """The real waits and limits, except those that a test names by a mark."""
+    """The real waits and limits, except those that a test overrides with a marker."""
     return marked(Timing(), request)
 
 
 @pytest.fixture
 def cloud():
-    """A fake cloud; what code without async has open on it is closed with it."""
+    """A fake cloud; sessions that synchronous code opened on it are closed with it."""
     with fake_cloud() as opened:
         yield opened
         close_shared()
@@ -40,9 +40,9 @@ def cloud():
 
 @pytest.fixture
 async def clock():
-    """Let the time of the running event loop pass whenever nothing is left to do.
+    """Clock of the running event loop, which advances whenever the loop is idle.
 
-    The end of the loop has its own time again: it waits for threads, which have no other.
+    At the end of the loop, real time is restored, because the loop waits for threads.
     """
     with pytest.MonkeyPatch.context() as changes:
         yield Clock(asyncio.get_running_loop(), changes)
@@ -50,7 +50,7 @@ async def clock():
 
 @pytest.fixture
 async def world(clock, timing):
-    """A tracker, and the S3 and Batch that it asks."""
+    """A tracker with its scripted S3 and Batch."""
     made = World(clock, timing)
     yield made
     await made.tracker.close()
@@ -58,7 +58,7 @@ async def world(clock, timing):
 
 @pytest.fixture(scope="session")
 def container():
-    """Where only the runtime is installed."""
+    """A process in which only the runtime is installed."""
     made = Container()
     yield made
     made.close()
@@ -66,12 +66,13 @@ def container():
 
 @pytest.fixture
 def remote(container):
-    """Run a function there; give the `farcall.payload.results.Result`."""
+    """Function that runs a function in the container and returns its
+    `farcall.payload.results.Result`."""
     return container.call
 
 
 @pytest.fixture
 def models(tmp_path):
-    """The module ``labkit.models`` of a user's project, which the container has never seen."""
+    """The module `labkit.models` of a user's project, which the container does not have."""
     with imported(tmp_path):
         yield importlib.import_module("labkit.models")

@@ -1,4 +1,4 @@
-"""AWS's side of the boundary, scripted; and the container's side, in a process of its own."""
+"""Scripted AWS clients, and the container as a separate process."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
 
 
 def store_in_memory(**timing):
-    """Return a store on obstore's store in memory, which stands in for S3.
+    """Return a store on obstore's in-memory store instead of S3.
 
     Args:
-        **timing: Waits and limits that differ.
+        **timing: Waits and limits to override.
     """
     memory = MemoryStore()
     return Store("bucket", memory, StoreOperations(memory), Timing(**timing))
 
 
 def access_in_memory(timing=TIMING):
-    """Return what a session opens clients with, with a store in memory for each bucket's.
+    """Return AWS access for a session, with an in-memory store for each bucket.
 
     Args:
         timing: Waits and limits.
@@ -63,7 +63,7 @@ def access_in_memory(timing=TIMING):
 
 
 class Clock:
-    """The time of one event loop: it passes at once while the loop would sleep."""
+    """Clock of one event loop, which advances at once when the loop would sleep."""
 
     def __init__(self, loop, monkeypatch):
         self._now = 1000.0
@@ -85,7 +85,7 @@ class Clock:
 
 
 class _Operations(dict):
-    """botocore's map of method names, for every method a test may call."""
+    """botocore's map of method names, for every method that a test may call."""
 
     def __missing__(self, method):
         return "".join(word.title() for word in method.split("_"))
@@ -95,8 +95,8 @@ class Client:
     """A botocore client whose operations a test scripts, and that records its requests.
 
     Args:
-        **operations: For each operation a function of its parameters, a coroutine function of
-            them, or the replies to give one after the other; an exception among them is raised.
+        **operations: For each operation, a function or coroutine function of its parameters,
+            or a list of replies, in which exceptions are raised.
     """
 
     def __init__(self, **operations):
@@ -105,7 +105,7 @@ class Client:
             endpoint_url="https://batch.us-east-1.amazonaws.com",
         )
         self.calls = []
-        if "terminate_job" in operations:  # a Batch that does not know the call for many
+        if "terminate_job" in operations:  # a Batch without the bulk call
             unknown = refusal("UnknownOperationException", 404)
             operations.setdefault("terminate_jobs", lambda **_: unknown)
         for name, script in operations.items():
@@ -131,11 +131,11 @@ class Client:
 
 
 class ScriptedBatch(BatchBackend):
-    """The Batch backend on a scripted client; queue, roles and log group are taken to be there.
+    """The Batch backend on a scripted client; queue, roles and log group are assumed to exist.
 
     Args:
         client: The client.
-        batch: What makes calls of the client, in place of the real one.
+        batch: Replacement for the object that calls the client.
         timing: Waits and limits.
     """
 
@@ -156,7 +156,7 @@ class ScriptedBatch(BatchBackend):
 
 
 def refusal(code, status, message="No."):
-    """An error reply of a service, as botocore raises it."""
+    """Return an error response of a service, as botocore raises it."""
     return botocore.exceptions.ClientError(
         {
             "Error": {"Code": code, "Message": message},
@@ -167,19 +167,19 @@ def refusal(code, status, message="No."):
 
 
 def no_answer():
-    """What botocore raises where a request was sent and no reply came."""
+    """Return botocore's error for a request that was sent but not answered."""
     return botocore.exceptions.ReadTimeoutError(endpoint_url="https://batch.example")
 
 
 def not_sent():
-    """What botocore raises where no connection could be made."""
+    """Return botocore's error for a connection that could not be made."""
     place = SimpleNamespace(host="batch.example", port=443, ssl=True)
     error = ConnectionRefusedError(111, "Connection refused")
     return _unconnected(aiohttp.ClientConnectorError(place, error))
 
 
 def broken():
-    """What botocore raises where the other side reset the connection after the request."""
+    """Return botocore's error for a connection that was reset after the request."""
     return _unconnected(aiohttp.ClientOSError(104, "Connection reset by peer"))
 
 
@@ -220,7 +220,7 @@ _CONTAINER = """
 
 
 class Container:
-    """Where only the runtime is installed: each run has a fresh process of its own."""
+    """A process in which only the runtime is installed; each run has its own process."""
 
     def __init__(self):
         self._process = subprocess.Popen(
@@ -243,7 +243,7 @@ class Container:
         return json.loads(self._receive()), bytearray(self._receive())
 
     def call(self, function, *args, **kwargs):
-        """Run one call and read its outcome here: the `farcall.payload.results.Result`."""
+        """Run one call and read its outcome; return its `farcall.payload.results.Result`."""
         records, value = self.run(function, [(args, kwargs)])
         (result,) = results.read(done(*records), value, JOB)
         return result
@@ -257,15 +257,15 @@ JOB = About("job-1", "simulate", attempts=1)
 
 
 def done(*records):
-    """The description of an outcome whose calls came back."""
+    """Return the description of an outcome whose calls finished."""
     return {"status": "done", "results": list(records)}
 
 
 def joined(packed):
-    """The bytes of something packed."""
+    """Return the bytes of packed data."""
     return b"".join(packed.pieces)
 
 
 def unpickled(packed):
-    """What the container gets of something packed."""
+    """Return what the container unpickles from packed data."""
     return unpickling.load(envelope.unpack(joined(packed)))

@@ -1,4 +1,4 @@
-"""A platform with logs of nodes, scripted: what it shows, and when, is up to the test."""
+"""Scripted platform with logs of nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP = "a-group"
 
 
 def moment(seconds):
-    """Return the moment a number of seconds after the job's start."""
+    """Return the time that is a number of seconds after the job's start."""
     return STARTED + timedelta(seconds=seconds)
 
 
@@ -31,7 +31,7 @@ def job(nodes=1, status=JobStatus.RUNNING, **more):
 
 
 def node(index, status=JobStatus.RUNNING, stream=None, **more):
-    """Return a node of it, which writes to the stream of its number."""
+    """Return a node of the job, which writes to the stream of its number."""
     return replace(
         job(status=status),
         **{
@@ -47,21 +47,21 @@ class Platform:
     """Jobs, and logs by stream.
 
     Attributes:
-        jobs: By ID, what is said of them.
-        logs: By stream, its events in the order in which they were taken.
-        reads: What each request that read logs asked for: streams, since, until.
-        describes: The IDs of each request that asked for jobs.
-        errors: What the next requests for logs are refused with.
-        page: Number of events in a page.
+        jobs: Descriptions by job ID.
+        logs: Events by stream, in the order of their arrival.
+        reads: Streams, since and until of each log request.
+        describes: Job IDs of each describe request.
+        errors: Errors raised by the next log requests.
+        page: Number of events per page.
         empty: Number of empty pages before each page.
-        on_read: Called before each request for logs.
+        on_read: Called before each log request.
     """
 
     capabilities = Capabilities(10_000, 100, 1000, 100)
 
     def __init__(self, *details):
         self.jobs = {}
-        self.say(*details)
+        self.update(*details)
         self.logs = {}
         self.reads = []
         self.describes = []
@@ -70,12 +70,12 @@ class Platform:
         self.empty = 0
         self.on_read = lambda: None
 
-    def say(self, *details):
-        """Say something else of jobs from now on."""
+    def update(self, *details):
+        """Replace the descriptions of jobs."""
         self.jobs.update({detail.job_id: detail for detail in details})
 
     def write(self, stream, *texts, at=0.0, taken_at=None):
-        """Add lines to a log, all of one moment."""
+        """Add lines with the same time to a log."""
         taken = moment(at if taken_at is None else taken_at)
         log = self.logs.setdefault(stream, [])
         for text in texts:
@@ -116,13 +116,13 @@ class Platform:
 
 
 def node_logs(platform, timing):
-    """Return what reads the platform's logs."""
+    """Return a reader of the platform's logs."""
 
     async def answer(job_ids):
         found = await platform.describe(job_ids)
         return [found.get(job_id) for job_id in job_ids]
 
-    details = Batcher(answer, platform.capabilities.described_together, 0.01)  # as the tracker's
+    details = Batcher(answer, platform.capabilities.described_together, 0.01)  # like the tracker's
 
     def detail(job_id):
         return asyncio.shield(details.ask(job_id))
@@ -139,7 +139,7 @@ async def lines_of(logs, job_id, nodes=None, **how):
 
 
 async def collect(found):
-    """Return all there are."""
+    """Return all items as a list."""
     return [line async for line in found]
 
 

@@ -1,4 +1,4 @@
-"""A user's project: modules that the container has never seen."""
+"""A user's project: modules that the container does not have."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ SOURCE = {
 
 @contextmanager
 def imported(folder) -> Iterator[None]:
-    """Make the project importable, and its modules new, for as long as the block lasts."""
+    """Make the project importable within a block, with newly imported modules."""
     package = folder / "src" / "labkit"
     package.mkdir(parents=True)
     for name, text in SOURCE.items():

@@ -1,4 +1,4 @@
-"""Terminals that keep what was written to them."""
+"""Terminals that record what is written to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tracker with an inbox and a Batch that are scripted, for tests in virtual time."""
+"""A tracker with a scripted inbox and Batch, for tests in virtual time."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Inbox:
     """Objects of one bucket, and the requests that list them: sorted pages of 1000.
 
     Attributes:
-        requests: When each request came, for which root and bundle.
-        objects: By key what lies there besides outcomes.
-        failures: What to raise, by root.
-        while_listing: Is called between the moment that an answer tells of and the answer.
-        request_s: How long an answer takes.
+        requests: Time, root and bundle of each request.
+        objects: Objects by key, except outcomes.
+        failures: Errors to raise, by root.
+        while_listing: Called after a listing is made and before it is returned.
+        request_s: Duration of a request in seconds.
     """
 
     bucket = "bucket"
@@ -79,19 +79,19 @@ class Inbox:
         return (self.objects[key], None) if key in self.objects else None
 
     def listed(self, bundle=None):
-        """Return when a bundle was listed; by default when anything was."""
+        """Return when a bundle was listed; by default, when anything was."""
         return [at for at, _, listed in self.requests if bundle in (None, listed)]
 
 
 class Jobs:
-    """Batch's side: what it knows of jobs, and the calls it was sent.
+    """Batch: its jobs, and the received calls.
 
     Attributes:
-        known: By ID what DescribeJobs says.
-        log: When each call came, its operation, and what it asked for.
-        failure: What DescribeJobs is to raise.
-        request_s: How long an answer takes.
-        refusal: What TerminateJob is to raise.
+        known: DescribeJobs documents by job ID.
+        log: Time, operation and parameters of each call.
+        failure: Error that DescribeJobs raises.
+        request_s: Duration of a request in seconds.
+        refusal: Error that TerminateJob raises.
     """
 
     def __init__(self):
@@ -115,10 +115,12 @@ class Jobs:
         return from_describe(self.known[job_id])
 
     def asked(self, operation, since=0.0):
-        return [said for at, name, said in self.log if name == operation and at >= since]
+        return [
+            parameters for at, name, parameters in self.log if name == operation and at >= since
+        ]
 
-    def _note(self, operation, said):
-        self.log.append((asyncio.get_running_loop().time(), operation, said))
+    def _note(self, operation, parameters):
+        self.log.append((asyncio.get_running_loop().time(), operation, parameters))
 
     async def _describe(self, *, jobs):
         self._note("describe", jobs)
@@ -152,17 +154,17 @@ class Jobs:
 
 
 class World:
-    """A tracker with everything around it.
+    """A tracker with its inbox and Batch.
 
     Attributes:
-        told: Job, number and arrival of each end that was told.
+        notified: Job, index and arrival of each reported end.
     """
 
     def __init__(self, clock, timing=TIMING):
         self.clock = clock
         self.jobs = Jobs()
         self.inbox = Inbox()
-        self.told = []
+        self.notified = []
         stores = SimpleNamespace(of=lambda bucket: self.inbox)
         self.tracker = Tracker(self.jobs.backend, stores, timing)
 
@@ -172,17 +174,17 @@ class World:
             Submission(job_id, "n", where, b"key", size),
             range(size) if indexes is None else indexes,
             settings(**options),
-            tell or (lambda index, arrival: self.told.append((job_id, index, arrival))),
+            tell or (lambda index, arrival: self.notified.append((job_id, index, arrival))),
             is_full,
         )
 
     def watch_command(self, job_id, **options):
-        """Follow a command job, which leaves no outcome."""
+        """Follow a command job, which stores no outcome."""
         self.tracker.watch(
             CommandSubmission(job_id, "n"),
             [0],
             settings(**options),
-            lambda index, arrival: self.told.append((job_id, index, arrival)),
+            lambda index, arrival: self.notified.append((job_id, index, arrival)),
         )
 
     def store(self, job_id, *indexes, root=ROOT):
@@ -192,16 +194,16 @@ class World:
     async def until(self, count, at_most_s=3600.0):
         """Wait for a number of ends; return how long it took."""
         begin = self.clock.now()
-        while len(self.told) < count:
-            assert self.clock.now() - begin < at_most_s, len(self.told)
+        while len(self.notified) < count:
+            assert self.clock.now() - begin < at_most_s, len(self.notified)
             await asyncio.sleep(0.05)
         return self.clock.now() - begin
 
     def tasks(self):
         """Return the tasks whose end was reported."""
-        return [(job_id, index) for job_id, index, _ in self.told]
+        return [(job_id, index) for job_id, index, _ in self.notified]
 
 
 def arrived(job_id, index=0):
-    """Notification of an outcome."""
+    """Return the notification of an outcome."""
     return Arrived(f"bundle-of-{job_id}", index, 10)

@@ -1,4 +1,4 @@
-"""One attempt's output in a bucket and in CloudWatch, both scripted."""
+"""Output of one attempt in a bucket and in CloudWatch, both scripted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = datetime(2026, 11, 22, 10, tzinfo=timezone.utc)
 
 
 def access(replies):
-    """Return open clients whose CloudWatch Logs gives these replies, and its client."""
+    """Return clients and a CloudWatch Logs client with these responses."""
     client = Client(get_log_events=replies)
 
     async def lend(service):
@@ -30,7 +30,7 @@ def access(replies):
 
 
 def page(*lines, token, at=NOW):
-    """Return a reply of GetLogEvents."""
+    """Return a response of GetLogEvents."""
     moment = int(at.timestamp() * 1000)
     return {
         "events": [{"message": line, "timestamp": moment} for line in lines],
@@ -49,10 +49,10 @@ def texts(lines):
 
 
 def written(chunks, stored, tail=b"", gaps=()):
-    """An outcome's description of a stdout with a number of chunks."""
+    """Return an outcome's description of a stdout with a number of chunks."""
     nothing = {"chunks": 0, "stored": 0}
-    said = {"stdout": {"chunks": chunks, "stored": stored, "gaps": gaps}, "stderr": nothing}
-    return Written(SUBMISSION, 0, 1, said, {"stdout": tail, "stderr": b""})
+    streams = {"stdout": {"chunks": chunks, "stored": stored, "gaps": gaps}, "stderr": nothing}
+    return Written(SUBMISSION, 0, 1, streams, {"stdout": tail, "stderr": b""})
 
 
 class Counted:
@@ -72,13 +72,13 @@ class Counted:
 
 
 def log(*lines, at=NOW):
-    """A log with these lines and no more."""
+    """Return a log with exactly these lines."""
     opened, _ = access([page(*lines, token="1", at=at), page(token="1")])
     return CloudWatchLog(opened, "g", "s")
 
 
 def ended(out=(0, 0, b""), err=(0, 0, b""), **more):
-    """An outcome: for either stream chunks, bytes in them, and the rest."""
+    """Return an outcome: chunks, bytes in them, and the rest, for each stream."""
     meta = {
         name: {"chunks": chunks, "stored": stored, "dropped": 0, **more.get(name, {})}
         for name, (chunks, stored, _) in (("stdout", out), ("stderr", err))

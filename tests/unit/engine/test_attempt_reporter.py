@@ -1,4 +1,4 @@
-"""Failed attempts before another one: reports, and their requests."""
+"""Reports of failed attempts that are retried, and their API requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from farcall_runtime.contract import CallStatus, ExitCode, Location, OutcomeStat
 from tests.unit.tracking import HOST_LOST, ROOT, Inbox
 
 EXITED = "Essential container in task exited"
-KEY = b"key"  # what the submissions of `tests.unit.tracking` are signed with
+KEY = b"key"  # signs the submissions of `tests.unit.tracking`
 
 
 def raised(kind="ValueError", message="no such file"):
@@ -26,7 +26,7 @@ def raised(kind="ValueError", message="no such file"):
 
 
 def stored(job_id, index, number, key=KEY, **meta):
-    """Return key and bytes of what a container stored of an attempt."""
+    """Return the key and bytes that a container stored for an attempt."""
     where = Location("bucket", ROOT, f"bundle-of-{job_id}")
     name = where.attempt_key(index, number)
     meta = {"status": OutcomeStatus.DONE, "results": [raised()], "usage": {}, **meta}
@@ -52,7 +52,7 @@ def lines(caplog):
 # --- plain jobs -------------------------------------------------------------------------------
 
 
-async def test_a_failed_attempt_is_told_of_with_what_the_container_stored(world, caplog):
+async def test_failed_attempt_is_reported_with_error(world, caplog):
     world.jobs.set("j", "RUNNING", **again())
     world.watch("j")
     await asyncio.sleep(5)
@@ -61,8 +61,8 @@ async def test_a_failed_attempt_is_told_of_with_what_the_container_stored(world,
     world.inbox.objects[name] = data
     world.jobs.set("j", "RUNNABLE", attempts=tried((EXITED, 1)), **again())
     await asyncio.sleep(10)
-    told = "job j (n): attempt 1 of 3 failed and is retried: ValueError: no such file"
-    assert lines(caplog) == [told]
+    expected_line = "job j (n): attempt 1 of 3 failed and is retried: ValueError: no such file"
+    assert lines(caplog) == [expected_line]
     world.jobs.set("j", "RUNNING", attempts=tried((EXITED, 1), (HOST_LOST, None)), **again())
     await asyncio.sleep(60)
     assert len(lines(caplog)) == 2
@@ -73,34 +73,34 @@ async def test_a_failed_attempt_is_told_of_with_what_the_container_stored(world,
 
 
 @pytest.mark.parametrize("flag", ["isTerminated", "isCancelled"])
-async def test_of_a_job_that_is_being_ended_no_other_attempt_is_announced(flag, world, caplog):
+async def test_cancelled_job_reports_no_retry(flag, world, caplog):
     world.jobs.set("j", "RUNNING", attempts=tried((EXITED, 143)), **again(), **{flag: True})
     world.watch("j")
     await asyncio.sleep(60)
     assert lines(caplog) == []
 
 
-async def test_the_last_attempt_is_no_news_but_the_end(world, caplog):
+async def test_last_attempt_is_not_reported(world, caplog):
     world.jobs.set("j", "FAILED", EXITED, attempts=tried((EXITED, 1), (EXITED, 1)), **again(2))
     world.watch("j")
     await world.until(1)
     assert lines(caplog) == []
 
 
-async def test_a_failure_to_look_is_not_a_failure_of_the_task(world, caplog):
+async def test_failed_listing_is_not_reported(world, caplog):
     world.jobs.set("j", "RUNNABLE", attempts=tried((EXITED, 1)), **again())
     world.inbox.failures[f"{ROOT}/attempts/bundle-of-j/0/"] = errors.ServiceError("refused")
     world.watch("j")
     await asyncio.sleep(8)
-    assert (lines(caplog), world.told) == ([], [])
+    assert (lines(caplog), world.notified) == ([], [])
     world.store("j")
     await world.until(1)
 
 
-# --- children of arrays -----------------------------------------------------------------------
+# --- array tasks ------------------------------------------------------------------------------
 
 
-async def test_a_child_s_failed_attempt_is_found_in_the_bucket(world, caplog):
+async def test_failed_array_attempt_comes_from_bucket(world, caplog):
     world.jobs.set("a", "PENDING", summary={"RUNNING": 3}, **again())
     world.jobs.set("a:1", "RUNNABLE", attempts=tried((EXITED, 1)), **again())
     world.watch("a", 3)
@@ -108,14 +108,14 @@ async def test_a_child_s_failed_attempt_is_found_in_the_bucket(world, caplog):
     name, data = stored("a", 1, 1)
     world.inbox.objects[name] = data
     await asyncio.sleep(30)
-    told = "job a:1 (n): attempt 1 of 3 failed and is retried: ValueError: no such"
-    assert [line[: len(told)] for line in lines(caplog)] == [told]
+    expected_line = "job a:1 (n): attempt 1 of 3 failed and is retried: ValueError: no such"
+    assert [line[: len(expected_line)] for line in lines(caplog)] == [expected_line]
     asked = [ids for ids in world.jobs.asked("describe") if "a:1" in ids]
     assert asked == [["a:1"]]
 
 
-async def test_a_child_of_which_batch_does_not_know_yet_is_told_of_later(world, caplog):
-    """The container has stored its outcome, and its process is about to end."""
+async def test_unlisted_array_attempt_is_reported_later(world, caplog):
+    """The container has stored its outcome, and its process is about to exit."""
     world.jobs.set("a", "PENDING", summary={"RUNNING": 2}, **again())
     world.jobs.set("a:0", "RUNNING", **again())
     name, data = stored("a", 0, 1)
@@ -128,21 +128,21 @@ async def test_a_child_of_which_batch_does_not_know_yet_is_told_of_later(world, 
     assert len(lines(caplog)) == 1
 
 
-async def test_where_there_is_one_attempt_the_bucket_is_not_listed(world):
+async def test_single_attempt_jobs_list_no_objects(world):
     world.jobs.set("a", "PENDING", summary={"RUNNING": 2}, **again(1))
     world.watch("a", 2)
     await asyncio.sleep(60)
     assert world.inbox.listed("keys") == []
 
 
-async def test_the_bucket_is_listed_no_more_often_than_batch_is_asked(world):
+async def test_bucket_listing_follows_batch_poll_rate(world):
     world.jobs.set("a", "PENDING", summary={"RUNNING": 10}, **again())
     world.watch("a", 10)
     await asyncio.sleep(600)
     assert 10 < len(world.inbox.listed("keys")) <= len(world.jobs.asked("describe"))
 
 
-async def test_ten_thousand_failing_children_give_a_few_lines(world, caplog):
+async def test_mass_failures_give_few_lines(world, caplog):
     size = 10_000
     world.jobs.set("a", "PENDING", summary={"RUNNING": size}, **again())
     world.watch("a", size)
@@ -154,17 +154,17 @@ async def test_ten_thousand_failing_children_give_a_few_lines(world, caplog):
             ends = tried(*[(EXITED, 1)] * number)
             world.jobs.set(f"a:{index}", "RUNNABLE", attempts=ends, **again())
         await asyncio.sleep(150)
-    told = lines(caplog)
-    assert len(told) <= 2 * 6
-    counts = [int(line.split()[0]) for line in told if "more attempts" in line]
-    single = [line for line in told if "is retried" in line]
+    reported = lines(caplog)
+    assert len(reported) <= 2 * 6
+    counts = [int(line.split()[0]) for line in reported if "more attempts" in line]
+    single = [line for line in reported if "is retried" in line]
     assert len(single) + sum(counts) == 2 * size
     assert len(world.jobs.asked("describe")) < 200
-    # A page of 1000 for each second.
+    # one page of 1000 keys for each second
     assert len(world.inbox.listed("keys")) <= 305 / 11 + 10
 
 
-async def test_children_that_were_cancelled_are_not_counted_as_tried_again(world, caplog):
+async def test_cancelled_array_tasks_report_no_retry(world, caplog):
     world.jobs.set("a", "PENDING", summary={"RUNNING": 100}, isTerminated=True, **again())
     for index in range(100):
         name, data = stored("a", index, 1, status=OutcomeStatus.TERMINATED)
@@ -175,7 +175,7 @@ async def test_children_that_were_cancelled_are_not_counted_as_tried_again(world
     assert lines(caplog) == []
 
 
-async def test_what_others_put_there_means_nothing(world, caplog):
+async def test_foreign_objects_are_ignored(world, caplog):
     world.jobs.set("a", "PENDING", summary={"RUNNING": 2}, **again())
     prefix = f"{ROOT}/attempts/bundle-of-a/"
     for name in ("x/1", "1/x", "7/1", "0/1/2", "1", ""):
@@ -186,7 +186,7 @@ async def test_what_others_put_there_means_nothing(world, caplog):
     assert {job_id for ids in world.jobs.asked("describe") for job_id in ids} == {"a"}
 
 
-async def test_those_not_told_of_are_counted_when_the_executor_closes(world, caplog):
+async def test_closing_counts_unreported_attempts(world, caplog):
     for number in range(8):
         world.jobs.set(f"j{number}", "RUNNABLE", attempts=tried((HOST_LOST, None)), **again())
         world.watch(f"j{number}")
@@ -197,14 +197,15 @@ async def test_those_not_told_of_are_counted_when_the_executor_closes(world, cap
     assert last.startswith("3 more attempts failed and were retried; ")
 
 
-# --- what an attempt says of itself -----------------------------------------------------------
+# --- descriptions of attempts -----------------------------------------------------------------
 
 
 def submission():
     return Submission("j", "n", Location("bucket", ROOT, "bundle-of-j"), KEY, 1)
 
 
-async def test_earlier_attempts_are_explained_by_what_they_stored_or_by_batch(clock):
+async def test_earlier_attempts_are_explained(clock):
+    """The explanation comes from the stored result or from Batch."""
     bucket = Inbox()
     bucket.objects = dict([stored("j", 0, 1), stored("j", 0, 3, key=b"another")])
     detail = BatchJob("j", "n", JobStatus.FAILED, tried=(Attempt(), Attempt(HOST_LOST)))
@@ -217,7 +218,7 @@ async def test_earlier_attempts_are_explained_by_what_they_stored_or_by_batch(cl
     assert fourth == "no stored result"
 
 
-async def test_an_attempt_too_large_to_be_read_for_a_line_is_explained_by_batch(clock):
+async def test_oversized_attempt_is_explained_by_batch(clock):
     bucket = Inbox()
     name, data = stored("j", 0, 1)
     bucket.objects = {name: data.ljust(1024 * 1024 + 1)}
@@ -258,21 +259,21 @@ async def test_an_attempt_too_large_to_be_read_for_a_line_is_explained_by_batch(
         ),
     ],
 )
-def test_an_attempt_is_told_in_a_line(expected, meta):
+def test_attempt_is_described_in_one_line(expected, meta):
     meta = {"status": OutcomeStatus.DONE, "child_status": 0, "usage": {}, "results": [], **meta}
     line = attempt_reporter.of_attempt(meta, BatchJob("j", "n", JobStatus.FAILED, HOST_LOST))
     assert line.startswith(expected)
     assert len(line.splitlines()) == 1
 
 
-def test_a_line_holds_nothing_that_breaks_a_log():
+def test_line_is_printable_and_short():
     text = "\x1b[2J" + "x" * 5000
     line = attempt_reporter.of_attempt({"status": "done", "results": [raised(message=text)]}, None)
     assert line.isprintable()
     assert len(line) < 400
 
 
-def test_an_error_tells_how_earlier_attempts_ended():
+def test_error_lists_earlier_attempts():
     job = About("j", "n", attempts=3, earlier=("ValueError: a", "HostLostError: b"))
     text = job.tell("the task ran out of memory", "raise memory")
     assert "Attempt 1 failed with ValueError: a\n" in f"{text}\n"

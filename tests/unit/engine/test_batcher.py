@@ -1,4 +1,4 @@
-"""Batches of what many coroutines ask for within a moment."""
+"""Batches of requests that many coroutines make within a moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 
 class Service:
-    """Answers each number with its double, and notes the batches."""
+    """Answers each number with its double, and records the batches."""
 
     def __init__(self):
         self.batches = []
@@ -34,7 +34,7 @@ def service():
     return Service()
 
 
-async def test_what_is_asked_within_a_moment_is_asked_together(service):
+async def test_concurrent_requests_share_a_batch(service):
     batcher = Batcher(service.answer, wait_s=0.095)
 
     async def ask(number):
@@ -45,7 +45,7 @@ async def test_what_is_asked_within_a_moment_is_asked_together(service):
     assert [len(batch) for batch in service.batches] == [10, 10]
 
 
-async def test_a_batch_has_a_most_and_goes_behind_the_one_before(service):
+async def test_batches_have_maximum_and_run_sequentially(service):
     batcher = Batcher(service.answer, 4)
     assert await asyncio.gather(*map(batcher.ask, range(10))) == list(range(0, 20, 2))
     assert service.batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -59,14 +59,14 @@ async def test_equal_keys_share_an_answer(service):
     assert service.batches == [[3]]
 
 
-async def test_an_error_is_told_to_whom_it_concerns(service):
+async def test_error_reaches_only_affected_callers(service):
     batcher = Batcher(service.answer, 2)
     numbers = (1, -1, 99, 2, 3)
     found = await asyncio.gather(*map(batcher.ask, numbers), return_exceptions=True)
     assert [type(each) for each in found] == [int, ValueError, LookupError, LookupError, int]
 
 
-async def test_what_nobody_waits_for_is_not_asked(service):
+async def test_cancelled_request_is_not_sent(service):
     batcher = Batcher(service.answer)
     first, second, third = map(batcher.ask, range(3))
     second.cancel()
@@ -74,7 +74,7 @@ async def test_what_nobody_waits_for_is_not_asked(service):
     assert service.batches == [[0, 2]]
 
 
-async def test_who_asks_for_what_was_withdrawn_gets_an_answer_of_their_own(service):
+async def test_request_after_cancelled_one_is_sent(service):
     batcher = Batcher(service.answer)
     batcher.ask(3).cancel()
     assert await batcher.ask(3) == 6

@@ -1,4 +1,4 @@
-"""When the objects of a task go, and when its bundle does."""
+"""When the objects and the bundle of a task are deleted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS = Settings()
 
 
 class Owner:
-    """A cleaner, and the bucket that it cleans."""
+    """Cleaner and the bucket that it cleans."""
 
     def __init__(self, timing):
         stores = Stores(access_in_memory())
@@ -35,7 +35,7 @@ class Owner:
         await self.store.flush()
         found = await self.store.list_keys(f"{ROOT}/bundles/")
         names = (key.removeprefix(f"{ROOT}/bundles/") for key, _ in found)
-        return [name for name in names if "/" not in name]  # others are receipts
+        return [name for name in names if "/" not in name]  # other keys are receipts
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def owner(timing):
     return Owner(timing)
 
 
-async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(owner):
+async def test_bundle_is_deleted_after_successful_tasks(owner):
     discard = owner.cleaner.discard
     well, badly = await owner.submit("well", 2), await owner.submit("badly", 2)
     for submission, index, spent in ((well, 0, ["o"]), (badly, 0, []), (badly, 1, ["o"])):
@@ -55,7 +55,7 @@ async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(owner):
     assert (owner.deleted, owner.failed) == ([well.where], [badly.where])
 
 
-async def test_artifacts_are_kept_where_that_is_asked_for(owner):
+async def test_kept_artifacts_are_not_deleted(owner):
     kept = await owner.submit("kept")
     await owner.store.put("o", [b"outcome"])
     owner.cleaner.discard(Settings(keep_artifacts=True), kept, 0, ["o"])
@@ -64,19 +64,19 @@ async def test_artifacts_are_kept_where_that_is_asked_for(owner):
 
 
 @pytest.mark.timing(most_undelivered=3)
-async def test_bundles_of_jobs_whose_results_nobody_fetches_are_let_go(owner):
+async def test_bundles_without_fetched_results_are_forgotten(owner):
     done = ["o"]
     busy = await owner.submit("busy", 4)
     others = []
     for n in range(3):
-        owner.cleaner.discard(SETTINGS, busy, n, done)  # which is not forgotten, then
+        owner.cleaner.discard(SETTINGS, busy, n, done)  # so it stays remembered
         others.append(await owner.submit(f"{n}"))
     for submission in (*others, busy):
         owner.cleaner.discard(SETTINGS, submission, submission.size - 1, done)
     assert await owner.bundles_left() == ["0"]
 
 
-async def test_output_goes_with_its_holder(owner):
+async def test_output_is_deleted_with_its_holder(owner):
     class Holder: ...
 
     holder, task = Holder(), await owner.submit("one")

@@ -11,18 +11,18 @@ OUTPUT, ERRORS = b"first\nsecond\n", b"1\n2\n"
 
 
 def outcome(*ends):
-    """Describe an outcome of calls that ended at these bytes of each stream, and of one more."""
+    """Describe an outcome: calls that ended at these offsets, and one unfinished call."""
     records = [{"ended": list(end)} for end in ends]
     return {"status": OutcomeStatus.DONE, "stdout": {}, "stderr": {}, "results": [*records, {}]}
 
 
-def test_the_keys_of_output_are_spent_once_nobody_can_ask_for_it():
+def test_output_keys_are_spent_with_outcome():
     assert Delivered([], spent=["outcome"], output=["chunk"]).all_spent == ["outcome", "chunk"]
     assert Delivered([], spent=["outcome"]).all_spent == ["outcome"]
     assert Delivered([]).all_spent == []
 
 
-def test_each_call_gets_its_own_part_of_the_whole_output():
+def test_calls_get_their_part_of_output():
     delivered = Delivered([Result(1), Result(2)], is_whole=False, meta=outcome((6, 2)))
     found = delivered.with_output(OUTPUT, ERRORS)
     assert (found.stdout, found.stderr, found.is_whole) == (OUTPUT, ERRORS, True)
@@ -33,9 +33,9 @@ def test_each_call_gets_its_own_part_of_the_whole_output():
     assert not delivered.is_whole
 
 
-def test_a_call_that_was_not_begun_wrote_nothing():
+def test_call_not_begun_has_no_output():
     meta = outcome((6, 2)) | {"status": OutcomeStatus.KILLED}
-    meta["results"].pop()  # the second call's: the process died in it
+    meta["results"].pop()  # the second call's record: the process died during that call
     found = Delivered([Result(1), Result(2), Result(3)], meta=meta)
     assert [each.stdout for each in found.with_output(OUTPUT, ERRORS).results] == [
         b"first\n",
@@ -44,17 +44,17 @@ def test_a_call_that_was_not_begun_wrote_nothing():
     ]
 
 
-def test_without_an_outcome_all_of_it_is_each_call_s():
+def test_output_without_outcome_belongs_to_all():
     found = Delivered([Result(1), Result(2)]).with_output(OUTPUT, ERRORS)
     assert [each.stdout for each in found.results] == [OUTPUT] * 2
 
 
-def test_missing_output_is_found_elsewhere():
-    what = written(3, 12, b"rest")
+def test_missing_output_is_located():
+    output = written(3, 12, b"rest")
     meta = outcome()
-    assert Delivered([], written=what, meta=meta).elsewhere() is None
-    assert Delivered([], written=what, is_whole=False).elsewhere() is None
-    assert Delivered([], written=what, meta=meta, is_whole=False).elsewhere() is what
+    assert Delivered([], written=output, meta=meta).elsewhere() is None
+    assert Delivered([], written=output, is_whole=False).elsewhere() is None
+    assert Delivered([], written=output, meta=meta, is_whole=False).elsewhere() is output
 
 
 def test_usage_is_read_from_the_log():

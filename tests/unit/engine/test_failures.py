@@ -1,4 +1,4 @@
-"""Facts on jobs in errors, in addition to the failure reason."""
+"""Facts about jobs in errors, in addition to the failure reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENDED = BatchJob(
 
 
 class Backend:
-    """Where there is one log, or none that may be read."""
+    """Backend with one log, or with a log that may not be read."""
 
     name = "batch"
 
@@ -55,7 +55,7 @@ class Backend:
         return [LogEvent(NOW, text) for text in self._lines][-number:]
 
 
-async def test_an_error_of_a_command_says_how_each_attempt_ended(clock):
+async def test_command_error_explains_each_attempt(clock):
     found = await fetcher.of_command(Backend(clock, ["one", "two"]), Timing(), ENDED)
     assert isinstance(found, CommandError)
     assert (found.exit_code, found.attempts, found.stdout) == (3, 2, "one\ntwo\n")
@@ -65,14 +65,14 @@ async def test_an_error_of_a_command_says_how_each_attempt_ended(clock):
     assert "Attempt 2" not in str(found)
 
 
-async def test_a_log_that_may_not_be_read_hides_nothing(clock):
+async def test_unreadable_log_does_not_hide_error(clock):
     found = await fetcher.of_command(Backend(clock, None), Timing(), ENDED)
     assert (type(found), found.stdout) == (CommandError, "")
 
 
 @pytest.mark.parametrize(("ago_s", "waits_s"), [(3600, 0.0), (-3600, 2.0)])
-async def test_the_last_lines_are_waited_for_until_the_log_shows_them(clock, ago_s, waits_s):
-    """By another clock than Batch's, which may be wrong: no longer than that takes."""
+async def test_last_lines_wait_for_log_delay(clock, ago_s, waits_s):
+    """The clock may differ from Batch's, so the wait has a maximum."""
     backend = Backend(clock, [])
     detail = BatchJob(
         "job-1",
@@ -88,7 +88,7 @@ async def test_the_last_lines_are_waited_for_until_the_log_shows_them(clock, ago
     assert at - begun == pytest.approx(waits_s, abs=0.01)
 
 
-def test_of_a_job_that_goes_on_no_words_are_told(clock):
+def test_running_job_has_no_failure_reason(clock):
     detail = BatchJob("job-1", "hello", JobStatus.RUNNING, status_reason="said")
     found = fetcher.about_job(Backend(clock, []), About("job-1", "hello"), detail, 1)
     assert (found.reason, found.told) == ("", "")

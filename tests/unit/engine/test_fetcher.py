@@ -1,4 +1,4 @@
-"""Requests to Batch for outcomes of failed calls, and objects to delete."""
+"""API requests for outcomes of failed calls, and objects to delete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def threads():
 
 
 @pytest.mark.parametrize(("size", "questions"), [(1, 1), (100, 1), (101, 0), (10_000, 0)])
-async def test_a_raised_call_of_a_large_array_is_no_question_to_batch(size, questions, threads):
+async def test_large_array_failures_skip_batch(size, questions, threads):
     asked = []
 
     async def describe(job_id):
@@ -41,7 +41,8 @@ async def test_a_raised_call_of_a_large_array_is_no_question_to_batch(size, ques
     assert len(asked) == questions
 
 
-async def test_whole_chunks_are_counted_where_the_end_of_an_error_s_output_is_fetched():
+async def test_stored_chunks_are_counted_whole():
+    """The count includes what is fetched for the end of an error's output."""
     store = store_in_memory()
     size = 1 << 20
     for n in range(3):

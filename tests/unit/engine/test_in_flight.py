@@ -1,4 +1,4 @@
-"""Requests in flight, by a scripted Batch: who looks, for how long, and what is ended."""
+"""Searches for jobs of unanswered requests on a scripted Batch, and the jobs they terminate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class World:
     """Jobs, and the searches for them.
 
     Attributes:
-        there: The jobs that Batch lists.
+        there: Job IDs that Batch lists.
     """
 
     def __init__(self, timing):
@@ -42,14 +42,14 @@ async def world(clock, timing):
     await made.in_flight.close()
 
 
-async def test_a_look_ends_with_the_first_that_is_found(world):
+async def test_search_ends_with_first_job(world):
     looking = asyncio.ensure_future(world.in_flight.look(NAME, QUEUE, LOST))
     await asyncio.sleep(1)
     world.there.append("j")
     assert await looking == ["j"]
 
 
-async def test_a_look_in_vain_takes_as_long_as_the_timing_says(world, clock):
+async def test_search_without_result_takes_configured_time(world, clock):
     begun = clock.now()
     assert await world.in_flight.look(NAME, QUEUE, LOST) == []
     assert clock.now() - begun == pytest.approx(sum(Timing().submit_looks_s), abs=1)
@@ -57,13 +57,13 @@ async def test_a_look_in_vain_takes_as_long_as_the_timing_says(world, clock):
     assert clock.now() - begun >= Timing().listed_within_s
 
 
-async def test_a_longer_look_ends_when_nobody_waits_any_more(world, clock):
+async def test_longer_search_ends_when_cancelled(world, clock):
     begun = clock.now()
     assert await world.in_flight.await_listed(NAME, QUEUE, lambda: clock.now() > begun + 60) == []
     assert clock.now() - begun < 70
 
 
-async def test_of_a_name_one_is_kept_and_as_many_ended_as_there_may_be(world, clock):
+async def test_duplicates_are_terminated_except_kept_job(world, clock):
     world.there += ["kept", "second"]
     world.in_flight.follow(NAME, QUEUE, "twice", most=2, kept="kept", waits_s=[0, 10, 10, 10])
     await asyncio.sleep(5)
@@ -76,7 +76,7 @@ async def test_of_a_name_one_is_kept_and_as_many_ended_as_there_may_be(world, cl
     assert len(world.client.asked("list_jobs")) == looks
 
 
-async def test_a_look_that_fails_is_followed_by_the_next(world):
+async def test_failed_search_is_repeated(world):
     replies = iter([refusal("AccessDeniedException", 403), None])
     listing = world.client.list_jobs
 
@@ -93,13 +93,13 @@ async def test_a_look_that_fails_is_followed_by_the_next(world):
     assert world.ended() == ["late"]
 
 
-async def test_who_closes_is_told_what_was_looked_for(world):
+async def test_close_returns_open_searches(world):
     world.in_flight.follow(NAME, QUEUE, "late")
     assert await world.in_flight.close() == [NAME]
     assert await world.in_flight.close() == []
 
 
-async def test_a_network_that_is_away_does_not_end_a_look(world, clock):
+async def test_network_outage_does_not_end_search(world, clock):
     back = clock.now() + 100
     listing = world.client.list_jobs
 

@@ -1,4 +1,4 @@
-"""Launching a command job once, by a scripted Batch."""
+"""Single submission of a command job on a scripted Batch."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def listed(*job_ids, name=NAME):
 
 
 class World:
-    """A launcher, and a Batch that answers by script.
+    """Launcher with a scripted Batch.
 
     Attributes:
-        there: The jobs that Batch lists.
+        there: Job IDs that Batch lists.
     """
 
     def __init__(self, timing, **operations):
@@ -67,7 +67,7 @@ async def made(clock, timing):
 
 
 async def cancelled(world, after_s):
-    """Cancel a launch that is under way; return its task."""
+    """Cancel a launch that is in progress; return its task."""
     launching = asyncio.ensure_future(world.launcher.launch(JOB))
     await asyncio.sleep(after_s)
     launching.cancel()
@@ -94,7 +94,7 @@ async def test_accepted_job_takes_one_request(made):
         (ServiceError, refusal("AccessDeniedException", 403, "not authorized")),
     ],
 )
-async def test_a_refusal_is_final(expected, failure, made):
+async def test_refusal_is_final(expected, failure, made):
     world = made(submit_job=[failure])
     with pytest.raises(expected):
         await world.launcher.launch(JOB)
@@ -150,7 +150,7 @@ async def test_missing_job_is_submitted_again_once(made, clock):
     assert world.ended() == {}
     looked = world.looks()
     await asyncio.sleep(36000)
-    assert world.looks() == looked  # not forever
+    assert world.looks() == looked  # the search ended
 
 
 async def test_duplicate_job_is_terminated(made, caplog):
@@ -181,7 +181,7 @@ async def test_job_after_failed_launch_is_terminated(made):
     with pytest.raises(ServiceError, match="tried 2 times"):
         await world.launcher.launch(JOB)
     assert world.submitted() == [NAME] * 2
-    for job_id in ("job-1", "job-2"):  # one after the other: the search ends after both
+    for job_id in ("job-1", "job-2"):  # one after the other, because the search ends after both
         world.there.append(job_id)
         await asyncio.sleep(60)
     assert list(world.ended()) == ["job-1", "job-2"]
@@ -211,7 +211,7 @@ async def test_deregistered_definition_is_registered_again(made):
 # --- cancelled --------------------------------------------------------------------------------
 
 
-async def test_late_job_of_cancelled_launch_is_terminated(made, clock):
+async def test_late_cancelled_job_is_terminated(made, clock):
     world = made(submit_job=[no_answer()])
     begun = clock.now()
     assert (await cancelled(world, after_s=1)).cancelled()

@@ -1,4 +1,4 @@
-"""How many LIST requests it takes to find the outcomes of many tasks, and how soon."""
+"""Number of LIST requests until the outcomes of many tasks are found, and the delay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Consumer:
     def tell(self, index, arrival):
         self.waiting.append(index)
         self.most = max(self.most, len(self.waiting))
-        self._world.told.append((self._bundle, index, arrival))
+        self._world.notified.append((self._bundle, index, arrival))
 
     async def _fetch(self):
         while True:
@@ -37,7 +37,7 @@ class Consumer:
 
 
 async def count(world, seconds, bundle=None):
-    """Return how many requests are sent in a time."""
+    """Return the number of requests that are sent within a time."""
     before = len(world.inbox.listed(bundle))
     await asyncio.sleep(seconds)
     return len(world.inbox.listed(bundle)) - before
@@ -46,7 +46,7 @@ async def count(world, seconds, bundle=None):
 # --- requests ---------------------------------------------------------------------------------
 
 
-async def test_one_listing_finds_the_outcomes_of_all_jobs(world):
+async def test_one_listing_covers_all_jobs(world):
     for n in range(300):
         world.watch(f"j{n}")
         world.store(f"j{n}")
@@ -55,7 +55,7 @@ async def test_one_listing_finds_the_outcomes_of_all_jobs(world):
     assert len(world.inbox.requests) == 1
 
 
-async def test_ten_thousand_outcomes_are_found_by_a_request_for_each_thousand(world):
+async def test_each_request_finds_1000_outcomes(world):
     world.store("p", *range(10_000))
     world.watch("p", size=10_000)
     await world.until(10_000, at_most_s=2)
@@ -63,7 +63,7 @@ async def test_ten_thousand_outcomes_are_found_by_a_request_for_each_thousand(wo
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-async def test_a_slow_consumer_of_ten_thousand_costs_no_more_requests(keeps, world):
+async def test_slow_consumer_costs_no_extra_requests(keeps, world):
     consumer = Consumer(world, "p", per_s=50, keeps=keeps)
     world.store("p", *range(10_000))
     world.jobs.set("p", "SUCCEEDED", summary={"SUCCEEDED": 10_000})
@@ -72,10 +72,10 @@ async def test_a_slow_consumer_of_ten_thousand_costs_no_more_requests(keeps, wor
     await asyncio.sleep(60)
     assert len(world.inbox.requests) <= 11
     assert consumer.most <= 1000 + 1000
-    assert {type(arrival) for _, _, arrival in world.told} == {Arrived}
+    assert {type(arrival) for _, _, arrival in world.notified} == {Arrived}
 
 
-async def test_what_a_consumer_does_not_take_is_not_looked_for_at_all(world):
+async def test_full_consumer_stops_listing(world):
     full = [True]
     world.jobs.set("p", "FAILED", summary={"FAILED": 2, "SUCCEEDED": 1})
     for index in range(3):
@@ -83,35 +83,35 @@ async def test_what_a_consumer_does_not_take_is_not_looked_for_at_all(world):
     world.watch("p", size=3, is_full=lambda: full[0])
     world.store("p", 1)
     await asyncio.sleep(600)
-    assert (world.told, world.inbox.requests) == ([], [])
+    assert (world.notified, world.inbox.requests) == ([], [])
     full[0] = False
     assert await world.until(3) < 3
-    assert arrived("p", 1) in [arrival for _, _, arrival in world.told]
+    assert arrived("p", 1) in [arrival for _, _, arrival in world.notified]
 
 
-async def test_one_who_takes_whatever_comes_is_not_kept_waiting_by_another(world):
+async def test_full_consumer_does_not_delay_others(world):
     world.watch("p", size=2, indexes=[0], is_full=lambda: True)
     world.watch("p", size=2, indexes=[1])
     world.store("p", 1)
     await world.until(1, at_most_s=1)
-    assert world.told == [("p", 1, arrived("p", 1))]
+    assert world.notified == [("p", 1, arrived("p", 1))]
 
 
 @pytest.mark.slow  # thousands of simulated jobs
-async def test_outcomes_that_stay_cost_a_page_each_as_long_as_others_are_waited_for(world):
+async def test_undeleted_outcomes_cost_one_page_each(world):
     world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
     stay = random.Random(1).sample(range(10_000), 5000)
     world.store("p", *stay)
     world.watch("p", size=10_000)
     await world.until(5000, at_most_s=5)
     await asyncio.sleep(5)
-    # 5000 keys lie there: each look is of six pages and followed by a pause for each of them.
+    # There are 5000 keys: each poll lists six pages and is followed by a pause for each page.
     assert await count(world, 60) <= 60 * 4
-    await asyncio.sleep(1000)  # from then on every 10 s, poll_freq
+    await asyncio.sleep(1000)  # from then on every 10 s (poll_freq)
     assert await count(world, 100) <= 66
 
 
-async def test_only_pages_on_which_a_task_may_be_are_asked_for(world):
+async def test_only_pages_with_missing_tasks_listed(world):
     world.jobs.set("p", "PENDING", summary={"RUNNING": 3})
     world.store("p", *set(range(10_000)) - {899, 4711, 4712})
     world.watch("p", size=10_000)
@@ -125,8 +125,8 @@ async def test_only_pages_on_which_a_task_may_be_are_asked_for(world):
         await world.until(left, at_most_s=1)
 
 
-async def test_nobody_s_outcomes_cost_nothing(world):
-    """Failed tasks of earlier sweeps stay in the run's inbox forever."""
+async def test_unwatched_outcomes_cost_nothing(world):
+    """Failed tasks of earlier sweeps stay in the run's inbox permanently."""
     for n in range(5):
         world.store(f"{n}x", *range(1000))
     for n in range(4):
@@ -137,25 +137,24 @@ async def test_nobody_s_outcomes_cost_nothing(world):
     assert {bundle for *_, bundle in world.inbox.requests} == {f"bundle-of-{n}" for n in range(4)}
 
 
-async def test_the_run_s_listing_leaves_out_what_lies_between_two_bundles(world):
+async def test_listing_skips_keys_between_bundles(world):
     for n in range(6):
         world.jobs.set(f"{n}", "RUNNING")
         world.watch(f"{n}")
     for n in range(2, 4):
-        world.store(f"{n}x", *range(9000))  # sorts between the others
+        world.store(f"{n}x", *range(9000))  # sorts between the watched bundles
     await asyncio.sleep(2)
     assert await count(world, 10) <= 10 * 4
     before = len(world.inbox.requests)
     world.store("5")
     await world.until(1, at_most_s=2)
-    assert world.told == [("5", 0, arrived("5"))]
-    assert len(world.inbox.requests) - before <= 3 * 2  # of three pages, in place of 19
+    assert world.notified == [("5", 0, arrived("5"))]
+    assert len(world.inbox.requests) - before <= 3 * 2  # three pages instead of 19
 
 
 @pytest.mark.parametrize(("junk", "pages"), [("1x{:05}", 1), ("1{:05}", 1), ("1\u00fc{:05}", 3)])
-async def test_what_others_put_there_neither_hides_an_outcome_nor_costs_much(
-    junk, pages, world, caplog
-):
+async def test_foreign_keys_do_not_hide_outcomes(junk, pages, world, caplog):
+    """Foreign keys also cost few requests."""
     for n in range(100_000 if pages == 1 else 2500):
         world.inbox.put("bundle-of-p", junk.format(n))
     world.jobs.set("p", "PENDING", summary={"RUNNING": 3})
@@ -168,7 +167,7 @@ async def test_what_others_put_there_neither_hides_an_outcome_nor_costs_much(
     assert not caplog.text
 
 
-async def test_foreign_keys_that_cannot_be_left_out_are_told_of_once(world, caplog):
+async def test_unskippable_foreign_keys_are_logged_once(world, caplog):
     world.jobs.set("p", "PENDING", summary={"RUNNING": 2})
     for n in range(5000):
         world.inbox.put("bundle-of-p", f"0\u00fc{n:05}")
@@ -180,8 +179,8 @@ async def test_foreign_keys_that_cannot_be_left_out_are_told_of_once(world, capl
     assert "5 pages of 1000 objects that farcall did not store" in caplog.text
 
 
-async def test_every_task_is_found_wherever_its_key_sorts(world):
-    """Against a look that would begin too late, or leave out too much."""
+async def test_every_task_is_found_despite_skipping(world):
+    """A poll must not start too late or skip too many keys."""
     order = random.Random(7)
     left = {(f"{n}", i) for n in range(7) for i in range(order.choice([3, 90, 150, 1500]))}
     sizes = {}
@@ -205,7 +204,7 @@ async def test_every_task_is_found_wherever_its_key_sorts(world):
 # --- pace -------------------------------------------------------------------------------------
 
 
-async def test_looks_become_rare_while_nothing_happens_but_not_rarer_than_poll_freq(world):
+async def test_idle_polling_slows_to_poll_freq(world):
     world.jobs.set("j", "RUNNING")
     world.watch("j", poll_freq=10)
     assert await count(world, 10) >= 30
@@ -216,19 +215,20 @@ async def test_looks_become_rare_while_nothing_happens_but_not_rarer_than_poll_f
 
 
 @pytest.mark.parametrize("age_s", [0.05, 0.1, 0.5, 1.0])
-async def test_a_near_endpoint_is_asked_the_more_often_the_younger_a_task_is(age_s, world):
+async def test_near_endpoint_is_polled_by_age(age_s, world):
+    """The younger a task is, the more often a near endpoint is polled."""
     world.inbox.request_s = 0.003
     world.jobs.set("j", "RUNNING")
     world.watch("j")
     await asyncio.sleep(age_s)
     begin = world.clock.now()
     world.store("j")
-    while not world.told:
+    while not world.notified:
         await asyncio.sleep(0.001)
     assert world.clock.now() - begin <= 0.2 * age_s + 0.03
 
 
-async def test_a_near_endpoint_is_asked_no_more_often_than_a_far_one_after_a_second(world):
+async def test_near_endpoint_backs_off_after_second(world):
     world.inbox.request_s = 0.003
     world.jobs.set("j", "RUNNING")
     world.watch("j")
@@ -236,7 +236,7 @@ async def test_a_near_endpoint_is_asked_no_more_often_than_a_far_one_after_a_sec
     assert await count(world, 60) <= 60 * 4
 
 
-async def test_a_near_endpoint_that_is_busy_is_let_alone(world):
+async def test_busy_near_endpoint_is_polled_rarely(world):
     world.jobs.set("j", "RUNNING")
     world.watch("j")
     await asyncio.sleep(0.1)
@@ -253,7 +253,8 @@ async def test_a_near_endpoint_that_is_busy_is_let_alone(world):
     assert len(world.inbox.requests) - before <= 10 * 4 + 1
 
 
-async def test_a_near_endpoint_is_asked_as_a_far_one_for_what_comes_all_the_time(world):
+async def test_near_endpoint_has_steady_request_limit(world):
+    """With a steady flow of outcomes, a near endpoint is polled as rarely as a far one."""
     world.inbox.request_s = 0.003
     for n in range(200):
         world.jobs.set(f"j{n}", "RUNNING")
@@ -267,12 +268,13 @@ async def test_a_near_endpoint_is_asked_as_a_far_one_for_what_comes_all_the_time
     assert len(world.inbox.requests) - before <= 2 * 10 * 4
 
 
-async def test_a_single_task_is_found_quickly_beside_a_sweep_whose_outcomes_stay(world):
+async def test_single_task_is_found_during_sweep(world):
+    """It is found quickly, although the outcomes of the sweep stay in the bucket."""
     world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
     world.watch("p", size=10_000)
     world.store("p", *range(9_999))
     for n in range(20):
-        world.store("p", 9_999 - n)  # one is missing all the time
+        world.store("p", 9_999 - n)  # one outcome is always missing
         world.jobs.set(f"j{n}", "RUNNING")
         world.watch(f"j{n}")
         await asyncio.sleep(3 + n / 7)
@@ -283,7 +285,7 @@ async def test_a_single_task_is_found_quickly_beside_a_sweep_whose_outcomes_stay
             await asyncio.sleep(0.01)
 
 
-async def test_a_sweep_is_found_quickly_beside_many_single_tasks(world):
+async def test_sweep_is_found_among_single_tasks(world):
     for n in range(2000):
         world.watch(f"j{n}")
     world.watch("p", size=200)
@@ -294,7 +296,7 @@ async def test_a_sweep_is_found_quickly_beside_many_single_tasks(world):
 
 
 @pytest.mark.slow  # thousands of simulated jobs
-async def test_a_task_that_is_young_does_not_make_others_be_listed_often(world):
+async def test_young_task_leaves_other_polls_slow(world):
     world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
     world.watch("p", size=10_000)
     await asyncio.sleep(3000)
@@ -310,7 +312,7 @@ async def test_a_task_that_is_young_does_not_make_others_be_listed_often(world):
     assert len(world.inbox.listed()) - before >= 30 * 15
 
 
-async def test_many_sweeps_at_once_share_a_pace(world):
+async def test_concurrent_sweeps_share_request_budget(world):
     for n in range(40):
         world.jobs.set(f"p{n}", "PENDING", summary={"RUNNING": 1000})
         world.watch(f"p{n}", size=1000)
@@ -319,7 +321,7 @@ async def test_many_sweeps_at_once_share_a_pace(world):
     await world.until(1, at_most_s=4)
 
 
-async def test_what_is_announced_all_the_time_is_not_looked_for_all_the_time(world):
+async def test_frequent_poll_soon_is_throttled(world):
     world.jobs.set("j", "RUNNING")
     world.watch("j")
     before = len(world.inbox.requests)

@@ -1,4 +1,4 @@
-"""What is submitted in one moment is pickled in one go; each caller has its own pickles."""
+"""Joint pickling of calls that are submitted at the same time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unpickled(packed):
 
 
 class Threads:
-    """Counts the ways to a thread; `hold` keeps them waiting."""
+    """Counts the runs in a thread; `hold` blocks them."""
 
     def __init__(self):
         self.ways = 0
@@ -55,19 +55,19 @@ def pack(threads, tmp_path):
     return one
 
 
-async def test_each_caller_has_the_arguments_of_its_own_call(pack):
+async def test_each_call_has_its_own_arguments(pack):
     found = await asyncio.gather(*(pack(number) for number in range(1000)))
     assert [unpickled(arguments) for _, arguments in found] == [
         [((number,), {})] for number in range(1000)
     ]
 
 
-async def test_a_thousand_at_once_take_a_few_ways_to_a_thread(pack, threads):
+async def test_thousand_calls_need_few_thread_runs(pack, threads):
     await asyncio.gather(*(pack(number) for number in range(1000)))
     assert threads.ways <= 5
 
 
-async def test_a_function_is_pickled_once_for_those_that_come_together(pack, threads):
+async def test_function_is_pickled_once_per_batch(pack, threads):
     pickled = []
 
     class Counted:
@@ -80,11 +80,11 @@ async def test_a_function_is_pickled_once_for_those_that_come_together(pack, thr
 
     function = Counted()
     found = await asyncio.gather(*(pack(number, function=function) for number in range(200)))
-    assert len(pickled) <= 2  # the first had begun when the others came
+    assert len(pickled) <= 2  # the first batch had begun when the others arrived
     assert len({id(packed) for packed, _ in found}) <= 2
 
 
-async def test_what_cannot_be_pickled_is_its_own_callers_affair(pack):
+async def test_unpicklable_call_fails_alone(pack):
     lock = threading.Lock()
     found = await asyncio.gather(pack(1), pack(lock), pack(3), return_exceptions=True)
     assert isinstance(found[1], TaskNotPicklableError)
@@ -92,7 +92,7 @@ async def test_what_cannot_be_pickled_is_its_own_callers_affair(pack):
     assert [unpickled(found[number][1]) for number in (0, 2)] == [[((n,), {})] for n in (1, 3)]
 
 
-async def test_a_call_that_was_cancelled_meanwhile_holds_up_nobody(pack, threads):
+async def test_cancelled_call_does_not_block_others(pack, threads):
     threads.hold.clear()
     calls = [asyncio.ensure_future(pack(number)) for number in range(3)]
     await asyncio.sleep(0)
@@ -103,7 +103,7 @@ async def test_a_call_that_was_cancelled_meanwhile_holds_up_nobody(pack, threads
     assert unpickled(found[2][1]) == [((2,), {})]
 
 
-async def test_where_no_thread_is_to_be_had_the_callers_are_told(tmp_path):
+async def test_thread_error_reaches_all_callers(tmp_path):
     async def closed(*_):
         raise RuntimeError("cannot schedule new futures after shutdown")
 
@@ -116,7 +116,7 @@ async def test_where_no_thread_is_to_be_had_the_callers_are_told(tmp_path):
     assert {str(error) for error in found} == {"cannot schedule new futures after shutdown"}
 
 
-async def test_pickles_that_were_handed_over_are_let_go(pack):
+async def test_sent_pickles_are_released(pack):
     _, arguments = await pack(pickle.PickleBuffer(bytearray(1_000_000)))
     (view,) = [piece for piece in arguments.pieces if isinstance(piece, memoryview)]
     buffer = view.obj
@@ -125,7 +125,7 @@ async def test_pickles_that_were_handed_over_are_let_go(pack):
     def is_free() -> bool:
         try:
             buffer.clear()
-        except BufferError:  # a view of it exists
+        except BufferError:  # a view still exists
             return False
         return True
 

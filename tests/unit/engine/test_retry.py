@@ -1,4 +1,4 @@
-"""Which tasks of a job run again, and as what; in a fake cloud."""
+"""Tasks of a job that are retried, and their options; on the fake cloud."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from farcall.model.names import unique
 from farcall.model.workflows import Workflow
 from tests.support.patience import until_async
 
-NOBODY = "00000000-0000-4000-8000-000000000000"
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
@@ -44,25 +44,25 @@ async def session(executor):
 
 @pytest.fixture
 def work(tmp_path):
-    """A function that fails for some numbers until it is fixed, and notes each of its calls."""
-    ledger, mended = tmp_path / "ledger", tmp_path / "fixed"
+    """Function that fails for some numbers until it is fixed, and records each of its calls."""
+    ledger, fixed_file = tmp_path / "ledger", tmp_path / "fixed"
 
     class Work:
         def __init__(self):
             def work(x, *, by=10):
                 with ledger.open("a") as file:
                     file.write(f"{x}\n")
-                if x % 3 == 1 and not mended.exists():
+                if x % 3 == 1 and not fixed_file.exists():
                     raise ValueError(x)
                 return by * x
 
             self.function = work
 
-        def mend(self):
-            mended.touch()
+        def fix(self):
+            fixed_file.touch()
 
         def ran(self):
-            """Return how often each of its calls has begun."""
+            """Return how often each of its calls has started."""
             return Counter(map(int, ledger.read_text().split()))
 
     return Work()
@@ -70,7 +70,7 @@ def work(tmp_path):
 
 @pytest.fixture
 def swept(executor, session, work):
-    """Have a map end whose calls 1, 4 and 7 of 8 fail; return its job's ID."""
+    """Return a function that runs a map whose calls 1, 4 and 7 fail; it returns the job ID."""
 
     async def run(chunksize=1, inputs=range(8), **fixed):
         sweep = executor.task(work.function).map(
@@ -85,7 +85,7 @@ def swept(executor, session, work):
 
 
 async def ended(session, job_id):
-    """Wait until a job has ended by its backend's word, too."""
+    """Wait until the backend, too, reports that a job has ended."""
 
     async def look():
         detail = await session.describe(job_id)
@@ -107,7 +107,7 @@ async def test_failed_tasks_run_with_new_options(executor, session, work, swept)
     assert plan.tell(settings) == "3 of 8 tasks of work: memory 1 -> 2"
     assert plan.tell(plan.with_options({"queue": "big"})).count("queue") == 1
     assert (plan.unfinished, plan.ended) == (0, 0)
-    work.mend()
+    work.fix()
 
     (retried,) = await submit(session, plan, settings)
 
@@ -122,11 +122,11 @@ async def test_failed_tasks_run_with_new_options(executor, session, work, swept)
 
 
 async def test_failed_chunk_runs_again_whole(executor, session, work, swept):
-    """Of the chunks (0, 1, 2), (3, 4, 5), (9, 9, 9) and (7) only that of 9 has no failing call."""
+    """Only chunk (9, 9, 9) has no failing call."""
     job_id = await swept(3, inputs=[0, 1, 2, 3, 4, 5, 9, 9, 9, 7])
     plan = await look(session, executor.settings, job_id)
-    told = plan.tell(plan.settings)
-    assert told == "3 of 4 tasks of work, with vcpu 1 and memory 1 as before"
+    plan_text = plan.tell(plan.settings)
+    assert plan_text == "3 of 4 tasks of work, with vcpu 1 and memory 1 as before"
     (first,) = await submit(session, plan, plan.settings)
     jobs = [executor.attach(first.submission.id_of(n)) for n in range(3)]
     assert [await job.calls() for job in jobs] == [
@@ -141,13 +141,13 @@ async def test_failed_chunk_runs_again_whole(executor, session, work, swept):
     assert work.ran() == Counter({**dict.fromkeys([*range(6), 7], 2), 9: 3})
 
 
-async def test_only_the_newest_retry_can_be_retried(executor, session, work, swept):
+async def test_only_newest_retry_can_repeat(executor, session, work, swept):
     job_id = await swept()
     plan = await look(session, executor.settings, job_id)
     (first,) = await submit(session, plan, plan.settings)
     assert [each.args for (each,) in await values(executor, first)] == [(1,), (4,), (7,)]
     await ended(session, first.submission.job_id)
-    work.mend()
+    work.fix()
 
     again = await look(session, executor.settings, first.submission.job_id)
     assert (len(again.tasks), again.total) == (3, 3)
@@ -169,7 +169,7 @@ async def test_only_the_newest_retry_can_be_retried(executor, session, work, swe
 
 
 async def test_withdrawn_retry_does_not_count(executor, session, swept):
-    """Its client gave up the submission, deleted the bundle, and wrote no ID."""
+    """Its client gave up the submission, deleted the bundle, and stored no job ID."""
     plan = await look(session, executor.settings, await swept())
     (retried,) = await submit(session, plan, plan.settings)
     await ended(session, retried.submission.job_id)
@@ -187,7 +187,7 @@ async def test_concurrent_retries_run_tasks_once(executor, session, work, swept)
     """Both were planned before either was submitted."""
     job_id = await swept()
     plans = [await look(session, executor.settings, job_id) for _ in range(2)]
-    work.mend()
+    work.fix()
     (retried,) = await submit(session, plans[0], plans[0].settings)
     with pytest.raises(NothingToRetryError, match="is being retried by another client"):
         await submit(session, plans[1], plans[1].settings)
@@ -196,7 +196,7 @@ async def test_concurrent_retries_run_tasks_once(executor, session, work, swept)
 
 
 async def test_retry_waits_for_unsubmitted_note(executor, session, swept):
-    """The other client has stored its note, and not yet submitted its job."""
+    """The other client has stored its note, but has not submitted its job yet."""
     first = await look(session, executor.settings, await swept())
     where = first.submission.where._replace(bundle="work-other")
     store = session.stores.of(where.bucket)
@@ -212,9 +212,9 @@ async def test_retry_waits_for_unsubmitted_note(executor, session, swept):
     assert retried.origin == (1, 7)
 
 
-async def test_one_child_runs_again_alone(executor, session, work, swept):
+async def test_one_array_task_is_retried_alone(executor, session, work, swept):
     job_id = await swept()
-    work.mend()
+    work.fix()
     plan = await look(session, executor.settings, f"{job_id}:4")
     assert plan.tell(plan.settings).startswith("1 of 1 task of work")
     (retried,) = await submit(session, plan, plan.settings)
@@ -229,7 +229,7 @@ async def test_one_child_runs_again_alone(executor, session, work, swept):
 
 
 async def test_unfinished_job_cannot_be_retried(executor, session):
-    job = await executor.submit(time.sleep, 600)  # until the test cancels it
+    job = await executor.submit(time.sleep, 600)  # sleeps until the test cancels it
     plan = await look(session, executor.settings, job.id)
     assert (plan.tasks, plan.unfinished) == ([], 1)
     with pytest.raises(NothingToRetryError, match="can be retried yet: 1 unfinished task"):
@@ -241,11 +241,11 @@ async def test_unfinished_job_cannot_be_retried(executor, session):
     assert plan.failed_alone().tasks == []
 
 
-async def test_what_was_only_ended_can_be_left_out(executor, session):
+async def test_cancelled_tasks_can_be_excluded(executor, session):
     def work(x):
         if x == 0:
             raise ZeroDivisionError
-        time.sleep(600)  # until another call has raised
+        time.sleep(600)  # until the other call has raised
 
     sweep = executor.task(work).map(range(3))
     with pytest.raises(ZeroDivisionError):
@@ -258,12 +258,12 @@ async def test_what_was_only_ended_can_be_left_out(executor, session):
     assert plan.tell(plan.settings).endswith("; 2 of them did not fail, but were cancelled")
 
 
-async def test_what_was_submitted_has_to_be_there(executor, session, swept):
+async def test_missing_or_changed_bundle_is_rejected(executor, session, swept):
     plan = await look(session, executor.settings, await swept())
     where = plan.submission.where
     store = session.stores.of(where.bucket)
     whole = bytearray(await store.get(where.bundle_key))
-    whole[len(whole) // 3] ^= 1  # an entry, or its digest
+    whole[len(whole) // 3] ^= 1  # in an entry or in its digest
     await store.put(where.bundle_key, [whole])
     with pytest.raises(IntegrityError, match="differs from what was submitted"):
         await submit(session, plan, plan.settings)
@@ -273,7 +273,7 @@ async def test_what_was_submitted_has_to_be_there(executor, session, swept):
         await look(session, executor.settings, plan.submission.job_id)
 
 
-async def test_large_arguments_are_copied_in_pieces_and_checked(executor, session, monkeypatch):
+async def test_large_arguments_are_copied_and_checked(executor, session, monkeypatch):
     monkeypatch.setattr(retry, "_LARGE_BYTES", 1000)
     monkeypatch.setattr(retry, "_STEP_BYTES", 4096)
     job = await executor.submit(lambda data: 1 / (len(data) - 100_000), bytes(100_000))
@@ -294,7 +294,7 @@ async def test_large_arguments_are_copied_in_pieces_and_checked(executor, sessio
         await submit(session, again, again.settings)
 
 
-async def test_values_that_calls_share_are_those_of_then(executor, session):
+async def test_retry_uses_original_shared_values(executor, session):
     big = bytes(2**20)
     job = await executor.submit(lambda data: 1 / (len(data) - 2**20), big)
     assert isinstance(await job.exception(), ZeroDivisionError)
@@ -314,13 +314,13 @@ async def test_values_that_calls_share_are_those_of_then(executor, session):
         await submit(session, again, again.settings)
 
 
-async def test_a_note_of_somebody_else_says_nothing(executor, session, swept):
+async def test_foreign_note_is_ignored(executor, session, swept):
     plan = await look(session, executor.settings, await swept())
     other = await look(session, executor.settings, await swept())
     store = session.stores.of(plan.submission.where.bucket)
     (retried,) = await submit(session, other, other.settings)
     name = retried.submission.where.bundle
-    # One that is signed for another job, and one that names a job of another one.
+    # One note is signed for another job, and one names a job of another map.
     moved = await store.get(other.submission.where.retry_key(name))
     await store.put(plan.submission.where.retry_key(unique("moved")), [moved])
     await store.put(plan.submission.where.retry_key(name), [moved])
@@ -333,7 +333,7 @@ async def test_a_note_of_somebody_else_says_nothing(executor, session, swept):
     assert await retries_of(session, plan.submission) == []
 
 
-async def test_options_of_the_definition_are_refused(executor, session, swept):
+async def test_options_of_definition_are_rejected(executor, session, swept):
     plan = await look(session, executor.settings, await swept())
     for name in ("image", "nodes", "no_such"):
         with pytest.raises(SettingsError, match=f"{name} cannot be changed for a retry"):
@@ -342,7 +342,7 @@ async def test_options_of_the_definition_are_refused(executor, session, swept):
         plan.with_options({"memory": -1})
 
 
-async def test_what_has_no_calls_is_refused(executor, session):
+async def test_job_without_calls_is_rejected(executor, session):
     call = FunctionCall(pow, [((2, "x"), {})], executor.settings)
     workflow = Workflow("lattice", "dispatch")
     electron = await TaskRun.submit(call, executor.settings, workflow=workflow)
@@ -352,11 +352,11 @@ async def test_what_has_no_calls_is_refused(executor, session):
     with pytest.raises(FarcallError, match="is one node of job"):
         await look(session, executor.settings, f"{electron.id}#1")
     with pytest.raises(JobLostError):
-        await look(session, executor.settings, NOBODY)
+        await look(session, executor.settings, UNKNOWN_ID)
 
 
-async def test_a_lost_success_is_none_to_be_repeated(executor, session, monkeypatch):
-    """Its host was lost after it had stored its value, so Batch calls the job FAILED."""
+async def test_success_lost_with_host_stays_delivered(executor, session, monkeypatch):
+    """The host was lost after it had stored the result, so Batch reports FAILED."""
     job = await executor.submit(pow, 2, 3)
     await job.wait()
     await ended(session, job.id)
@@ -374,10 +374,8 @@ async def test_a_lost_success_is_none_to_be_repeated(executor, session, monkeypa
     assert plan.tasks == []
 
 
-async def test_delivered_calls_stay_delivered_where_their_hosts_were_lost(
-    executor, session, swept, monkeypatch
-):
-    """A host that is lost after the outcome was stored fails the task for the platform."""
+async def test_delivered_calls_survive_host_loss(executor, session, swept, monkeypatch):
+    """If a host is lost after the outcome was stored, the platform reports a failed task."""
     job_id = await swept()
     children = retry._children
 
@@ -392,14 +390,14 @@ async def test_delivered_calls_stay_delivered_where_their_hosts_were_lost(
         plan = await look(session, executor.settings, job_id)
         return [task.number for task in plan.tasks]
 
-    await until_async(lambda: _is(numbers, [1, 4, 7]))  # once the receipts are written
+    await until_async(lambda: _is(numbers, [1, 4, 7]))  # wait until the receipts are written
 
 
 async def _is(ask, wanted):
     return await ask() == wanted
 
 
-async def test_many_may_be_copied_at_once(executor, session, swept):
+async def test_concurrent_copies_are_all_submitted(executor, session, swept):
     plan = await look(session, executor.settings, await swept(inputs=[1] * 8))
     plans = [replace(plan, tasks=[task]) for task in plan.tasks]
     done = await asyncio.gather(*(submit(session, each, plan.settings) for each in plans))

@@ -1,4 +1,4 @@
-"""Runs: who is notified of the end, and how often the outcome is fetched."""
+"""Runs: notifications of the end, and number of fetches of the outcome."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARRIVED = Arrived("bundle-of-6f1c", 0, 10)
 
 @pytest.fixture
 def worlds(world, monkeypatch):
-    """By whom a task is looked for: the first of these."""
+    """Worlds whose tracker looks for a task: the first one is used."""
     left = [world]
 
     async def find(settings):
@@ -52,7 +52,7 @@ def run(worlds, ended):
 # --- the end ----------------------------------------------------------------------------------
 
 
-async def test_everybody_who_waits_is_told_of_the_end(world, run, ended):
+async def test_end_is_reported_to_every_waiter(world, run, ended):
     waits = [asyncio.ensure_future(run.wait()) for _ in range(3)]
     await asyncio.sleep(1)
     waits[0].cancel()
@@ -64,14 +64,14 @@ async def test_everybody_who_waits_is_told_of_the_end(world, run, ended):
     assert ended == ["6f1c"]
 
 
-async def test_an_outcome_that_was_seen_elsewhere_is_the_end(run, ended):
+async def test_outcome_seen_elsewhere_ends_run(run, ended):
     run.note_outcome(ARRIVED)
     assert run.is_completed
     await run.wait()
     assert ended == ["6f1c"]
 
 
-async def test_a_task_that_cannot_be_looked_for_goes_on_and_is_followed_anew(world, run, ended):
+async def test_unseen_task_is_watched_again(world, run, ended):
     world.jobs.set("6f1c", "RUNNING")
     world.inbox.failures[ROOT] = ServiceError("No", code="AccessDenied", status=403)
     for _ in range(2):
@@ -84,7 +84,7 @@ async def test_a_task_that_cannot_be_looked_for_goes_on_and_is_followed_anew(wor
     assert ended == ["6f1c"]
 
 
-async def test_where_a_session_closes_the_next_one_follows(world, worlds, run, clock):
+async def test_next_session_takes_over_waiting(world, worlds, run, clock):
     other = World(clock)
     waiting = asyncio.ensure_future(run.wait())
     await asyncio.sleep(1)
@@ -96,21 +96,21 @@ async def test_where_a_session_closes_the_next_one_follows(world, worlds, run, c
     await other.tracker.close()
 
 
-async def test_one_event_loop_at_a_time_waits_for_a_run(world, run):
+async def test_second_event_loop_is_rejected(world, run):
     waiting = asyncio.ensure_future(run.wait())
     await asyncio.sleep(1)
-    told = []
+    messages = []
 
     def elsewhere():
         try:
             asyncio.run(run.wait())
         except FarcallError as error:
-            told.append(str(error))
+            messages.append(str(error))
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join(PATIENCE_S)
-    (text,) = told
+    (text,) = messages
     assert text.startswith("job 6f1c is being awaited on another event loop. Call attach('6f1c')")
     world.store("6f1c")
     await waiting
@@ -163,7 +163,7 @@ async def test_failed_fetch_is_repeated(worlds):
 
 
 @pytest.mark.parametrize("spent", [[], ["outcome"]])
-async def test_outcome_that_may_be_deleted_is_kept(worlds, spent):
+async def test_deletable_outcome_is_kept(worlds, spent):
     run = Fetching(spent=spent)
     assert run.kept() is None
     run.go.set()

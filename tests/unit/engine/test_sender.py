@@ -1,4 +1,4 @@
-"""SubmitJob by a scripted Batch, with obstore's store in memory instead of S3."""
+"""SubmitJob on a scripted Batch, with an in-memory store instead of S3."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ LOOKS = len(Timing().submit_looks_s)
 
 
 def listed(name):
-    """Batch's list with the job of that name."""
+    """Return a ListJobs response with the job of that name."""
     return {"jobSummaryList": [{"jobId": f"id-{name}", "jobName": name, "status": "RUNNING"}]}
 
 
 class World:
-    """A bundle in the bucket to submit; Batch answers by script."""
+    """Bundle in the bucket, a sender, and a scripted Batch."""
 
     def __init__(self, timing, **operations):
         known = {"jobDefinitions": [{"jobDefinitionArn": "arn:1"}]}
@@ -63,7 +63,7 @@ class World:
         self.first = self.bundle.where
         self.name = self.first.bundle
         self.ticket = Ticket()
-        self.told = []
+        self.notified = []
         self.data = b"".join(self.bundle.pieces())
         obstore.put(memory, self.first.bundle_key, self.data)
 
@@ -74,7 +74,7 @@ class World:
         return JobSpec(self.bundle.where.bundle, 1, {}, SETTINGS)
 
     async def tell(self, where):
-        self.told.append(where)
+        self.notified.append(where)
 
     async def keys(self):
         await self.store.flush()
@@ -100,12 +100,12 @@ async def made(clock, timing):
 # --- answers ----------------------------------------------------------------------------------
 
 
-async def test_a_job_is_submitted_with_one_call(made):
+async def test_job_is_submitted_with_one_request(made):
     world = made(submit_job=[ACCEPTED])
     assert await world.send() == "job-1"
     assert world.submitted() == [world.name]
     assert await world.keys() == [world.first.bundle_key]
-    assert world.told == []
+    assert world.notified == []
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_a_job_is_submitted_with_one_call(made):
         (ServiceError, refusal("AccessDeniedException", 403, "not authorized")),
     ],
 )
-async def test_a_refusal_is_final(expected, failure, made):
+async def test_refusal_is_final(expected, failure, made):
     world = made(submit_job=[failure])
     with pytest.raises(expected):
         await world.send()
@@ -124,26 +124,26 @@ async def test_a_refusal_is_final(expected, failure, made):
     assert world.client.asked("list_jobs") == []
 
 
-async def test_a_refused_queue_is_named(made):
+async def test_rejected_queue_is_named(made):
     world = made(submit_job=[refusal("ClientException", 404, "Job queue queue not found")])
     with pytest.raises(SettingsError, match="queue is 'queue'") as caught:
         await world.send()
     assert caught.value.option == "queue"
 
 
-async def test_a_definition_that_batch_does_not_know_yet_is_waited_for(made):
+async def test_unknown_definition_is_retried(made):
     unknown = refusal("ClientException", 404, "JobDefinition arn:1 not found")
     assert await made(submit_job=[unknown, unknown, ACCEPTED]).send() == "job-1"
 
 
-async def test_a_request_that_was_not_sent_needs_no_look(made):
+async def test_unsent_request_needs_no_search(made):
     world = made(submit_job=[not_sent(), not_sent(), ACCEPTED])
     assert await world.send() == "job-1"
     assert world.client.asked("list_jobs") == []
     assert world.submitted() == [world.name] * 3
 
 
-async def test_credentials_that_are_renewed_meanwhile_cost_nothing(made):
+async def test_expired_credentials_are_retried(made):
     expired = refusal("ExpiredTokenException", 403)
     assert await made(submit_job=[expired, expired, ACCEPTED]).send() == "job-1"
     world = made(submit_job=lambda **_: expired)
@@ -154,10 +154,10 @@ async def test_credentials_that_are_renewed_meanwhile_cost_nothing(made):
     assert len(world.submitted()) == 4
 
 
-# --- no answer: the job is looked for ---------------------------------------------------------
+# --- no answer: the job is searched for -------------------------------------------------------
 
 
-async def test_a_job_whose_answer_was_lost_is_adopted(made):
+async def test_job_with_lost_answer_is_adopted(made):
     world = made(submit_job=[no_answer()])
     lists = iter([NOTHING, NOTHING, listed(world.name)])
     world.client.list_jobs = lambda **_: asyncio.sleep(0, next(lists))
@@ -166,15 +166,15 @@ async def test_a_job_whose_answer_was_lost_is_adopted(made):
     assert await world.keys() == [world.first.bundle_key]
 
 
-async def test_a_connection_that_breaks_after_the_request_is_followed_by_a_look(made):
-    """aiobotocore says of it what it says of a connection that could not be made."""
+async def test_broken_connection_is_followed_by_search(made):
+    """aiobotocore reports it like a connection that could not be made."""
     world = made(submit_job=[broken()])
     world.client.list_jobs = lambda **_: asyncio.sleep(0, listed(world.name))
     assert await world.send() == f"id-{world.name}"
     assert world.submitted() == [world.name]
 
 
-async def test_a_page_of_html_is_no_answer(made):
+async def test_html_response_is_no_answer(made):
     page = {"ResponseMetadata": {"HTTPHeaders": {"content-type": "text/html"}}}
     world = made(submit_job=[page])
     lists = iter([page, listed(world.name)])
@@ -183,8 +183,8 @@ async def test_a_page_of_html_is_no_answer(made):
     assert await world.send() == f"id-{world.name}"
 
 
-async def test_the_look_lasts_longer_than_the_network_is_gone(made, clock):
-    """Giving up would leave an unknown job."""
+async def test_search_outlasts_network_outage(made, clock):
+    """If it gave up, an unknown job would remain."""
     away = clock.now() + 240
 
     def look(**_):
@@ -195,7 +195,7 @@ async def test_the_look_lasts_longer_than_the_network_is_gone(made, clock):
     assert world.submitted() == [world.name]
 
 
-async def test_a_look_that_fails_says_that_the_job_may_run(made):
+async def test_failed_search_warns_of_possible_job(made):
     denied = refusal("AccessDeniedException", 403, "not authorized")
     world = made(submit_job=[no_answer()], list_jobs=[denied])
     with pytest.raises(ServiceError, match="SubmitJob.*whether job simulate-.*ListJobs"):
@@ -205,8 +205,8 @@ async def test_a_look_that_fails_says_that_the_job_may_run(made):
 
 
 @pytest.mark.parametrize("kind", ["outcomes", "streams", "attempts", "values"])
-async def test_a_job_that_has_left_something_is_waited_for_and_not_sent_again(made, clock, kind):
-    """It is in no list for minutes, and has begun."""
+async def test_started_unlisted_job_is_not_resubmitted(made, clock, kind):
+    """The job has stored something, but no list returns it for minutes."""
     away = clock.now() + 200
 
     def look(**_):
@@ -219,7 +219,7 @@ async def test_a_job_that_has_left_something_is_waited_for_and_not_sent_again(ma
     assert await world.keys() == [world.first.bundle_key]
 
 
-async def test_a_job_that_has_begun_and_is_never_listed_is_told_of(made):
+async def test_started_never_listed_job_is_reported(made):
     world = made(submit_job=[no_answer()], list_jobs=lambda **_: NOTHING)
     await world.store.put(f"v1/run/streams/{world.name}/0/1/stdout/00000000", [b"x"])
     with pytest.raises(
@@ -230,11 +230,12 @@ async def test_a_job_that_has_begun_and_is_never_listed_is_told_of(made):
     assert not world.ticket.withdraw()
 
 
-# --- no answer, and no job: it is withdrawn ---------------------------------------------------
+# --- no answer and no job: the bundle is withdrawn --------------------------------------------
 
 
 @pytest.mark.parametrize("failure", [no_answer(), refusal("ServerException", 500)])
-async def test_a_job_that_is_not_found_has_no_payload_when_another_is_sent(failure, made):
+async def test_missing_job_is_resubmitted_without_payload(failure, made):
+    """The payload of the first job is moved, so that a late job finds none."""
     looked = []
 
     def submit(**_):
@@ -246,19 +247,19 @@ async def test_a_job_that_is_not_found_has_no_payload_when_another_is_sent(failu
     assert looked == [0, LOOKS + 1]
     assert world.submitted() == [world.name, world.bundle.where.bundle]
     assert world.bundle.where != world.first
-    assert world.told == [world.bundle.where]
+    assert world.notified == [world.bundle.where]
     assert await world.keys() == [world.bundle.where.bundle_key]
     assert await world.store.get(world.bundle.where.bundle_key) == world.data
 
 
-async def test_a_job_of_another_case_is_not_adopted(made):
+async def test_job_of_different_case_is_ignored(made):
     world = made(submit_job=[no_answer(), ACCEPTED])
     world.client.list_jobs = lambda **_: asyncio.sleep(0, listed(world.name.upper()))
     assert await world.send() == "job-1"
 
 
-async def test_no_request_goes_before_the_payload_is_gone(made):
-    """The other way round a late job could still fetch it."""
+async def test_payload_is_deleted_before_resubmission(made):
+    """In the other order, a late job could still fetch the payload."""
 
     async def submit(**request):
         if len(world.submitted()) == 1:
@@ -270,7 +271,7 @@ async def test_no_request_goes_before_the_payload_is_gone(made):
     assert await world.send() == "job-1"
 
 
-async def test_a_job_that_shows_while_it_is_withdrawn_has_its_payload_back(made):
+async def test_job_listed_during_withdrawal_is_restored(made):
     def look(**_):
         return listed(world.name) if len(world.client.asked("list_jobs")) > LOOKS else NOTHING
 
@@ -282,8 +283,8 @@ async def test_a_job_that_shows_while_it_is_withdrawn_has_its_payload_back(made)
     assert await world.store.get(world.first.bundle_key) == world.data
 
 
-async def test_a_job_that_begins_while_it_is_withdrawn_has_its_payload_back(made):
-    """One child has begun, and the others need the bundle."""
+async def test_job_started_during_withdrawal_is_restored(made):
+    """One array task has started, and the others need the bundle."""
 
     async def look(**_):
         looks = len(world.client.asked("list_jobs"))
@@ -296,7 +297,7 @@ async def test_a_job_that_begins_while_it_is_withdrawn_has_its_payload_back(made
     assert await world.keys() == [world.first.bundle_key]
 
 
-async def test_a_withdrawn_job_that_turns_up_is_ended(made, caplog):
+async def test_late_withdrawn_job_is_terminated(made, caplog):
     def look(name="", **wanted):
         (found,) = wanted["filters"][0]["values"]
         late = len(world.client.asked("list_jobs")) > LOOKS + 3
@@ -312,7 +313,7 @@ async def test_a_withdrawn_job_that_turns_up_is_ended(made, caplog):
     assert "appeared after it was withdrawn" in caplog.messages[-1]
 
 
-async def test_a_withdrawn_job_is_not_looked_for_for_ever(made):
+async def test_search_for_withdrawn_job_ends(made):
     world = made(submit_job=[no_answer(), ACCEPTED], list_jobs=lambda **_: NOTHING)
     await world.send()
     await asyncio.sleep(3600)
@@ -322,7 +323,7 @@ async def test_a_withdrawn_job_is_not_looked_for_for_ever(made):
 
 
 @pytest.mark.timing(withdrawn_looks_s=())  # time passes during requests to the store
-async def test_sending_ends_after_a_minute_and_leaves_no_payload(made, clock):
+async def test_retries_end_after_minute_without_payload(made, clock):
     begun = clock.now()
     world = made(submit_job=lambda **_: no_answer(), list_jobs=lambda **_: NOTHING)
     with pytest.raises(ServiceError, match=r"SubmitJob: .*; tried \d+ times in \d+ s") as caught:
@@ -333,7 +334,7 @@ async def test_sending_ends_after_a_minute_and_leaves_no_payload(made, clock):
     assert set(await world.keys()) <= set(world.bundle.keys)
 
 
-async def test_a_payload_that_cannot_be_moved_is_told(made):
+async def test_unmovable_payload_is_reported(made):
     world = made(submit_job=[no_answer()], list_jobs=lambda **_: NOTHING)
     sending = asyncio.ensure_future(world.send())
     await asyncio.sleep(5)
@@ -346,9 +347,7 @@ async def test_a_payload_that_cannot_be_moved_is_told(made):
 
 
 @pytest.mark.parametrize("operation", ["delete", "is_there", "find"])
-async def test_a_withdrawal_that_fails_says_that_the_job_may_run_and_leaves_its_payload(
-    made, monkeypatch, operation
-):
+async def test_failed_withdrawal_keeps_payload_and_warns(made, monkeypatch, operation):
     denied = refusal("AccessDeniedException", 403, "not authorized")
 
     def look(**_):
@@ -358,7 +357,7 @@ async def test_a_withdrawal_that_fails_says_that_the_job_may_run_and_leaves_its_
     world = made(submit_job=[no_answer()], list_jobs=look)
 
     async def refused(*_):
-        if world.bundle.where != world.first:  # while it is withdrawn
+        if world.bundle.where != world.first:  # during the withdrawal
             raise ServiceError("no")
         return False
 
@@ -372,8 +371,8 @@ async def test_a_withdrawal_that_fails_says_that_the_job_may_run_and_leaves_its_
 
 
 @pytest.mark.timing(submit_retry_s=0.0)
-async def test_a_job_of_the_last_request_is_looked_for_and_adopted(made):
-    """It turns up when there is to be no further try."""
+async def test_job_of_last_request_is_adopted(made):
+    """It is listed when no further attempt is left."""
     looked = []
 
     def look(**wanted):
@@ -392,7 +391,7 @@ async def test_a_job_of_the_last_request_is_looked_for_and_adopted(made):
 
 
 @pytest.mark.timing(submit_retry_s=0.0)
-async def test_a_job_of_the_last_request_that_turns_up_later_is_ended(made):
+async def test_late_last_job_is_terminated(made):
     looked = []
 
     def look(**wanted):
@@ -410,7 +409,7 @@ async def test_a_job_of_the_last_request_that_turns_up_later_is_ended(made):
     assert f"id-{world.submitted()[-1]}" in ended
 
 
-async def test_a_job_that_turns_up_after_its_request_was_cancelled_is_ended(made):
+async def test_late_cancelled_job_is_terminated(made):
     def look(**_):
         late = len(world.client.asked("list_jobs")) > LOOKS + 2
         return listed(world.name) if late else NOTHING
@@ -452,7 +451,7 @@ async def cancelled(world, *, after_s):
     return waiting
 
 
-async def test_a_request_that_waits_for_its_turn_is_taken_back(made):
+async def test_queued_request_is_withdrawn(made):
     world = made(submit_job=lambda **_: ACCEPTED)
     another = JobSpec("another", 1, {}, SETTINGS)
     await world.backend.prepare(another)
@@ -464,7 +463,7 @@ async def test_a_request_that_waits_for_its_turn_is_taken_back(made):
     assert set(world.submitted()) == {"another"}
 
 
-async def test_a_request_that_is_refused_again_and_again_is_taken_back(made):
+async def test_throttled_request_is_withdrawn(made):
     world = made(submit_job=lambda **_: THROTTLED)
     waiting = await cancelled(world, after_s=60)
     await asyncio.sleep(0)
@@ -475,7 +474,7 @@ async def test_a_request_that_is_refused_again_and_again_is_taken_back(made):
 
 
 @pytest.mark.parametrize("reply", [THROTTLED, no_answer(), not_sent()])
-async def test_a_request_on_its_way_that_comes_to_nothing_is_not_repeated(reply, made):
+async def test_failed_cancelled_request_is_not_repeated(reply, made):
     world = made(list_jobs=lambda **_: NOTHING)
     slow = Slow(reply)
     world.client.submit_job = slow.submit_job
@@ -485,10 +484,10 @@ async def test_a_request_on_its_way_that_comes_to_nothing_is_not_repeated(reply,
     await asyncio.sleep(120)
     assert waiting.cancelled()
     assert slow.asked == 1
-    assert world.ticket.withdraw()  # so that its bundle is deleted, for a job that is late
+    assert world.ticket.withdraw()  # so that its bundle is deleted, in case the job is late
 
 
-async def test_a_job_that_is_accepted_after_all_is_terminated(made):
+async def test_accepted_job_after_cancel_is_terminated(made):
     world = made(terminate_job=lambda **_: {})
     slow = Slow()
     world.client.submit_job = slow.submit_job
@@ -501,7 +500,7 @@ async def test_a_job_that_is_accepted_after_all_is_terminated(made):
     assert [call["jobId"] for call in world.client.asked("terminate_job")] == ["job-1"]
 
 
-async def test_a_job_whose_answer_was_lost_is_looked_for_and_terminated(made):
+async def test_unanswered_job_after_cancel_is_terminated(made):
     world = made(submit_job=[no_answer()], terminate_job=lambda **_: {})
     lists = iter([NOTHING, listed(world.name)])
     world.client.list_jobs = lambda **_: asyncio.sleep(0, next(lists))
@@ -511,7 +510,7 @@ async def test_a_job_whose_answer_was_lost_is_looked_for_and_terminated(made):
     assert [c["jobId"] for c in world.client.asked("terminate_job")] == [f"id-{world.name}"]
 
 
-async def test_a_job_that_is_refused_after_all_is_no_trouble(made, caplog):
+async def test_rejected_job_after_cancel_is_silent(made, caplog):
     world = made()
     slow = Slow(refusal("ClientException", 400, "no"))
     world.client.submit_job = slow.submit_job
@@ -522,7 +521,7 @@ async def test_a_job_that_is_refused_after_all_is_no_trouble(made, caplog):
     assert not caplog.messages
 
 
-async def test_a_second_cancel_does_not_lose_a_job_that_is_being_accepted(made):
+async def test_second_cancel_does_not_lose_job(made):
     async def submit(**_):
         await asyncio.sleep(5)
         return ACCEPTED

@@ -1,4 +1,4 @@
-"""How a session comes to its end."""
+"""Shutdown of sessions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ async def session(timing):
 
 
 @pytest.mark.timing(last_deletions_s=0.01)
-async def test_closing_does_not_wait_for_deletions_without_an_answer(session, monkeypatch, caplog):
+async def test_close_does_not_wait_for_deletions(session, monkeypatch, caplog):
     store = session.stores.of("bucket")
-    monkeypatch.setattr(store, "flush", lambda: asyncio.sleep(600))  # cut short
-    await asyncio.sleep(0)  # its keeper begins
+    monkeypatch.setattr(store, "flush", lambda: asyncio.sleep(600))  # cancelled by close()
+    await asyncio.sleep(0)  # lets its keeper start
     await session.close()
     assert "delivered objects remain in s3://bucket" in caplog.text
 
 
 @pytest.fixture
 def slept(monkeypatch):
-    """What was slept for, by whom it may concern."""
+    """Recorded sleeps, in seconds."""
     found, sleep = [], asyncio.sleep
 
     async def note(seconds):
@@ -44,14 +44,14 @@ def slept(monkeypatch):
     return found
 
 
-async def test_closing_takes_no_time_where_nothing_is_under_way(session, slept):
+async def test_idle_session_closes_at_once(session, slept):
     session.stores.of("bucket")
-    await asyncio.sleep(0)  # its keeper begins
+    await asyncio.sleep(0)  # lets its keeper start
     await session.close()
     assert slept == []
 
 
-async def test_closing_leaves_the_loop_to_requests_that_were_given_up(session, slept):
+async def test_close_yields_to_cancelled_requests(session, slept):
     hanging = asyncio.Event()
     asking = asyncio.ensure_future(
         session.stores.of("bucket")._requests.ask("GetObject", "key", lambda _: hanging.wait())
@@ -65,8 +65,8 @@ async def test_closing_leaves_the_loop_to_requests_that_were_given_up(session, s
 
 
 @pytest.mark.timing(last_blocks_s=PATIENCE_S)
-async def test_the_end_of_the_event_loop_waits_for_blocks_to_be_left(session):
-    """Who is inside may clean up for a while before jobs are ended."""
+async def test_loop_end_waits_for_blocks(session):
+    """Code inside a block may clean up for a while before jobs are cancelled."""
     session.enter_block()
     cleaned_up = asyncio.Event()
 
@@ -80,7 +80,7 @@ async def test_the_end_of_the_event_loop_waits_for_blocks_to_be_left(session):
 
     block = asyncio.ensure_future(inside())
     await asyncio.sleep(0)
-    for each in (session._keeper, block):  # as the end of the event loop does
+    for each in (session._keeper, block):  # the end of the event loop cancels them, too
         each.cancel()
     for _ in range(3 * module._LAST_TURNS):
         await asyncio.sleep(0)
@@ -92,7 +92,7 @@ async def test_the_end_of_the_event_loop_waits_for_blocks_to_be_left(session):
 
 
 @pytest.mark.timing(last_blocks_s=0.01)
-async def test_the_end_of_the_event_loop_waits_for_no_block_for_ever(session):
+async def test_loop_end_wait_is_limited(session):
     session.enter_block()
     await asyncio.sleep(0)
     session._keeper.cancel()

@@ -1,4 +1,4 @@
-"""The shared values of a session: for which bundles they are held, and when they are let go."""
+"""Shared values of a session: the bundles that need them, and their deletion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACE = WHERE.shared(DIGEST.hexdigest())
 
 
 class World:
-    """A session's values, and the bucket they are in."""
+    """Shared values of sessions, and their bucket."""
 
     def __init__(self, timing):
         self.store = store_in_memory()
@@ -38,7 +38,7 @@ class World:
         return SharedValues(run, self.timing)
 
     async def use(self, piece=PIECE, values=None):
-        """Do what a bundle does, whose pieces are made in a thread."""
+        """Use a value like a bundle, whose pieces are made in a thread."""
         use = (values or self.values).use(self.store, ROOT)
         future = await asyncio.to_thread(use, piece)
         return use, await asyncio.wrap_future(future)
@@ -57,7 +57,7 @@ async def here(timing):
     await made.values.close()
 
 
-async def test_a_value_is_asked_for_once_and_then_known(here, monkeypatch):
+async def test_value_is_checked_once_then_cached(here, monkeypatch):
     asked = []
 
     async def hold(*args, **options):
@@ -73,7 +73,7 @@ async def test_a_value_is_asked_for_once_and_then_known(here, monkeypatch):
 
 
 @pytest.mark.timing(shared_mark_s=0.0)
-async def test_a_marker_that_is_old_is_stored_again_and_the_value_looked_for(here):
+async def test_old_marker_is_renewed(here):
     _, first = await here.use()
     await here.store.delete([PLACE.data_key(first)])
     _, second = await here.use()
@@ -81,25 +81,25 @@ async def test_a_marker_that_is_old_is_stored_again_and_the_value_looked_for(her
     assert await here.stored() == [PLACE.data_key(second)]
 
 
-async def test_many_at_once_are_one(here):
+async def test_concurrent_uses_store_one_value(here):
     found = await asyncio.gather(*(here.use() for _ in range(20)))
     assert len({generation for _, generation in found}) == 1
     assert len(await here.stored()) == 1
 
 
-async def test_at_the_end_a_value_goes_that_no_bundle_refers_to(here):
+async def test_unused_value_is_deleted_at_close(here):
     use, _ = await here.use()
     use.note_submitted(WHERE)
     other, _ = await here.use()
     other.release()
     here.values.note_deleted(WHERE)
-    assert await here.stored()  # for the next map
+    assert await here.stored()  # kept for the next map
     await here.values.close()
     assert not await here.stored()
     assert not await here.markers()
 
 
-async def test_a_bundle_that_is_kept_keeps_its_values(here):
+async def test_kept_bundle_keeps_its_values(here):
     use, generation = await here.use()
     use.note_submitted(WHERE)
     await here.values.close()
@@ -107,7 +107,7 @@ async def test_a_bundle_that_is_kept_keeps_its_values(here):
     assert await here.markers() == [PLACE.held_key("run")]
 
 
-async def test_what_was_put_stays_until_it_is_discarded(here):
+async def test_put_value_stays_until_discarded(here):
     await here.values.pin(here.store, ROOT, [PIECE])
     await here.values.pin(here.store, ROOT, [PIECE])
     await here.values.discard(here.store, ROOT, [PIECE.sha256])
@@ -116,7 +116,7 @@ async def test_what_was_put_stays_until_it_is_discarded(here):
     assert not await here.stored()
 
 
-async def test_what_is_discarded_stays_until_the_bundles_that_refer_to_it_are_through(here):
+async def test_discarded_value_waits_for_its_bundles(here):
     await here.values.pin(here.store, ROOT, [PIECE])
     use, _ = await here.use(replace(PIECE, data=None))
     use.note_submitted(WHERE)
@@ -127,7 +127,7 @@ async def test_what_is_discarded_stays_until_the_bundles_that_refer_to_it_are_th
     assert not await here.stored()
 
 
-async def test_what_cannot_be_stored_is_not_held(here):
+async def test_unstorable_value_is_not_held(here):
     wrong = replace(PIECE, data=b"y" * len(DATA))
     with pytest.raises(FarcallError, match="was changed while"):
         await here.values.pin(here.store, ROOT, [wrong])
@@ -139,7 +139,7 @@ async def test_what_cannot_be_stored_is_not_held(here):
     assert await here.store.list_keys("farcall/") == []
 
 
-async def test_another_run_keeps_what_this_one_lets_go(here):
+async def test_value_held_by_other_run_stays(here):
     other = here.session("other")
     use, generation = await here.use(values=other)
     use.note_submitted(WHERE)
@@ -152,16 +152,16 @@ async def test_another_run_keeps_what_this_one_lets_go(here):
     assert await here.markers() == [PLACE.held_key("other")]
 
 
-async def test_after_a_task_has_failed_its_values_are_looked_for(here):
+async def test_failed_task_makes_values_checked_again(here):
     use, first = await here.use()
     use.note_submitted(WHERE)
-    await here.store.delete([PLACE.data_key(first)])  # a container has missed it
+    await here.store.delete([PLACE.data_key(first)])  # a container did not find it
     here.values.forget(WHERE)
     _, second = await here.use()
     assert await here.stored() == [PLACE.data_key(second)]
 
 
-async def test_a_bundle_that_runs_again_refers_to_the_same_generation(here):
+async def test_retried_bundle_uses_same_generation(here):
     use, generation = await here.use()
     again, user = here.session("again"), object()
     named = {DIGEST.hexdigest(): [generation, len(DATA)]}
@@ -176,7 +176,7 @@ async def test_a_bundle_that_runs_again_refers_to_the_same_generation(here):
 
 
 @pytest.mark.timing(shared_mark_s=0.01, shared_kept_s=0.0)
-async def test_what_is_of_no_use_for_long_goes_and_markers_of_the_rest_are_renewed(here):
+async def test_idle_values_are_deleted_others_renewed(here):
     kept = replace(PIECE, sha256=hashlib.sha256(b"z").digest(), size=1, data=b"z")
     use, _ = await here.use()
     await here.use(kept)
@@ -187,7 +187,7 @@ async def test_what_is_of_no_use_for_long_goes_and_markers_of_the_rest_are_renew
         await asyncio.sleep(0.01)
 
 
-async def test_what_a_killed_run_has_left_is_deleted_by_the_next_one(here, monkeypatch):
+async def test_values_of_killed_run_are_deleted(here, monkeypatch):
     left = WHERE.shared("0" * 64)
     kept = WHERE.shared("1" * 64)
     for place, run in ((left, "killed"), (kept, "failed")):
@@ -201,7 +201,7 @@ async def test_what_a_killed_run_has_left_is_deleted_by_the_next_one(here, monke
     assert await here.store.list_keys(f"{kept.root}/")
 
 
-def test_time_goes_by_where_either_of_two_clocks_says_so():
+def test_elapsed_time_uses_the_faster_clock():
     mono, wall = module._now()
     assert module._since((mono - 50, wall)) >= 50
     assert module._since((mono, wall - 50)) >= 50

@@ -1,6 +1,7 @@
-"""Number of requests to Batch until all ends are known, and their order.
+"""Number of API requests until all ends are known, and their order.
 
-And jobs of a cluster that cannot be started: told of, and ended where nobody need hope any more.
+Also jobs of a cluster that cannot start: they are reported, and terminated if waiting is
+pointless.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.unit.tracking import HOST_LOST
 
 
 def most_per_s(world, seconds=5):
-    """Return how many calls a second came at most, over some seconds."""
+    """Return the highest rate of calls per second, averaged over some seconds."""
     times = [at for at, _, _ in world.jobs.log]
     return max(sum(at <= other < at + seconds for other in times) for at in times) / seconds
 
@@ -52,7 +53,7 @@ async def test_ten_thousand_jobs_are_polled_fairly(world):
     calls = world.jobs.asked("describe")
     assert most_per_s(world) <= 5.2
     asked = [job_id for ids in calls[:100] for job_id in ids]
-    assert len(set(asked)) == 10_000  # none twice before all once
+    assert len(set(asked)) == 10_000  # none twice before all others once
     begin = world.clock.now()
     world.jobs.set("j1234", "FAILED", HOST_LOST)
     await world.until(1)
@@ -68,7 +69,7 @@ async def test_young_job_is_polled_first(world):
     world.jobs.set("young", "FAILED", HOST_LOST)
     world.watch("young")
     assert await world.until(1) < 3
-    # One that was seen to start is near its end, too.
+    # A job that was seen to start is near its end, too.
     world.jobs.set("j77", "RUNNING")
     while world.tracker.latest("j77").status != "RUNNING":
         await asyncio.sleep(0.1)
@@ -117,7 +118,7 @@ async def test_children_are_listed_after_new_failures(world):
         await world.until(count, at_most_s=30)
     await asyncio.sleep(100)
     assert world.jobs.asked("list") == ["p"] * (1 + 1 + 3)
-    # Each of these 2500 is requested once, with the parent.
+    # Each of these 2500 is described once, with the parent.
     stragglers = [ids for ids in world.jobs.asked("describe") if ids != ["p"]]
     assert sum(map(len, stragglers)) == 2500
     assert len(stragglers) == 25 + 2
@@ -132,7 +133,7 @@ async def test_children_with_outcome_are_not_described(world):
     world.jobs.set("p", "PENDING", summary={"FAILED": 1000, "RUNNING": 1000})
     world.watch("p", size=2000)
     await asyncio.sleep(100)
-    assert len(world.told) == 1000
+    assert len(world.notified) == 1000
     assert {tuple(ids) for ids in world.jobs.asked("describe")} == {("p",)}
 
 
@@ -154,10 +155,10 @@ async def test_child_listed_as_failed_may_run(world):
     world.jobs.known["p:1"]["status"] = "FAILED"
     while not world.jobs.asked("list"):
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.02)  # listed as failed, and not yet asked for
+    await asyncio.sleep(0.02)  # listed as failed, and not described yet
     world.jobs.known["p:1"]["status"] = "RUNNING"
     await asyncio.sleep(30)
-    assert world.told == []
+    assert world.notified == []
     assert len(world.jobs.log) <= 100
     world.jobs.set("p:1", "FAILED", HOST_LOST)
     await world.until(1, at_most_s=10)
@@ -178,7 +179,7 @@ async def test_mass_failure_does_not_delay_others(world):
     world.watch("j")
     await asyncio.sleep(6)
     assert {("q", 1), ("j", 0)} <= set(world.tasks())
-    assert len(world.told) < 5000
+    assert len(world.notified) < 5000
     await world.until(10_002, at_most_s=60)
     assert most_per_s(world) <= 5.2
     assert len(world.jobs.log) <= 100 + 60
@@ -193,8 +194,8 @@ async def test_forgotten_child_is_lost(world):
     world.jobs.set("p:0", "FAILED", HOST_LOST)
     assert await world.until(2) < 20
     assert 60 <= await world.until(3) < 90
-    assert world.told[2][:2] == ("p", 2)
-    assert world.told[2][2].detail is None
+    assert world.notified[2][:2] == ("p", 2)
+    assert world.notified[2][2].detail is None
 
 
 async def test_briefly_missing_children_are_not_lost(world):
@@ -206,20 +207,20 @@ async def test_briefly_missing_children_are_not_lost(world):
         asked = len(world.jobs.asked("list"))
         while len(world.jobs.asked("list")) == asked:
             await asyncio.sleep(0.001)
-        await asyncio.sleep(0.02)  # it is listed, and missing when it is described
+        await asyncio.sleep(0.02)  # it is listed, but missing when it is described
         hidden = world.jobs.known.pop(job_id)
         await asyncio.sleep(20)
         world.jobs.known[job_id] = hidden
         await world.until(index + 1, at_most_s=10)
         await asyncio.sleep(100)
-    assert [arrival.detail.job_id for _, _, arrival in world.told] == ["p:0", "p:1"]
+    assert [arrival.detail.job_id for _, _, arrival in world.notified] == ["p:0", "p:1"]
 
 
 # --- pace -------------------------------------------------------------------------------------
 
 
-async def learn(world, request_s):
-    """Have a job described whose end comes at once, so that it is known how near Batch is."""
+async def measure_latency(world, request_s):
+    """Describe a job that has already ended, so that the latency of Batch is known."""
     world.jobs.request_s = request_s
     world.jobs.set("first", "FAILED", HOST_LOST)
     world.watch("first")
@@ -230,19 +231,19 @@ async def learn(world, request_s):
 @pytest.mark.parametrize("age_s", [0.1, 0.5, 2.0])
 async def test_near_batch_is_polled_early(age_s, world):
     world.inbox.request_s = 0.003
-    await learn(world, 0.003)
+    await measure_latency(world, 0.003)
     world.jobs.set("j", "RUNNING")
     world.watch("j")
     await asyncio.sleep(age_s)
     begin = world.clock.now()
     world.jobs.set("j", "FAILED", HOST_LOST)
-    while len(world.told) < 2:
+    while len(world.notified) < 2:
         await asyncio.sleep(0.01)
     assert world.clock.now() - begin <= 0.3 + 0.3 * age_s
 
 
 async def test_near_batch_is_polled_rarely_later(world):
-    await learn(world, 0.003)
+    await measure_latency(world, 0.003)
     world.jobs.set("j", "RUNNING")
     world.watch("j")
     await asyncio.sleep(10)
@@ -253,7 +254,7 @@ async def test_near_batch_is_polled_rarely_later(world):
 
 
 async def test_far_batch_is_polled_each_second(world):
-    await learn(world, 0.03)
+    await measure_latency(world, 0.03)
     world.jobs.set("j", "RUNNING")
     world.watch("j")
     await asyncio.sleep(10)
@@ -296,12 +297,12 @@ async def test_running_job_is_not_idle(world, caplog):
 
 
 class Cluster:
-    """A job of a cluster instead of Batch's.
+    """Job of a cluster instead of Batch.
 
     Attributes:
         document: The Job.
         pods: Its pods.
-        ended: When it was ended, and why.
+        ended: Time and reason of each termination.
     """
 
     def __init__(self, world):
@@ -353,11 +354,13 @@ async def test_permanently_blocked_job_is_terminated(
     begin = world.clock.now()
     world.watch(NAME, size)
     await world.until(size)
-    ((at, job_ids, told),) = cluster.ended
+    ((at, job_ids, termination_reason),) = cluster.ended
     assert after_s <= at - begin <= after_s * 1.2 + 10
     assert job_ids == [NAME]
-    assert told == f"stuck for {after_s:g} s: {reason}: m"
-    assert {arrival.detail.failure_reason().kind for _, _, arrival in world.told} == {ImageError}
+    assert termination_reason == f"stuck for {after_s:g} s: {reason}: m"
+    assert {arrival.detail.failure_reason().kind for _, _, arrival in world.notified} == {
+        ImageError
+    }
     (record,) = caplog.records
     assert (
         f"job {NAME} is waiting, because Kubernetes reports '{reason}: m'. To do: "

@@ -22,7 +22,7 @@ OPTIONS = {"image": "repo/image:1"}
 
 
 class Account:
-    """Batch and the bucket, as the submitter uses them."""
+    """Batch and the bucket, with the interfaces that the submitter uses."""
 
     def __init__(self):
         self.log = []
@@ -115,9 +115,7 @@ async def test_one_task_is_a_plain_job(submitter, account, clock):
     assert "arrayProperties" not in account.requests[0]
 
 
-async def test_the_bundle_lies_in_the_bucket_before_the_job_is_submitted(
-    submitter, account, clock
-):
+async def test_bundle_is_uploaded_before_submission(submitter, account, clock):
     submission, _ = await send(submitter)
     assert [entry for entry in account.log if entry[0] != "definition"] == [
         ("put", submission.where.bundle_key),
@@ -125,15 +123,15 @@ async def test_the_bundle_lies_in_the_bucket_before_the_job_is_submitted(
     ]
 
 
-async def test_the_job_is_told_where_its_bundle_is(submitter, account, clock):
+async def test_job_environment_names_bundle(submitter, account, clock):
     submission, _ = await send(submitter)
     environment = account.requests[0]["containerOverrides"]["environment"]
-    told = {pair["name"]: pair["value"] for pair in environment}
-    assert told[contract.ENV_BUNDLE] == submission.where.url
-    assert told[contract.ENV_OUTCOME_KEY] == submission.key.hex()
+    variables = {pair["name"]: pair["value"] for pair in environment}
+    assert variables[contract.ENV_BUNDLE] == submission.where.url
+    assert variables[contract.ENV_OUTCOME_KEY] == submission.key.hex()
 
 
-async def test_tasks_that_come_together_are_one_array_in_their_order(submitter, account, clock):
+async def test_concurrent_tasks_form_one_ordered_array(submitter, account, clock):
     found = await asyncio.gather(*(send(submitter) for _ in range(300)))
     assert [index for _, index in found] == list(range(300))
     assert {submission.job_id for submission, _ in found} == {"job-1"}
@@ -141,9 +139,7 @@ async def test_tasks_that_come_together_are_one_array_in_their_order(submitter, 
 
 
 @pytest.mark.parametrize("options", [{"nodes": 2}, {"instance_type": "c5.large"}])
-async def test_tasks_of_multi_node_jobs_are_gathered_into_no_array(
-    submitter, account, clock, options
-):
+async def test_multi_node_tasks_form_no_array(submitter, account, clock, options):
     found = await asyncio.gather(*(send(submitter, **options) for _ in range(3)))
     assert [(one.size, one.nodes, index) for one, index in found] == [
         (1, options.get("nodes", 1), 0)
@@ -152,13 +148,13 @@ async def test_tasks_of_multi_node_jobs_are_gathered_into_no_array(
     assert not any("arrayProperties" in request for request in account.requests)
 
 
-async def test_what_would_be_another_job_is_another_job(submitter, account, clock):
+async def test_different_options_make_different_jobs(submitter, account, clock):
     found = await asyncio.gather(send(submitter), send(submitter, vcpu=8), send(submitter))
     ids = [submission.job_id for submission, _ in found]
     assert (ids[0] == ids[2], ids[0] == ids[1]) == (True, False)
 
 
-async def test_a_submission_waits_for_others_no_longer_than_linger(submitter, account, clock):
+async def test_submission_waits_at_most_linger(submitter, account, clock):
     begin = clock.now()
     await send(submitter, linger_s=0.5)
     assert clock.now() - begin == pytest.approx(0.5)
@@ -166,9 +162,9 @@ async def test_a_submission_waits_for_others_no_longer_than_linger(submitter, ac
     assert clock.now() - begin == pytest.approx(0.5)
 
 
-# From Python 3.12 on the loop waits for its threads with a time limit, and time is virtual here.
+# From Python 3.12 on, the loop waits for its threads with a time limit, and time is virtual here.
 @pytest.mark.filterwarnings("ignore:The executor did not:RuntimeWarning")
-async def test_an_array_has_ten_thousand_tasks_at_most(submitter, account, clock):
+async def test_array_has_at_most_10000_tasks(submitter, account, clock):
     settings = Settings(**OPTIONS)
     tasks = (submitter.submit(settings, "work", FUNCTION, ARGUMENTS) for _ in range(10_001))
     found = await asyncio.gather(*tasks)
@@ -187,7 +183,7 @@ async def test_an_array_has_ten_thousand_tasks_at_most(submitter, account, clock
         ("x" * 90, "x" * 300),
     ],
 )
-async def test_a_job_s_name_is_legal_and_unique(expected, name, submitter, account, clock):
+async def test_job_name_is_legal_and_unique(expected, name, submitter, account, clock):
     first, second = [(await send(submitter, name))[0].name for _ in range(2)]
     assert first.rpartition("-")[0] == expected
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", first)
@@ -197,7 +193,7 @@ async def test_a_job_s_name_is_legal_and_unique(expected, name, submitter, accou
 # --- failures ---------------------------------------------------------------------------------
 
 
-async def test_a_refusal_is_told_to_every_task(submitter, account, clock):
+async def test_rejection_reaches_every_task(submitter, account, clock):
     account.failure = ServiceError("no", code="ClientException", status=400, sent=False)
     found = await asyncio.gather(send(submitter), send(submitter), return_exceptions=True)
     assert [type(error) for error in found] == [SubmissionError] * 2
@@ -205,21 +201,21 @@ async def test_a_refusal_is_told_to_every_task(submitter, account, clock):
     assert last == ("delete", uploaded)
 
 
-async def test_the_bundle_of_a_job_that_may_run_is_kept(submitter, account, clock):
+async def test_bundle_of_possible_job_is_kept(submitter, account, clock):
     account.failure = ServiceError("no answer")
     with pytest.raises(ServiceError):
         await send(submitter)
     assert [entry for entry in account.log if entry[0] == "delete"] == []
 
 
-async def test_the_bundle_of_an_upload_that_failed_is_deleted(submitter, account, clock):
+async def test_bundle_of_failed_upload_is_deleted(submitter, account, clock):
     account.put = lambda key, pieces, **options: asyncio.sleep(0, 1 / 0)
     with pytest.raises(ZeroDivisionError):
         await send(submitter)
     assert [entry[0] for entry in account.log] == ["definition", "delete"]
 
 
-async def test_a_request_that_is_too_large_uploads_nothing(submitter, account, clock):
+async def test_oversized_request_uploads_nothing(submitter, account, clock):
     with pytest.raises(TaskTooLargeError):
         await send(
             submitter,
@@ -231,7 +227,7 @@ async def test_a_request_that_is_too_large_uploads_nothing(submitter, account, c
     assert [entry for entry in account.log if entry[0] == "put"] == []
 
 
-async def test_without_an_image_that_of_the_named_definition_is_used(submitter, account, clock):
+async def test_missing_image_comes_from_named_definition(submitter, account, clock):
     account.definitions["mine"] = {"containerProperties": {"image": "repo/mine:1"}}
     one = send(submitter, image="", batch_job_definition_name="mine")
     two = send(submitter, image="repo/mine:1", batch_job_definition_name="mine")
@@ -242,7 +238,7 @@ async def test_without_an_image_that_of_the_named_definition_is_used(submitter, 
 # --- cancelled waits --------------------------------------------------------------------------
 
 
-async def test_a_task_cancelled_in_time_is_not_submitted(submitter, account, clock):
+async def test_task_cancelled_early_is_not_submitted(submitter, account, clock):
     sent = [send(submitter) for _ in range(3)]
     await asyncio.sleep(0)
     sent[1].cancel()
@@ -251,7 +247,7 @@ async def test_a_task_cancelled_in_time_is_not_submitted(submitter, account, clo
     assert [found[0][1], found[2][1]] == [0, 1]
 
 
-async def test_where_all_are_cancelled_in_time_nothing_is_submitted(submitter, account, clock):
+async def test_all_cancelled_early_submits_nothing(submitter, account, clock):
     sent = send(submitter)
     await asyncio.sleep(0)
     sent.cancel()
@@ -259,7 +255,7 @@ async def test_where_all_are_cancelled_in_time_nothing_is_submitted(submitter, a
     assert account.log == []
 
 
-async def test_a_task_cancelled_while_it_is_submitted_is_terminated(submitter, account, clock):
+async def test_task_cancelled_during_submission_is_terminated(submitter, account, clock):
     account.gate.clear()
     sent = [send(submitter) for _ in range(3)]
     await asyncio.sleep(1)
@@ -271,7 +267,7 @@ async def test_a_task_cancelled_while_it_is_submitted_is_terminated(submitter, a
     assert [(await task)[1] for task in (sent[0], sent[2])] == [0, 2]
 
 
-async def test_where_all_are_cancelled_the_request_is_taken_back(submitter, account, clock):
+async def test_all_cancelled_withdraws_request(submitter, account, clock):
     account.gate.clear()
     sent = [send(submitter) for _ in range(3)]
     await asyncio.sleep(1)
@@ -285,7 +281,7 @@ async def test_where_all_are_cancelled_the_request_is_taken_back(submitter, acco
     assert account.requests == []
 
 
-async def test_closing_submits_at_once_what_waits(submitter, account, clock):
+async def test_close_submits_waiting_tasks_at_once(submitter, account, clock):
     begin = clock.now()
     sent = send(submitter, linger_s=60)
     await asyncio.sleep(0)

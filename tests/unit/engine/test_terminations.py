@@ -24,14 +24,14 @@ class Looking:
     """The tracker's interface for ends of jobs."""
 
     def __init__(self):
-        self.told = []
+        self.polled = []
         self.known = {}
 
     def submission(self, job_id):
         return self.known.get(job_id)
 
     def poll_soon(self, job_ids):
-        self.told += job_ids
+        self.polled += job_ids
 
 
 @pytest.fixture
@@ -58,13 +58,13 @@ def ended(client):
     return [call["jobId"] for call in client.asked("terminate_job")]
 
 
-async def test_jobs_are_ended_and_looked_for(terminations, client, tracker):
+async def test_jobs_are_terminated_and_polled(terminations, client, tracker):
     await terminations.end(["x", "y", "x"], "enough")
     assert ended(client) == ["x", "y"]
-    assert tracker.told == ["x", "y"]
+    assert tracker.polled == ["x", "y"]
 
 
-async def test_each_job_that_is_refused_is_told(terminations, client):
+async def test_each_refused_job_is_returned(terminations, client):
     def terminate(*, jobId, **_):  # noqa: N803  # Batch's name
         return refusal("AccessDenied", 403) if jobId == "y" else {}
 
@@ -74,13 +74,13 @@ async def test_each_job_that_is_refused_is_told(terminations, client):
     assert refused["y"].code == "AccessDenied"
 
 
-async def test_an_array_of_which_all_are_named_is_ended_with_one_call(terminations, client):
+async def test_fully_named_array_needs_one_request(terminations, client):
     terminations.note_children(ARRAY)
     await terminations.end(["x", *CHILDREN], "enough")
     assert ended(client) == ["x", "a"]
 
 
-async def test_children_that_have_ended_need_not_be_named(terminations, client):
+async def test_ended_tasks_need_not_be_named(terminations, client):
     terminations.note_children(ARRAY)
     terminations.note_end(ARRAY, 2)
     terminations.note_children(ARRAY)
@@ -88,13 +88,13 @@ async def test_children_that_have_ended_need_not_be_named(terminations, client):
     assert ended(client) == ["a"]
 
 
-async def test_a_child_that_is_left_out_lives_on(terminations, client):
+async def test_unnamed_task_keeps_running(terminations, client):
     terminations.note_children(ARRAY)
     await terminations.end(CHILDREN[1:], "enough")
     assert ended(client) == CHILDREN[1:]
 
 
-async def test_the_last_child_is_ended_by_its_own_name(terminations, client):
+async def test_last_task_is_terminated_by_id(terminations, client):
     terminations.note_children(ARRAY)
     for index in range(3):
         terminations.note_end(ARRAY, index)
@@ -102,12 +102,12 @@ async def test_the_last_child_is_ended_by_its_own_name(terminations, client):
     assert ended(client) == CHILDREN[3:]
 
 
-async def test_children_of_an_array_that_is_not_known_are_ended_one_by_one(terminations, client):
+async def test_unknown_array_tasks_are_terminated_individually(terminations, client):
     await terminations.end(CHILDREN, "enough")
     assert ended(client) == CHILDREN
 
 
-async def test_those_named_within_a_moment_are_ended_together(terminations, client):
+async def test_concurrent_terminations_are_merged(terminations, client):
     terminations.note_children(ARRAY)
     await asyncio.gather(
         *(terminations.end([child], "enough", together=True) for child in CHILDREN)
@@ -117,18 +117,20 @@ async def test_those_named_within_a_moment_are_ended_together(terminations, clie
     assert ended(client) == ["a", "x"]
 
 
-async def test_each_keeps_its_own_reason(terminations, client):
+async def test_each_task_keeps_its_reason(terminations, client):
     terminations.note_children(ARRAY)
     reasons = ["one", "two", "one", "two"]
     pairs = zip(CHILDREN, reasons, strict=True)
     await asyncio.gather(
         *(terminations.end([child], reason, together=True) for child, reason in pairs)
     )
-    told = {call["jobId"]: call["reason"] for call in client.asked("terminate_job")}
-    assert [told[child] for child in CHILDREN] == [f"farcall: {reason}" for reason in reasons]
+    reasons_by_id = {call["jobId"]: call["reason"] for call in client.asked("terminate_job")}
+    assert [reasons_by_id[child] for child in CHILDREN] == [
+        f"farcall: {reason}" for reason in reasons
+    ]
 
 
-async def test_whoever_named_a_job_is_told_that_it_was_refused(terminations, client):
+async def test_refusal_reaches_every_caller(terminations, client):
     client.terminate_job = Client(
         terminate_job=lambda jobId, **_: refusal("AccessDenied", 403) if jobId == "x" else {}  # noqa: N803
     ).terminate_job
@@ -139,7 +141,7 @@ async def test_whoever_named_a_job_is_told_that_it_was_refused(terminations, cli
     assert other == {}
 
 
-async def test_a_request_outlives_the_wait_for_it(terminations, client):
+async def test_request_outlives_cancelled_wait(terminations, client):
     waiting = asyncio.ensure_future(terminations.end(["x"], "enough", together=True))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -148,14 +150,14 @@ async def test_a_request_outlives_the_wait_for_it(terminations, client):
     assert ended(client) == ["x"]
 
 
-# --- those who leave --------------------------------------------------------------------------
+# --- exits ------------------------------------------------------------------------------------
 
 
-async def test_what_the_end_of_the_event_loop_cuts_off_is_asked_for_again(terminations, client):
+async def test_termination_cut_off_is_repeated(terminations, client):
     waiting = [asyncio.ensure_future(terminations.end([name], "enough")) for name in "xy"]
     await asyncio.sleep(0)
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        task.cancel()  # before its first step, as far as the requests go
+        task.cancel()  # before the requests take their first step
     await asyncio.gather(*waiting, return_exceptions=True)
     assert ended(client) == []
     await terminations.settle()
@@ -163,7 +165,7 @@ async def test_what_the_end_of_the_event_loop_cuts_off_is_asked_for_again(termin
     assert client.calls[0][1]["reason"] == "farcall: enough"
 
 
-async def test_what_waits_for_others_is_ended_before_the_clients_close(terminations, client):
+async def test_settle_flushes_merged_terminations(terminations, client):
     waiting = asyncio.ensure_future(terminations.end(["x"], "enough", together=True))
     await asyncio.sleep(0)
     await terminations.settle()
@@ -171,7 +173,7 @@ async def test_what_waits_for_others_is_ended_before_the_clients_close(terminati
     await waiting
 
 
-async def test_whoever_leaves_is_told_how_much_is_ended(terminations, client, caplog):
+async def test_leave_logs_number_of_terminated_tasks(terminations, client, caplog):
     terminations.note_children(ARRAY)
     await terminations.leave([*CHILDREN, "x"], 5, "left")
     assert ended(client) == ["a", "x"]
@@ -181,13 +183,13 @@ async def test_whoever_leaves_is_told_how_much_is_ended(terminations, client, ca
     ]
 
 
-async def test_whoever_leaves_is_told_what_may_still_run(terminations, client, caplog):
+async def test_leave_warns_of_jobs_still_running(terminations, client, caplog):
     client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
     await terminations.leave(["x"], 1, "left")
     assert "they may still run: TerminateJob was refused" in caplog.text
 
 
-async def test_one_who_was_cancelled_is_not_told_by_another_error(terminations, client, caplog):
+async def test_leave_one_logs_refusal_without_raising(terminations, client, caplog):
     refused = refusal("AccessDenied", 403)
     client.terminate_job = Client(terminate_job=lambda **_: refused).terminate_job
     await asyncio.gather(*(terminations.leave_one(job_id, "left") for job_id in "xy"))
@@ -195,7 +197,7 @@ async def test_one_who_was_cancelled_is_not_told_by_another_error(terminations, 
     assert "x may still run: TerminateJob was refused" in caplog.text
 
 
-async def test_a_failure_that_nobody_waits_for_is_told(terminations, client, caplog):
+async def test_failure_without_waiter_is_logged(terminations, client, caplog):
     client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
     waiting = asyncio.ensure_future(terminations.end(["x"], "enough", together=True))
     await asyncio.sleep(0)
@@ -205,11 +207,11 @@ async def test_a_failure_that_nobody_waits_for_is_told(terminations, client, cap
     assert "jobs that were to be terminated may still run: TerminateJob was refused" in caplog.text
 
 
-async def test_ctrl_c_while_jobs_are_ended_says_what_is_left(terminations, client, caplog):
-    told = []
+async def test_ctrl_c_logs_unterminated_jobs(terminations, client, caplog):
+    received = []
 
     def handle(number, _frame):
-        told.append(number)
+        received.append(number)
 
     before = signal.signal(signal.SIGINT, handle)
     try:
@@ -225,20 +227,20 @@ async def test_ctrl_c_while_jobs_are_ended_says_what_is_left(terminations, clien
         await terminations.leave(["z"], 1, "left")  # an outer block
         assert "exited without cancelling 1 unfinished task of 1 job (z)" in caplog.text
         for request in terminations._requests:
-            request.cancel()  # as the end of the event loop does
+            request.cancel()  # the end of the event loop does the same
         await asyncio.wait_for(terminations.settle(), PATIENCE_S)
         signal.raise_signal(signal.SIGINT)
-        assert told == [signal.SIGINT] * 2
+        assert received == [signal.SIGINT] * 2
     finally:
         assert signal.signal(signal.SIGINT, before) is handle
     assert caplog.text.count("exited without") == 2
 
 
-# --- marks of children ---------------------------------------------------------------------------
+# --- markers of array tasks -------------------------------------------------------------------
 
 
 class Marking(ScriptedBatch):
-    """A platform that needs markers, and records them when it terminates jobs."""
+    """Platform that needs markers, and records them when it terminates jobs."""
 
     capabilities = replace(ScriptedBatch.capabilities, marks_ended_children=True)
 
@@ -264,7 +266,7 @@ async def marking(client, stores):
     return Marking(client, stores)
 
 
-async def test_children_are_marked_before_they_are_ended(marking, client, tracker, stores):
+async def test_tasks_are_marked_before_termination(marking, client, tracker, stores):
     tracker.known["a"] = ARRAY
     ending = Terminations(marking, tracker, stores)
     await ending.end(["a:1", "x", "a:3"], "enough")
@@ -272,7 +274,7 @@ async def test_children_are_marked_before_they_are_ended(marking, client, tracke
     assert sorted(ended(client)) == ["a:1", "a:3", "x"]
 
 
-async def test_an_array_as_a_whole_needs_no_mark(marking, tracker, stores):
+async def test_whole_array_needs_no_marker(marking, tracker, stores):
     tracker.known["a"] = ARRAY
     ending = Terminations(marking, tracker, stores)
     ending.note_children(ARRAY)
@@ -280,7 +282,7 @@ async def test_an_array_as_a_whole_needs_no_mark(marking, tracker, stores):
     assert marking.marked == [[]]
 
 
-async def test_what_an_array_carries_that_nobody_waits_for_is_asked(marking, tracker, stores):
+async def test_unwatched_array_is_described_for_markers(marking, tracker, stores):
     marking.described["a"] = SimpleNamespace(
         job_id="a",
         name="name",
@@ -299,9 +301,7 @@ async def test_what_an_array_carries_that_nobody_waits_for_is_asked(marking, tra
     assert sorted(marking.asked_for) == ["a", "other"]
 
 
-async def test_nothing_is_ended_whose_mark_cannot_be_stored(
-    marking, client, tracker, stores, monkeypatch
-):
+async def test_failed_marker_prevents_termination(marking, client, tracker, stores, monkeypatch):
     async def refuse(*_):
         raise ServiceError("no", code="AccessDenied")
 

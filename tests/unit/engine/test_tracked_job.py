@@ -25,10 +25,10 @@ class Listener:
     """Records its notifications."""
 
     def __init__(self):
-        self.told = []
+        self.notified = []
 
     def __call__(self, index, arrival):
-        self.told.append((index, arrival))
+        self.notified.append((index, arrival))
 
 
 @pytest.fixture
@@ -46,25 +46,25 @@ def make(empty):
     return watch
 
 
-def detail(status, **said):
-    return JobDetail("6f1c", "simulate", status, environment={"A": "1"}, **said)
+def detail(status, **details):
+    return JobDetail("6f1c", "simulate", status, environment={"A": "1"}, **details)
 
 
 # --- watches ----------------------------------------------------------------------------------
 
 
-def test_everybody_who_waits_for_a_task_is_told_once(make, empty):
+def test_each_waiter_is_notified_once(make, empty):
     watch, one, other = make(3), Listener(), Listener()
     watch.waiting = {0: (one,), 2: (one, other)}
     end = Ended(None)
     watch.deliver(2, end)
     watch.deliver(2, end)
-    assert (one.told, other.told, empty) == ([(2, end)], [(2, end)], [])
+    assert (one.notified, other.notified, empty) == ([(2, end)], [(2, end)], [])
     watch.deliver(0, end)
     assert empty == [watch]
 
 
-def test_who_leaves_is_not_told_and_others_are(make, empty):
+def test_leaving_waiter_is_not_notified(make, empty):
     watch, one, other = make(3), Listener(), Listener()
     watch.waiting = {0: (one,), 2: (one, other)}
     watch.leave(one)
@@ -73,15 +73,15 @@ def test_who_leaves_is_not_told_and_others_are(make, empty):
     assert empty == [watch]
 
 
-def test_giving_up_tells_everybody_why(make, empty):
+def test_giving_up_notifies_waiters_of_reason(make, empty):
     watch, one = make(3), Listener()
     watch.waiting = {0: (one,), 2: (one,)}
     watch.give_up(THROTTLED)
-    assert one.told == [(0, Ended(None, THROTTLED)), (2, Ended(None, THROTTLED))]
+    assert one.notified == [(0, Ended(None, THROTTLED)), (2, Ended(None, THROTTLED))]
     assert empty == [watch]
 
 
-def test_an_end_is_never_taken_back(make):
+def test_end_is_never_reverted(make):
     watch = make()
     assert watch.take(detail(JobStatus.RUNNING))
     assert not watch.take(detail(JobStatus.RUNNING))
@@ -91,13 +91,13 @@ def test_an_end_is_never_taken_back(make):
     assert watch.ask_at == math.inf
 
 
-def test_of_ten_thousand_jobs_no_environment_is_kept(make):
+def test_environment_is_not_retained(make):
     watch = make()
     watch.take(detail(JobStatus.RUNNING))
     assert dict(watch.detail.environment) == {}
 
 
-def test_an_array_that_ended_leaves_those_who_are_waited_for_to_be_asked_for(make):
+def test_ended_array_lists_tasks_to_describe(make):
     watch, known = make(4), detail(JobStatus.FAILED)
     watch.waiting = {1: (Listener(),), 3: (Listener(),)}
     watch.ended = {1: known}
@@ -105,7 +105,7 @@ def test_an_array_that_ended_leaves_those_who_are_waited_for_to_be_asked_for(mak
     assert watch.ended == {1: known, 3: None}
 
 
-def test_a_watch_is_full_where_it_is_told_so(make):
+def test_watch_fullness_comes_from_callback(make):
     watch = make()
     assert not watch.is_full
     watch.full = lambda: True
@@ -117,23 +117,23 @@ def test_a_watch_is_full_where_it_is_told_so(make):
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch):
-    """The time, which a test sets."""
+    """Clock that a test sets."""
     time = [1000.0]
     monkeypatch.setattr(model_clock, "now", lambda: time[0])
     return time
 
 
-def test_what_passes_is_borne_for_a_while_from_its_first_failure_on(now):
+def test_transient_failure_is_tolerated_for_limit(now):
     patience = Patience(Trouble(), TIMING)
     assert patience.bear(THROTTLED)
     now[0] += GIVE_UP_S
     assert patience.bear(THROTTLED)
     now[0] += 1
     assert not patience.bear(THROTTLED)
-    assert patience.bear(THROTTLED)  # who asks again begins again
+    assert patience.bear(THROTTLED)  # a new failure starts a new period
 
 
-def test_a_call_that_gets_through_renews_it(now):
+def test_successful_call_resets_patience(now):
     patience = Patience(Trouble(), TIMING)
     patience.bear(THROTTLED)
     now[0] += GIVE_UP_S
@@ -143,36 +143,36 @@ def test_a_call_that_gets_through_renews_it(now):
 
 
 @pytest.mark.parametrize("error", [DENIED, SettingsError("no such bucket")])
-def test_what_never_passes_is_not_borne(error):
+def test_permanent_failure_is_not_tolerated(error):
     trouble = Trouble()
     assert not Patience(trouble, TIMING).bear(error)
     assert trouble.text == ""
 
 
-def test_trouble_is_said_at_once_then_once_a_minute_and_when_it_is_over(now, caplog):
-    trouble, told = Trouble(), []
+def test_trouble_is_logged_each_minute(now, caplog):
+    trouble, texts = Trouble(), []
     patience = Patience(trouble, TIMING)
-    with trouble.told_to(told.append):
+    with trouble.told_to(texts.append):
         for _ in range(13):
             patience.bear(THROTTLED)
             now[0] += 10
         assert trouble.text.endswith("Slow down; retrying for 8 min")
         patience.renew()
     patience.bear(THROTTLED)
-    assert [text.rpartition(" for ")[2] for text in told] == ["10 min", "9 min", "8 min", ""]
+    assert [text.rpartition(" for ")[2] for text in texts] == ["10 min", "9 min", "8 min", ""]
     assert "AWS responds again; continuing" in caplog.text
 
 
-def test_trouble_of_several_is_over_when_all_of_it_is(now, caplog):
-    trouble, told = Trouble(), []
+def test_trouble_ends_when_all_recover(now, caplog):
+    trouble, texts = Trouble(), []
     one, other = Patience(trouble, TIMING), Patience(trouble, TIMING)
     one.bear(THROTTLED)
     other.bear(ServiceError("DescribeJobs was refused", code="Throttled", status=429))
-    with trouble.told_to(told.append):
+    with trouble.told_to(texts.append):
         one.renew()
         assert "DescribeJobs" in trouble.text
         other.end()
-    assert [bool(text) for text in told] == [True, False]
+    assert [bool(text) for text in texts] == [True, False]
     assert "answers again" not in caplog.text  # no request was made
 
 
@@ -180,31 +180,31 @@ def test_trouble_of_several_is_over_when_all_of_it_is(now, caplog):
 
 
 @pytest.mark.parametrize(("size", "named"), [(1, "result 6f1c`"), (9, "result 6f1c:INDEX`")])
-def test_who_waits_is_told_that_the_job_goes_on_and_how_to_go_on_with_it(make, size, named):
+def test_waiter_learns_how_to_resume(make, size, named):
     watch, one = make(size), Listener()
     watch.waiting = {0: (one,)}
     Patience(Trouble(), TIMING).endure(DENIED, {"6f1c": watch})
-    ((_, ended),) = one.told
+    ((_, ended),) = one.notified
     assert type(ended.error) is UnseenError
     assert (ended.error.code, ended.error.status) == ("AccessDenied", 403)
     assert f"`farcall {named}" in str(ended.error)
     assert "`farcall recover mary-1`" in str(ended.error)
 
 
-def test_whatever_goes_wrong_nobody_waits_for_ever(make, now):
+def test_unexpected_error_reaches_waiters_eventually(make, now):
     watch, one = make(), Listener()
     watch.waiting = {0: (one,)}
     patience, fault = Patience(Trouble(), TIMING), ZeroDivisionError("of farcall")
     patience.endure(fault, {"6f1c": watch})
-    assert one.told == []
+    assert one.notified == []
     now[0] += GIVE_UP_S + 1
     patience.endure(fault, {"6f1c": watch})
-    ((_, ended),) = one.told
+    ((_, ended),) = one.notified
     assert isinstance(ended.error, FarcallError)
     assert ended.error.__cause__ is fault
 
 
-def test_an_unseen_job_is_known_in_whatever_wraps_the_error():
+def test_unseen_error_is_found_in_wrappers():
     unseen = UnseenError("it goes on")
     wrapped = ValueError("of the user")
     wrapped.__cause__ = RuntimeError()
@@ -214,11 +214,11 @@ def test_an_unseen_job_is_known_in_whatever_wraps_the_error():
     assert is_unseen(ServiceError("expired", code="ExpiredToken", status=400))
     assert not is_unseen(ValueError("of the user"))
     several = ValueError("a group")
-    several.exceptions = (ValueError(), wrapped)  # as ExceptionGroup has them
+    several.exceptions = (ValueError(), wrapped)  # like ExceptionGroup
     assert is_unseen(several)
 
 
-def test_errors_that_go_in_a_circle_come_to_an_end():
+def test_circular_causes_terminate():
     one, other = ValueError(), ValueError()
     one.__cause__, other.__cause__ = other, one
     assert not is_unseen(one)

@@ -1,4 +1,4 @@
-"""Notifications of tasks' ends: with and without outcomes, and failures meanwhile."""
+"""Notifications of tasks' ends, with and without outcomes, and of failures meanwhile."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BLOCKED = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too many vCPUs"
 # --- outcomes ---------------------------------------------------------------------------------
 
 
-async def test_an_outcome_is_told_once_and_soon(world):
+async def test_outcome_is_reported_once_and_soon(world):
     world.jobs.set("j", "RUNNING")
     world.watch("j")
     await asyncio.sleep(5)
     world.store("j")
     assert await world.until(1) < 0.6
     await asyncio.sleep(30)
-    assert world.told == [("j", 0, arrived("j"))]
+    assert world.notified == [("j", 0, arrived("j"))]
 
 
 async def test_foreign_outcomes_are_ignored(world):
@@ -39,7 +39,7 @@ async def test_foreign_outcomes_are_ignored(world):
     assert world.tasks() == [("j", 1)]
 
 
-async def test_tasks_of_several_runs_are_told(world):
+async def test_tasks_of_several_runs_are_reported(world):
     for run in ("a", "b"):
         world.watch(run, root=run)
         world.store(run, root=run)
@@ -63,20 +63,20 @@ async def test_idle_tracker_stops_and_restarts(world):
 
 
 async def test_unwatched_task_costs_no_requests(world):
-    def nobody(index, arrival):
+    def removed_listener(index, arrival):
         raise AssertionError
 
     world.jobs.set("p", "PENDING", summary={"RUNNING": 3})
-    world.watch("p", size=3, tell=nobody)
+    world.watch("p", size=3, tell=removed_listener)
     world.watch("p", size=3, indexes=[1])
-    world.tracker.unwatch("p", nobody)
+    world.tracker.unwatch("p", removed_listener)
     world.store("p", 0, 1, 2)
     await world.until(1)
     await asyncio.sleep(1)
-    assert world.told == [("p", 1, arrived("p", 1))]
-    world.watch("q", size=3, tell=nobody)
-    world.tracker.unwatch("q", nobody)
-    world.tracker.unwatch("unknown", nobody)
+    assert world.notified == [("p", 1, arrived("p", 1))]
+    world.watch("q", size=3, tell=removed_listener)
+    world.tracker.unwatch("q", removed_listener)
+    world.tracker.unwatch("unknown", removed_listener)
     sent = len(world.inbox.requests), len(world.jobs.log)
     await asyncio.sleep(60)
     assert (len(world.inbox.requests), len(world.jobs.log)) == sent
@@ -88,7 +88,7 @@ async def test_closing_notifies_waiters(world):
     await world.tracker.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert world.tasks() == [("j", 0), ("j", 1)]
-    assert all(isinstance(arrival.error, ClosedError) for _, _, arrival in world.told)
+    assert all(isinstance(arrival.error, ClosedError) for _, _, arrival in world.notified)
 
 
 # --- ends without an outcome ------------------------------------------------------------------
@@ -98,12 +98,12 @@ async def test_failure_without_outcome_has_description(world):
     world.watch("j")
     world.jobs.set("j", "FAILED", HOST_LOST)
     assert await world.until(1) < 3
-    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
+    assert world.notified == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
 @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
 async def test_stored_outcome_precedes_job_end(status, world):
-    """The listing that began before the job ended does not count: the outcome may be newer."""
+    """A listing that began before the job ended does not count: the outcome may be newer."""
     world.jobs.set("j", "RUNNING")
     world.watch("j")
 
@@ -114,7 +114,7 @@ async def test_stored_outcome_precedes_job_end(status, world):
 
     world.inbox.while_listing = end_while_listing
     await world.until(1)
-    assert world.told == [("j", 0, arrived("j"))]
+    assert world.notified == [("j", 0, arrived("j"))]
 
 
 async def test_job_end_awaits_later_listing(world):
@@ -130,10 +130,10 @@ async def test_failed_child_is_found_by_listing(world):
     world.jobs.set("p:3", "FAILED", HOST_LOST)
     world.watch("p", size=5)
     await world.until(1, at_most_s=5)
-    assert world.told == [("p", 3, Ended(world.jobs.detail("p:3")))]
+    assert world.notified == [("p", 3, Ended(world.jobs.detail("p:3")))]
     await asyncio.sleep(60)
     assert world.jobs.asked("list") == ["p"]
-    assert len(world.told) == 1
+    assert len(world.notified) == 1
 
 
 async def test_array_without_failures_is_not_listed(world):
@@ -150,7 +150,7 @@ async def test_array_end_ends_every_child(world):
         world.jobs.set(f"p:{index}", status)
     world.store("p", 0)
     await world.until(3)
-    assert {index: arrival for _, index, arrival in world.told} == {
+    assert {index: arrival for _, index, arrival in world.notified} == {
         0: arrived("p", 0),
         1: Ended(world.jobs.detail("p:1")),
         2: Ended(world.jobs.detail("p:2")),
@@ -158,19 +158,19 @@ async def test_array_end_ends_every_child(world):
 
 
 async def test_child_may_end_after_array(world):
-    """A terminated array is FAILED at once, and its children take their time to clean up."""
+    """A terminated array is FAILED at once, while its tasks need time to clean up."""
     world.watch("p", size=2)
     world.jobs.set("p", "FAILED", "stopped", summary={"RUNNING": 2})
     for index in range(2):
         world.jobs.set(f"p:{index}", "RUNNING")
     await asyncio.sleep(25)
-    assert world.told == []
+    assert world.notified == []
     asked = world.jobs.asked("describe")
     assert len(asked) <= 30
     world.store("p", 0)
     world.jobs.set("p:1", "FAILED", "stopped")
     await world.until(2, at_most_s=3)
-    assert {index: arrival for _, index, arrival in world.told} == {
+    assert {index: arrival for _, index, arrival in world.notified} == {
         0: arrived("p", 0),
         1: Ended(world.jobs.detail("p:1")),
     }
@@ -181,7 +181,7 @@ async def test_new_job_may_be_missing(world):
     await asyncio.sleep(30)
     world.jobs.set("j", "RUNNING")
     await asyncio.sleep(120)
-    assert world.told == []
+    assert world.notified == []
     world.store("j")
     await world.until(1)
 
@@ -190,39 +190,39 @@ async def test_new_job_may_be_missing(world):
 async def test_forgotten_job_is_lost_eventually(size, world):
     world.watch("j", size=size)
     assert 60 <= await world.until(size) <= 90
-    assert world.told == [("j", index, Ended(None)) for index in range(size)]
+    assert world.notified == [("j", index, Ended(None)) for index in range(size)]
 
 
 async def test_job_found_again_is_tracked(world):
-    """Between the two questions that would have called it lost, Batch knows it again."""
+    """Between the two polls that would make it lost, Batch returns it again."""
     world.watch("j")
     looks = len(world.inbox.requests)
 
-    def remember_while_it_is_looked_for():
+    def restore_during_listing():
         if world.jobs.known or world.clock.now() < 1060:
             return
         watch = world.tracker._watches["j"]
         if watch.ended:
             world.jobs.set("j", "RUNNING")
 
-    world.inbox.while_listing = remember_while_it_is_looked_for
+    world.inbox.while_listing = restore_during_listing
     await asyncio.sleep(300)
     assert world.jobs.known
-    assert world.told == []
+    assert world.notified == []
     asked = len(world.jobs.log)
     await asyncio.sleep(100)
     assert len(world.jobs.log) - asked <= 15
     assert len(world.inbox.requests) > looks
     world.jobs.set("j", "FAILED", HOST_LOST)
     await world.until(1)
-    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
+    assert world.notified == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
 async def test_forgotten_job_may_have_outcome(world):
     world.watch("j")
     world.store("j")
     await world.until(1)
-    assert world.told == [("j", 0, arrived("j"))]
+    assert world.notified == [("j", 0, arrived("j"))]
 
 
 async def test_late_watcher_of_array_is_notified(world):
@@ -238,14 +238,14 @@ async def test_late_watcher_of_array_is_notified(world):
     assert sorted(world.tasks()) == [("p", 0), ("p", 1)]
 
 
-# --- jobs that cannot be placed ---------------------------------------------------------------
+# --- jobs that cannot start -------------------------------------------------------------------
 
 
 async def test_blocked_job_is_reported_once(world, caplog):
     world.jobs.set("j", "RUNNABLE", BLOCKED)
     world.watch("j")
     await asyncio.sleep(3600)
-    assert world.told == []
+    assert world.notified == []
     (record,) = caplog.records
     assert record.getMessage().startswith(
         f"job j is waiting, because Batch reports {BLOCKED!r}. To do: request "
@@ -258,7 +258,7 @@ async def test_job_blocked_too_long_is_terminated(world):
     assert 300 <= await world.until(1) <= 360
     reason = f"farcall: stuck for 300 s: {BLOCKED}"
     assert world.jobs.asked("terminate") == [("j", reason)]
-    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
+    assert world.notified == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
 async def test_blocked_jobs_are_handled_together(world, caplog):
@@ -268,14 +268,16 @@ async def test_blocked_jobs_are_handled_together(world, caplog):
     await world.until(250, at_most_s=200)
     assert len(caplog.records) == 3 + 1
     assert f"job j0 (and 99 more) is waiting, because Batch reports {BLOCKED!r}" in caplog.text
-    assert {failure_reason(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
+    assert {failure_reason(arrival.detail).kind for _, _, arrival in world.notified} == {
+        JobStuckError
+    }
     assert sorted(job_id for job_id, _ in world.jobs.asked("terminate")) == sorted(
         world.jobs.known
     )
 
 
 async def test_blocked_array_is_terminated(world, caplog):
-    """Of the array as a whole Batch says that it is pending, forever."""
+    """Batch reports the array itself as PENDING permanently."""
     world.jobs.set("a", "PENDING", summary={"RUNNABLE": 3, "RUNNING": 0})
     for index in range(3):
         world.jobs.set(f"a:{index}", "RUNNABLE", "" if index else BLOCKED)
@@ -292,7 +294,9 @@ async def test_blocked_array_is_terminated(world, caplog):
     for index in range(3):
         world.jobs.set(f"a:{index}", "FAILED", reason, isTerminated=True)
     await world.until(3)
-    assert {failure_reason(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
+    assert {failure_reason(arrival.detail).kind for _, _, arrival in world.notified} == {
+        JobStuckError
+    }
 
 
 async def test_partly_running_array_is_not_blocked(world, caplog):
@@ -314,7 +318,7 @@ async def test_refused_termination_is_repeated(world):
     assert world.jobs.asked("terminate")
     world.jobs.refusal = None
     await world.until(1, at_most_s=60)
-    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
+    assert world.notified == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
 async def test_briefly_blocked_job_is_not_stuck(world):
@@ -327,7 +331,7 @@ async def test_briefly_blocked_job_is_not_stuck(world):
     assert world.jobs.asked("terminate") == []
 
 
-# --- what others tell -------------------------------------------------------------------------
+# --- latest description -----------------------------------------------------------------------
 
 
 async def test_latest_description_needs_no_call(world):
@@ -342,7 +346,7 @@ async def test_latest_description_needs_no_call(world):
     assert len(world.jobs.log) == asked
 
 
-# --- when looking fails -----------------------------------------------------------------------
+# --- poll failures ----------------------------------------------------------------------------
 
 UNREACHABLE = ServiceError("ListObjectsV2 failed: no route", operation="ListObjectsV2")
 DENIED = ServiceError("ListObjectsV2 refused", operation="ListObjectsV2", code="AccessDenied")
@@ -357,7 +361,7 @@ async def test_lasting_listing_failure_notifies_all(world):
     world.watch("k")
     world.inbox.failures[ROOT] = UNREACHABLE
     assert 600 <= await world.until(3) <= 700
-    for job_id, _, arrival in world.told:
+    for job_id, _, arrival in world.notified:
         assert str(arrival.error).startswith(f"{UNREACHABLE}; job {job_id} (n) continues")
         one = f"{job_id}:INDEX" if job_id == "j" else job_id
         assert f"`farcall result {one}`" in str(arrival.error)
@@ -374,37 +378,37 @@ async def test_permanent_refusal_notifies_its_run(failure, world):
     world.inbox.failures[ROOT] = failure
     assert await world.until(3) < 2
     assert sorted(world.tasks()) == [("j", 0), ("j", 1), ("k", 0)]
-    assert all(str(arrival.error).startswith(str(failure)) for _, _, arrival in world.told)
+    assert all(str(arrival.error).startswith(str(failure)) for _, _, arrival in world.notified)
     await asyncio.sleep(10)
     world.store("other", root="another/v1/run")
     await world.until(4, at_most_s=1)
-    assert world.told[3] == ("other", 0, arrived("other"))
+    assert world.notified[3] == ("other", 0, arrived("other"))
 
 
-async def test_batch_s_refusal_is_told_too(world):
+async def test_batch_refusal_is_reported(world):
     world.watch("j")
     world.jobs.failure = refusal("AccessDeniedException", 403)
     await world.until(1, at_most_s=10)
-    assert world.told[0][2].error.code == "AccessDeniedException"
+    assert world.notified[0][2].error.code == "AccessDeniedException"
 
 
-async def test_outcomes_arrive_while_batch_cannot_be_reached(world):
+async def test_outcomes_arrive_during_batch_outage(world):
     world.watch("j", size=2)
     world.jobs.failure = no_answer()
     await asyncio.sleep(300)
     world.store("j", 0)
     await world.until(1, at_most_s=10)
     assert await world.until(2) > 200
-    assert world.told[0] == ("j", 0, arrived("j", 0))
-    assert isinstance(world.told[1][2].error, ServiceError)
+    assert world.notified[0] == ("j", 0, arrived("j", 0))
+    assert isinstance(world.notified[1][2].error, ServiceError)
 
 
 async def test_polling_failure_is_logged_each_minute(world, caplog):
-    """One warning for all tasks with the same failure."""
+    """All tasks with the same failure share one warning."""
     trouble = world.tracker.trouble
     world.jobs.set("j", "PENDING", summary={"RUNNING": 200})
     world.jobs.set("k", "RUNNING")
-    world.watch("j", size=200)  # which is looked for by itself
+    world.watch("j", size=200)  # has its own listing
     world.watch("k")
     await asyncio.sleep(5)
     assert trouble.text == ""
@@ -422,7 +426,7 @@ async def test_polling_failure_is_logged_each_minute(world, caplog):
     assert trouble.text == ""
     (again,) = caplog.records
     assert again.message.startswith("AWS responds again")
-    assert world.told == []
+    assert world.notified == []
 
 
 async def test_unwatched_failure_is_not_reported(world):
@@ -440,7 +444,7 @@ async def test_unwatched_failure_is_not_reported(world):
 
 
 @pytest.mark.parametrize("side", ["inbox", "batch"])
-async def test_what_nobody_foresaw_leaves_nobody_waiting(side, world):
+async def test_unexpected_error_leaves_no_waiter(side, world):
     """After any error while polling, the tasks are notified or polled again."""
     world.watch("j")
     failure = RuntimeError("a bug, or something new in a library")
@@ -449,27 +453,27 @@ async def test_what_nobody_foresaw_leaves_nobody_waiting(side, world):
     else:
         world.jobs.failure = failure
     await world.until(1, at_most_s=700)
-    assert isinstance(world.told[0][2].error, FarcallError)
-    assert world.told[0][2].error.__cause__ is failure
+    assert isinstance(world.notified[0][2].error, FarcallError)
+    assert world.notified[0][2].error.__cause__ is failure
 
 
-# --- the end of it ----------------------------------------------------------------------------
+# --- close ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 200])
 async def test_close_during_poll_soon_ends(size, world):
     world.jobs.set("j", "RUNNING", summary={"RUNNING": size})
     world.watch("j", size)
-    await asyncio.sleep(1000)  # by now both pollers rest for long between two looks
+    await asyncio.sleep(1000)  # by now, both pollers pause for long
     world.tracker.poll_soon(["j"])
     closing = asyncio.ensure_future(world.tracker.close())
     await asyncio.wait([closing], timeout=600)
     assert closing.done()
-    (end,) = {arrival.error for _, _, arrival in world.told}
+    (end,) = {arrival.error for _, _, arrival in world.notified}
     assert isinstance(end, ClosedError)
 
 
-# --- questions --------------------------------------------------------------------------------
+# --- queries ----------------------------------------------------------------------------------
 
 
 async def test_concurrent_queries_share_a_call(world):
@@ -513,7 +517,7 @@ async def test_command_job_end_has_description(world, status):
     await asyncio.sleep(5)
     world.jobs.set("c", status, "why")
     assert await world.until(1) < 3
-    ((_, index, arrival),) = world.told
+    ((_, index, arrival),) = world.notified
     assert index == 0
     assert arrival == Ended(world.jobs.detail("c"))
     assert world.inbox.requests == []
@@ -531,8 +535,8 @@ async def test_failed_command_attempt_is_reported(world, caplog):
     await asyncio.sleep(5)
     world.jobs.set("c", "RUNNABLE", attempts=[{**failed, "stoppedAt": 1000}], **more)
     await asyncio.sleep(5)
-    (said,) = caplog.messages
-    assert said == (
+    (hint,) = caplog.messages
+    assert hint == (
         "job c (n): attempt 1 of 2 failed and is retried: "
         "CommandError: the command failed (exit code 3)"
     )
@@ -544,9 +548,9 @@ async def test_unseen_command_job_explains_joining(world):
     world.watch_command("c")
     world.jobs.failure = refusal("AccessDeniedException", 403)
     await world.until(1)
-    ((_, _, arrival),) = world.told
+    ((_, _, arrival),) = world.notified
     assert is_unseen(arrival.error)
-    said = (
+    hint = (
         "job c (n) continues. When the problem is fixed, run `farcall logs -f c` to wait for it."
     )
-    assert str(arrival.error).endswith(said)
+    assert str(arrival.error).endswith(hint)

@@ -8,20 +8,20 @@ import pytest
 from farcall.engine.packer import WorkerThreads
 
 
-async def test_a_function_runs_beside_the_event_loop():
+async def test_function_runs_outside_event_loop_thread():
     threads = WorkerThreads()
     assert await threads.run(threading.current_thread) is not threading.current_thread()
     threads.close()
 
 
-async def test_what_fails_there_is_raised_here():
+async def test_error_in_thread_is_raised():
     threads = WorkerThreads()
     with pytest.raises(ZeroDivisionError):
         await threads.run(divmod, 1, 0)
     threads.close()
 
 
-async def test_threads_outlive_their_end_as_long_as_somebody_holds_them():
+async def test_held_threads_outlive_close():
     threads = WorkerThreads()
     with threads.held():
         with threads.held():

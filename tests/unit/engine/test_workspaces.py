@@ -1,4 +1,4 @@
-"""A command's variables for its workspace, before and after the upload."""
+"""Workspace variables of a command, before and after the upload."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def session(timing):
     await made.close()
 
 
-def test_a_plan_names_the_object_by_the_options_alone(archive):
+def test_planned_location_depends_only_on_options(archive):
     settings = Settings(
         s3_bucket_name="mine", prefix="a", region="eu-west-1", batch_job_role_name="role"
     )
@@ -48,22 +48,22 @@ def test_a_plan_names_the_object_by_the_options_alone(archive):
     assert workspaces.planned(elsewhere, archive).url == "http://127.0.0.1:1/mine"
 
 
-def test_a_job_without_a_role_could_fetch_nothing(archive):
+def test_job_without_role_is_rejected(archive):
     with pytest.raises(SettingsError, match="batch_job_role_name is empty, but"):
         workspaces.planned(Settings(batch_job_role_name=""), archive)
 
 
-def test_without_a_bucket_there_is_no_way_for_a_workspace(archive):
+def test_missing_bucket_is_rejected(archive):
     with pytest.raises(SettingsError, match="s3_bucket_name is empty, but"):
         workspaces.planned(Settings(s3_bucket_name=""), archive)
 
 
-def test_a_folder_of_a_container_is_named_from_its_root(archive):
+def test_relative_folder_is_rejected(archive):
     with pytest.raises(SettingsError, match="is 'work'. Use an absolute path"):
         workspaces.planned(Settings(batch_job_role_name="role"), archive, "work")
 
 
-async def test_what_is_stored_is_where_the_session_has_found_the_bucket(session, archive):
+async def test_stored_location_uses_actual_bucket_region(session, archive):
     settings = Settings(s3_bucket_name="bucket", region="eu-west-1", batch_job_role_name="role")
     planned = workspaces.planned(settings, archive)
     found = await workspaces.store(session, planned, archive)
@@ -74,7 +74,7 @@ async def test_what_is_stored_is_where_the_session_has_found_the_bucket(session,
 
 
 @pytest.mark.parametrize("option", ["s3_secret", "service_account"])
-def test_on_kubernetes_keys_or_rights_fetch_it_and_no_role(archive, option):
+def test_kubernetes_needs_secret_or_service_account(archive, option):
     mine = Settings(backend="kubernetes", s3_bucket_name="mine")
     with pytest.raises(SettingsError, match="s3_secret and service_account are empty"):
         workspaces.planned(mine, archive)

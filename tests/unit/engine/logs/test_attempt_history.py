@@ -1,4 +1,4 @@
-"""Which attempts there are, and where the log of each is."""
+"""Attempts of a job, and the location of each attempt's log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def job(status, tried=(), **more):
 
 
 class Session:
-    """Batch, which gives one description after the other, the last one forever."""
+    """Session that returns one description after the other, and repeats the last one."""
 
     def __init__(self, *details, aws=None):
         self.timing = TIMING
@@ -66,12 +66,13 @@ async def follow(detail, session):
     return found
 
 
-async def test_each_attempt_has_a_log_of_its_own_in_the_jobs_group(monkeypatch):
+async def test_each_attempt_has_its_own_log(monkeypatch):
     made = []
     monkeypatch.setattr(cloudwatch, "CloudWatchLog", lambda _access, *place: made.append(place))
     running = course(job("RUNNING", TRIED, log_stream="third"))
     between = course(job("RUNNABLE", TRIED, log_stream="second"))
-    starting = course(job("RUNNING", TRIED, log_stream="second"))  # Batch reports the last one
+    # Batch still reports the previous log stream
+    starting = course(job("RUNNING", TRIED, log_stream="second"))
     for attempt in (1, 2, 3):
         running.log(attempt)
     between.log(3)
@@ -89,12 +90,12 @@ async def test_each_attempt_has_a_log_of_its_own_in_the_jobs_group(monkeypatch):
         (job("RUNNABLE"), 2, False, "has had 1 attempt$"),
     ],
 )
-async def test_an_attempt_that_there_is_not_is_told(detail, attempt, follow, words):
+async def test_missing_attempt_is_rejected(detail, attempt, follow, words):
     with pytest.raises(FarcallError, match=words):
         course(detail).check(attempt, follow=follow)
 
 
-async def test_a_job_is_waited_for_without_haste_until_it_has_a_log(monkeypatch):
+async def test_waiting_job_is_polled_slowly(monkeypatch):
     Clock(asyncio.get_running_loop(), monkeypatch)
     opened, client = access([page("late", token="1"), page(token="1")])
     waiting = job("RUNNABLE")
@@ -102,19 +103,19 @@ async def test_a_job_is_waited_for_without_haste_until_it_has_a_log(monkeypatch)
     session = Session(*[waiting] * 50, ended, aws=opened)
 
     assert await follow(waiting, session) == ["late"]
-    assert session.asked == 52  # every two seconds, and once more where its log is
+    assert session.asked == 52  # every two seconds, and once more to locate the log
     assert len(client.calls) == 2
 
 
-async def test_a_job_that_batch_forgets_is_followed_no_longer(monkeypatch):
+async def test_following_ends_when_job_is_forgotten(monkeypatch):
     Clock(asyncio.get_running_loop(), monkeypatch)
     session = Session(None)
     await put(session.stores.of("bucket"), "stdout", 0, b"a\nb")
     assert await follow(job("RUNNING"), session) == ["a", "b"]
 
 
-async def test_a_look_costs_four_small_requests(monkeypatch):
-    """And an hour of them costs a cent, https://aws.amazon.com/s3/pricing/."""
+async def test_poll_costs_four_small_requests(monkeypatch):
+    """An hour of polls costs about a cent, https://aws.amazon.com/s3/pricing/."""
     Clock(asyncio.get_running_loop(), monkeypatch)
     session = Session(*[job("RUNNING")] * 10, job("FAILED", (Attempt(),)))
     asked = []

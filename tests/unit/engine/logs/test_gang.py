@@ -16,7 +16,7 @@ def tried(stream, start, stop, code=1):
     return Attempt("", "", code, stream, moment(start), moment(stop))
 
 
-def test_a_job_on_one_node_is_its_own_only_one():
+def test_single_node_job_has_one_node():
     alone = replace(job(), log_stream="s", started_at=moment(0))
     found = JobNodes(alone, {0: alone})
     assert (found.count, found.ids([0])) == (1, ["job"])
@@ -25,7 +25,7 @@ def test_a_job_on_one_node_is_its_own_only_one():
     ]
 
 
-def test_each_attempt_of_a_node_has_a_log():
+def test_each_attempt_of_node_has_log():
     both = (tried("a", 0, 10), tried("b", 20, 30))
     whole = job(2, attempts_allowed=3, tried=both)
     found = JobNodes(whole, {1: node(1, stream="c", tried=both, started_at=moment(40))})
@@ -36,13 +36,13 @@ def test_each_attempt_of_a_node_has_a_log():
     ]
 
 
-def test_a_node_that_was_not_started_in_the_first_attempt_is_of_the_second():
+def test_late_node_belongs_to_second_attempt():
     whole = job(2, attempts_allowed=3, tried=(tried("", 0, 10),))
     found = JobNodes(whole, {1: node(1, stream="c", started_at=moment(20))})
     assert [(log.attempt, log.stream) for log in found.logs(1)] == [(2, "c")]
 
 
-def test_a_node_has_ended_when_no_attempt_can_follow():
+def test_node_has_ended_after_last_attempt():
     done = node(1, JobStatus.SUCCEEDED)
     assert JobNodes(job(2), {1: done}).has_ended(1)
     assert not JobNodes(job(2, attempts_allowed=2), {1: done}).has_ended(1)
@@ -54,7 +54,8 @@ def test_a_node_has_ended_when_no_attempt_can_follow():
     assert not JobNodes(failed_once, {}).has_ended(1)
 
 
-def test_a_node_that_never_ran_has_ended_with_its_job_once_that_is_confirmed():
+def test_node_that_never_ran_has_ended():
+    """The end of its job is confirmed by a second description."""
     found = JobNodes(job(2), {})
     assert not found.has_ended(1)
     failed = {"job": job(2, JobStatus.FAILED)}
@@ -65,7 +66,7 @@ def test_a_node_that_never_ran_has_ended_with_its_job_once_that_is_confirmed():
     assert found.logs(1) == []
 
 
-def test_a_node_that_is_being_stopped_goes_on_for_a_while_after_its_job():
+def test_node_may_stop_after_its_job():
     found = JobNodes(job(2), {1: node(1)})
     ended = {"job": job(2, JobStatus.SUCCEEDED, stopped_at=datetime.now(timezone.utc))}
     for now in (1000, 1030):
@@ -77,20 +78,20 @@ def test_a_node_that_is_being_stopped_goes_on_for_a_while_after_its_job():
     assert found.logs(1)[0].is_over
 
 
-def test_no_node_is_being_stopped_of_a_job_that_ended_long_ago():
+def test_old_job_has_no_stopping_nodes():
     found = JobNodes(job(2, JobStatus.SUCCEEDED, stopped_at=moment(0)), {1: node(1)})
     assert found.has_ended(1)
     assert found.logs(1)[0].is_over
 
 
-def test_a_node_that_has_failed_may_run_again_while_its_job_waits_for_the_next_attempt():
+def test_failed_node_may_run_again():
     attempt = tried("a", 0, 10)
     failed = node(1, JobStatus.FAILED, stream="a", tried=(attempt,))
     waits = job(2, JobStatus.RUNNABLE, attempts_allowed=2, tried=(attempt,))
     assert not JobNodes(waits, {1: failed}).has_ended(1)
 
 
-def test_nothing_of_a_job_goes_on_that_is_forgotten():
+def test_forgotten_job_has_ended():
     found = JobNodes(job(2), {1: node(1)})
     found.is_forgotten = True
     assert found.has_ended(1)
@@ -98,16 +99,16 @@ def test_nothing_of_a_job_goes_on_that_is_forgotten():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "wanted", "said"),
+    ("nodes", "wanted", "message"),
     [(1, [1], "no node 1; it has only node 0"), (4, [0, -1], "no node -1; it has nodes 0 to 3")],
 )
-def test_a_node_that_is_not_there_is_answered_with_those_there_are(nodes, wanted, said):
-    with pytest.raises(UnknownError, match=said):
+def test_unknown_node_error_lists_nodes(nodes, wanted, message):
+    with pytest.raises(UnknownError, match=message):
         JobNodes(job(nodes), {}).chosen(wanted, None, follow=False)
 
 
 @pytest.mark.parametrize(
-    ("status", "follow", "attempt", "said"),
+    ("status", "follow", "attempt", "message"),
     [
         (JobStatus.RUNNING, False, 3, "no attempt 3: it has had 2 attempts, counted from 1"),
         (JobStatus.RUNNING, True, 4, "no attempt 4: it may have 3 attempts"),
@@ -115,34 +116,32 @@ def test_a_node_that_is_not_there_is_answered_with_those_there_are(nodes, wanted
         (JobStatus.FAILED, False, 0, "no attempt 0"),
     ],
 )
-def test_an_attempt_that_is_not_there_is_answered_with_those_there_are(
-    status, follow, attempt, said
-):
+def test_unknown_attempt_error_lists_attempts(status, follow, attempt, message):
     found = JobNodes(job(status=status, attempts_allowed=3, tried=(tried("a", 0, 1),)), {})
-    with pytest.raises(UnknownError, match=said):
+    with pytest.raises(UnknownError, match=message):
         found.chosen(None, attempt, follow=follow)
 
 
-def test_all_attempts_are_read_and_those_from_now_on_are_followed():
+def test_following_starts_at_latest_attempt():
     found = JobNodes(job(attempts_allowed=4, tried=(tried("a", 0, 1),)), {})
     assert found.chosen(None, None, follow=False) == range(1, 3)
     assert found.chosen(None, None, follow=True) == range(2, 5)
     assert found.chosen(None, 4, follow=True) == range(4, 5)
 
 
-def test_an_array_has_logs_for_each_of_its_jobs():
+def test_array_job_error_names_one_task():
     with pytest.raises(FarcallError, match="an array of 7 jobs.*job:0"):
         JobNodes(job(array_size=7), {}).chosen(None, None, follow=False)
 
 
-def test_a_nodes_own_id_names_job_and_node():
+def test_node_id_names_job_and_node():
     assert job_nodes.parts_of("job#3", None) == ("job", [3])
     assert job_nodes.parts_of("job", [1]) == ("job", [1])
     assert job_nodes.parts_of("job#x", None) == ("job#x", None)
     assert job_nodes.parts_of("job#3", [0]) == ("job#3", [0])
 
 
-def test_nobody_is_asked_for_nodes_of_what_has_none():
+def test_jobs_without_nodes_are_not_expanded():
     assert job_nodes.ids_of("job", [1, 2]) == ["job", "job#1", "job#2"]
     assert job_nodes.ids_of("job:7", [0]) == ["job:7"]
     assert job_nodes.ids_of("job#1", [0]) == ["job#1"]

@@ -13,7 +13,7 @@ DONE = JobStatus.SUCCEEDED
 
 
 def platform_of(count, status=DONE):
-    """Return a platform with a job on a number of nodes with empty logs."""
+    """Return a platform with a multi-node job whose logs are empty."""
     platform = Platform(job(count, status), *(node(index, status) for index in range(count)))
     for index in range(count):
         platform.write(f"s{index}")
@@ -24,7 +24,7 @@ async def read(platform, nodes=None, **how):
     return await collect(lines_of(node_logs(platform, TIMING), "job", nodes, **how))
 
 
-async def test_lines_of_several_nodes_come_by_time_with_one_request():
+async def test_node_lines_are_merged_by_time():
     platform = platform_of(3)
     platform.write("s0", "a", "d", at=1)
     platform.write("s1", "b", at=2)
@@ -35,7 +35,7 @@ async def test_lines_of_several_nodes_come_by_time_with_one_request():
     assert [streams for streams, _, _ in platform.reads] == [("s0", "s1", "s2")]
 
 
-async def test_only_the_nodes_asked_for_are_read():
+async def test_only_requested_nodes_are_read():
     platform = platform_of(3)
     for index in range(3):
         platform.write(f"s{index}", str(index))
@@ -43,7 +43,7 @@ async def test_only_the_nodes_asked_for_are_read():
     assert [streams for streams, _, _ in platform.reads] == [("s2", "s1")]
 
 
-async def test_more_logs_than_one_request_takes_are_read_with_several_and_come_by_time():
+async def test_many_logs_need_several_requests():
     platform = platform_of(250)
     platform.page = 3
     for index in range(250):
@@ -55,7 +55,7 @@ async def test_more_logs_than_one_request_takes_are_read_with_several_and_come_b
     assert {len(streams) for streams, _, _ in platform.reads} == {100, 50}
 
 
-async def test_empty_pages_are_passed_over():
+async def test_empty_pages_are_skipped():
     platform = platform_of(1)
     platform.jobs["job"] = node(0, DONE, job_id="job")
     platform.page, platform.empty = 1, 2
@@ -63,7 +63,7 @@ async def test_empty_pages_are_passed_over():
     assert texts(await read(platform)) == ["a", "b"]
 
 
-async def test_a_log_that_is_not_there_keeps_no_other_from_being_read():
+async def test_missing_log_does_not_hide_others():
     platform = platform_of(16)
     for index in range(16):
         platform.write(f"s{index}", str(index), at=index)
@@ -71,14 +71,14 @@ async def test_a_log_that_is_not_there_keeps_no_other_from_being_read():
     assert texts(await read(platform)) == [str(i) for i in range(16) if i not in (5, 11)]
 
 
-async def test_without_any_log_there_is_nothing():
+async def test_jobs_without_logs_give_no_lines():
     platform = platform_of(4)
     platform.logs.clear()
     assert await read(platform) == []
     assert texts(await read(Platform(job(2, JobStatus.RUNNABLE)))) == []
 
 
-async def test_the_range_of_times_is_left_to_the_platform():
+async def test_time_range_is_passed_to_platform():
     platform = platform_of(1)
     platform.jobs["job"] = node(0, DONE, job_id="job")
     for second in range(5):
@@ -89,7 +89,7 @@ async def test_the_range_of_times_is_left_to_the_platform():
 
 
 @pytest.mark.parametrize("follow", [False, True])
-async def test_a_range_of_times_is_read_to_the_millisecond(follow):
+async def test_time_range_has_millisecond_precision(follow):
     platform = platform_of(1)
     platform.jobs["job"] = node(0, DONE, job_id="job", stopped_at=moment(9))
     platform.write("s0", "a", at=1)
@@ -110,7 +110,7 @@ def two_attempts():
     return platform
 
 
-async def test_attempts_come_one_after_the_other():
+async def test_attempts_are_read_in_order():
     lines = await read(two_attempts())
     assert [(line.attempt, line.text) for line in lines] == [
         (1, "first 0"),
@@ -120,19 +120,19 @@ async def test_attempts_come_one_after_the_other():
     ]
 
 
-async def test_one_attempt_can_be_read_alone():
+async def test_single_attempt_is_read():
     assert texts(await read(two_attempts(), attempt=1)) == ["first 0", "first 1"]
     with pytest.raises(UnknownError, match="no attempt 3: it has had 2 attempts"):
         await read(two_attempts(), attempt=3)
 
 
 @pytest.mark.parametrize("count", range(6))
-async def test_the_last_lines_are_those_of_all_nodes_and_attempts_together(count):
+async def test_tail_covers_all_nodes_and_attempts(count):
     lines = texts(await read(two_attempts(), tail=count))
     assert lines == (["first 0", "first 1", "second 0", "second 1"][-count:] if count else [])
 
 
-async def test_the_last_lines_are_looked_for_from_the_end():
+async def test_tail_is_read_from_the_end():
     platform = platform_of(1)
     platform.jobs["job"] = node(0, DONE, job_id="job", stopped_at=moment(100_000))
     for second in range(0, 100_000, 1000):
@@ -144,7 +144,7 @@ async def test_the_last_lines_are_looked_for_from_the_end():
     assert texts(await read(platform, tail=9, since=moment(98_000))) == ["98000", "99000"]
 
 
-async def test_a_node_that_is_not_there_is_refused_before_anything_is_read():
+async def test_unknown_node_is_rejected_before_reading():
     platform = platform_of(2)
     with pytest.raises(UnknownError, match="nodes 0 to 1"):
         await read(platform, [2])
@@ -153,12 +153,12 @@ async def test_a_node_that_is_not_there_is_refused_before_anything_is_read():
     assert platform.reads == []
 
 
-async def test_a_job_that_is_not_known_is_lost():
+async def test_unknown_job_is_lost():
     with pytest.raises(JobLostError, match="not known here"):
         await collect(lines_of(node_logs(Platform(), TIMING), "job"))
 
 
-async def test_a_nodes_own_id_is_as_good_as_its_number():
+async def test_node_id_selects_node():
     platform = platform_of(3)
     platform.write("s1", "one")
     assert texts(await collect(lines_of(node_logs(platform, TIMING), "job#1"))) == ["one"]

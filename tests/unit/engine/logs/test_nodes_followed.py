@@ -23,28 +23,28 @@ async def clock(monkeypatch):
 
 
 def running(count):
-    """Return a platform with a running job on a number of nodes with empty logs."""
+    """Return a platform with a running multi-node job whose logs are empty."""
     platform = Platform()
-    say(platform, count, JobStatus.RUNNING)
+    set_status(platform, count, JobStatus.RUNNING)
     for index in range(count):
         platform.write(f"s{index}")
     return platform
 
 
-def say(platform, count, status):
-    """Give the job and all its nodes a status."""
-    platform.say(*(node(index, status) for index in range(count)))
-    platform.say(job(count, status) if count > 1 else replace(node(0, status), job_id="job"))
+def set_status(platform, count, status):
+    """Set the status of the job and all its nodes."""
+    platform.update(*(node(index, status) for index in range(count)))
+    platform.update(job(count, status) if count > 1 else replace(node(0, status), job_id="job"))
 
 
 def finish(platform, count):
-    """Have the job and all its nodes ended."""
-    say(platform, count, DONE)
+    """Set the job and all its nodes to SUCCEEDED."""
+    set_status(platform, count, DONE)
 
 
 @contextlib.asynccontextmanager
 async def following(platform, *nodes, timing=TIMING, logs=None, **how):
-    """Follow a job in a block, and give the list that the lines come to; then wait for the end."""
+    """Follow a job within a block, yield the list of its lines, and wait for the end."""
     logs = logs or node_logs(platform, timing)
     lines = []
 
@@ -61,10 +61,10 @@ async def following(platform, *nodes, timing=TIMING, logs=None, **how):
         task.cancel()
 
 
-# --- no line lost, none doubled ---------------------------------------------------------------
+# --- each line once ---------------------------------------------------------------------------
 
 
-async def test_who_follows_gets_each_line_once_and_the_end(clock):
+async def test_each_line_is_yielded_once(clock):
     platform = running(2)
     platform.write("s0", "a", at=1)
     async with following(platform) as lines:
@@ -75,7 +75,7 @@ async def test_who_follows_gets_each_line_once_and_the_end(clock):
     assert texts(lines) == ["a", "b", "b"]
 
 
-async def test_the_last_lines_may_come_after_the_end(clock):
+async def test_last_lines_may_follow_job_end(clock):
     platform = running(2)
     platform.write("s0", "a", at=1)
     async with following(platform) as lines:
@@ -87,7 +87,7 @@ async def test_the_last_lines_may_come_after_the_end(clock):
     assert texts(lines) == ["a", "b", "c"]
 
 
-async def test_a_line_that_comes_late_is_given_late(clock):
+async def test_late_line_is_yielded_late(clock):
     platform = running(2)
     async with following(platform) as lines:
         for second in range(0, 120, 2):
@@ -102,7 +102,7 @@ async def test_a_line_that_comes_late_is_given_late(clock):
 
 
 @pytest.mark.parametrize("late_s", [1, 9, 11, 30, 55])
-async def test_no_line_is_lost_that_is_late_by_up_to_a_minute(clock, late_s):
+async def test_lines_late_by_minute_are_kept(clock, late_s):
     platform = running(2)
     async with following(platform) as lines:
         for second in range(100):
@@ -116,7 +116,7 @@ async def test_no_line_is_lost_that_is_late_by_up_to_a_minute(clock, late_s):
     )
 
 
-async def test_lines_of_one_millisecond_are_told_apart_by_their_keys(clock):
+async def test_lines_of_same_millisecond_are_distinct(clock):
     platform = running(1)
     async with following(platform) as lines:
         for number in range(10):
@@ -126,7 +126,7 @@ async def test_lines_of_one_millisecond_are_told_apart_by_their_keys(clock):
     assert texts(lines) == ["the same"] * 10
 
 
-async def test_pages_may_be_small_or_empty(clock):
+async def test_small_or_empty_pages_are_handled(clock):
     platform = running(3)
     platform.page, platform.empty = 2, 1
     async with following(platform) as lines:
@@ -140,7 +140,7 @@ async def test_pages_may_be_small_or_empty(clock):
         assert mine == [f"{index}/{second}" for second in range(20)]
 
 
-async def test_a_machine_whose_clock_is_ahead_hides_no_others_lines(clock):
+async def test_fast_clock_hides_no_other_lines(clock):
     platform = running(2)
     async with following(platform) as lines:
         platform.write("s0", "from the future", at=3600, taken_at=0)
@@ -151,7 +151,8 @@ async def test_a_machine_whose_clock_is_ahead_hides_no_others_lines(clock):
     assert len(lines) == 11
 
 
-async def test_a_quiet_node_is_not_read_from_its_beginning_with_a_chatty_one(clock):
+async def test_quiet_node_is_not_reread(clock):
+    """It is not read from the start together with a node that writes much."""
     platform = running(2)
     for second in range(3000):
         platform.write("s0", f"old {second}", at=second)
@@ -170,7 +171,7 @@ async def test_a_quiet_node_is_not_read_from_its_beginning_with_a_chatty_one(clo
 # --- requests ---------------------------------------------------------------------------------
 
 
-async def test_all_who_follow_share_one_request_a_look(clock):
+async def test_followers_share_one_request_per_poll(clock):
     platform = running(16)
     logs = node_logs(platform, TIMING)
     async with contextlib.AsyncExitStack() as stack:
@@ -192,7 +193,7 @@ async def test_all_who_follow_share_one_request_a_look(clock):
         assert texts(lines) == [f"{index}/{second}" for second in range(60)]
 
 
-async def test_those_who_come_together_are_read_together(clock):
+async def test_simultaneous_followers_are_read_together(clock):
     platform = running(16)
     logs = node_logs(platform, TIMING)
     each = [
@@ -206,7 +207,7 @@ async def test_those_who_come_together_are_read_together(clock):
     await asyncio.gather(*each)
 
 
-async def test_a_thousand_nodes_take_a_request_for_each_hundred(clock):
+async def test_each_request_covers_100_nodes(clock):
     platform = running(1000)
     async with following(platform) as lines:
         platform.write("s999", "a", at=1)
@@ -218,7 +219,7 @@ async def test_a_thousand_nodes_take_a_request_for_each_hundred(clock):
     assert texts(lines) == ["a"]
 
 
-async def test_while_nothing_is_written_is_looked_ever_more_seldom(clock):
+async def test_idle_polling_slows_down(clock):
     platform = running(1)
     async with following(platform):
         await asyncio.sleep(20)
@@ -234,7 +235,7 @@ async def test_while_nothing_is_written_is_looked_ever_more_seldom(clock):
         finish(platform, 1)
 
 
-async def test_many_lines_are_looked_at_more_seldom(clock):
+async def test_many_lines_are_polled_more_slowly(clock):
     platform = running(1)
     platform.page = 10
     async with following(platform) as lines:
@@ -246,10 +247,10 @@ async def test_many_lines_are_looked_at_more_seldom(clock):
     assert len(lines) == 600
 
 
-# --- logs that are not there ------------------------------------------------------------------
+# --- missing logs -----------------------------------------------------------------------------
 
 
-async def test_a_log_that_comes_later_is_read_from_its_beginning(clock):
+async def test_late_log_is_read_from_start(clock):
     platform = running(16)
     for missing in (3, 7, 8):
         del platform.logs[f"s{missing}"]
@@ -266,7 +267,7 @@ async def test_a_log_that_comes_later_is_read_from_its_beginning(clock):
         assert mine == [f"{index}/{second}" for second in range(first, 40)]
 
 
-async def test_logs_that_never_come_cost_few_requests_and_no_end(clock):
+async def test_missing_logs_cost_few_requests(clock):
     platform = running(16)
     platform.logs.clear()
     async with following(platform) as lines:
@@ -276,7 +277,7 @@ async def test_logs_that_never_come_cost_few_requests_and_no_end(clock):
     assert lines == []
 
 
-async def test_a_log_that_is_deleted_keeps_no_other_from_being_read(clock):
+async def test_deleted_log_does_not_hide_others(clock):
     platform = running(3)
     platform.write("s0", "before", at=1)
     async with following(platform) as lines:
@@ -288,7 +289,7 @@ async def test_a_log_that_is_deleted_keeps_no_other_from_being_read(clock):
     assert texts(lines) == ["before", "after"]
 
 
-# --- refusals ---------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------
 
 
 def refused(code, status):
@@ -297,18 +298,18 @@ def refused(code, status):
     )
 
 
-async def test_a_node_without_a_log_at_the_end_is_over(clock):
-    """As on Kubernetes, which deletes the pods of other nodes when the main node succeeds."""
+async def test_deleted_pod_log_ends_its_node(clock):
+    """Kubernetes deletes the pods of the other nodes when the main node succeeds."""
     platform = running(2)
     platform.write("s1", "from the other node", at=1)
     async with following(platform) as lines:
         await asyncio.sleep(3)
         del platform.logs["s1"]
-        platform.say(job(2, DONE), node(0, DONE), node(1, DONE, stream=""))
+        platform.update(job(2, DONE), node(0, DONE), node(1, DONE, stream=""))
     assert texts(lines) == ["from the other node"]
 
 
-async def test_throttling_is_borne(clock):
+async def test_throttling_is_tolerated(clock):
     platform = running(2)
     async with following(platform) as lines:
         platform.write("s0", "a", at=1)
@@ -319,7 +320,7 @@ async def test_throttling_is_borne(clock):
     assert texts(lines) == ["a", "b"]
 
 
-async def test_a_refusal_that_lasts_is_told_to_those_it_concerns(clock):
+async def test_permanent_refusal_reaches_followers(clock):
     platform = running(2)
     lines = []
     platform.write("s0", "a", at=1)
@@ -329,22 +330,22 @@ async def test_a_refusal_that_lasts_is_told_to_those_it_concerns(clock):
     assert texts(lines) == ["a"]
 
 
-async def test_a_bug_keeps_nobody_waiting_for_ever(clock):
+async def test_unexpected_error_reaches_followers(clock):
     platform = running(1)
     with pytest.raises(ZeroDivisionError):
         async with following(platform):
             platform.errors.append(ZeroDivisionError())
 
 
-# --- beginnings and ends ----------------------------------------------------------------------
+# --- start and end ----------------------------------------------------------------------------
 
 
-async def test_a_job_that_has_not_started_is_waited_for(clock):
+async def test_unstarted_job_is_awaited(clock):
     platform = Platform(job(2, JobStatus.RUNNABLE))
     async with following(platform) as lines:
         await asyncio.sleep(100)
         assert platform.reads == []
-        platform.say(job(2), node(0), node(1))
+        platform.update(job(2), node(0), node(1))
         platform.write("s0", "a", at=1)
         platform.write("s1", "b", at=2)
         await asyncio.sleep(10)
@@ -352,11 +353,11 @@ async def test_a_job_that_has_not_started_is_waited_for(clock):
     assert texts(lines) == ["a", "b"]
 
 
-async def test_a_job_just_submitted_may_not_be_known_yet(clock):
+async def test_new_job_may_be_missing(clock):
     platform = Platform()
     async with following(platform, 1) as lines:
         await asyncio.sleep(10)
-        platform.say(job(2), node(0), node(1))
+        platform.update(job(2), node(0), node(1))
         platform.write("s1", "a", at=1)
         await asyncio.sleep(10)
         finish(platform, 2)
@@ -366,14 +367,14 @@ async def test_a_job_just_submitted_may_not_be_known_yet(clock):
             pass
 
 
-async def test_a_job_that_never_runs_ends_with_nothing(clock):
+async def test_never_started_job_has_no_lines(clock):
     platform = Platform(job(2, JobStatus.RUNNABLE))
     async with following(platform) as lines:
-        platform.say(job(2, JobStatus.FAILED))
+        platform.update(job(2, JobStatus.FAILED))
     assert lines == []
 
 
-async def test_a_job_that_is_forgotten_has_ended(clock):
+async def test_forgotten_job_has_ended(clock):
     platform = running(2)
     platform.write("s0", "a", at=1)
     async with following(platform) as lines:
@@ -381,7 +382,7 @@ async def test_a_job_that_is_forgotten_has_ended(clock):
     assert texts(lines) == ["a"]
 
 
-async def test_a_job_that_ended_long_ago_is_read_with_one_request(clock):
+async def test_old_job_needs_one_request(clock):
     done = {"stopped_at": moment(100)}
     platform = Platform(job(2, DONE, **done), node(0, DONE, **done), node(1, DONE, **done))
     platform.write("s0", "a", at=1)
@@ -392,11 +393,11 @@ async def test_a_job_that_ended_long_ago_is_read_with_one_request(clock):
     assert len(platform.reads) == 1
 
 
-async def test_a_node_that_ends_before_the_others_is_not_waited_for_with_them(clock):
+async def test_followed_node_may_end_first(clock):
     platform = running(2)
     platform.write("s1", "a", at=1)
     async with following(platform, 1) as lines:
-        platform.say(node(1, DONE))
+        platform.update(node(1, DONE))
     assert texts(lines) == ["a"]
 
 
@@ -404,7 +405,7 @@ def attempt(stream, start, stop):
     return Attempt("", "", 1, stream, moment(start), moment(stop))
 
 
-async def test_later_attempts_are_followed_and_earlier_ones_are_not_read(clock):
+async def test_following_skips_earlier_attempts(clock):
     tried = (attempt("f0", 0, 10),)
     platform = Platform(
         job(2, attempts_allowed=3, tried=tried),
@@ -418,13 +419,13 @@ async def test_later_attempts_are_followed_and_earlier_ones_are_not_read(clock):
         await asyncio.sleep(5)
         tried = (*tried, attempt("s0", 20, 30))
         waits = {"attempts_allowed": 3, "tried": tried}
-        platform.say(
+        platform.update(
             job(2, JobStatus.RUNNABLE, **waits),
             node(0, JobStatus.FAILED, tried=tried, started_at=moment(20)),
             node(1, JobStatus.FAILED, tried=(attempt("s1", 20, 30),), started_at=moment(20)),
         )
         await asyncio.sleep(20)
-        platform.say(
+        platform.update(
             job(2, **waits),
             node(0, stream="t0", tried=tried, started_at=moment(40)),
             node(1, stream="t1", tried=(attempt("s1", 20, 30),), started_at=moment(40)),
@@ -433,7 +434,7 @@ async def test_later_attempts_are_followed_and_earlier_ones_are_not_read(clock):
         platform.write("t1", "d", at=42)
         await asyncio.sleep(20)
         finish(platform, 2)
-        platform.say(
+        platform.update(
             node(0, DONE, stream="t0", tried=tried, started_at=moment(40)),
             node(1, DONE, stream="t1", tried=(attempt("s1", 20, 30),), started_at=moment(40)),
         )
@@ -445,7 +446,7 @@ async def test_later_attempts_are_followed_and_earlier_ones_are_not_read(clock):
     ]
 
 
-async def test_one_attempt_is_followed_to_its_end(clock):
+async def test_single_attempt_is_followed_to_end(clock):
     platform = Platform(
         job(2, attempts_allowed=2), node(0, attempts_allowed=2), node(1, attempts_allowed=2)
     )
@@ -453,7 +454,7 @@ async def test_one_attempt_is_followed_to_its_end(clock):
     platform.write("s1", "b", at=2)
     async with following(platform, attempt=1) as lines:
         await asyncio.sleep(5)
-        platform.say(
+        platform.update(
             job(2, JobStatus.RUNNABLE, attempts_allowed=2, tried=(attempt("s0", 0, 10),)),
             node(0, JobStatus.FAILED, tried=(attempt("s0", 0, 10),)),
             node(1, JobStatus.FAILED, tried=(attempt("s1", 0, 10),)),
@@ -461,10 +462,10 @@ async def test_one_attempt_is_followed_to_its_end(clock):
     assert texts(lines) == ["a", "b"]
 
 
-# --- parts ------------------------------------------------------------------------------------
+# --- selections -------------------------------------------------------------------------------
 
 
-async def test_the_last_lines_come_first_and_then_what_is_new(clock):
+async def test_tail_precedes_new_lines(clock):
     platform = running(2)
     for second in range(50):
         platform.write("s0", str(second), at=second)
@@ -478,7 +479,7 @@ async def test_the_last_lines_come_first_and_then_what_is_new(clock):
     assert texts(lines) == ["48", "49", "49", "new"]
 
 
-async def test_of_no_last_lines_only_what_is_new_comes(clock):
+async def test_tail_zero_yields_only_new_lines(clock):
     platform = running(1)
     platform.write("s0", "old", at=1)
     async with following(platform, tail=0) as lines:
@@ -488,7 +489,7 @@ async def test_of_no_last_lines_only_what_is_new_comes(clock):
     assert texts(lines) == ["new"]
 
 
-async def test_a_range_of_times_is_followed_to_its_end(clock):
+async def test_time_range_is_followed_to_end(clock):
     platform = running(1)
     for second in range(10):
         platform.write("s0", str(second), at=second)
@@ -497,7 +498,7 @@ async def test_a_range_of_times_is_followed_to_its_end(clock):
     assert texts(lines) == ["3", "4", "5"]
 
 
-async def test_who_takes_slowly_gets_all_and_holds_up_nobody(clock):
+async def test_slow_follower_does_not_delay_others(clock):
     platform = running(2)
     platform.page = 20
     for second in range(500):
@@ -507,7 +508,7 @@ async def test_who_takes_slowly_gets_all_and_holds_up_nobody(clock):
     taken = [await anext(slow)]
     async with following(platform, 1, logs=logs) as quick:
         await asyncio.sleep(10)
-        assert len(platform.reads) < 30  # which would be more if the rest were read ahead
+        assert len(platform.reads) < 30  # reading ahead would take more requests
         platform.write("s1", "a", at=500)
         await asyncio.sleep(10)
         assert texts(quick) == ["a"]
@@ -516,7 +517,7 @@ async def test_who_takes_slowly_gets_all_and_holds_up_nobody(clock):
     assert texts(taken) == [str(second) for second in range(500)]
 
 
-async def test_who_leaves_is_looked_for_no_more(clock):
+async def test_closed_follower_is_not_polled_for(clock):
     platform = running(2)
     logs = node_logs(platform, TIMING)
     lines = lines_of(logs, "job", follow=True)
@@ -526,20 +527,21 @@ async def test_who_leaves_is_looked_for_no_more(clock):
     asked = len(platform.reads), len(platform.describes)
     await asyncio.sleep(100)
     assert (len(platform.reads), len(platform.describes)) == asked
-    # Another one may come.
+    # A new follower is served.
     async with following(platform, logs=logs) as again:
         finish(platform, 2)
     assert texts(again) == ["a"]
 
 
-async def test_the_sessions_end_waits_for_the_request_of_one_who_has_left(clock):
+async def test_close_waits_for_request_in_flight(clock):
+    """The follower that caused the request has already left."""
     platform = running(1)
     logs = node_logs(platform, TIMING)
     ended = []
     read = platform.log_events
 
     async def log_events(*place):
-        if len(platform.reads) >= 2:  # each has read its log from the beginning
+        if len(platform.reads) >= 2:  # each follower has read its log from the start
             try:
                 await asyncio.sleep(1000)
             finally:
@@ -562,7 +564,7 @@ async def test_the_sessions_end_waits_for_the_request_of_one_who_has_left(clock)
         await stays
 
 
-async def test_who_is_cancelled_is_let_go_of(clock):
+async def test_cancelled_follower_is_released(clock):
     platform = running(2)
     logs = node_logs(platform, TIMING)
     task = asyncio.ensure_future(collect(lines_of(logs, "job", follow=True)))
@@ -575,7 +577,7 @@ async def test_who_is_cancelled_is_let_go_of(clock):
     assert len(platform.reads) == asked
 
 
-async def test_who_follows_is_told_of_the_sessions_end(clock):
+async def test_close_raises_in_followers(clock):
     platform = running(2)
     logs = node_logs(platform, TIMING)
     task = asyncio.ensure_future(collect(lines_of(logs, "job", follow=True)))

@@ -34,13 +34,13 @@ def clock(monkeypatch):
 
 
 async def follow(mark, seconds, chunks):
-    """Look twice a second, as a reading does."""
+    """Renew the marker twice a second, like a reader."""
     for _ in range(int(seconds * 2)):
         mark.renew({"stdout": chunks, "stderr": 0})
         await asyncio.sleep(0.5)
 
 
-async def test_short_output_needs_no_mark(clock):
+async def test_short_output_needs_no_marker(clock):
     await clock()
     bucket = Bucket()
     mark = Mark(bucket, "followed")
@@ -49,7 +49,7 @@ async def test_short_output_needs_no_mark(clock):
     assert (bucket.stored, bucket.deleted) == ([], [])
 
 
-async def test_it_is_stored_more_than_twice_in_its_time_and_deleted(clock):
+async def test_marker_is_renewed_then_deleted(clock):
     await clock()
     bucket = Bucket()
     mark = Mark(bucket, "followed")
@@ -60,7 +60,7 @@ async def test_it_is_stored_more_than_twice_in_its_time_and_deleted(clock):
 
 
 @pytest.mark.parametrize(("code", "times"), [("AccessDenied", 1), ("SlowDown", 10)])
-async def test_who_may_not_store_it_tries_once(clock, code, times):
+async def test_forbidden_marker_is_tried_once(clock, code, times):
     await clock()
     bucket = Bucket(ServiceError("no", operation="PutObject", code=code))
     mark = Mark(bucket, "followed")

@@ -1,4 +1,4 @@
-"""Output of many tasks, passed on while they run: each line once, at few requests."""
+"""Relay of the output of running tasks: each line once, with few requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = {"chunks": 0, "stored": 0, "dropped": 0}
 
 
 class Bucket:
-    """A bucket that counts its requests."""
+    """Bucket that counts its requests."""
 
     def __init__(self):
         self.bucket, self.lists, self.gets = "bucket", 0, 0
@@ -48,7 +48,7 @@ class Bucket:
 
 
 class Reader:
-    """Notes what is shown."""
+    """Records the lines that are shown."""
 
     def __init__(self):
         self.shown, self.left_out, self.settled = [], 0, 0
@@ -62,7 +62,7 @@ class Reader:
         self.settled += 1
 
     async def until(self, *texts):
-        """Wait until these are the last ones that are shown."""
+        """Wait until these are the last lines shown."""
         await until_async(lambda: [text for _, text in self.shown][-len(texts) :] == [*texts])
 
 
@@ -79,21 +79,21 @@ async def relay(bucket):
 
 
 async def look(bucket):
-    """Wait until the bucket was looked at, from beginning to end."""
+    """Wait until the bucket was polled completely."""
     before = bucket.lists
     await until_async(lambda: bucket.lists >= before + 3)
 
 
 def delivered(chunks, stored, tail=b"", attempt=1):
-    """An outcome whose output is in chunks, except its last part."""
-    said = {"stdout": {"chunks": chunks, "stored": stored, "dropped": 0}, "stderr": NOTHING}
-    written = Written(JOB, 0, attempt, said, {"stdout": tail, "stderr": b""})
+    """Return an outcome whose output is in chunks, except the last part."""
+    sizes = {"stdout": {"chunks": chunks, "stored": stored, "dropped": 0}, "stderr": NOTHING}
+    written = Written(JOB, 0, attempt, sizes, {"stdout": tail, "stderr": b""})
     is_whole = not chunks
-    meta = {**said, "attempt": attempt}
+    meta = {**sizes, "attempt": attempt}
     return Delivered([], tail, b"", attempt=attempt, is_whole=is_whole, written=written, meta=meta)
 
 
-async def test_lines_are_shown_as_they_come_and_each_once(bucket, relay):
+async def test_each_line_is_shown_once(bucket, relay):
     reader = Reader()
     relay.follow(JOB, {0: "fit[0]", 1: "fit[1]"}, reader)
     await bucket.put(0, 0, b"a\nbeg")
@@ -108,14 +108,15 @@ async def test_lines_are_shown_as_they_come_and_each_once(bucket, relay):
     await bucket.put(0, 2, b"d\n")
     await relay.finish(JOB, 0, delivered(3, 10, b"end"))
     assert reader.shown[3:] == [("fit[0]", "d"), ("fit[0]", "end")]
-    await relay.finish(JOB, 0, delivered(3, 10, b"end"))  # once more
+    await relay.finish(JOB, 0, delivered(3, 10, b"end"))  # a second call has no effect
     assert reader.settled == 0
     relay.leave(JOB, range(SIZE))
     assert (len(reader.shown), reader.settled) == (5, 1)
-    await until_async(relay._looking.done)  # no follower
+    await until_async(relay._looking.done)  # ends without followers
 
 
-async def test_a_look_costs_a_listing_and_what_is_new_whoever_follows(bucket, relay):
+async def test_poll_lists_once_and_reads_chunks(bucket, relay):
+    """The cost does not depend on the number of followed tasks."""
     reader, began = Reader(), time.monotonic()
     relay.follow(JOB, {index: f"fit[{index}]" for index in range(SIZE)}, reader)
     for index in range(SIZE):
@@ -126,7 +127,7 @@ async def test_a_look_costs_a_listing_and_what_is_new_whoever_follows(bucket, re
     assert bucket.lists <= (time.monotonic() - began) / PAUSE_S
 
 
-async def test_another_attempt_ends_the_line_of_the_one_before(bucket, relay):
+async def test_next_attempt_ends_unfinished_line(bucket, relay):
     reader = Reader()
     relay.follow(JOB, {0: "fit"}, reader)
     await bucket.put(0, 0, b"a\nhalf")
@@ -137,7 +138,7 @@ async def test_another_attempt_ends_the_line_of_the_one_before(bucket, relay):
     assert [text for _, text in reader.shown] == ["a", "half", "b", "short"]
 
 
-async def test_of_too_much_the_end_is_shown_and_the_rest_counted(bucket, relay):
+async def test_excess_output_shows_end_and_count(bucket, relay):
     reader = Reader()
     large = b"x" * 800_000 + b"\n"
     for sequence in range(4):
@@ -146,7 +147,7 @@ async def test_of_too_much_the_end_is_shown_and_the_rest_counted(bucket, relay):
     await until_async(lambda: reader.shown)
     assert [len(text) for _, text in reader.shown] == [800_000]
     assert (reader.left_out, bucket.gets) == (3 * len(large), 1)
-    relay._looking.cancel()  # later output is not shown
+    relay._looking.cancel()  # stops the relay, so that later output is not shown
     for sequence in range(4, 8):
         await bucket.put(0, sequence, large)
     await relay.finish(JOB, 0, delivered(8, 8 * len(large), b"the end\n"))
@@ -154,7 +155,7 @@ async def test_of_too_much_the_end_is_shown_and_the_rest_counted(bucket, relay):
     assert reader.left_out == 7 * len(large)
 
 
-async def test_what_is_small_travels_in_the_outcome(bucket, relay):
+async def test_small_output_comes_from_outcome(bucket, relay):
     reader = Reader()
     relay.follow(JOB, {0: "fit"}, reader)
     await relay.finish(JOB, 0, delivered(0, 0, b"\r10%\r100%\nall\n"))
@@ -162,7 +163,7 @@ async def test_what_is_small_travels_in_the_outcome(bucket, relay):
     assert bucket.gets == 0
 
 
-async def test_of_a_task_without_an_outcome_what_lies_there_is_shown(bucket, relay):
+async def test_output_without_outcome_comes_from_chunks(bucket, relay):
     reader = Reader()
     relay.follow(JOB, {0: "fit"}, reader)
     await bucket.put(0, 0, b"a\nlast words")
@@ -173,7 +174,7 @@ async def test_of_a_task_without_an_outcome_what_lies_there_is_shown(bucket, rel
 @pytest.mark.parametrize(
     "name", ["followed", "1/stdout/x", "1/other/0", "0/stdout/0", "1/stdout/0/more", "x"]
 )
-async def test_what_others_put_there_is_left_alone(bucket, relay, name):
+async def test_foreign_objects_are_ignored(bucket, relay, name):
     reader = Reader()
     relay.follow(JOB, {0: "fit"}, reader)
     await bucket.put_anything(name)
@@ -181,7 +182,7 @@ async def test_what_others_put_there_is_left_alone(bucket, relay, name):
     assert (reader.shown, bucket.gets) == ([], 0)
 
 
-async def test_a_forged_chunk_is_not_shown_and_the_task_ends_well(bucket, relay, caplog):
+async def test_forged_chunk_is_not_shown(bucket, relay, caplog):
     reader = Reader()
     relay.follow(JOB, {0: "fit"}, reader)
     await bucket._store.put(WHERE.chunk_key(0, 1, "stdout", 0), [b"forged\n"], quick=True)

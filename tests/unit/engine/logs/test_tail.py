@@ -1,4 +1,4 @@
-"""The last lines of a task, found from their end."""
+"""The last lines of a task, read from the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def store():
 
 
 class Course:
-    """What is known of a task's attempts, scripted."""
+    """Attempts of a task, scripted."""
 
     def __init__(self, store, endings, logs=()):
         self.chunks = Chunks(store, SUBMISSION, 0)
@@ -54,7 +54,7 @@ class _Tried:
     started_at = None
 
 
-async def test_the_last_lines_are_found_without_reading_the_rest(store):
+async def test_tail_reads_only_last_chunks(store):
     for number in range(50):
         await put(store, "stdout", number, b"%d a\n%d b\n%d " % (number, number, number))
     course = Course(store, {1: ended((50, 0, b"the end\n"))})
@@ -67,7 +67,7 @@ async def test_the_last_lines_are_found_without_reading_the_rest(store):
     assert lines == ["47 48 a", "48 b", "48 49 a", "49 b", "49 the end"]
 
 
-async def test_only_attempts_that_are_wanted_are_read(store):
+async def test_tail_reads_only_needed_attempts(store):
     for attempt in (1, 2):
         await put(store, "stdout", 0, b"%d a\n%d b\n" % (attempt, attempt), attempt=attempt)
     course = Course(store, {1: ended((1, 8, b"")), 2: ended((1, 8, b""))})
@@ -76,7 +76,7 @@ async def test_only_attempts_that_are_wanted_are_read(store):
     assert sorted(await prepare(course, 1, 2, Part(tail=3))) == [1, 2]
 
 
-async def test_what_was_left_out_is_not_given_by_cloudwatch_either(store):
+async def test_omitted_lines_stay_omitted_in_cloudwatch(store):
     for number in range(3):
         await put(store, "stdout", number, b"%d\n" % number)
     course = Course(store, {})
@@ -91,7 +91,7 @@ async def test_what_was_left_out_is_not_given_by_cloudwatch_either(store):
     assert await every(attempt.from_log(after, settle=False)) == ["3"]
 
 
-async def test_the_end_of_an_attempt_that_s3_lacks_is_cloudwatchs(store):
+async def test_missing_output_comes_from_cloudwatch(store):
     await put(store, "stdout", 0, b"a\n")
     opened, _ = access([{**page("a", "b", token="1"), "nextBackwardToken": "1"}])
     course = Course(store, {1: None}, {1: CloudWatchLog(opened, "g", "s")})
@@ -100,7 +100,7 @@ async def test_the_end_of_an_attempt_that_s3_lacks_is_cloudwatchs(store):
     assert [line[:2] for line in prepared[1].lines] == [("b", "log")]
 
 
-async def test_a_bar_s_last_state_is_found_without_reading_all_of_them(store):
+async def test_progress_bar_reads_only_last_state(store):
     for number in range(50):
         await put(store, "stderr", number, b"\r%d of 50" % number)
     await put(store, "stderr", 50, b", done\n")

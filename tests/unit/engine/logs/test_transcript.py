@@ -1,4 +1,4 @@
-"""An attempt's lines, each once, from chunks, the outcome's rest and CloudWatch."""
+"""Lines of an attempt, each once, from chunks, the outcome and CloudWatch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def attempt(store, timing):
     return Transcript(Chunks(store, SUBMISSION, 0), 1, timing, LARGEST_EVENT_BYTES)
 
 
-async def test_a_line_goes_on_from_chunk_to_chunk_to_the_outcome(store, attempt):
+async def test_line_continues_across_chunks_and_outcome(store, attempt):
     await put(store, "stdout", 0, b"a\nb\xc3")
     assert await every(attempt.catch_up()) == ["a"]
     await put(store, "stdout", 1, b"\xbc")
@@ -36,11 +36,11 @@ async def test_a_line_goes_on_from_chunk_to_chunk_to_the_outcome(store, attempt)
     assert [line[:2] for line in closed] == [("b\u00fcc", "stdout"), ("last", "stdout")]
 
 
-async def test_bytes_that_were_given_up_leave_a_note_where_they_were(store, attempt):
+async def test_unstored_bytes_leave_note_in_place(store, attempt):
     await put(store, "stdout", 0, b"0123\n")
     await every(attempt.catch_up())
     await put(store, "stdout", 1, b"4567\n")
-    gaps = {"gaps": [(2, 7), (6, 8)]}  # the first of which was not known when it was shown
+    gaps = {"gaps": [(2, 7), (6, 8)]}  # the first gap was not known when its chunk was shown
 
     closed = await attempt.close(ended((2, 10, b"end\n"), stdout=gaps))
     assert [text for text in texts(closed) if text] == [
@@ -52,7 +52,7 @@ async def test_bytes_that_were_given_up_leave_a_note_where_they_were(store, atte
     ]
 
 
-async def test_chunks_that_are_gone_leave_a_note_only_where_it_is_asked_for(store, attempt):
+async def test_missing_chunks_leave_note_if_requested(store, attempt):
     await put(store, "stdout", 0, b"a\n")
     await every(attempt.catch_up())
     await put(store, "stdout", 2, b"c\n")
@@ -63,7 +63,7 @@ async def test_chunks_that_are_gone_leave_a_note_only_where_it_is_asked_for(stor
     assert texts(closed) == ["", "[farcall: 2 bytes were deleted from the bucket]", "c", "d"]
 
 
-async def test_of_cloudwatch_only_what_was_not_given_before_is_given(store, attempt):
+async def test_cloudwatch_adds_only_new_lines(store, attempt):
     await put(store, "stdout", 0, b"same\n\nb\nbegun")
     await put(store, "stderr", 0, b"e\n" + b"x" * (LARGEST_EVENT_BYTES + 1) + b"\n\xff\xfe\n")
     await every(attempt.catch_up())
@@ -75,7 +75,7 @@ async def test_of_cloudwatch_only_what_was_not_given_before_is_given(store, atte
     assert found == ["same", "begun and ended"]
 
 
-async def test_lines_may_come_to_cloudwatch_a_moment_later(attempt, monkeypatch):
+async def test_late_cloudwatch_lines_are_awaited(attempt, monkeypatch):
     Clock(asyncio.get_running_loop(), monkeypatch)
     replies = [page("a", token="1"), page(token="1"), page("b", token="2"), page(token="2")]
     opened, client = access([*replies, page(token="2")])
@@ -84,15 +84,14 @@ async def test_lines_may_come_to_cloudwatch_a_moment_later(attempt, monkeypatch)
         "a",
         "b",
     ]
-    assert len(client.calls) == 5  # the third look brought nothing
+    assert len(client.calls) == 5  # the third poll returned nothing new
 
 
 # --- progress bars ------------------------------------------------------------------------------
 
 
-async def test_a_bar_is_given_state_by_state_and_kept_as_it_is_at_last(
-    store, attempt, monkeypatch
-):
+async def test_progress_bar_states_are_throttled(store, attempt, monkeypatch):
+    """The last state is kept as a line."""
     Clock(asyncio.get_running_loop(), monkeypatch)
     shown = []
     for number in range(40):
@@ -102,17 +101,17 @@ async def test_a_bar_is_given_state_by_state_and_kept_as_it_is_at_last(
         await asyncio.sleep(0.1)
     assert [number for number, _ in shown] == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39]
     assert shown[-1][1] == LogLine("40 of 40", "stderr", 1, None, goes_on=True)
-    assert attempt.states() == []  # nothing is new
+    assert attempt.states() == []  # no new state
 
     await put(store, "stderr", 40, b"\nagain: \r1 of 2")
     assert texts(await attempt.look()) == ["40 of 40"]
     await asyncio.sleep(1)
     assert texts(attempt.states()) == ["1 of 2"]
     closed = await attempt.close(ended(err=(41, 0, b"\r     \r")))
-    assert closed == [LogLine("", "stderr", 1, None, goes_on=True)]  # the bar wiped itself
+    assert closed == [LogLine("", "stderr", 1, None, goes_on=True)]  # the bar erased itself
 
 
-async def test_a_bar_is_known_again_in_cloudwatch(store, attempt):
+async def test_progress_bar_is_recognized_in_cloudwatch(store, attempt):
     await put(store, "stderr", 0, b"a\r\nx\r10%\r100%\nb\rgoes on")
     assert await every(attempt.catch_up()) == ["a", "100%"]
     assert texts(attempt.states()) == ["goes on"]
