@@ -1,4 +1,4 @@
-"""A session on a scripted Batch and a bucket in memory; the time, and a terminal."""
+"""Fixtures: a session on a scripted Batch with an in-memory bucket, a clock and a terminal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def now(monkeypatch):
 
 @pytest.fixture
 def screen(monkeypatch):
-    """Put a terminal of 100 columns instead of stderr, whatever the environment says."""
+    """Replace stderr with a terminal of 100 columns, whatever the environment variables are."""
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
@@ -52,7 +52,7 @@ def screen(monkeypatch):
 
 @pytest.fixture
 def make_pool(cloud):
-    """Make pools whose calls are gathered quickly."""
+    """Create pools that gather calls for only 0.02 s."""
 
     def make(*args, **options):
         return BatchPoolExecutor(*args, **{"linger_s": 0.02, "retry_attempts": 1, **options})
@@ -62,7 +62,7 @@ def make_pool(cloud):
 
 @pytest.fixture
 def gate(tmp_path):
-    """What calls wait for; it is there at the end in any case."""
+    """File that calls wait for; it is created at teardown in any case."""
     file = tmp_path / "gate"
     yield file
     file.touch()
@@ -70,13 +70,13 @@ def gate(tmp_path):
 
 @pytest.fixture
 def jobs():
-    """What Batch knows."""
+    """Jobs of the scripted Batch."""
     return Jobs()
 
 
 @pytest.fixture
 async def session(jobs, monkeypatch):
-    """The session of this event loop."""
+    """Session of the current event loop."""
     made = Session(access_in_memory(), jobs.backend)
 
     async def find(settings):

@@ -1,4 +1,4 @@
-"""Texts of calls that don't fit their function."""
+"""Error messages for calls that do not fit their function."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ WHOLE = r"; the function is simulate\(x, \*, steps=10\)$"
         ((1,), {"x": 2}, "multiple values for argument 'x'"),
     ],
 )
-def test_it_names_the_function_its_signature_and_what_is_near(args, kwargs, text):
+def test_error_names_function_signature_and_suggestion(args, kwargs, text):
     with pytest.raises(TypeError, match=f"simulate: .*{text}{WHOLE}"):
         bind("simulate", inspect.signature(simulate), args, kwargs, ["chunksize"])
 
 
-def test_of_a_single_call_nothing_is_said_of_maps():
+def test_single_call_error_omits_map_hint():
     with pytest.raises(TypeError, match=f"simulate: missing a required argument: 'x'{WHOLE}"):
         bind("simulate", inspect.signature(simulate), (), {})
 
 
-def test_what_fits_passes():
+def test_fitting_arguments_are_accepted():
     bind("simulate", inspect.signature(simulate), (3,), {"steps": 1})
 
 
-def test_a_long_signature_is_cut():
+def test_long_signature_is_truncated():
     def long(x=list(range(1000))): ...  # noqa: B006
 
     with pytest.raises(TypeError) as at:

@@ -1,4 +1,4 @@
-"""What is awaited where asyncio takes coroutines, and what it says where it is not awaited."""
+"""Calls that asyncio accepts like coroutines, and their messages when they are not awaited."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def call(begin=work):
 
 
 @pytest.fixture
-def told(monkeypatch):
-    """Return what was warned of while a function ran."""
+def warnings_of(monkeypatch):
+    """Return a function that runs another one and returns its warnings."""
     monkeypatch.setattr(awaitable, "_seen", {})
 
     def tell(function):
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             function()
             gc.collect()
-        return [(each.category, str(each.message), each.filename, each.lineno) for each in said]
+        return [(each.category, str(each.message), each.filename, each.lineno) for each in caught]
 
     return tell
 
@@ -64,13 +64,13 @@ async def in_a_group():
 
 
 @pytest.mark.parametrize("way", [call, gathered, in_time, as_a_task, in_a_group])
-def test_asyncio_takes_it(way):
+def test_asyncio_accepts_call(way):
     if way is in_a_group and sys.version_info < (3, 11):
         pytest.skip("Python 3.10 has no task groups")
     assert asyncio.run(way()) == 3
 
 
-async def test_cancelling_its_task_cancels_the_work():
+async def test_cancelling_task_cancels_work():
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def wait():
@@ -88,7 +88,7 @@ async def test_cancelling_its_task_cancels_the_work():
     assert ended.is_set()
 
 
-async def test_nothing_begins_before_the_await():
+async def test_call_starts_only_when_awaited():
     begun = []
     made = call(lambda: begun.append(1) or work())
     await asyncio.sleep(0)
@@ -96,17 +96,17 @@ async def test_nothing_begins_before_the_await():
     assert await made == 3
 
 
-async def test_it_is_for_one_await():
+async def test_second_await_raises():
     made = call()
     await made
     with pytest.raises(RuntimeError, match="call of simulate was already awaited"):
         await made
 
 
-# --- where it is not awaited ------------------------------------------------------------------
+# --- without await ----------------------------------------------------------------------------
 
 
-async def test_it_says_so():
+async def test_repr_says_what_to_write():
     made = call()
     assert repr(made) == f"<{WHAT}, not awaited: {INSTEAD}>"
     await made
@@ -121,28 +121,28 @@ async def test_it_says_so():
         (pickle.dumps, TaskNotPicklableError),
     ],
 )
-def test_what_else_is_tried_says_what_to_write(told, use, kind):
+def test_wrong_use_error_suggests_fix(warnings_of, use, kind):
     def attempt():
         with pytest.raises(kind, match=f"{WHAT} .*: write await simulate"):
             use(call())
 
-    assert told(attempt) == []  # the error has told it
+    assert warnings_of(attempt) == []  # the error already says so
 
 
-def test_the_warning_names_the_function_and_the_line(told):
+def test_warning_names_function_and_line(warnings_of):
     line = call.__code__.co_firstlineno + 1
     text = f"{WHAT} was never awaited, so it did not run: {INSTEAD}"
-    assert told(call) == [(RuntimeWarning, text, __file__, line)]
+    assert warnings_of(call) == [(RuntimeWarning, text, __file__, line)]
 
 
-def test_one_that_is_closed_is_meant_to_be_unused(told):
-    assert told(lambda: call().close()) == []
+def test_closed_call_does_not_warn(warnings_of):
+    assert warnings_of(lambda: call().close()) == []
 
 
-def test_one_that_was_cancelled_before_it_began_is_not_warned_of(told):
+def test_call_cancelled_before_start_is_silent(warnings_of):
     async def cancelled():
         task = asyncio.create_task(call())
         task.cancel()
         await asyncio.wait([task])
 
-    assert told(lambda: asyncio.run(cancelled())) == []
+    assert warnings_of(lambda: asyncio.run(cancelled())) == []

@@ -1,4 +1,4 @@
-"""Bars on a terminal, which they leave as it was."""
+"""Progress bars, which restore the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farcall.client.progress import Counts, Report
 from tests.unit.terminals import HIDE, SHOW, Screen
 
 
-def test_a_bar_is_drawn_and_leaves_the_terminal_as_it_was(screen, now):
+def test_bar_is_drawn_and_terminal_restored(screen, now):
     screen = screen()
     report = Report("work", 4)
     streams = sys.stdout, sys.stderr
@@ -48,13 +48,13 @@ def test_two_bars_share_the_screen(screen, now):
     assert "4 of 4 done" in alone
     assert "first" not in alone.rpartition("\x1b[2K")[2]
     bars[1].close()
-    bars[1].close()  # once more changes nothing
+    bars[1].close()  # a second close() has no effect
 
     text = screen.getvalue()
     assert text.count(HIDE) == text.count(SHOW) == 1
 
 
-def test_a_bar_without_a_total_has_one_as_soon_as_it_is_known(screen, now):
+def test_bar_gains_total_once_known(screen, now):
     screen = screen()
     report = Report("work", None)
     bar = Bar(report, Console(stderr=True))
@@ -67,7 +67,7 @@ def test_a_bar_without_a_total_has_one_as_soon_as_it_is_known(screen, now):
     assert "7 of 7 done, 0 failed, 0 running, 0 queued" in text
 
 
-def test_a_name_is_no_markup(screen, now):
+def test_name_is_not_parsed_as_markup(screen, now):
     screen = screen()
     bar = Bar(Report("[bold]<lambda>", 1), Console(stderr=True))
     bar.close()
@@ -75,8 +75,8 @@ def test_a_name_is_no_markup(screen, now):
 
 
 @pytest.mark.parametrize(("stdout", "redirected"), [(Screen, True), (io.StringIO, False)])
-def test_what_is_printed_goes_where_it_went(screen, monkeypatch, now, stdout, redirected):
-    """Above the bar where both are the same terminal, else past it."""
+def test_printed_text_keeps_its_destination(screen, monkeypatch, now, stdout, redirected):
+    """If both streams are the same terminal, print above the bar."""
     screen = screen()
     monkeypatch.setattr(sys, "stdout", made := stdout())
     bar = Bar(Report("work", 1), Console(stderr=True))

@@ -1,4 +1,4 @@
-"""Calls that wait for their value, one at a time: Task.run."""
+"""Task.run: calls that block until their result is available."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def task(cloud):
     return BatchExecutor(linger_s=0).task(scale)
 
 
-def test_a_call_gives_its_value(task, cloud):
+def test_call_returns_result(task, cloud):
     assert [task.run(3), task.run(3, factor=5)] == [6, 15]
     assert [job.name.partition("-")[0] for job in cloud.jobs] == ["scale", "scale"]
 
 
-def test_what_the_function_raises_is_raised(cloud):
+def test_function_error_is_raised(cloud):
     def fail():
         raise KeyError("x")
 
@@ -31,13 +31,13 @@ def test_what_the_function_raises_is_raised(cloud):
         BatchExecutor(linger_s=0).task(fail).run()
 
 
-def test_a_wrong_call_fails_at_once(task, cloud):
+def test_wrong_arguments_raise_before_submission(task, cloud):
     with pytest.raises(TypeError):
         task.run(3, 4, 5)
     assert cloud.jobs == []
 
 
-async def test_where_an_event_loop_runs_it_names_what_to_write(task, cloud):
+async def test_run_inside_event_loop_is_rejected(task, cloud):
     with pytest.raises(RuntimeError, match=r"Write `await scale\(\.\.\.\)`"):
         task.run(3)
     assert cloud.jobs == []

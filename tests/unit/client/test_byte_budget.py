@@ -1,4 +1,4 @@
-"""What is fetched and not taken stays within its bounds, and always goes on."""
+"""Byte and count limits of fetched results, without deadlocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from farcall.client.sweep_state import ByteBudget
 
 
 async def inside(window, *sizes):
-    """Let some in one after the other; return the places and those that wait."""
+    """Enter sizes in order; return the granted places and the tasks that wait."""
     made = [asyncio.ensure_future(window.enter(size)) for size in sizes]
     for _ in range(3):
         await asyncio.sleep(0)
@@ -25,7 +25,7 @@ async def settled(waiting):
     return [each.done() for each in waiting]
 
 
-async def test_no_more_bytes_are_let_in_than_there_is_room_for():
+async def test_byte_limit_blocks_entries():
     window = ByteBudget(100, 10)
     places, waiting = await inside(window, 40, 60, 1, 1)
     assert [place.size_bytes for place in places] == [40, 60]
@@ -34,19 +34,19 @@ async def test_no_more_bytes_are_let_in_than_there_is_room_for():
     assert await settled(waiting) == [True, True]
 
 
-async def test_no_more_are_let_in_than_there_are_places():
+async def test_place_limit_blocks_entries():
     window = ByteBudget(100, 2)
     places, waiting = await inside(window, 0, 0, 0)
     assert len(places) == 2
 
     places[0].leave()
-    places[0].leave()  # once more changes nothing
+    places[0].leave()  # a second leave() has no effect
     assert await settled(waiting) == [True]
     _, waiting = await inside(window, 0)
     assert len(waiting) == 1
 
 
-async def test_one_is_let_in_however_large_it_is():
+async def test_oversized_entry_is_admitted_alone():
     window = ByteBudget(100, 10)
     (large,), waiting = await inside(window, 1000, 1)
     assert await settled(waiting) == [False]
@@ -55,7 +55,7 @@ async def test_one_is_let_in_however_large_it_is():
     assert await settled(waiting) == [True]
 
 
-async def test_nobody_overtakes_who_waits_for_much():
+async def test_large_entry_is_not_overtaken():
     window = ByteBudget(100, 10)
     (first,), waiting = await inside(window, 50, 100, 1)
     assert await settled(waiting) == [False, False]
@@ -64,7 +64,7 @@ async def test_nobody_overtakes_who_waits_for_much():
     assert await settled(waiting) == [True, False]
 
 
-async def test_those_who_need_more_do_not_keep_each_other_waiting():
+async def test_growing_places_do_not_deadlock():
     window = ByteBudget(100, 10)
     places, _ = await inside(window, *[10] * 10)
     growing = [asyncio.ensure_future(place.grow(80)) for place in places]
@@ -74,11 +74,11 @@ async def test_those_who_need_more_do_not_keep_each_other_waiting():
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_who_stops_waiting_leaves_no_trace(granted):
+async def test_cancelled_waiter_leaves_no_trace(granted):
     window = ByteBudget(100, 10)
     (first,), waiting = await inside(window, 100, 60, 100)
     if granted:
-        first.leave()  # gives the second its turn, of which it has not heard when it is cancelled
+        first.leave()  # grants the second its turn; it is cancelled before it notices
     waiting[0].cancel()
     assert await settled(waiting) == [True, granted]
     assert waiting[0].cancelled()
@@ -91,7 +91,7 @@ async def test_who_stops_waiting_leaves_no_trace(granted):
     sizes=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 150)), max_size=30),
     data=st.data(),
 )
-def test_everybody_gets_in_and_the_bounds_hold(sizes, data):
+def test_all_entries_pass_within_limits(sizes, data):
     async def check():
         window = ByteBudget(100, 5)
         within = []
@@ -107,7 +107,7 @@ def test_everybody_gets_in_and_the_bounds_hold(sizes, data):
         tasks = [asyncio.ensure_future(fetch(*each)) for each in sizes]
         left = len(sizes)
         while left:
-            for _ in range(len(tasks)):  # those who grow let in one after the other
+            for _ in range(len(tasks)):  # growing entries are admitted one after the other
                 await settled(tasks)
             assert within, "a caller waits although the budget is free"
             held = sum(place.size_bytes for place in within)

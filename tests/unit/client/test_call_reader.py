@@ -1,4 +1,4 @@
-"""How calls are read: at once, in a thread, on the event loop, and how far ahead."""
+"""Reading calls directly, in a thread or on the event loop, and the read-ahead limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reader(*sources, chunksize=1, linger_s=0.0, arguments=None):
 
 
 async def rest(made):
-    """Read to the end; return the groups of arguments, block by block."""
+    """Read to the end; return the argument groups of each block."""
     blocks = []
     while (groups := await within(PATIENCE_S, made.groups())) is not None:
         blocks.append([[args for args, _ in group] for group in groups])
@@ -40,7 +40,7 @@ def calls(blocks):
     return [args for groups in blocks for group in groups for args in group]
 
 
-# --- what is read -----------------------------------------------------------------------------
+# --- inputs -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def calls(blocks):
         ((SimpleNamespace,), None, False),
     ],
 )
-def test_what_has_a_length_and_what_is_read_once(sources, size, is_once):
+def test_inputs_know_size_and_reusability(sources, size, is_once):
     if sources == (SimpleNamespace,):
 
         class Rows:
@@ -71,26 +71,26 @@ def test_what_has_a_length_and_what_is_read_once(sources, size, is_once):
 
 
 @pytest.mark.parametrize(
-    ("source", "said"), [(3, r"Pass range\(3\)"), (None, "a NoneType, which is not iterable")]
+    ("source", "message"), [(3, r"Pass range\(3\)"), (None, "a NoneType, which is not iterable")]
 )
-def test_non_iterable_argument_is_refused_at_once(source, said):
-    with pytest.raises(TypeError, match=said):
+def test_non_iterable_argument_is_rejected(source, message):
+    with pytest.raises(TypeError, match=message):
         Inputs(([1], source))
 
 
-async def test_what_is_at_hand_is_read_here_and_when_it_is_wanted():
+async def test_sized_inputs_are_read_lazily():
     made = reader(range(10**9), "abcdefg", chunksize=3)
     assert made.task is None
     groups = await made.groups()
     assert [args for args, _ in next(groups)] == [(0, "a"), (1, "b"), (2, "c")]
     assert made.given == 3
-    # A reader with a full array returns for the rest.
+    # A reader with a full array job is called again for the rest.
     assert await rest(made) == [[[(3, "d"), (4, "e"), (5, "f")], [(6, "g")]]]
     assert made.given == 7
 
 
 @pytest.mark.parametrize("kind", ["generator", "async", "both", "async and list", "two async"])
-async def test_whatever_it_is_its_rows_come_in_their_order(kind):
+async def test_rows_keep_their_order(kind):
     sources = {
         "generator": ((n for n in range(2500)), range(3000)),
         "async": (each(2500), each(2600)),
@@ -102,7 +102,8 @@ async def test_whatever_it_is_its_rows_come_in_their_order(kind):
     assert found == [(n,) * len(sources) for n in range(2500)]
 
 
-async def test_an_iterable_is_read_in_one_thread_with_the_caller_s_context():
+async def test_iterable_is_read_in_one_thread():
+    """An iterable is read in one other thread, with the caller's context."""
     variable = contextvars.ContextVar("variable", default="nothing")
     variable.set("the caller's")
     threads = []
@@ -118,11 +119,11 @@ async def test_an_iterable_is_read_in_one_thread_with_the_caller_s_context():
     assert where[0] != threading.get_ident()
 
 
-# --- how far and when -------------------------------------------------------------------------
+# --- read-ahead -------------------------------------------------------------------------------
 
 
-async def test_what_has_come_is_given_out_though_no_more_comes():
-    """As where a generator waits for the results of what it gave before."""
+async def test_available_calls_are_returned_without_waiting():
+    """A generator may wait for the results of the calls that it yielded before."""
     go = threading.Event()
 
     def generate():
@@ -141,7 +142,7 @@ async def test_what_has_come_is_given_out_though_no_more_comes():
 
 
 @pytest.mark.parametrize("kind", ["generator", "async"])
-async def test_an_endless_one_is_read_some_blocks_ahead(kind, monkeypatch):
+async def test_endless_input_is_read_blockwise(kind, monkeypatch):
     monkeypatch.setattr(call_reader, "_AT_FIRST", 10)
     monkeypatch.setattr(call_reader, "_LONGEST_MOMENT_S", PATIENCE_S)
     read = []
@@ -162,7 +163,7 @@ async def test_an_endless_one_is_read_some_blocks_ahead(kind, monkeypatch):
     made.close()
 
 
-async def test_of_large_ones_fewer_are_read_ahead(monkeypatch):
+async def test_large_arguments_shrink_read_ahead(monkeypatch):
     monkeypatch.setattr(call_reader, "_AHEAD_BYTES", 4000)
     monkeypatch.setattr(call_reader, "_LONGEST_MOMENT_S", PATIENCE_S)
     made = reader(iter(range(10**6)), linger_s=PATIENCE_S)
@@ -173,7 +174,7 @@ async def test_of_large_ones_fewer_are_read_ahead(monkeypatch):
     made.close()
 
 
-async def test_a_list_that_ends_asks_for_no_more_of_a_stream():
+async def test_exhausted_list_stops_reading_stream():
     async def stream():
         for number in range(3):
             yield number
@@ -183,11 +184,11 @@ async def test_a_list_that_ends_asks_for_no_more_of_a_stream():
     assert await within(PATIENCE_S / 5, rest(made))
 
 
-# --- ends -------------------------------------------------------------------------------------
+# --- errors and ends --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["generator", "async", "both"])
-async def test_what_an_iterable_raises_is_raised_as_it_is(kind):
+async def test_iterable_error_is_raised_unchanged(kind):
     error = LookupError("of the iterable")
 
     def generate():
@@ -208,7 +209,7 @@ async def test_what_an_iterable_raises_is_raised_as_it_is(kind):
     assert raised.value is error
 
 
-async def test_one_that_blocks_for_ever_keeps_nobody_who_leaves():
+async def test_blocking_iterable_does_not_block_cancellation():
     go = threading.Event()
     has_ended = threading.Event()
 

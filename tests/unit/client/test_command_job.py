@@ -1,4 +1,4 @@
-"""Command jobs in the hands of their user, on the fake cloud."""
+"""Command jobs, as users handle them, on the fake cloud."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def executor(cloud):
 # --- descriptions -----------------------------------------------------------------------------
 
 
-def test_what_is_said_of_the_image_is_the_group_s():
-    said = {"image": "a", "command": ["b"], "shm_size": 0.5, "privileged": True, "nodes": 2}
+def test_top_level_options_form_one_group():
+    options = {"image": "a", "command": ["b"], "shm_size": 0.5, "privileged": True, "nodes": 2}
     expected = Nodes(2, "a", ["b"], shm_size=0.5, privileged=True)
-    assert group_nodes(None, said, 7) == (expected,)
+    assert group_nodes(None, options, 7) == (expected,)
 
 
 @pytest.mark.parametrize(
-    ("groups", "alone", "said"),
+    ("groups", "alone", "message"),
     [
         (None, {"image": None}, "needs an image or groups"),
         ([], {"image": ""}, "needs an image or groups"),
@@ -49,8 +49,8 @@ def test_what_is_said_of_the_image_is_the_group_s():
         ([{"image": "a"}], {}, "groups contains a dict"),
     ],
 )
-def test_what_makes_no_groups_is_refused(groups, alone, said):
-    with pytest.raises(SettingsError, match=said):
+def test_invalid_groups_are_rejected(groups, alone, message):
+    with pytest.raises(SettingsError, match=message):
         group_nodes(groups, alone, 1)
 
 
@@ -63,14 +63,14 @@ def test_what_makes_no_groups_is_refused(groups, alone, said):
         ("trainer@sha256:0a1b", "trainer"),
     ],
 )
-def test_a_job_without_a_name_is_called_as_its_image(image, name):
+def test_unnamed_job_is_named_after_image(image, name):
     assert name_of([Nodes(1, image)]) == name
 
 
-# --- what it tells ----------------------------------------------------------------------------
+# --- results, errors and logs -----------------------------------------------------------------
 
 
-async def test_a_job_tells_its_end_as_often_as_it_is_asked(executor):
+async def test_result_can_be_awaited_repeatedly(executor):
     job = await executor.command("alpine:3", ["true"], name="hello")
     assert repr(job) == f"<CommandJob {job.id}>"
     first = await job.wait()
@@ -82,7 +82,7 @@ async def test_a_job_tells_its_end_as_often_as_it_is_asked(executor):
     assert [node.job_id for node in await job.nodes()] == [job.id]
 
 
-async def test_an_error_has_the_end_of_the_main_node_s_log(cloud, executor):
+async def test_error_has_main_node_log_tail(cloud, executor):
     cloud.next_job(HostLost())
     script = "for n in $(seq 300); do echo $n; done; exit 3"
     job = await executor.command("alpine:3", ["sh", "-c", script], nodes=2, retry_attempts=2)
@@ -94,7 +94,7 @@ async def test_an_error_has_the_end_of_the_main_node_s_log(cloud, executor):
     assert isinstance(error, FarcallError)
 
 
-async def test_lines_of_one_node_or_of_all(executor):
+async def test_logs_cover_one_or_all_nodes(executor):
     job = await executor.command("alpine:3", ["sh", "-c", "echo hi; exec sleep 600"], nodes=2)
     found = set()
     lines = job.logs(follow=True)
@@ -108,15 +108,17 @@ async def test_lines_of_one_node_or_of_all(executor):
     await job.cancel()
 
 
-async def test_a_deleted_job_has_ended(executor):
+async def test_deleted_job_raises_when_awaited(executor):
     job = await executor.command("alpine:3", ["sleep", "600"])
     await job.delete()
     with pytest.raises(JobCancelledError, match="deleted by its owner"):
         await job.wait()
-    await job.delete()  # which has no more to do
+    await job.delete()  # a second call has no effect
 
 
-def test_one_event_loop_waits_and_another_may_once_it_has_ended(executor):
+def test_other_event_loop_waits_after_end(executor):
+    """While a job runs, only the event loop that submitted it may wait for it."""
+
     async def begin():
         return await executor.command("alpine:3", ["sleep", "600"])
 

@@ -1,4 +1,4 @@
-"""A console that shows what it is given."""
+"""A console that escapes control sequences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from farcall.client.console import Console
 from tests.support import hostile
 
 
-def test_a_console_shows_what_it_is_given_and_draws_its_own():
+def test_control_sequences_are_escaped():
+    """Text is shown literally; the console's own styles are kept."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=200)
     console.print(f"[bold]{hostile.TEXT}[/]", style="red")

@@ -1,4 +1,4 @@
-"""What an executor is, before it has opened anything."""
+"""Executors before they open a connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def double(x):
     return 2 * x
 
 
-def test_options_given_by_name_are_above_those_of_settings():
+def test_keyword_options_override_settings():
     settings = Settings(vcpu=4, memory=8)
     executor = BatchExecutor(settings, memory=16)
     assert (executor.settings.vcpu, executor.settings.memory) == (4, 16)
@@ -23,22 +23,22 @@ def test_options_given_by_name_are_above_those_of_settings():
 
 
 @pytest.mark.parametrize("settings", [{"vcpu": 2}, 2, "vcpu=2"])
-def test_settings_are_no_other_object(settings):
+def test_settings_of_wrong_type_are_rejected(settings):
     with pytest.raises(SettingsError, match=r"settings is a \w+; use a farcall.Settings"):
         BatchExecutor(settings)
 
 
-def test_its_repr_has_what_was_given_and_no_secrets():
+def test_repr_shows_options_without_secrets():
     executor = BatchExecutor(vcpu=2, job_definition_extra={"containerProperties": {"user": "me"}})
     assert repr(executor) == "BatchExecutor(job_definition_extra=..., vcpu=2.0)"
 
 
-def test_it_cannot_travel_and_says_what_can():
+def test_pickling_is_rejected_with_alternative():
     with pytest.raises(TaskNotPicklableError, match="A task can call another task"):
         pickle.dumps(BatchExecutor())
 
 
-def test_a_task_is_made_with_and_without_options():
+def test_task_is_made_with_options():
     executor = BatchExecutor(vcpu=1)
     plain, larger = executor.task(double), executor.task(vcpu=8)(double)
     assert type(plain) is type(larger) is Task
@@ -46,18 +46,18 @@ def test_a_task_is_made_with_and_without_options():
     assert (larger.executor.settings.vcpu, executor.settings.vcpu) == (8, 1)
 
 
-def test_an_executor_with_other_options_shares_the_jobs():
+def test_executor_with_other_options_shares_jobs():
     executor = BatchExecutor()
     other = executor.with_options(vcpu=8)
     assert other._unfinished is executor._unfinished
 
 
-async def test_a_block_that_was_never_entered_is_not_left():
+async def test_exit_without_enter_is_rejected():
     with pytest.raises(FarcallError, match="was not entered on this event loop"):
         await BatchExecutor().__aexit__(None, None, None)
 
 
-def test_attaching_asks_nobody():
+def test_attach_makes_no_api_request():
     job = BatchExecutor().attach("6f1c:3")
     assert (job.id, job.name, job.done()) == ("6f1c:3", "", False)
     assert repr(job) == "<Job 6f1c:3>"

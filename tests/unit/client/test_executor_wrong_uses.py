@@ -1,4 +1,4 @@
-"""Uses of executors, pools, jobs and futures that are none: the error says what to write."""
+"""Wrong uses of executors, pools, jobs and futures: the error says what to write."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def decorate_by_the_class():
         (lambda: BatchPoolExecutor().nothing, AttributeError, "Pool.* has no 'nothing'$"),
     ],
 )
-def test_the_error_says_what_to_write(use, kind, words):
+def test_wrong_use_error_suggests_fix(use, kind, words):
     with pytest.raises(kind, match=words):
         use()
 
 
-async def test_a_pool_is_not_entered_by_async_with():
+async def test_async_with_on_pool_is_rejected():
     with pytest.raises(TypeError, match="use `with`.* `async with farcall.BatchExecutor"):
         async with BatchPoolExecutor():
             pass
@@ -59,16 +59,16 @@ async def test_a_pool_is_not_entered_by_async_with():
     ],
     ids=["job", "future"],
 )
-async def test_what_is_no_awaitable_says_how_to_wait(made, words):
+async def test_await_error_says_how_to_wait(made, words):
     with pytest.raises(TypeError, match=words):
         await made
 
 
 @pytest.mark.parametrize("typed", ["tsak", "with_option", "submti"])
-def test_a_misspelt_name_is_near_to_one(typed):
+def test_misspelled_attribute_has_suggestion(typed):
     with pytest.raises(AttributeError) as at:
         getattr(BatchExecutor(), typed)
     assert (at.value.name, type(at.value.obj)) == (
         typed,
         BatchExecutor,
-    )  # by which Python finds it
+    )  # Python's suggestion needs both

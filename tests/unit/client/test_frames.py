@@ -1,4 +1,4 @@
-"""Which frames the traceback of an error has left."""
+"""Frames that remain in the traceback of an error."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def unmeant():
 
 def functions(error):
     frames = [each.name for each in traceback.extract_tb(error.__traceback__)]
-    if sys.version_info < (3, 11):  # shows the block's own
+    if sys.version_info < (3, 11):  # shows the block's own frame
         frames = [each for each in frames if each not in ("between", "meant", "__await__", "send")]
     return frames
 
 
 @pytest.mark.parametrize("fail", [lambda: between(ValueError("of the job")), meant])
-def test_the_callers_frames_alone_are_left(fail):
+def test_only_caller_frames_are_left(fail):
     with pytest.raises((ValueError, FarcallError), match="of the job|on purpose") as at:
         fail()
     assert set(functions(at.value)) <= {
-        "test_the_callers_frames_alone_are_left",
+        "test_only_caller_frames_are_left",
         "<lambda>",
     }
 
 
-def test_an_error_that_is_raised_again_has_no_frames_of_the_first_time():
+def test_raising_again_adds_no_frames():
     error = ValueError("of the job")
     for _ in range(2):
         with pytest.raises(ValueError, match="of the job") as at:
@@ -59,19 +59,19 @@ def test_an_error_that_is_raised_again_has_no_frames_of_the_first_time():
 
 
 @pytest.mark.parametrize("way", [lambda made: made, asyncio.ensure_future])
-async def test_of_an_await_too(way):
+async def test_awaiting_hides_frames(way):
     with pytest.raises(ValueError, match="of the job") as at:
         await way(Unawaited("f", "call of f", "write await f()", inside))
-    assert functions(at.value) == ["test_of_an_await_too"]
+    assert functions(at.value) == ["test_awaiting_hides_frames"]
 
 
-def test_a_fault_keeps_its_frames():
+def test_unexpected_error_keeps_frames():
     with pytest.raises(KeyError) as at:
         unmeant()
     assert functions(at.value)[-1] == "unmeant"
 
 
-def test_so_does_every_error_in_pythons_development_mode(monkeypatch):
+def test_development_mode_keeps_all_frames(monkeypatch):
     class Flags:
         dev_mode = True
 

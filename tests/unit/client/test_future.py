@@ -1,4 +1,4 @@
-"""A future whose job can be ended while it runs."""
+"""Futures whose jobs can be cancelled while they run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.patience import PATIENCE_S
 
 
 class Owner:
-    """Takes in what a future asks for."""
+    """Records the requests of a future."""
 
     def __init__(self):
         self.ended = []
@@ -42,7 +42,7 @@ def future(owner):
     return BatchFuture(owner)
 
 
-def test_it_is_pending_until_its_job_is_accepted(future):
+def test_future_is_pending_until_accepted(future):
     assert not future.running()
     assert future.job_id is None
     future.note_accepted("j1", dict)
@@ -50,8 +50,8 @@ def test_it_is_pending_until_its_job_is_accepted(future):
     assert future.job_id == "j1"
 
 
-def test_ctrl_c_does_not_leave_the_lock_held(future):
-    """Interrupts at each call and return, where Python looks for signals."""
+def test_ctrl_c_leaves_no_lock_held(future):
+    """Interrupt each call and return, where Python checks for signals."""
     number = interrupted = 0
 
     def trace(frame, event, _):
@@ -85,9 +85,7 @@ def test_ctrl_c_does_not_leave_the_lock_held(future):
 
 
 @pytest.mark.parametrize("is_accepted", [False, True])
-def test_a_cancelled_one_is_seen_as_such_by_all_who_wait_and_ends_its_job(
-    future, owner, is_accepted
-):
+def test_cancelling_notifies_waiters_and_ends_job(future, owner, is_accepted):
     called = []
     future.add_done_callback(called.append)
     if is_accepted:
@@ -108,7 +106,7 @@ def test_a_cancelled_one_is_seen_as_such_by_all_who_wait_and_ends_its_job(
     assert future.cancelled()
 
 
-def test_cancelling_what_is_pending_leaves_what_runs(future, owner):
+def test_cancel_pending_keeps_running_future(future, owner):
     future.note_accepted("j1", dict)
     assert not future.cancel_pending()
     assert future.running()
@@ -117,7 +115,7 @@ def test_cancelling_what_is_pending_leaves_what_runs(future, owner):
     assert owner.ended == [other]
 
 
-def test_an_error_has_no_more_frames_each_time_that_it_is_raised(future):
+def test_raising_again_adds_no_frames(future):
     future.set_exception(KeyError("x"))
     seen = []
     for _ in range(5):
@@ -127,12 +125,13 @@ def test_an_error_has_no_more_frames_each_time_that_it_is_raised(future):
     assert len(set(seen)) == 1
 
 
-def test_it_does_not_travel(future):
+def test_pickling_is_rejected(future):
     with pytest.raises(TaskNotPicklableError, match=r"Pass its result\(\)"):
         pickling.pack_call([((future,), {})])
 
 
-def test_a_callback_of_a_cancellation_may_wait_for_who_asks_for_the_state(future):
+def test_callback_may_wait_for_state_reader(future):
+    """The lock is not held while the callbacks of a cancellation run."""
     seen = []
 
     def ask(_):
@@ -145,7 +144,7 @@ def test_a_callback_of_a_cancellation_may_wait_for_who_asks_for_the_state(future
     assert seen == [True]
 
 
-def test_the_job_is_ended_whatever_a_callback_raises(future, owner):
+def test_callback_error_does_not_keep_job(future, owner):
     future.add_done_callback(lambda _: sys.exit(1))
     with pytest.raises(SystemExit):
         future.cancel()

@@ -1,4 +1,4 @@
-"""`Job`: results, deletion of its objects, and requests to Batch."""
+"""`Job`: results, deletion of its objects, and API requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_of(on_spent=None, **options):
 
 @pytest.fixture
 def arrive(store):
-    """Make a job of the outcome of some calls: ``await arrive(42, keep_artifacts=True)``."""
+    """Return a function that stores results and makes their job: `await arrive(42)`."""
 
     async def put(*values, on_spent=None, **options):
         records = [
@@ -57,7 +57,7 @@ def arrive(store):
 
 @pytest.fixture
 def fetched(session, monkeypatch):
-    """Which outcomes were fetched."""
+    """Indexes of the outcomes that were fetched."""
     deliver, found = session.fetcher.deliver, []
 
     async def note(submission, index, *args, **options):
@@ -76,7 +76,7 @@ async def is_there(store):
 # --- results ----------------------------------------------------------------------------------
 
 
-async def test_a_value_is_fetched_once_and_its_objects_go(arrive, store, fetched):
+async def test_result_is_fetched_once_then_deleted(arrive, store, fetched):
     assert not Job(run_of()).done()
     job = await arrive(42)
     assert (job.done(), repr(job), job.name) == (True, "<Job 6f1c:7 done>", SUBMISSION.name)
@@ -85,7 +85,7 @@ async def test_a_value_is_fetched_once_and_its_objects_go(arrive, store, fetched
     assert not await is_there(store)
 
 
-async def test_what_was_raised_is_raised_each_time_and_stays_in_the_bucket(arrive, store, fetched):
+async def test_error_is_raised_repeatedly_and_kept(arrive, store, fetched):
     job = await arrive(ValueError("wrong"))
     for _ in range(2):
         with pytest.raises(ValueError, match="wrong"):
@@ -95,7 +95,7 @@ async def test_what_was_raised_is_raised_each_time_and_stays_in_the_bucket(arriv
     assert await is_there(store)
 
 
-async def test_what_is_to_be_kept_stays_until_it_is_deleted(arrive, store):
+async def test_kept_artifacts_stay_until_deleted(arrive, store):
     job = await arrive(42, keep_artifacts=True)
     assert await job.result() == 42
     assert await is_there(store)
@@ -103,14 +103,14 @@ async def test_what_is_to_be_kept_stays_until_it_is_deleted(arrive, store):
     assert not await is_there(store)
 
 
-async def test_looking_at_what_was_used_takes_nothing(arrive, store):
+async def test_usage_and_exception_delete_nothing(arrive, store):
     job = await arrive(42)
     assert (await job.usage()).cpu_s == golden.USAGE["cpu_s"]
     assert await job.exception() is None
     assert await is_there(store)
 
 
-async def test_the_calls_of_one_that_raised_keep_their_values(arrive):
+async def test_failed_job_keeps_results_of_calls(arrive):
     job = await arrive(1, ValueError("first"), 3, ValueError("second"))
     assert str(await job.exception()) == "first"
     found = await job.results()
@@ -119,7 +119,7 @@ async def test_the_calls_of_one_that_raised_keep_their_values(arrive):
     assert [each.index for each in found] == [0, 1, 2, 3]
 
 
-async def test_whoever_spent_the_objects_is_told_once(arrive):
+async def test_on_spent_is_called_once(arrive):
     spent = []
     job = await arrive(42, on_spent=lambda: spent.append(True))
     await job.result()
@@ -127,16 +127,16 @@ async def test_whoever_spent_the_objects_is_told_once(arrive):
     assert spent == [True]
 
 
-# --- what Batch says --------------------------------------------------------------------------
+# --- jobs on Batch ----------------------------------------------------------------------------
 
 
 def described(jobs, **environment):
-    said = [{"name": name, "value": value} for name, value in environment.items()]
-    jobs.set("6f1c", "RUNNING", container={"environment": said})
+    variables = [{"name": name, "value": value} for name, value in environment.items()]
+    jobs.set("6f1c", "RUNNING", container={"environment": variables})
     return Job(TaskRun("6f1c", Settings()))
 
 
-async def test_an_attached_job_learns_its_place_from_batch(session, jobs):
+async def test_attached_job_reads_location_from_batch(session, jobs):
     job = described(
         jobs,
         FARCALL_BUNDLE=golden.WHERE.url,
@@ -148,16 +148,16 @@ async def test_an_attached_job_learns_its_place_from_batch(session, jobs):
     assert job.name == "n"
 
 
-async def test_a_job_of_others_has_no_output(session, jobs):
+async def test_foreign_job_has_no_output(session, jobs):
     with pytest.raises(FarcallError, match="was not submitted by farcall"):
         await described(jobs, PATH="/bin").stdout()
 
 
-async def test_a_job_that_batch_does_not_know_is_lost(session):
+async def test_unknown_job_is_lost(session):
     with pytest.raises(JobLostError):
         await Job(run_of()).status()
 
 
-async def test_lines_are_of_one_of_two_streams():
+async def test_unknown_stream_is_rejected():
     with pytest.raises(ValueError, match="stream is 'out'; use stdout or stderr"):
         await anext(Job(run_of()).logs(stream="out"))

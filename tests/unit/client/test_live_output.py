@@ -1,4 +1,4 @@
-"""Lines of jobs that are written, and notes on omitted lines."""
+"""Live output of jobs, and notes on omitted lines."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def lines(*texts, stream="stdout"):
     return [LogLine(text, stream, 1, None) for text in texts]
 
 
-def test_lines_go_where_they_were_written_with_whose_they_are(live, capsys):
+def test_lines_are_prefixed_per_stream(live, capsys):
     live.write("fit[3]", "run", [*lines("a"), *lines("oh", stream="stderr"), *lines("b")])
     assert capsys.readouterr() == ("fit[3] | a\nfit[3] | b\n", "fit[3] | oh\n")
 
 
-def test_a_line_is_shown_and_not_obeyed(live, capsys):
+def test_control_sequences_are_escaped(live, capsys):
     live.write(f"fit{hostile.TEXT}", "run", lines(hostile.TEXT))
     out, _ = capsys.readouterr()
     assert hostile.MARK in out
@@ -43,7 +43,7 @@ def test_a_line_is_shown_and_not_obeyed(live, capsys):
     assert out.count("\n") == 1
 
 
-def test_what_is_too_fast_is_left_out_and_told(live, time, capsys):
+def test_excess_output_is_omitted_with_note(live, time, capsys):
     live.write("a", "run-1", lines(*map(str, range(150))))
     live.write("b", "run-1", lines(*map(str, range(1300))), left_out_bytes=2_500_000)
     out, err = capsys.readouterr()
@@ -51,17 +51,17 @@ def test_what_is_too_fast_is_left_out_and_told(live, time, capsys):
 
     time.now += 1.5
     live.write("a", "run-1", lines("again"))
-    assert capsys.readouterr() == ("a | again\n", "")  # too soon to tell
+    assert capsys.readouterr() == ("a | again\n", "")  # too soon for a note
     time.now += 4
     live.write("a", "run-1", lines("later"))
     out, err = capsys.readouterr()
     assert out == "a | later\n"
     assert err == ("... 1,250 lines and 2.5 MB of 1 job omitted; see farcall logs --run run-1\n")
     live.settle()
-    assert capsys.readouterr().err == ""  # one warning only
+    assert capsys.readouterr().err == ""  # only one note
 
 
-def test_at_the_end_it_is_told_at_once(live, capsys):
+def test_settle_reports_omitted_lines_at_once(live, capsys):
     live.write("a", "run-1", lines(*["x"] * 201))
     live.write("b", "run-1", lines("x"))
     capsys.readouterr()
@@ -71,7 +71,7 @@ def test_at_the_end_it_is_told_at_once(live, capsys):
     )
 
 
-def test_a_stream_that_is_closed_or_lacks_a_character_harms_nothing(live, monkeypatch, tmp_path):
+def test_broken_stream_does_not_raise(live, monkeypatch, tmp_path):
     path = tmp_path / "out"
     with path.open("w", encoding="ascii") as stream:
         monkeypatch.setattr("sys.stdout", stream)

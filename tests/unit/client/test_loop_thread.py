@@ -1,4 +1,4 @@
-"""One event loop in one thread for everybody who waits."""
+"""One event loop thread that all users share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def loop():
         yield opened
 
 
-def test_loop_hears_others_after_ctrl_c(loop, monkeypatch):
+def test_loop_works_after_ctrl_c(loop, monkeypatch):
     inner, _ = loop.run(here())
 
     def interrupt(_):
@@ -53,7 +53,7 @@ def test_loop_hears_others_after_ctrl_c(loop, monkeypatch):
     assert heard.wait(PATIENCE_S)
 
 
-def test_calls_of_all_threads_and_users_run_on_one_loop_in_one_daemon_thread(loop):
+def test_all_users_share_one_daemon_thread(loop):
     with closing(LoopThread()) as other:
         found = [loop.run(here()), other.run(here())]
         thread = threading.Thread(target=lambda: found.append(loop.run(here())))
@@ -64,30 +64,30 @@ def test_calls_of_all_threads_and_users_run_on_one_loop_in_one_daemon_thread(loo
     assert found[0][1] is not threading.current_thread()
 
 
-def test_a_loop_that_its_last_user_lets_go_of_is_taken_by_nobody_else():
+def test_closing_loop_is_not_reused():
     switching = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(200):
             with closing(LoopThread()) as last, closing(LoopThread()) as other:
                 last.run(here())
-                last.tell(last.close)  # on the loop's own thread
+                last.tell(last.close)  # on the loop thread itself
                 other.run(here())
     finally:
         sys.setswitchinterval(switching)
 
 
-def test_a_coroutine_sees_the_context_of_its_caller(loop):
-    said = contextvars.ContextVar("said", default="nothing")
-    said.set("hello")
+def test_coroutine_sees_context_of_caller(loop):
+    greeting = contextvars.ContextVar("greeting", default="nothing")
+    greeting.set("hello")
 
     async def read():
-        return said.get()
+        return greeting.get()
 
     assert loop.run(read()) == "hello"
 
 
-def test_a_call_on_the_loops_own_thread_is_refused(loop):
+def test_call_on_loop_thread_is_rejected(loop):
     async def call():
         loop.run(here())
 
@@ -95,7 +95,7 @@ def test_a_call_on_the_loops_own_thread_is_refused(loop):
         loop.run(call())
 
 
-def test_the_loop_ends_with_its_last_user_and_a_later_call_has_another(loop):
+def test_loop_ends_with_its_last_user(loop):
     other = LoopThread()
     first, thread = loop.run(here())
     assert other.run(here())[0] is first
@@ -107,7 +107,7 @@ def test_the_loop_ends_with_its_last_user_and_a_later_call_has_another(loop):
     assert loop.run(here())[0] is not first
 
 
-def test_who_waits_when_the_loop_is_closed_is_told(loop):
+def test_waiting_call_raises_when_loop_closes(loop):
     began, errors = threading.Event(), []
 
     def wait():
@@ -124,7 +124,7 @@ def test_who_waits_when_the_loop_is_closed_is_told(loop):
     assert errors == ["the event loop was closed while this call waited"]
 
 
-def test_closing_lets_what_runs_clean_up(loop):
+def test_closing_runs_cleanup_of_tasks(loop):
     began, cleaned = threading.Event(), []
 
     async def work():
@@ -145,11 +145,11 @@ def _quietly(function, *args):
         function(*args)
 
 
-def test_a_stream_yields_what_an_async_iterator_does(loop):
+def test_stream_yields_all_items(loop):
     assert list(loop.stream(count(5000))) == list(range(5000))
 
 
-def test_a_stream_yields_what_there_is_without_waiting_for_more(loop):
+def test_stream_yields_available_items_at_once(loop):
     async def one_and_no_more():
         yield "first"
         await asyncio.Event().wait()
@@ -159,7 +159,7 @@ def test_a_stream_yields_what_there_is_without_waiting_for_more(loop):
     stream.close()
 
 
-def test_a_stream_reads_no_more_than_a_thousand_ahead(loop):
+def test_stream_reads_ahead_at_most_1000(loop):
     made = []
 
     async def make():
@@ -175,7 +175,7 @@ def test_a_stream_reads_no_more_than_a_thousand_ahead(loop):
     stream.close()
 
 
-def test_a_stream_that_is_left_closes_its_iterator(loop):
+def test_closed_stream_closes_its_iterator(loop):
     closed = threading.Event()
 
     async def make():
@@ -191,7 +191,7 @@ def test_a_stream_that_is_left_closes_its_iterator(loop):
     assert closed.wait(PATIENCE_S)
 
 
-def test_a_stream_ends_when_the_loop_is_closed(loop):
+def test_stream_ends_when_loop_closes(loop):
     async def make():
         yield 1
         await asyncio.Event().wait()
@@ -236,16 +236,16 @@ def script(text):
     )
 
 
-def test_ctrl_c_in_the_main_thread_leaves_and_the_process_ends():
+def test_ctrl_c_ends_waiting_process():
     with script("loop.run(hold())") as process:
         assert process.stdout.readline() == "waits\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=PATIENCE_S)
+        _, output = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGINT
-    assert said.rstrip().endswith("KeyboardInterrupt")
+    assert output.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_a_process_ends_although_what_runs_on_the_loop_does_not():
+def test_process_exits_despite_uncancellable_task():
     stubborn = """
 async def stay():
     print("waits", flush=True)
@@ -263,7 +263,7 @@ loop.run(answer())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
-def test_the_child_of_a_fork_has_a_loop_of_its_own():
+def test_forked_child_gets_its_own_loop():
     forks = """
 print(loop.run(answer()), flush=True)
 child = os.fork()
@@ -275,5 +275,5 @@ os.waitpid(child, 0)
 print(loop.run(answer()), flush=True)
 """
     with script(forks) as process:
-        said, errors = process.communicate(timeout=PATIENCE_S)
-    assert (said, errors) == ("42\n42\n42\n", "")
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    assert (output, errors) == ("42\n42\n42\n", "")

@@ -1,4 +1,4 @@
-"""What the error of a call says of the other calls of its map."""
+"""Notes on errors of a map about the other calls."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ ONE = MapFailure(
 )
 
 
-def sentence(**said):
-    return dataclasses.replace(ONE, **said).sentence
+def sentence(**changes):
+    return dataclasses.replace(ONE, **changes).sentence
 
 
-def test_it_is_told_in_a_line():
+def test_sentence_counts_failed_and_ended_calls():
     assert ONE.sentence == "3 of 100 raised ValueError; 95 were ended because of it"
     assert sentence(ended=1, ended_tasks=1).endswith("; 1 was ended because of it")
     assert sentence(ended=0, ended_tasks=0) == "3 of 100 raised ValueError"
 
 
-def test_calls_in_chunks_are_told_with_their_tasks():
-    said = sentence(total=12_000, ended=9500, ended_tasks=95)
+def test_chunked_calls_are_counted_with_tasks():
+    found = sentence(total=12_000, ended=9500, ended_tasks=95)
     expected = "3 of 12,000 raised ValueError; 9500 calls in 95 tasks were ended because of it"
-    assert said == expected
+    assert found == expected
 
 
-def test_what_was_not_submitted_is_told():
+def test_unsubmitted_calls_are_counted():
     assert sentence(total=20_000, unsubmitted=10_000).endswith("; 10,000 were not submitted")
 
 
 @pytest.mark.parametrize(
-    ("errors", "told"),
+    ("errors", "expected_text"),
     [
         ({"KeyError": 1, "ValueError": 4}, "raised ValueError x4, KeyError x1;"),
         (dict.fromkeys("ABCDE", 1), "raised A x1, B x1, C x1 and 2 more;"),
@@ -50,12 +50,12 @@ def test_what_was_not_submitted_is_told():
         ({"E" * 500: 1}, f"raised {'E' * 80};"),
     ],
 )
-def test_errors_are_counted_by_their_class(errors, told):
-    assert told in sentence(errors=names_of(errors))
+def test_errors_are_counted_by_class(errors, expected_text):
+    assert expected_text in sentence(errors=names_of(errors))
 
 
 class StubbornError(ValueError):
-    """An error whose class refuses new attributes."""
+    """Error whose class rejects new attributes."""
 
     def __setattr__(self, name, value):
         raise TypeError("no")
@@ -66,7 +66,8 @@ def notes(error):
 
 
 @pytest.mark.parametrize("kind", [ValueError, StubbornError])
-def test_an_error_is_given_it_as_far_as_its_class_allows(kind):
+def test_note_is_added_to_error(kind):
+    """If the class of an error rejects attributes, its cause has the note."""
     error = kind("why")
     ONE.tell(error, "recover it")
     assert getattr(error, "map_failure", ONE) is ONE
@@ -76,13 +77,13 @@ def test_an_error_is_given_it_as_far_as_its_class_allows(kind):
     )
 
 
-def test_where_nothing_is_kept_nothing_is_said_of_recovery():
+def test_no_kept_results_omit_recovery_hint():
     error = ValueError("why")
     dataclasses.replace(ONE, kept=0).tell(error, "recover it")
     assert notes(error) == f"map: {ONE.sentence}."
 
 
-def test_of_calls_that_go_on_it_is_said_how_long():
+def test_unfinished_calls_are_reported():
     error = ValueError("why")
     dataclasses.replace(ONE, ended=0, unfinished=95, kept=0).tell(error, "")
     assert notes(error) == (

@@ -1,4 +1,4 @@
-"""A pool by what users do: submit, wait, cancel, and leave."""
+"""Pools: submit, wait, cancel and shut down."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fail_until(file):
     return "fixed"
 
 
-def test_a_call_that_failed_runs_again_with_other_options(pool, cloud, gate):
+def test_failed_call_is_retried_with_options(pool, cloud, gate):
     future = pool.submit(fail_until, str(gate))
     with pytest.raises(KeyError, match="not yet"):
         future.result(PATIENCE_S)
@@ -69,7 +69,7 @@ def test_future_has_usage_after_delivery(pool, value):
     assert future.usage().peak_memory_bytes > 2**20
 
 
-def test_a_call_without_a_job_is_not_run_again(make_pool):
+def test_retry_before_submission_is_rejected(make_pool):
     with make_pool(linger_s=30) as pool:
         future = pool.submit(scale, 3)
         with pytest.raises(FarcallError, match="Batch has not accepted it"):
@@ -77,7 +77,7 @@ def test_a_call_without_a_job_is_not_run_again(make_pool):
         future.cancel()
 
 
-def test_a_call_gives_its_value_and_its_job(pool, cloud):
+def test_future_has_result_and_job_id(pool, cloud):
     future = pool.submit(scale, 3, factor=5)
     assert isinstance(future, BatchFuture)
     assert isinstance(future, concurrent.futures.Future)
@@ -85,7 +85,9 @@ def test_a_call_gives_its_value_and_its_job(pool, cloud):
     assert future.job_id == cloud.jobs[0].job_id
 
 
-def test_the_function_is_given_by_position_alone(pool):
+def test_function_is_positional_only(pool):
+    """Keywords such as `fn` are passed to the function."""
+
     def take(**named):
         return named
 
@@ -95,7 +97,7 @@ def test_the_function_is_given_by_position_alone(pool):
         pool.submit(function=scale)
 
 
-def test_an_error_is_in_the_future(pool):
+def test_future_holds_error_of_call(pool):
     def fail():
         raise KeyError("x")
 
@@ -105,13 +107,13 @@ def test_an_error_is_in_the_future(pool):
         future.result()
 
 
-def test_a_wrong_call_fails_at_once(pool, cloud):
+def test_wrong_arguments_raise_before_submission(pool, cloud):
     with pytest.raises(TypeError):
         pool.submit(scale)
     assert cloud.jobs == []
 
 
-def test_cancelling_a_call_that_runs_ends_its_job(pool, cloud, gate):
+def test_cancelling_running_call_ends_job(pool, cloud, gate):
     future = pool.submit(wait_for, str(gate))
     until(future.running)
     assert future.cancel()
@@ -120,14 +122,14 @@ def test_cancelling_a_call_that_runs_ends_its_job(pool, cloud, gate):
     until(lambda: cloud.jobs[0].status == "FAILED")
 
 
-def test_cancelling_a_call_that_was_not_submitted_submits_none(make_pool, cloud):
+def test_cancelling_pending_call_submits_nothing(make_pool, cloud):
     with make_pool(linger_s=60) as pool:
         future = pool.submit(scale, 1)
         assert future.cancel()
     assert cloud.jobs == []
 
 
-def test_leaving_the_block_waits_and_after_it_nothing_is_taken(make_pool, gate):
+def test_exit_waits_and_rejects_new_calls(make_pool, gate):
     with make_pool() as pool:
         future = pool.submit(wait_for, str(gate))
         threading.Timer(0.1, gate.touch).start()
@@ -137,7 +139,7 @@ def test_leaving_the_block_waits_and_after_it_nothing_is_taken(make_pool, gate):
     pool.shutdown()
 
 
-def test_leaving_the_block_by_ctrl_c_ends_the_jobs_and_says_so(make_pool, cloud, gate, caplog):
+def test_ctrl_c_cancels_calls_and_logs(make_pool, cloud, gate, caplog):
     with pytest.raises(KeyboardInterrupt), make_pool() as pool:
         future = pool.submit(wait_for, str(gate))
         until(future.running)
@@ -147,7 +149,7 @@ def test_leaving_the_block_by_ctrl_c_ends_the_jobs_and_says_so(make_pool, cloud,
     until(lambda: cloud.jobs[0].status == "FAILED")
 
 
-def test_shutting_down_without_waiting_lets_calls_end(make_pool, gate):
+def test_shutdown_without_wait_lets_calls_finish(make_pool, gate):
     pool = make_pool()
     future = pool.submit(wait_for, str(gate))
     until(future.running)
@@ -158,7 +160,7 @@ def test_shutting_down_without_waiting_lets_calls_end(make_pool, gate):
     pool.shutdown()
 
 
-def test_shutting_down_may_cancel_what_has_not_begun(make_pool, gate):
+def test_shutdown_cancels_pending_calls(make_pool, gate):
     pool = make_pool(1)
     begun, waiting = pool.submit(wait_for, str(gate)), pool.submit(scale, 1)
     until(begun.running)
@@ -169,7 +171,7 @@ def test_shutting_down_may_cancel_what_has_not_begun(make_pool, gate):
     assert begun.result(0) == "waited"
 
 
-def test_no_more_calls_than_max_workers_are_on_batch_at_a_time(make_pool, cloud, gate):
+def test_max_workers_limits_running_calls(make_pool, cloud, gate):
     with make_pool(max_workers=2) as pool:
         futures = [pool.submit(wait_for, str(gate)) for _ in range(5)]
         until(lambda: sum(future.running() for future in futures) == 2)
@@ -180,17 +182,18 @@ def test_no_more_calls_than_max_workers_are_on_batch_at_a_time(make_pool, cloud,
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "4", True])
-def test_max_workers_is_a_number_above_zero(wrong):
+def test_invalid_max_workers_is_rejected(wrong):
     with pytest.raises(SettingsError, match="max_workers must be greater than 0"):
         BatchPoolExecutor(wrong)
 
 
-async def test_it_serves_an_event_loop(pool):
+async def test_pool_works_with_run_in_executor(pool):
     loop = asyncio.get_running_loop()
     assert await loop.run_in_executor(pool, scale, 3) == 6
 
 
-def test_on_farcalls_own_loop_nothing_may_wait(make_pool, gate):
+def test_blocking_in_callback_is_rejected(make_pool, gate):
+    """Waiting on farcall's own event loop would be a deadlock."""
     pool = make_pool()
     held = pool.submit(wait_for, str(gate))
     refused = []
@@ -212,7 +215,7 @@ def test_on_farcalls_own_loop_nothing_may_wait(make_pool, gate):
     pool.shutdown()
 
 
-def test_a_result_that_is_there_is_given_to_a_callback(pool, gate):
+def test_callback_reads_finished_result(pool, gate):
     given = []
     future = pool.submit(wait_for, str(gate))
     future.add_done_callback(lambda future: given.append(future.result()))
@@ -220,7 +223,7 @@ def test_a_result_that_is_there_is_given_to_a_callback(pool, gate):
     assert until(lambda: given) == ["waited"]
 
 
-def test_what_a_callback_raises_ends_nothing(pool, gate, caplog):
+def test_callback_error_is_logged(pool, gate, caplog):
     future = pool.submit(wait_for, str(gate))
     future.add_done_callback(lambda _: sys.exit(1))
     gate.touch()
@@ -229,7 +232,7 @@ def test_what_a_callback_raises_ends_nothing(pool, gate, caplog):
     assert "callback of <BatchFuture" in caplog.text
 
 
-def test_a_pool_that_nobody_refers_to_ends_when_its_calls_have(make_pool, gate):
+def test_unreferenced_pool_ends_after_its_calls(make_pool, gate):
     pool = make_pool()
     calls, future = pool._calls, pool.submit(wait_for, str(gate))
     del pool
@@ -239,12 +242,12 @@ def test_a_pool_that_nobody_refers_to_ends_when_its_calls_have(make_pool, gate):
     until(lambda: not calls._loop.is_held)
 
 
-def test_a_pool_does_not_travel(pool):
+def test_pickling_pool_is_rejected(pool):
     with pytest.raises(TaskNotPicklableError, match="a BatchPoolExecutor cannot be pickled"):
         pool.submit(scale, pool).result(PATIENCE_S)
 
 
-def test_a_call_that_could_not_begin_is_waited_for_by_nobody(make_pool, cloud, monkeypatch):
+def test_failed_submission_does_not_block_shutdown(make_pool, cloud, monkeypatch):
     def fail():
         raise OSError("too many open files")
 

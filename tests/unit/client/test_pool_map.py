@@ -1,4 +1,4 @@
-"""A pool's map: results in order, on request, and what ends the rest."""
+"""BatchPoolExecutor.map: order, laziness, and cancellation of the rest."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def pool(request, make_pool):
 
 
 @pytest.mark.parametrize(("chunksize", "buffersize"), [(1, None), (4, None), (4, 2)])
-def test_values_are_in_the_order_of_the_arguments(pool, chunksize, buffersize):
+def test_results_keep_argument_order(pool, chunksize, buffersize):
     values = pool.map(add, range(10), [5] * 9, chunksize=chunksize, buffersize=buffersize)
     assert list(values) == list(range(5, 14))
 
 
 @pytest.mark.parametrize("iterables", [(), ([],), ([], [])])
-def test_nothing_to_map_gives_nothing(pool, cloud, iterables):
+def test_empty_map_submits_nothing(pool, cloud, iterables):
     assert list(pool.map(lambda x, y: x + y, *iterables)) == []
     assert cloud.jobs == []
 
 
 @pytest.mark.parametrize("chunksize", [1, 4])
-def test_after_the_error_of_a_call_the_next_value_follows(pool, chunksize):
+def test_iteration_continues_after_error(pool, chunksize):
     values = pool.map(fail_at_three, range(5), chunksize=chunksize)
     assert [next(values), next(values), next(values)] == [0, 1, 2]
     with pytest.raises(FalsyError, match="three"):
@@ -88,7 +88,7 @@ def test_progress_is_shown_for_all_calls(make_pool, capsys):
 
 
 @pytest.mark.parametrize("how", [{}, {"chunksize": 3}, {"buffersize": 2}])
-def test_stop_iteration_is_a_runtime_error(pool, how):
+def test_stop_iteration_becomes_runtime_error(pool, how):
     values = pool.map(lambda row: next(iter(row)), [[1], [], [3]], **how)
     assert next(values) == 1
     with pytest.raises(RuntimeError, match="raised StopIteration") as at:
@@ -97,14 +97,14 @@ def test_stop_iteration_is_a_runtime_error(pool, how):
     assert list(values) == [3]
 
 
-def test_everything_is_read_and_runs_although_nobody_iterates(pool, gate):
+def test_map_runs_without_iteration(pool, gate):
     read = iter([gate, gate.with_name("other")])
     pool.map(Path.touch, read)
     assert list(read) == []
     until(gate.with_name("other").exists)
 
 
-def test_the_end_of_the_time_ends_the_rest(pool, cloud, gate):
+def test_timeout_cancels_remaining_calls(pool, cloud, gate):
     values = pool.map(wait_for, [str(gate)] * 3, timeout=0.5)
     with pytest.raises(concurrent.futures.TimeoutError):
         next(values)
@@ -113,8 +113,8 @@ def test_the_end_of_the_time_ends_the_rest(pool, cloud, gate):
     assert not gate.exists()
 
 
-def test_the_error_of_a_call_says_how_far_the_map_is_and_where_its_values_are(make_pool, cloud):
-    """They stay there, also those that were taken before: who raises may have lost them."""
+def test_error_reports_progress_and_recovery(make_pool, cloud):
+    """Results that were already yielded stay too, because the caller may have lost them."""
     with make_pool() as pool:
         values = pool.map(fail_at_three, range(6))
         until(lambda: values._source.unfinished == 0)
@@ -132,7 +132,7 @@ def test_the_error_of_a_call_says_how_far_the_map_is_and_where_its_values_are(ma
     assert sorted(asyncio.run(recovered())) == [0, 1, 2, 4, 5]
 
 
-def test_calls_that_have_not_ended_fail_with_the_map(make_pool, cloud, gate):
+def test_unfinished_calls_are_cancelled_on_close(make_pool, cloud, gate):
     functions = [time_out, lambda: wait_for(str(gate)), lambda: wait_for(str(gate))]
     with make_pool() as pool:
         values = pool.map(lambda f: f(), functions)
@@ -140,12 +140,12 @@ def test_calls_that_have_not_ended_fail_with_the_map(make_pool, cloud, gate):
             next(values)
         assert caught.value.map_failure.sentence == "1 of 3 raised TimeoutError; 2 have not ended"
         values.close()
-    told = "1 of 3 raised TimeoutError; 2 were ended because of it"
-    until(lambda: told in cloud.jobs[0].status_reason)
+    summary = "1 of 3 raised TimeoutError; 2 were ended because of it"
+    until(lambda: summary in cloud.jobs[0].status_reason)
 
 
 @pytest.mark.parametrize("leave", ["close", "drop", "error"])
-def test_leaving_the_values_ends_the_rest(pool, cloud, gate, leave):
+def test_abandoned_iterator_cancels_remaining_calls(pool, cloud, gate, leave):
     functions = [lambda: 1, time_out, lambda: wait_for(str(gate)), lambda: wait_for(str(gate))]
     values = pool.map(lambda f: f(), functions)
     assert next(values) == 1
@@ -164,7 +164,7 @@ def test_leaving_the_values_ends_the_rest(pool, cloud, gate, leave):
     assert not gate.exists()
 
 
-def test_no_more_is_read_than_the_buffer_holds(make_pool):
+def test_buffersize_limits_reading(make_pool):
     read = []
 
     def items():
@@ -188,24 +188,24 @@ def test_no_more_is_read_than_the_buffer_holds(make_pool):
         ({"chunksize": 0}, SettingsError, "chunksize is 0; use a whole number of at least 1"),
     ],
 )
-def test_wrong_numbers_are_refused_at_once(pool, wrong, error, text):
+def test_invalid_numbers_are_rejected(pool, wrong, error, text):
     with pytest.raises(error, match=text):
         pool.map(add, [1], **wrong)
 
 
-def test_arguments_that_do_not_fit_are_refused_at_once(pool):
+def test_unfitting_arguments_are_rejected(pool):
     with pytest.raises(TypeError):
         pool.map(add, [1], [2], [3])
 
 
-def test_what_was_yielded_is_not_kept(pool):
+def test_yielded_results_are_released(pool):
     for value in pool.map(lambda _: Thing(), range(2)):
         seen = weakref.ref(value)
         del value
         until(lambda seen=seen: is_gone(seen))
 
 
-def test_cancelling_what_has_not_begun_ends_a_map_that_was_not_submitted(make_pool, cloud):
+def test_cancelling_unsubmitted_map_ends_it(make_pool, cloud):
     pool = make_pool(linger_s=30, max_workers=1)
     values = pool.map(add, range(3))
     pool.shutdown(cancel_futures=True)
@@ -214,9 +214,10 @@ def test_cancelling_what_has_not_begun_ends_a_map_that_was_not_submitted(make_po
     assert cloud.jobs == []
 
 
-def test_who_waits_for_a_map_that_is_cancelled_before_it_begins_is_told(make_pool, cloud):
+def test_cancelled_map_wakes_its_waiter(make_pool, cloud):
+    """A map that is cancelled before it starts raises in the thread that waits."""
     pool, held = make_pool(), threading.Event()
-    pool._calls._loop.tell(held.wait)  # so the loop begins nothing
+    pool._calls._loop.tell(held.wait)  # keeps the loop busy, so that it starts nothing
     values, errors = pool.map(add, range(3)), []
 
     def take():

@@ -1,4 +1,4 @@
-"""What is shown of a sweep: numbers, lines, and which of them or bars."""
+"""Progress reports: counts, rates, and the choice between lines and bars."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from tests.unit.terminals import HIDE, SHOW
 
 AT_ONCE = Timing(progress_s=0.0)
 
-# --- how fast ---------------------------------------------------------------------------------
+# --- reports ----------------------------------------------------------------------------------
 
 
-def test_a_report_has_all_numbers_and_when_the_rest_will_be_done(now):
+def test_report_has_counts_rate_and_eta(now):
     report = Report("work", 1000)
     report.take(Counts())
-    now.seconds += 100  # in the queue, which says nothing of the tasks
+    now.seconds += 100  # in the queue, which does not count towards the rate
     report.take(Counts())
     for ended in range(0, 400, 20):
         now.seconds += 1
         report.take(Counts(running=10, done=ended, failed=1))
 
-    told = str(report)
-    assert told.startswith("380 of 1000 done, 1 failed, 10 running, 609 queued, ")
-    assert told.endswith(" calls/s, 0:02:00, 0:00:32 left")
-    assert 18 < float(re.search(r"([\d.]+) calls/s", told)[1]) < 20
+    summary = str(report)
+    assert summary.startswith("380 of 1000 done, 1 failed, 10 running, 609 queued, ")
+    assert summary.endswith(" calls/s, 0:02:00, 0:00:32 left")
+    assert 18 < float(re.search(r"([\d.]+) calls/s", summary)[1]) < 20
 
 
-def test_what_happened_long_ago_does_not_count(now):
+def test_rate_ignores_distant_past(now):
     report = Report("work", 100_000)
     ended = 0
     for per_second in (100, 10):
@@ -47,7 +47,7 @@ def test_what_happened_long_ago_does_not_count(now):
     assert "10.0 calls/s" in str(report)
 
 
-def test_at_the_end_nothing_is_left(now):
+def test_finished_report_has_no_eta(now):
     report = Report("work", 4)
     report.take(Counts(running=4))
     now.seconds += 2
@@ -55,13 +55,13 @@ def test_at_the_end_nothing_is_left(now):
     assert str(report) == "3 of 4 done, 1 failed, 0 running, 0 queued, 2.0 calls/s, 0:00:02"
 
 
-def test_what_failed_is_told_by_its_errors(now):
+def test_failures_are_counted_by_error(now):
     report = Report("work", 20)
     report.take(Counts(done=3, failed=15, errors="ValueError x14, \x1bKeyError x1"))
     assert "15 failed (ValueError x14, ^[KeyError x1), " in str(report)
 
 
-def test_where_the_number_of_calls_is_not_known_counts_have_no_total(now):
+def test_unknown_total_is_omitted(now):
     report = Report("work", None)
     report.take(Counts(running=2, done=3, failed=1))
     assert str(report).startswith("3 done, 1 failed, 2 running, 0.0 calls/s, ")
@@ -70,7 +70,7 @@ def test_where_the_number_of_calls_is_not_known_counts_have_no_total(now):
 
 
 @pytest.mark.parametrize(("total", "of_all"), [(9000, " of 9000"), (None, "")])
-def test_an_upload_says_how_far_it_is(now, total, of_all):
+def test_upload_progress_is_shown(now, total, of_all):
     report = Report("work", total)
     report.take(Counts(packed=340, sent_bytes=24_200_000))
     assert f", uploading (340{of_all} packed, 24.2 MB sent), " in str(report)
@@ -81,7 +81,7 @@ def test_an_upload_says_how_far_it_is(now, total, of_all):
 # --- lines ------------------------------------------------------------------------------------
 
 
-def test_lines_come_at_each_tenth_and_at_the_end(now, capsys):
+def test_line_is_printed_at_each_tenth(now, capsys):
     report = Report("work", 1000)
     lines = LineReport(report)
     for ended in range(0, 1001, 7):
@@ -91,13 +91,13 @@ def test_lines_come_at_each_tenth_and_at_the_end(now, capsys):
     report.take(Counts(done=1000))
     lines.close()
 
-    said = capsys.readouterr().err.splitlines()
-    assert [int(re.search(r"work: (\d+) of", line)[1]) // 100 for line in said] == list(
+    printed = capsys.readouterr().err.splitlines()
+    assert [int(re.search(r"work: (\d+) of", line)[1]) // 100 for line in printed] == list(
         range(1, 11)
     )
 
 
-def test_without_a_total_lines_come_now_and_then_and_at_the_end(now, capsys):
+def test_unknown_total_prints_lines_by_time(now, capsys):
     report = Report("work", None)
     lines = LineReport(report)
     for ended in range(0, 1000, 10):
@@ -107,21 +107,21 @@ def test_without_a_total_lines_come_now_and_then_and_at_the_end(now, capsys):
     report.take(Counts(done=1000, total=1000))
     lines.close()
 
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 4
-    assert said[-1].startswith("farcall: work: 1000 of 1000 done, ")
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 4
+    assert printed[-1].startswith("farcall: work: 1000 of 1000 done, ")
 
 
-# --- all of it --------------------------------------------------------------------------------
+# --- Progress ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["terminal", "dumb", "file"])
-async def test_what_stderr_is_decides(screen, monkeypatch, kind):
+async def test_stderr_kind_selects_bar_or_lines(screen, monkeypatch, kind):
     if kind == "dumb":
         monkeypatch.setenv("TERM", "dumb")
     screen = screen(io.StringIO() if kind == "file" else None)
     if kind == "file":
-        monkeypatch.setenv("FORCE_COLOR", "1")  # as some CI systems do
+        monkeypatch.setenv("FORCE_COLOR", "1")  # some CI systems set it
     counts = iter([Counts(running=2)] + [Counts(done=2)] * 1000)
     with Progress("work", 2, lambda: next(counts), Timing()):
         await asyncio.sleep(0)
@@ -133,14 +133,14 @@ async def test_what_stderr_is_decides(screen, monkeypatch, kind):
         assert screen.getvalue().startswith("farcall: work: 2 of 2 done")
 
 
-async def test_an_error_leaves_the_terminal_as_it_was(screen):
+async def test_error_restores_terminal(screen):
     screen = screen()
     with pytest.raises(LookupError), Progress("work", 2, Counts, Timing()):
         raise LookupError
     assert screen.getvalue().endswith(SHOW)
 
 
-def test_sweeps_on_several_event_loops_share_the_screen(screen):
+def test_concurrent_sweeps_share_the_screen(screen):
     screen = screen()
     both_are_shown = threading.Barrier(2, timeout=PATIENCE_S)
 
@@ -170,7 +170,7 @@ class Broken(io.StringIO):
 
 
 @pytest.mark.parametrize("stderr", [None, Broken(), "closed"])
-async def test_what_cannot_be_shown_breaks_nothing(screen, monkeypatch, stderr):
+async def test_display_error_does_not_break_sweep(screen, monkeypatch, stderr):
     if stderr == "closed":
         stderr = io.StringIO()
         stderr.close()

@@ -1,4 +1,4 @@
-"""What is found of a run whose client is gone: in a bucket in memory, and by a scripted Batch."""
+"""Recovery of runs whose client is gone, with an in-memory bucket and a scripted Batch."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Backend:
     """Batch with the operations that recovery calls.
 
     Attributes:
-        known: What it says of jobs, by ID.
-        queues: By bundle, in which queue its jobs are.
-        succeeded: By array, the numbers of its children that have succeeded.
-        refuses: What listing a queue raises, by queue.
-        asked: What was looked for, where.
+        known: Job details by job ID.
+        queues: Queue of each bundle's jobs.
+        succeeded: Indexes of succeeded array tasks, by array job.
+        refuses: Error raised by listing, by queue.
+        asked: Recorded (name, queue) of each search.
     """
 
     name = "batch"
@@ -59,7 +59,7 @@ class Backend:
 
 
 class Account:
-    """A bucket and a backend, and what a client has left there."""
+    """Bucket and backend, with helpers that store what a client leaves there."""
 
     def __init__(self, **timing):
         self._bucket = store_in_memory()
@@ -71,7 +71,7 @@ class Account:
         return self._bucket
 
     async def submit(self, tasks=1, job_id="6f1c", status=JobStatus.RUNNING, queue=SETTINGS.queue):
-        """Store a bundle, and have Batch know its job."""
+        """Store a bundle and register its job with Batch."""
         calls = [[((number,), {})] for number in range(tasks)]
         submission, environment = await bundles.submit(
             self.store(), *calls, root=ROOT, job_id=job_id, queue=queue
@@ -114,7 +114,7 @@ def ids(recovered):
 # --- runs -------------------------------------------------------------------------------------
 
 
-async def test_runs_are_told_by_what_they_have_left(account):
+async def test_runs_are_listed_from_bucket(account):
     assert await recovery.runs(account, SETTINGS) == []
     await account.submit(job_id="a")
     await account.submit(job_id="b")
@@ -125,16 +125,16 @@ async def test_runs_are_told_by_what_they_have_left(account):
 
 
 @pytest.mark.parametrize("run", ["other", "", "../x", "a/b", "a\x1bb"])
-async def test_an_unknown_run_is_told_with_those_there_are(account, run):
+async def test_unknown_run_error_lists_existing_runs(account, run):
     await account.submit()
     with pytest.raises(UnknownError, match=f"has nothing left .*Existing runs: {RUN}"):
         await account.recover(run)
 
 
-# --- the tasks of a run -----------------------------------------------------------------------
+# --- tasks of a run ---------------------------------------------------------------------------
 
 
-async def test_a_job_that_runs_is_waited_for_and_one_whose_outcome_is_there_has_ended(account):
+async def test_stored_outcome_marks_job_as_done(account):
     await account.submit(job_id="running")
     ended = await account.submit(job_id="ended", status=JobStatus.FAILED)
     await account.put_outcome(ended)
@@ -143,7 +143,7 @@ async def test_a_job_that_runs_is_waited_for_and_one_whose_outcome_is_there_has_
     assert (recovered.delivered, recovered.unsubmitted, recovered.forgotten) == (0, [], [])
 
 
-async def test_a_success_without_an_outcome_was_delivered(account):
+async def test_success_without_outcome_counts_as_delivered(account):
     array = await account.submit(3, "array", JobStatus.SUCCEEDED)
     await account.put_outcome(array, 1)
     recovered = await account.recover()
@@ -151,14 +151,15 @@ async def test_a_success_without_an_outcome_was_delivered(account):
     assert recovered.delivered == 2
 
 
-async def test_of_an_array_that_goes_on_its_children_are_asked_for(account):
+async def test_running_array_lists_its_succeeded_tasks(account):
     await account.submit(3, "array")
     account.backend.succeeded["array"] = [2]
     recovered = await account.recover()
     assert (ids(recovered), recovered.delivered) == (["array:0", "array:1"], 1)
 
 
-async def test_a_receipt_tells_what_was_delivered_and_a_stranger_s_does_not(account):
+async def test_receipt_marks_tasks_as_delivered(account):
+    """A forged receipt has no effect."""
     submission = await account.submit(3, "array")
     own, forged = submission.where.receipt_key(0), submission.where.receipt_key(1)
     await account.store().put(own, envelope.seal_receipt(submission.key, own, bytes([0b101])))
@@ -167,15 +168,15 @@ async def test_a_receipt_tells_what_was_delivered_and_a_stranger_s_does_not(acco
     assert (ids(recovered), recovered.delivered) == (["array:1"], 2)
 
 
-async def test_a_bundle_without_a_job_has_not_been_submitted(account):
+async def test_bundle_without_job_is_unsubmitted(account):
     submission = await account.submit()
     account.backend.known.clear()
     recovered = await account.recover()
     assert (recovered.jobs, recovered.unsubmitted) == ([], [submission.where.bundle])
-    assert len(account.backend.asked) == 2  # lists lag behind
+    assert len(account.backend.asked) == 2  # lists are eventually consistent
 
 
-async def test_a_bundle_whose_job_may_have_run_is_forgotten(account):
+async def test_bundle_with_outcome_is_forgotten(account):
     submission = await account.submit()
     account.backend.known.clear()
     await account.put_outcome(submission)
@@ -183,14 +184,14 @@ async def test_a_bundle_whose_job_may_have_run_is_forgotten(account):
     assert (recovered.unsubmitted, recovered.forgotten) == ([], [submission.where.bundle])
 
 
-async def test_a_bundle_that_is_older_than_what_batch_remembers_is_forgotten():
+async def test_bundle_older_than_retention_is_forgotten():
     account = Account(remembered_s=-3600.0)
     submission = await account.submit()
     account.backend.known.clear()
     assert (await account.recover()).forgotten == [submission.where.bundle]
 
 
-async def test_a_job_of_somebody_else_by_that_name_is_none(account):
+async def test_foreign_job_is_ignored(account):
     submission = await account.submit()
     detail = account.backend.known["6f1c"]
     account.backend.known["6f1c"] = JobDetail("6f1c", detail.name, JobStatus.RUNNING)
@@ -198,14 +199,14 @@ async def test_a_job_of_somebody_else_by_that_name_is_none(account):
     assert (recovered.jobs, recovered.unsubmitted) == ([], [submission.where.bundle])
 
 
-async def test_a_job_is_looked_for_in_the_queue_of_its_bundle_first(account):
+async def test_queue_of_bundle_is_searched_first(account):
     submission = await account.submit(queue="nightly")
     recovered = await account.recover()
     assert ids(recovered) == ["6f1c"]
     assert account.backend.asked == [(submission.where.bundle, "nightly")]
 
 
-async def test_a_queue_that_is_gone_leaves_a_bundle_in_doubt(account, caplog):
+async def test_missing_queue_leaves_bundle_unresolved(account, caplog):
     submission = await account.submit(queue="gone")
     account.backend.refuses["gone"] = ServiceError(
         "No such queue.", code="ClientException", status=400
@@ -215,7 +216,7 @@ async def test_a_queue_that_is_gone_leaves_a_bundle_in_doubt(account, caplog):
     assert "was in queue gone, which cannot be listed: No such queue." in caplog.text
 
 
-async def test_what_was_recovered_goes_when_all_of_it_is_spent(account):
+async def test_discard_deletes_fully_delivered_run(account):
     submission = await account.submit(2, "array", JobStatus.SUCCEEDED)
     receipt = submission.where.receipt_key(0)
     await account.store().put(
@@ -228,24 +229,24 @@ async def test_what_was_recovered_goes_when_all_of_it_is_spent(account):
     assert await account.store().list_keys(f"{ROOT}/bundles/") == []
 
 
-# --- the job of one bundle --------------------------------------------------------------------
+# --- job of one bundle ------------------------------------------------------------------------
 
 
-async def test_the_job_of_a_bundle_is_found(account):
+async def test_job_of_bundle_is_found(account):
     submission = await account.submit()
     assert (await account.find(submission)).job_id == "6f1c"
     assert await account.store().get(submission.where.bundle_key) is not None
 
 
-async def test_who_is_told_that_there_is_no_job_may_submit_again(account):
-    """A job that turns up anyway finds no bundle, and runs nothing."""
+async def test_bundle_without_job_is_deleted(account):
+    """The caller may submit again: a job that appears later finds no bundle."""
     submission = await account.submit()
     account.backend.known.clear()
     assert await account.find(submission) is None
     assert await account.store().list_keys(f"{ROOT}/bundles/") == []
 
 
-async def test_where_its_queue_does_not_answer_nothing_is_told(account):
+async def test_unlistable_queue_raises_and_keeps_bundle(account):
     submission = await account.submit(queue="gone")
     account.backend.refuses["gone"] = ServiceError("No.", code="ClientException", status=400)
     with pytest.raises(FarcallError, match="cannot tell .*: its queue could not be listed"):
@@ -253,7 +254,7 @@ async def test_where_its_queue_does_not_answer_nothing_is_told(account):
     assert await account.store().get(submission.where.bundle_key) is not None
 
 
-async def test_a_job_that_has_begun_and_is_not_listed_is_not_submitted_again(account):
+async def test_started_unlisted_job_is_not_resubmitted(account):
     submission = await account.submit()
     account.backend.known.clear()
     await account.put_outcome(submission)

@@ -1,4 +1,4 @@
-"""The failed tasks of a map, run again; in a fake cloud."""
+"""Retries of the failed tasks of a map, on the fake cloud."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ async def executor(cloud):
 
 
 @pytest.fixture
-def mended(tmp_path):
+def fixed_file(tmp_path):
     return tmp_path / "fixed"
 
 
 @pytest.fixture
-def halve(executor, mended):
-    """A task that fails for odd numbers until it is fixed."""
+def halve(executor, fixed_file):
+    """Task that fails for odd numbers until the file `fixed` exists."""
 
     @executor.task
     def halve(x):
-        if x % 2 and not mended.exists():
+        if x % 2 and not fixed_file.exists():
             raise ArithmeticError(x)
         return x / 2
 
@@ -46,7 +46,7 @@ HALVES = [x / 2 for x in range(7)]
 
 
 @pytest.mark.parametrize("chunksize", [1, 3])
-async def test_what_a_map_gave_is_completed(halve, mended, chunksize):
+async def test_retry_completes_results_of_map(halve, fixed_file, chunksize):
     sweep = halve.map(range(7), chunksize=chunksize, return_exceptions=True)
     values = await sweep
     again = sweep.retry(memory=2)
@@ -54,7 +54,7 @@ async def test_what_a_map_gave_is_completed(halve, mended, chunksize):
     assert errors == [ArithmeticError] * 3
     whole = [1, 3, 5] if chunksize == 1 else [0, 1, 2, 3, 4, 5]
     assert again.indices == whole
-    mended.touch()
+    fixed_file.touch()
     third = again.retry()
     assert sorted([pair async for pair in third]) == [(n, n / 2) for n in whole]
     assert await third.complete(values) == HALVES
@@ -68,7 +68,7 @@ async def test_what_a_map_gave_is_completed(halve, mended, chunksize):
 
 
 async def test_newest_result_of_each_call_counts(executor, tmp_path):
-    fails = {0: [2], 1: [1, 3], 2: [1]}  # in which of its runs a call raises
+    fails = {0: [2], 1: [1, 3], 2: [1]}  # runs of each call that raise
 
     def work(x):
         with (tmp_path / str(x)).open("a+") as file:
@@ -87,10 +87,10 @@ async def test_newest_result_of_each_call_counts(executor, tmp_path):
     assert third.indices == [0, 1]
 
 
-async def test_interrupted_submission_can_be_continued(halve, mended, monkeypatch):
+async def test_interrupted_submission_can_be_continued(halve, fixed_file, monkeypatch):
     session = await session_for(halve.executor.settings)
     submitter = await session.submitter(halve.executor.settings)
-    monkeypatch.setattr(submitter, "_most", 4)  # tasks in a job
+    monkeypatch.setattr(submitter, "_most", 4)  # tasks per job
     sweep = halve.map(range(7), return_exceptions=True)
     values = await sweep
     submit, submitted = retry.submit, []
@@ -101,7 +101,7 @@ async def test_interrupted_submission_can_be_continued(halve, mended, monkeypatc
         submitted.extend(await submit(*arguments))
         return submitted
 
-    mended.touch()
+    fixed_file.touch()
     again = sweep.retry()
     monkeypatch.setattr(retry, "submit", submit_once)
     with pytest.raises(ServiceError):
@@ -112,20 +112,20 @@ async def test_interrupted_submission_can_be_continued(halve, mended, monkeypatc
 
 
 @pytest.mark.parametrize("chunksize", [1, 3])
-async def test_a_map_whose_error_was_raised_is_completed_from_the_bucket(halve, mended, chunksize):
+async def test_results_are_completed_from_bucket(halve, fixed_file, chunksize):
     sweep = halve.map(range(7), chunksize=chunksize)
     with pytest.raises(ArithmeticError):
         await sweep
-    mended.touch()
+    fixed_file.touch()
     assert await sweep.retry().complete() == HALVES
 
 
-async def test_an_error_ends_what_is_left_of_a_retry(executor, tmp_path):
+async def test_error_cancels_rest_of_retry(executor, tmp_path):
     begun = tmp_path / "begun"
 
     def work(x):
         if begun.exists() and x == 0:
-            time.sleep(600)  # until another call has raised
+            time.sleep(600)  # until the other call has raised
         raise ArithmeticError(x)
 
     sweep = executor.task(work).map(range(2))
@@ -143,7 +143,7 @@ async def test_an_error_ends_what_is_left_of_a_retry(executor, tmp_path):
     await until_async(ended)
 
 
-async def test_wrong_uses_are_told(halve):
+async def test_wrong_uses_are_rejected(halve):
     sweep = halve.map(range(2))
     with pytest.raises(FarcallError, match="this sweep has not submitted"):
         sweep.retry()
@@ -155,11 +155,11 @@ async def test_wrong_uses_are_told(halve):
         await sweep.retry(nodes=2)
 
 
-async def test_a_job_runs_again(executor, halve, mended):
+async def test_job_retry_returns_result(executor, halve, fixed_file):
     job = await halve.submit(3)
     with pytest.raises(ArithmeticError):
         await job.result()
-    mended.touch()
+    fixed_file.touch()
     again = await job.retry(memory=2)
     assert await again.result() == 1.5
     with pytest.raises(NothingToRetryError):

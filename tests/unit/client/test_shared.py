@@ -1,4 +1,4 @@
-"""What `put` returns, on the fake: a bucket that is a folder."""
+"""Values stored with `put`, on the fake cloud, whose bucket is a folder."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ async def executor(cloud):
         yield opened
 
 
-async def test_a_value_stands_anywhere_in_arguments(executor):
+async def test_shared_value_nests_in_arguments(executor):
     shared = await executor.put({"bytes": b"x" * SIZE, "list": [1, 2]})
     assert repr(shared).startswith("<Shared dict of 2.1 MB in s3://")
     assert shared.size > SIZE
     look = executor.task(lambda pair, *, other: (len(pair[0]["bytes"]), pair[1], other["list"]))
     assert await look([shared, 3], other=shared) == (SIZE, 3, [1, 2])
-    assert len(pickle.dumps(await executor.put(range(3)))) < 1000  # small ones are in the handle
+    assert len(pickle.dumps(await executor.put(range(3)))) < 1000  # small values are in the handle
 
 
-async def test_what_is_discarded_is_refused(executor):
+async def test_discarded_value_is_rejected(executor):
     shared = await executor.put(b"x" * SIZE)
     await shared.discard()
     await shared.discard()
@@ -36,24 +36,24 @@ async def test_what_is_discarded_is_refused(executor):
         await executor.task(len)(shared)
 
 
-async def test_many_small_parts_are_few_bytes_in_each_call(executor):
+async def test_many_small_parts_become_one_object(executor):
     parts = [bytes([n]) * 100_000 for n in range(30)]
     shared = await executor.put(parts)
     assert len(shared._value.pieces) == 1
     assert await executor.task(lambda some: [len(each) for each in some])(shared) == [100_000] * 30
 
 
-async def test_what_cannot_be_pickled_cannot_be_put(executor):
+async def test_unpicklable_value_is_rejected(executor):
     with pytest.raises(TaskNotPicklableError, match="a list cannot be pickled"):
         await executor.put([threading.Lock()])
 
 
-async def test_a_value_of_a_run_that_is_over_is_missed(cloud):
+async def test_value_of_finished_run_is_missing(cloud):
     async with BatchExecutor(linger_s=0.02) as executor:
         shared = await executor.put(b"x" * SIZE)
     async with BatchExecutor(linger_s=0.02) as executor:
         with pytest.raises(FarcallError, match=r"no longer at .*; put it again"):
             await executor.task(len)(shared)
-        await shared.discard()  # there is nothing left to do
+        await shared.discard()  # a no-op, because the object is gone
         with pytest.raises(TaskNotPicklableError, match="Put the value again"):
             await executor.task(len)(shared)

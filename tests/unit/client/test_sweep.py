@@ -1,4 +1,4 @@
-"""A sweep on a scripted session: results in order, and the end of the other jobs."""
+"""Sweeps on a scripted session: order of results, and cancellation of the other jobs."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from tests.unit.fakes import unpickled
 
 
 class Opened:
-    """A session whose jobs run here, each when it is awaited, or by `run`.
+    """Session whose jobs run in this process when they are awaited, or when `end` is called.
 
     Attributes:
-        most: Tasks in one array.
-        holding: Whether tasks wait for `run`.
-        may_go: Set where bundles are uploaded.
-        failures: By number of the submission, what SubmitJob raises.
-        undelivered: What fetching raises, one after the other.
-        watched: By job, its submission and who is told.
-        facts: What was said of bundles.
-        discarded: Number of the job's task, of each whose objects are of no more use.
-        ended: How jobs were ended.
+        most: Maximum tasks in one array job.
+        holding: Whether tasks wait for `end`.
+        may_go: Event that lets uploads continue.
+        failures: Error raised by SubmitJob, by submission number.
+        undelivered: Errors raised by fetching, in order.
+        watched: Callback of each watched job.
+        facts: Facts of each bundle.
+        discarded: Task indexes whose objects were discarded.
+        ended: Recorded cancellations.
     """
 
     run = "mary-1"
@@ -155,18 +155,18 @@ def task():
 
 
 async def holding(sweep, jobs):
-    """Start to wait for a sweep, until a number of jobs is awaited."""
+    """Start to wait for a sweep, and return when a number of jobs is watched."""
     waiting = asyncio.ensure_future(sweep)
     while len(sweep.job_ids) < jobs:
         await asyncio.sleep(0)
     return waiting
 
 
-# --- what the caller gets ---------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("most", "chunksize"), [(10_000, 1), (3, 1), (10_000, 4), (2, 3), (1, 7)])
-async def test_values_come_in_the_order_of_the_arguments(opened, task, most, chunksize):
+async def test_results_keep_argument_order(opened, task, most, chunksize):
     opened.most = most
     sweep = task.map(range(7), chunksize=chunksize)
     assert len(sweep) == 7
@@ -177,13 +177,14 @@ async def test_values_come_in_the_order_of_the_arguments(opened, task, most, chu
     assert opened.ended == []
 
 
-async def test_no_calls_open_nothing(task, monkeypatch):
+async def test_empty_map_opens_no_session(task, monkeypatch):
     monkeypatch.setattr(module, "session_for", None)
     assert await task.map([]) == []
     assert [each async for each in task.map([]).results()] == []
 
 
-async def test_in_a_loop_a_value_goes_when_the_next_one_is_asked_for(opened, task):
+async def test_loop_discards_previous_result(opened, task):
+    """A result is deleted when the loop requests the next one."""
     gone = []
     async for index, value in task.map(range(3)):
         assert value == 2 * index
@@ -192,13 +193,13 @@ async def test_in_a_loop_a_value_goes_when_the_next_one_is_asked_for(opened, tas
     assert len(opened.discarded) == 3
 
 
-async def test_exceptions_are_values_where_that_is_asked_for(opened, task):
+async def test_return_exceptions_yields_errors(opened, task):
     values = await task.map([1, -1, 2], return_exceptions=True)
     assert [str(value) for value in values] == ["2", "-1 is negative", "4"]
     assert opened.ended == []
 
 
-async def test_results_have_number_job_and_error_of_each_call(opened, task):
+async def test_results_have_index_job_and_error(opened, task):
     found = [each async for each in task.map([1, -1], chunksize=2).results()]
     assert [(each.index, each.job_id, each.value, str(each.error)) for each in found] == [
         (0, "job-0", 2, "None"),
@@ -206,7 +207,8 @@ async def test_results_have_number_job_and_error_of_each_call(opened, task):
     ]
 
 
-async def test_a_sweep_is_waited_for_by_one_at_a_time_and_again_afterwards(opened, task):
+async def test_concurrent_await_is_rejected(opened, task):
+    """A finished sweep may be awaited again."""
     opened.holding = True
     sweep = task.map([1])
     waiting = await holding(sweep, 1)
@@ -234,7 +236,7 @@ def add(x, y=0, *, more=0):
 
 @pytest.mark.parametrize("chunksize", [1, 3])
 @pytest.mark.parametrize("kind", ["generator", "async", "starmap", "starmap async"])
-async def test_what_has_no_length_gives_all_values(opened, kind, chunksize):
+async def test_unsized_iterables_yield_all_results(opened, kind, chunksize):
     opened.most = 400
     task = BatchExecutor(linger_s=0).task(add)
     sweep = {
@@ -251,7 +253,8 @@ async def test_what_has_no_length_gives_all_values(opened, kind, chunksize):
     assert opened.ended == []
 
 
-async def test_an_endless_one_is_submitted_as_its_values_are_taken(opened, monkeypatch):
+async def test_endless_map_is_submitted_in_step(opened, monkeypatch):
+    """Submission pauses while too many results are not collected."""
     monkeypatch.setattr(module, "_MOST_UNTAKEN", 50)
     monkeypatch.setattr(call_reader, "_AT_FIRST", 10)
     monkeypatch.setattr(call_reader, "_MOST_AHEAD", 10)
@@ -267,14 +270,14 @@ async def test_an_endless_one_is_submitted_as_its_values_are_taken(opened, monke
         async for index, value in pairs:
             assert value == 2 * index
             taken += 1
-            # What was not taken, an array, the next one, what is read ahead.
+            # Uncollected results, one array job, the next one, and the calls read ahead.
             assert len(read) <= taken + 50 + 3 * 10
             if taken == 300:
                 break
     assert len(opened.watched) <= len(opened._tasks)
 
 
-async def test_while_a_bundle_is_uploaded_it_is_counted(opened, task):
+async def test_upload_progress_is_counted(opened, task):
     opened.most = 3
     opened.may_go.clear()
     sweep = task.map(range(5), chunksize=1)
@@ -288,7 +291,7 @@ async def test_while_a_bundle_is_uploaded_it_is_counted(opened, task):
     assert sweep._state.count(lambda _: None) == Counts(done=5, total=5, sent_bytes=2000)
 
 
-async def test_fixed_keywords_travel_with_the_function(opened):
+async def test_fixed_keywords_are_sent_with_function(opened):
     fixed = {"y": 10, "more": 5}
     sweep = BatchExecutor().task(add).map([1, 2], **fixed)
     assert await sweep == [16, 17]
@@ -298,7 +301,7 @@ async def test_fixed_keywords_travel_with_the_function(opened):
 
 
 @pytest.mark.parametrize("kind", ["generator", "async"])
-async def test_what_an_iterable_raises_ends_the_sweep_and_its_jobs(opened, kind):
+async def test_iterable_error_cancels_jobs(opened, kind):
     opened.holding = True
     error, go = LookupError("of the iterable"), threading.Event()
 
@@ -322,24 +325,24 @@ async def test_what_an_iterable_raises_ends_the_sweep_and_its_jobs(opened, kind)
     assert opened.ended == [(["job-0"], 1, "interrupted by LookupError")]
 
 
-async def test_an_iterator_is_read_once(opened, task):
+async def test_iterator_is_read_once(opened, task):
     sweep = task.map(iter([1, 2]))
     assert await sweep == [2, 4]
     with pytest.raises(FarcallError, match="came from an iterator, which can be read only once"):
         await sweep
 
 
-# --- the other jobs ---------------------------------------------------------------------------
+# --- other jobs -------------------------------------------------------------------------------
 
 
-async def test_the_first_error_ends_what_has_not_ended(opened, task):
+async def test_first_error_cancels_unfinished_calls(opened, task):
     opened.holding = True
     waiting = await holding(task.map([1, -1, 2]), 1)
     opened.end("job-0", 1)
     with pytest.raises(ValueError, match="-1 is negative"):
         await waiting
-    told = "1 of 3 raised ValueError; 2 were ended because of it"
-    assert opened.ended == [(["job-0"], 2, f"map failed: {told}")]
+    summary = "1 of 3 raised ValueError; 2 were ended because of it"
+    assert opened.ended == [(["job-0"], 2, f"map failed: {summary}")]
     assert opened.watched == {}
     assert opened.discarded == []
 
@@ -354,7 +357,7 @@ def notes(error):
     return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
 
 
-async def test_the_error_tells_how_far_the_map_was_and_where_the_values_are(opened, task):
+async def test_error_reports_progress_and_recovery(opened, task):
     opened.holding = True
     waiting = await holding(task.map([1, -1, 2, -3]), 1)
     for index in (0, 1):
@@ -368,7 +371,7 @@ async def test_the_error_tells_how_far_the_map_was_and_where_the_values_are(open
     assert opened.discarded == []
 
 
-async def test_in_a_loop_values_that_were_handed_over_are_not_kept(opened, task):
+async def test_yielded_results_are_not_kept(opened, task):
     opened.holding = True
     sweep, found = task.map([1, -1, 2]), []
 
@@ -386,7 +389,7 @@ async def test_in_a_loop_values_that_were_handed_over_are_not_kept(opened, task)
     assert (failure.failed, failure.ended, failure.kept) == (1, 1, 0)
 
 
-async def test_a_cancelled_wait_ends_its_jobs(opened, task):
+async def test_cancelled_wait_cancels_jobs(opened, task):
     opened.holding, opened.most = True, 2
     waiting = await holding(task.map(range(3)), 2)
     waiting.cancel()
@@ -395,7 +398,8 @@ async def test_a_cancelled_wait_ends_its_jobs(opened, task):
     assert opened.ended == [(["job-0", "job-1"], 3, "interrupted by Ctrl-C or a cancellation")]
 
 
-async def test_a_loop_that_is_left_ends_its_jobs_and_keeps_what_it_is_at(opened, task):
+async def test_left_loop_cancels_jobs_keeps_result(opened, task):
+    """The result that the loop was at is not deleted."""
     opened.holding = True
     sweep = task.map(range(3))
     async with contextlib.aclosing(aiter(sweep)) as pairs:
@@ -408,7 +412,7 @@ async def test_a_loop_that_is_left_ends_its_jobs_and_keeps_what_it_is_at(opened,
     assert opened.discarded == []
 
 
-async def test_jobs_that_could_not_be_seen_go_on(opened, task, caplog):
+async def test_unseen_jobs_continue(opened, task, caplog):
     opened.holding = True
     waiting = await holding(task.map(range(2)), 1)
     opened.end("job-0", 1, Ended(None, UnseenError("it goes on")))
@@ -419,7 +423,7 @@ async def test_jobs_that_could_not_be_seen_go_on(opened, task, caplog):
 
 
 @pytest.mark.parametrize("job", [0, 1])
-async def test_an_array_that_is_refused_ends_those_before_it(opened, task, job):
+async def test_rejected_array_cancels_earlier_jobs(opened, task, job):
     opened.holding, opened.most = True, 2
     opened.failures[job] = SubmissionError("No such queue.")
     with pytest.raises(SubmissionError):
@@ -427,7 +431,7 @@ async def test_an_array_that_is_refused_ends_those_before_it(opened, task, job):
     assert opened.ended == [(["job-0"], 2, "interrupted by SubmissionError")][:job]
 
 
-async def test_an_argument_that_cannot_travel_is_the_caller_s_error(opened, task):
+async def test_unpicklable_argument_raises_callers_error(opened, task):
     def generate():
         yield 1
 
@@ -436,21 +440,21 @@ async def test_an_argument_that_cannot_travel_is_the_caller_s_error(opened, task
     assert opened.ended == []
 
 
-# --- what cannot be fetched -------------------------------------------------------------------
+# --- fetch errors -----------------------------------------------------------------------------
 
 
-async def test_what_passes_is_fetched_again(opened, task):
+async def test_transient_fetch_error_is_retried(opened, task):
     opened.undelivered = [ServiceError("Slow down", code="SlowDown", status=503)] * 2
     assert await task.map([1, 2]) == [2, 4]
 
 
-async def test_what_does_not_pass_is_its_own_calls_matter(opened, task):
+async def test_permanent_fetch_error_fails_only_call(opened, task):
     opened.undelivered = [ServiceError("No such key", code="InvalidArgument", status=400)]
     values = await task.map([1, 2], return_exceptions=True)
     assert [str(value) for value in values] == ["No such key", "4"]
 
 
-async def test_what_concerns_all_is_told_at_once(opened, task):
+async def test_access_error_fails_whole_map(opened, task):
     opened.undelivered = [ServiceError("No", code="AccessDenied", status=403)] * 16
     with pytest.raises(ServiceError, match="No"):
         await task.map(range(20), return_exceptions=True)

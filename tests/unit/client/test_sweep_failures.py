@@ -1,4 +1,4 @@
-"""What a map says of its calls that failed; the jobs are a fake cloud's."""
+"""Reports of a map about its failed calls, on the fake cloud."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def task():
 
 
 def notes(error):
-    told, seen = [], error
-    while seen is not None:  # on Python 3.10 notes are causes
-        told += [*getattr(seen, "__notes__", ()), str(seen)]
+    texts, seen = [], error
+    while seen is not None:  # on Python 3.10, notes are causes
+        texts += [*getattr(seen, "__notes__", ()), str(seen)]
         seen = seen.__cause__
-    return "\n".join(told)
+    return "\n".join(texts)
 
 
-async def test_a_map_says_which_calls_failed_and_why(task, capsys):
+async def test_failed_calls_are_reported_with_reasons(task, capsys):
     found = await task.map(range(6), depth=5, return_exceptions=True, progress=True)
     assert found[:2] == [0, 1]
     assert [type(error) for error in found[2:]] == [KeyError, *[ValueError] * 3]
@@ -45,13 +45,13 @@ async def test_a_map_says_which_calls_failed_and_why(task, capsys):
     assert second == "farcall: fit: KeyError: 'lr' (call 2: fit(lr=2, depth=5))"
 
 
-async def test_an_error_that_is_raised_names_its_call(task):
+async def test_raised_error_names_its_call(task):
     with pytest.raises(KeyError) as caught:
         await task.map([0, 1, 2], chunksize=3)
     assert "In call 2 of the map: fit(lr=0) and 2 more" in notes(caught.value)
 
 
-async def test_without_texts_no_call_is_named(task, capsys):
+async def test_calls_are_unnamed_without_summaries(task, capsys):
     quiet = task.with_options(store_call_summaries=False)
     (error,) = await quiet.map([3], return_exceptions=True, progress=True)
     assert "of the map" not in notes(error)

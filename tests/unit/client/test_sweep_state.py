@@ -1,4 +1,4 @@
-"""How the calls of a sweep are counted, over all of its jobs."""
+"""Counts of a sweep's calls over all of its jobs."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def fetched(*errors):
 
 @pytest.fixture
 def waiting():
-    """A wait for 25 calls, two in a task, in an array of 10, one of 2, and a plain job."""
+    """Sweep of 25 calls, two per task, in an array of 10, an array of 2, and a plain job."""
     made = sweep_state.SweepState(25, 2, Timing())
     for submission, calls in ((job("a", 10), 20), (job("b", 2), 4), (job("c", 1), 1)):
         made.note_job(submission, calls)
     return made
 
 
-def test_calls_of_tasks_are_numbered_through(waiting):
+def test_calls_are_numbered_across_jobs(waiting):
     first, second, last = waiting.arrays.values()
     assert waiting.calls_of(first, 9) == range(18, 20)
     assert [waiting.calls_of(second, n) for n in range(2)] == [range(20, 22), range(22, 24)]
     assert waiting.calls_of(last, 0) == range(24, 25)
 
 
-def test_what_batch_said_nothing_of_is_queued(waiting):
+def test_calls_without_batch_status_are_queued(waiting):
     assert waiting.count(lambda _: None) == Counts(0, 0, 0, total=25)
     assert sweep_state.SweepState(25, 2, Timing()).count(lambda _: None) == Counts(
         0, 0, 0, total=25
@@ -52,31 +52,34 @@ def test_what_batch_said_nothing_of_is_queued(waiting):
 
 
 def test_calls_are_counted_over_all_jobs(waiting):
-    said = {
+    details = {
         "a": array("a", RUNNABLE=3, STARTING=1, RUNNING=2, SUCCEEDED=3, FAILED=1),
         "b": array("b", PENDING=2),
         "c": JobDetail("c", "n", status=JobStatus.RUNNING),
     }
-    assert waiting.count(said.get) == Counts(running=6 + 1, done=8, failed=0, total=25)
+    assert waiting.count(details.get) == Counts(running=6 + 1, done=8, failed=0, total=25)
 
 
-def test_what_has_arrived_counts_though_batch_does_not_know_it_yet(waiting):
+def test_fetched_calls_count_before_batch_status(waiting):
     waiting.arrays["a"].ended = 18
     waiting.arrays["c"].ended = 1
-    said = {"a": array("a", RUNNING=4, SUCCEEDED=1), "c": JobDetail("c", "n", JobStatus.RUNNING)}
-    assert waiting.count(said.get) == Counts(running=2, done=19, failed=0, total=25)
+    details = {
+        "a": array("a", RUNNING=4, SUCCEEDED=1),
+        "c": JobDetail("c", "n", JobStatus.RUNNING),
+    }
+    assert waiting.count(details.get) == Counts(running=2, done=19, failed=0, total=25)
 
 
-def test_what_batch_knows_counts_though_it_was_not_looked_for_yet(waiting):
+def test_batch_status_counts_before_fetching(waiting):
     waiting.arrays["a"].ended = 2
-    said = {
+    details = {
         "a": array("a", SUCCEEDED=10),
         "c": JobDetail("c", "n", status=JobStatus.FAILED),
     }
-    assert waiting.count(said.get) == Counts(running=0, done=21, failed=0, total=25)
+    assert waiting.count(details.get) == Counts(running=0, done=21, failed=0, total=25)
 
 
-def test_calls_that_have_an_error_are_not_done(waiting):
+def test_failed_calls_are_not_done(waiting):
     waiting.arrays["a"].ended = 6
     waiting.put(fetched(None, ValueError()))
     waiting.put(fetched(ValueError(), ValueError()))

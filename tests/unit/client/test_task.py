@@ -1,4 +1,4 @@
-"""What a decorated function is, before anything is submitted."""
+"""Decorated functions before submission."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def task():
     return BatchExecutor(vcpu=1).task(simulate)
 
 
-def test_it_has_the_name_the_words_and_the_signature_of_its_function(task):
+def test_task_has_name_doc_and_signature(task):
     assert (task.__name__, task.__doc__, task.__module__) == (
         "simulate",
         "Simulate something.",
@@ -34,26 +34,26 @@ def test_it_has_the_name_the_words_and_the_signature_of_its_function(task):
     assert repr(task) == "<Task simulate>"
 
 
-def test_here_it_is_the_plain_function(task):
+def test_local_calls_plain_function(task):
     assert task.local(2, steps=3) == 6
 
 
-def test_a_task_travels_as_the_plain_function(task):
+def test_pickled_task_is_plain_function(task):
     assert pickle.loads(cloudpickle.dumps(task)) is simulate
 
 
 @pytest.mark.parametrize(
     ("args", "kwargs"), [((), {}), ((1, 2), {}), ((1,), {"step": 3}), ((1,), {"x": 2})]
 )
-async def test_a_wrong_call_fails_where_it_is_made(task, args, kwargs):
+async def test_wrong_arguments_raise_at_call(task, args, kwargs):
     with pytest.raises(TypeError):
-        task(*args, **kwargs)  # and not when it is awaited
+        task(*args, **kwargs)  # not only when it is awaited
     with pytest.raises(TypeError):
         await task.submit(*args, **kwargs)
 
 
 @pytest.mark.parametrize("chunksize", [0, -1, 1.0, True, "2", None])
-def test_a_chunksize_is_a_whole_number(task, chunksize):
+def test_invalid_chunksize_is_rejected(task, chunksize):
     with pytest.raises(SettingsError, match="chunksize is .*; use a whole number") as at:
         task.map([1], chunksize=chunksize)
     assert at.value.option == "chunksize"
@@ -61,17 +61,17 @@ def test_a_chunksize_is_a_whole_number(task, chunksize):
 
 @pytest.mark.parametrize("flag", ["return_exceptions", "progress"])
 @pytest.mark.parametrize("value", [1, "yes", None])
-def test_a_flag_is_true_or_false(task, flag, value):
+def test_non_boolean_flag_is_rejected(task, flag, value):
     with pytest.raises(SettingsError, match=f"{flag} is .*; use True or False"):
         task.map([1], **{flag: value})
 
 
-def test_a_map_needs_arguments(task):
+def test_map_without_iterables_is_rejected(task):
     with pytest.raises(TypeError, match="at least one iterable"):
         task.map()
 
 
-def test_fixed_keywords_are_looked_at(task):
+def test_fixed_keywords_are_checked(task):
     with contextlib.closing(task.map([1, 2], steps=3)) as sweep:
         assert len(sweep) == 2
     for wrong in ({"step": 3}, {"x": 3}):
@@ -80,19 +80,19 @@ def test_fixed_keywords_are_looked_at(task):
 
 
 @pytest.mark.parametrize("calls", [[(1,), (2, 3, 4)], ((1,), ())])
-def test_every_call_of_a_starmap_is_looked_at(task, calls):
+def test_every_starmap_item_is_checked(task, calls):
     with pytest.raises(TypeError):
         task.starmap(calls)
     with contextlib.closing(task.starmap([(1,), [2]], steps=4)) as sweep:
         assert len(sweep) == 2
 
 
-def test_an_item_of_a_starmap_has_the_arguments_of_a_call(task):
+def test_starmap_item_must_be_tuple(task):
     with pytest.raises(TypeError, match="item 1 of starmap is a int; use a tuple"):
         task.starmap([(1,), 2])
 
 
-def test_a_method_is_bound_to_its_instance():
+def test_method_is_bound_to_instance():
     class Model:
         executor = BatchExecutor()
 
@@ -111,7 +111,7 @@ def test_a_method_is_bound_to_its_instance():
         bound(1, 2)
 
 
-def test_other_options_are_those_of_another_task(task):
+def test_with_options_returns_another_task(task):
     other = task.with_options(vcpu=8, memory=16)
     assert other.function is simulate
     assert (other.executor.settings.vcpu, other.executor.settings.memory) == (8, 16)
@@ -120,7 +120,7 @@ def test_other_options_are_those_of_another_task(task):
         task.with_options(vpcu=8)
 
 
-def test_what_cannot_run_as_a_job_is_refused_where_it_is_decorated():
+def test_generator_function_is_rejected():
     def generate():
         yield 1
 
