@@ -36,20 +36,20 @@ def document(settings=None, runtime=RUNTIME):
     return made.name, made.document["containerProperties"]
 
 
-def test_what_is_sent_is_what_the_minifier_makes_of_the_source_now():
+def test_program_matches_minified_source():
     source = Path(bootstrap.__file__).with_name("bootstrap_program.py").read_text()
     made = python_minifier.minify(source, remove_literal_statements=True, rename_globals=True)
     assert made == bootstrap.program(), "make bootstrap"
 
 
-def test_the_command_is_one_that_batch_takes_and_short():
+def test_command_fits_batch_limits():
     command = bootstrap.command(RUNTIME)
     assert sum(map(len, command)) <= LARGEST_COMMAND
     assert all(command)
     assert "Ref::" not in "".join(command)
 
 
-def test_the_command_says_what_is_fetched_and_for_what():
+def test_command_names_runtime_and_platform():
     *head, _, url, name, region, machine, python = bootstrap.command(RUNTIME)
     assert ["python3", "-I", "-S", "-c"] == head
     assert (RUNTIME.bucket_url, RUNTIME.region, "aarch64", "3.11") == (
@@ -58,7 +58,7 @@ def test_the_command_says_what_is_fetched_and_for_what():
         machine,
         python,
     )
-    # As it is in the signature.
+    # encoded as in the signature
     assert name == (f"some-teams-bucket-for-jobs/some-team/some%20project%2B/v1/runtime/{SHA256}")
     assert bootstrap.fetched(bootstrap.command(RUNTIME)) == f"{RUNTIME.bucket}/{RUNTIME.key}"
 
@@ -72,11 +72,12 @@ def test_the_command_says_what_is_fetched_and_for_what():
         ("python3", "-I", "-S", "-c", "farcall_runtime"),
     ],
 )
-def test_no_other_command_is_taken_for_it(command):
+def test_other_commands_are_not_bootstrap(command):
     assert bootstrap.fetched(command) == ""
 
 
-def test_the_definition_has_user_home_and_command_and_its_name_says_which_runtime():
+def test_definition_has_user_home_and_command():
+    """The definition's name depends on the runtime."""
     name, container = document()
     assert container["user"] == "10001:10001"
     assert {"name": "HOME", "value": "/tmp"} in container["environment"]
@@ -87,7 +88,7 @@ def test_the_definition_has_user_home_and_command_and_its_name_says_which_runtim
     assert "command" not in document(runtime=None)[1]
 
 
-def test_job_definition_extra_comes_after_it():
+def test_job_definition_extra_is_applied_last():
     extra = {
         "containerProperties": {
             "user": "1:1",
@@ -100,7 +101,7 @@ def test_job_definition_extra_comes_after_it():
     assert [each["name"] for each in container["environment"]] == ["HOME", "LOGNAME", "TMPDIR"]
 
 
-# --- a job of it, described -------------------------------------------------------------------
+# --- jobs of the stock image ------------------------------------------------------------------
 
 
 def described(exit_code=None, reason=""):
@@ -112,7 +113,7 @@ def described(exit_code=None, reason=""):
     )
 
 
-def test_its_jobs_show_no_command_but_what_they_fetch():
+def test_job_shows_runtime_instead_of_command():
     job = described()
     assert job.command == ()
     assert job.runtime == f"{RUNTIME.bucket}/{RUNTIME.key}"
@@ -131,13 +132,13 @@ def test_its_jobs_show_no_command_but_what_they_fetch():
         (127, errors.ImageError, "stock_image_uri"),
     ],
 )
-def test_its_exit_codes_say_what_to_do(code, kind, words):
+def test_exit_codes_have_remedies(code, kind, words):
     found = failure_reason(described(code))
     assert found.kind is kind
     assert words in found.remedy
 
 
-def test_where_the_image_cannot_be_pulled_both_options_are_named():
+def test_pull_error_names_both_image_options():
     found = failure_reason(described(reason="CannotPullContainerError: manifest unknown"))
     assert found.kind is errors.ImageError
     assert "stock:1" in found.remedy

@@ -9,7 +9,7 @@ from farcall.backends.merging import merge
 LABELS = ("name", "type")
 
 
-def test_merging_changes_neither_document():
+def test_merging_does_not_modify_inputs():
     base, extra = {"a": {"b": 1}, "l": [{"name": "x", "v": 1}]}, {"a": {"c": 2}, "n": 0}
     before = json.dumps([base, extra])
     assert merge(base, extra, LABELS) == {
@@ -39,5 +39,5 @@ def test_merging_changes_neither_document():
         ("", "text", ""),
     ],
 )
-def test_lists_of_named_things_merge_by_name_and_the_rest_is_replaced(expected, base, extra):
+def test_named_lists_merge_others_are_replaced(expected, base, extra):
     assert merge(base, extra, LABELS) == expected

@@ -27,7 +27,7 @@ def summaries(*names):
 
 
 def made(timing=TIMING, **operations):
-    """Make a Batch and its client; return the two."""
+    """Return a Batch and its scripted client."""
     client = Client(**operations)
     return Batch(SimpleNamespace(batch=client, timing=timing)), client
 
@@ -39,21 +39,21 @@ async def submit(batch, request=REQUEST):
     return await batch.submit(request, Ticket())
 
 
-async def test_a_job_is_submitted_with_one_call(clock):
+async def test_job_is_submitted_with_one_request(clock):
     batch, client = made(submit_job=[ACCEPTED])
     assert await submit(batch) == "job-1"
     assert client.calls == [("submit_job", REQUEST)]
 
 
-async def test_throttling_never_fails_a_task(clock):
+async def test_throttling_never_fails_submission(clock):
     batch, client = made(submit_job=[*[THROTTLED] * 50, ACCEPTED])
     assert await submit(batch) == "job-1"
     assert len(client.asked("submit_job")) == 51
     assert client.asked("list_jobs") == []
 
 
-async def test_a_job_is_found_by_its_name_on_any_page(clock):
-    """Batch may answer with an empty page and go on with another."""
+async def test_job_name_is_searched_across_pages(clock):
+    """Batch may return an empty page and continue with another one."""
     pages = [
         {"jobSummaryList": [], "nextToken": "t"},
         {**summaries("Simulate-0A1B"), "nextToken": "u"},
@@ -93,7 +93,7 @@ def definitions(*revisions, name="farcall-00"):
 NEW = {"jobDefinitionArn": "arn:new:1"}
 
 
-async def test_a_definition_that_exists_is_not_registered(clock):
+async def test_existing_definition_is_not_registered(clock):
     batch, client = made(describe_job_definitions=[definitions(3, 12, 5)])
     found = await batch.ensure_definition(DEFINITION)
     assert found == "arn:aws:batch:us-east-1:1:job-definition/farcall-00:12"
@@ -102,7 +102,7 @@ async def test_a_definition_that_exists_is_not_registered(clock):
     ]
 
 
-async def test_a_definition_is_registered_once_for_all_who_want_it(clock):
+async def test_concurrent_callers_register_definition_once(clock):
     batch, client = made(describe_job_definitions=[definitions()], register_job_definition=[NEW])
     wanted = [batch.ensure_definition(DEFINITION) for _ in range(20)]
     assert set(await asyncio.gather(*wanted)) == {"arn:new:1"}
@@ -111,7 +111,7 @@ async def test_a_definition_is_registered_once_for_all_who_want_it(clock):
     ]
 
 
-async def test_a_definition_that_somebody_else_registers_is_taken_over(clock):
+async def test_concurrently_registered_definition_is_reused(clock):
     busy = refusal(
         "ClientException",
         400,
@@ -123,7 +123,7 @@ async def test_a_definition_that_somebody_else_registers_is_taken_over(clock):
     assert (await batch.ensure_definition(DEFINITION)).endswith("farcall-00:1")
 
 
-async def test_a_refused_definition_is_tried_anew_the_next_time(clock):
+async def test_rejected_definition_is_registered_next_time(clock):
     batch, _ = made(
         describe_job_definitions=lambda **_: definitions(),
         register_job_definition=[refusal("ClientException", 400, "bad role"), NEW],
@@ -134,8 +134,8 @@ async def test_a_refused_definition_is_tried_anew_the_next_time(clock):
 
 
 @pytest.mark.parametrize("failure", [no_answer(), refusal("ServerException", 500)])
-async def test_a_registration_without_an_answer_is_followed_by_a_look(failure, clock):
-    """Each registration makes a revision, answered or not."""
+async def test_unanswered_registration_is_searched_for(failure, clock):
+    """Each registration makes a revision, whether it is answered or not."""
     batch, client = made(
         describe_job_definitions=[definitions(), definitions(1)], register_job_definition=[failure]
     )
@@ -143,7 +143,7 @@ async def test_a_registration_without_an_answer_is_followed_by_a_look(failure, c
     assert len(client.asked("register_job_definition")) == 1
 
 
-async def test_a_registration_that_did_nothing_is_made_again(clock):
+async def test_failed_registration_is_repeated(clock):
     batch, _ = made(
         describe_job_definitions=lambda **_: definitions(),
         register_job_definition=[refusal("ServerException", 500), THROTTLED, NEW],
@@ -151,7 +151,7 @@ async def test_a_registration_that_did_nothing_is_made_again(clock):
     assert await batch.ensure_definition(DEFINITION) == "arn:new:1"
 
 
-async def test_others_that_keep_registering_are_not_waited_for_for_ever(clock):
+async def test_retries_of_busy_registration_are_limited(clock):
     busy = refusal("ClientException", 400, "Too many concurrent attempts to create a revision.")
     batch, _ = made(
         describe_job_definitions=lambda **_: definitions(),
@@ -161,7 +161,7 @@ async def test_others_that_keep_registering_are_not_waited_for_for_ever(clock):
         await batch.ensure_definition(DEFINITION)
 
 
-async def test_without_the_right_to_look_a_definition_is_registered(clock):
+async def test_definition_is_registered_without_describe_permission(clock):
     batch, _ = made(
         describe_job_definitions=[refusal("AccessDeniedException", 403)],
         register_job_definition=[NEW],
@@ -176,9 +176,9 @@ ARN = "arn:aws:batch:us-east-1:123456789012:job-definition/mine"
     ("expected", "name"),
     [(12, "mine"), (3, "mine:3"), (12, ARN), (3, f"{ARN}:3")],
 )
-async def test_a_user_s_definition_is_found_by_name_revision_and_arn(expected, name, clock):
+async def test_user_definition_is_found(expected, name, clock):
     def describe(*, jobDefinitions=(), **named):  # noqa: N803  # Batch's name
-        """Answer as Batch does: revisions by their own parameter, which excludes all others."""
+        """Answer like Batch: revisions have their own parameter, which excludes all others."""
         assert bool(jobDefinitions) != bool(named)
         if not jobDefinitions:
             wanted = named["jobDefinitionName"]
@@ -192,7 +192,7 @@ async def test_a_user_s_definition_is_found_by_name_revision_and_arn(expected, n
     assert found["revision"] == expected
 
 
-async def test_the_newest_of_many_revisions_is_found_on_any_page(clock):
+async def test_newest_revision_is_found_across_pages(clock):
     """The old plugin registered a revision for each task."""
     pages = [{**definitions(*range(1, 101)), "nextToken": "t"}, definitions(*range(101, 121))]
     batch, client = made(describe_job_definitions=pages)
@@ -205,7 +205,7 @@ async def test_the_newest_of_many_revisions_is_found_on_any_page(clock):
 # --- jobs -------------------------------------------------------------------------------------
 
 
-async def test_jobs_are_described_a_hundred_at_a_time(clock):
+async def test_jobs_are_described_in_hundreds(clock):
     def describe(*, jobs):
         known = [job for job in jobs if job != "j7"]
         return {"jobs": [{"jobId": job, "jobName": "n", "status": "RUNNING"} for job in known]}
@@ -216,14 +216,14 @@ async def test_jobs_are_described_a_hundred_at_a_time(clock):
     assert set(found) == {f"j{n}" for n in range(250)} - {"j7"}
 
 
-async def test_nothing_is_asked_about_no_jobs(clock):
+async def test_empty_input_makes_no_requests(clock):
     batch, client = made()
     assert await batch.describe([]) == {}
     await batch.terminate([], "x")
     assert client.calls == []
 
 
-async def test_children_are_listed_page_by_page(clock):
+async def test_array_tasks_are_listed_by_page(clock):
     pages = [
         {
             "jobSummaryList": [
@@ -243,7 +243,7 @@ async def test_children_are_listed_page_by_page(clock):
     ]
 
 
-async def test_a_throttled_question_is_asked_again(clock):
+async def test_throttled_request_is_repeated(clock):
     batch, client = made(describe_jobs=[*[THROTTLED] * 50, {"jobs": []}])
     assert await batch.describe(["j"]) == {}
     assert len(client.calls) == 51
@@ -252,7 +252,7 @@ async def test_a_throttled_question_is_asked_again(clock):
 @pytest.mark.parametrize(
     "failure", [no_answer(), not_sent(), broken(), refusal("ServerException", 500)]
 )
-async def test_a_question_that_fails_is_asked_again_for_some_seconds(failure, clock):
+async def test_failed_request_is_retried_for_seconds(failure, clock):
     batch, client = made(describe_jobs=[*[failure] * 3, {"jobs": []}])
     assert await batch.describe(["j"]) == {}
     assert len(client.calls) == 4
@@ -263,14 +263,14 @@ async def test_a_question_that_fails_is_asked_again_for_some_seconds(failure, cl
     assert 10 <= clock.now() - begun < 16
 
 
-async def test_a_refused_question_is_not_asked_again(clock):
+async def test_rejected_request_is_not_repeated(clock):
     batch, client = made(describe_jobs=[refusal("AccessDeniedException", 403)])
     with pytest.raises(ServiceError, match="need permission for DescribeJobs"):
         await batch.describe(["j"])
     assert len(client.calls) == 1
 
 
-async def test_a_queue_is_found_or_not(clock):
+async def test_missing_queue_is_none(clock):
     queue = {"jobQueueName": "q", "state": "ENABLED"}
     batch, client = made(describe_job_queues=[{"jobQueues": [queue]}, {"jobQueues": []}])
     assert await batch.find_queue("q") == queue
@@ -278,7 +278,7 @@ async def test_a_queue_is_found_or_not(clock):
     assert client.asked("describe_job_queues") == [{"jobQueues": ["q"]}, {"jobQueues": ["r"]}]
 
 
-async def test_a_queue_is_found_behind_an_empty_page(clock):
+async def test_queue_is_found_after_empty_page(clock):
     queue = {"jobQueueName": "q", "state": "ENABLED"}
     pages = [{"jobQueues": [], "nextToken": "t"}, {"jobQueues": [queue]}]
     batch, client = made(describe_job_queues=pages)
@@ -289,7 +289,7 @@ async def test_a_queue_is_found_behind_an_empty_page(clock):
 # --- lanes ------------------------------------------------------------------------------------
 
 
-async def test_ten_thousand_jobs_are_asked_for_at_five_calls_a_second(clock):
+async def test_describe_calls_are_limited_per_second(clock):
     moments = []
 
     def describe(**_):
@@ -306,7 +306,7 @@ async def test_ten_thousand_jobs_are_asked_for_at_five_calls_a_second(clock):
     assert all(moments[at + 5] - moments[at] >= 1 - 1e-6 for at in range(len(moments) - 5))
 
 
-async def test_a_single_question_is_answered_in_the_midst_of_many(clock):
+async def test_single_query_overtakes_many(clock):
     batch, client = made(describe_jobs=lambda **_: {"jobs": []})
     many = asyncio.ensure_future(batch.describe(f"a{n}" for n in range(10_000)))
     await asyncio.sleep(5)
@@ -318,7 +318,7 @@ async def test_a_single_question_is_answered_in_the_midst_of_many(clock):
     assert len(client.calls) == 101
 
 
-async def test_the_end_of_a_job_waits_for_no_submission_and_no_question(clock):
+async def test_terminate_overtakes_other_requests(clock):
     def answer(**_):
         return THROTTLED if clock.now() < free else ACCEPTED
 
@@ -342,25 +342,25 @@ async def test_the_end_of_a_job_waits_for_no_submission_and_no_question(clock):
     assert len({call["jobName"] for call in client.asked("submit_job")}) == 500
 
 
-async def test_a_throttled_lane_slows_no_other_down(clock):
+async def test_throttled_lane_does_not_slow_others(clock):
     batch, client = made(submit_job=lambda **_: THROTTLED, terminate_job=lambda **_: {})
     waiting = asyncio.ensure_future(submit(batch))
     await asyncio.sleep(30)
     begun = clock.now()
     await batch.terminate([f"j{n}" for n in range(21)], "enough")
-    assert clock.now() - begun == pytest.approx(1, abs=0.1)  # 20 a second
+    assert clock.now() - begun == pytest.approx(1, abs=0.1)  # 20 requests per second
     assert 30 < len(client.asked("submit_job")) < 200
     waiting.cancel()
 
 
-async def test_throttling_without_an_end_is_told(clock, caplog):
+async def test_lasting_throttling_is_logged(clock, caplog):
     batch, _ = made(describe_jobs=[*[THROTTLED] * 400, {"jobs": []}])
     await batch.describe(["j"])
     assert 2 <= len(caplog.messages) <= 5
     assert "TooManyRequestsException" in caplog.messages[0]
 
 
-async def test_an_hour_of_nothing_but_throttling_is_told(clock):
+async def test_hour_of_throttling_raises(clock):
     batch, _ = made(describe_jobs=lambda **_: THROTTLED)
     begun = clock.now()
     with pytest.raises(ServiceError, match="all calls were throttled for 36.* what else in the"):
@@ -368,18 +368,18 @@ async def test_an_hour_of_nothing_but_throttling_is_told(clock):
     assert 3600 < clock.now() - begun < 3700
 
 
-# --- the end of jobs --------------------------------------------------------------------------
+# --- terminations -----------------------------------------------------------------------------
 
 IDS = [f"j{n}" for n in range(120)]
 
 
-async def test_one_job_is_ended_by_the_call_for_one(clock):
+async def test_one_job_uses_terminate_job(clock):
     batch, client = made(terminate_job=lambda **_: {})
     await batch.terminate(["j1"], "enough")
     assert client.asked("terminate_job") == [{"jobId": "j1", "reason": "farcall: enough"}]
 
 
-async def test_jobs_are_ended_in_bulk(clock):
+async def test_many_jobs_are_terminated_in_bulk(clock):
     batch, client = made(terminate_jobs=lambda **_: {"successful": [], "errors": []})
     await batch.terminate(IDS, "enough")
     asked = client.asked("terminate_jobs")
@@ -388,7 +388,7 @@ async def test_jobs_are_ended_in_bulk(clock):
     assert {call["reason"] for call in asked} == {"farcall: enough"}
 
 
-async def test_one_job_that_cannot_be_ended_keeps_no_other_alive(clock):
+async def test_failed_termination_does_not_stop_others(clock):
     def terminate(*, jobId, **_):  # noqa: N803  # Batch's name
         return refusal("ServerException", 500) if jobId == "j3" else {}
 
@@ -401,7 +401,7 @@ async def test_one_job_that_cannot_be_ended_keeps_no_other_alive(clock):
     assert set(asked[len(IDS) :]) == {"j3"}
 
 
-async def test_jobs_throttled_within_a_bulk_are_asked_for_again(clock):
+async def test_throttled_job_in_bulk_is_repeated(clock):
     throttled = {"job": "j1", "code": "ThrottlingException", "message": "Rate exceeded"}
     batch, client = made(
         terminate_jobs=[
@@ -413,7 +413,7 @@ async def test_jobs_throttled_within_a_bulk_are_asked_for_again(clock):
     assert [call["jobs"] for call in client.asked("terminate_jobs")] == [["j0", "j1"], ["j1"]]
 
 
-async def test_jobs_that_are_refused_within_a_bulk_are_told(clock):
+async def test_rejected_jobs_in_bulk_are_returned(clock):
     refused = {"job": "j1", "code": "ClientException", "message": "No"}
     batch, _ = made(terminate_jobs=lambda **_: {"errors": [refused]})
     assert list(await batch.terminate(["j0", "j1", "j2"], "enough")) == ["j1"]
@@ -421,7 +421,7 @@ async def test_jobs_that_are_refused_within_a_bulk_are_told(clock):
     assert str(refused["j1"]) == "TerminateJobs of j1: No"
 
 
-async def test_jobs_that_fail_within_a_bulk_are_asked_for_again_and_told(clock):
+async def test_failed_jobs_in_bulk_are_repeated(clock):
     failed = {"job": "j1", "code": "ServerException", "message": "Sorry"}
     batch, client = made(terminate_jobs=lambda **_: {"errors": [failed]})
     refused = await batch.terminate(["j0", "j1"], "enough")
@@ -440,24 +440,24 @@ async def test_jobs_that_fail_within_a_bulk_are_asked_for_again_and_told(clock):
         refusal("InternalFailure", 501, "not yet implemented"),
     ],
 )
-async def test_jobs_are_ended_one_by_one_where_batch_does_not_know_the_bulk(clock, answer):
+async def test_unknown_bulk_call_terminates_jobs_individually(clock, answer):
     batch, client = made(terminate_jobs=lambda **_: answer, terminate_job=lambda **_: {})
     await batch.terminate(IDS[:3], "enough")
     assert [call["jobId"] for call in client.asked("terminate_job")] == IDS[:3]
     assert len(client.asked("terminate_jobs")) == 1
-    await batch.terminate(IDS[3:], "enough")  # which is remembered
+    await batch.terminate(IDS[3:], "enough")  # the fallback is remembered
     assert [call["jobId"] for call in client.asked("terminate_job")] == IDS
     assert len(client.asked("terminate_jobs")) == 1
 
 
-async def test_a_bulk_that_is_refused_is_no_call_that_is_unknown(clock):
+async def test_rejected_bulk_call_is_not_unknown(clock):
     batch, client = made(terminate_jobs=lambda **_: refusal("ClientException", 400))
     assert list(await batch.terminate(["j0", "j1"], "enough")) == ["j0", "j1"]
     assert await batch.terminate(["j2", "j3"], "enough")
     assert len(client.asked("terminate_jobs")) == 2
 
 
-async def test_a_bulk_that_is_denied_may_be_so_for_one_of_its_jobs(clock):
+async def test_denied_bulk_call_is_split(clock):
     denied = refusal("AccessDeniedException", 403)
     batch, client = made(
         terminate_jobs=lambda **_: denied,
@@ -467,20 +467,20 @@ async def test_a_bulk_that_is_denied_may_be_so_for_one_of_its_jobs(clock):
     assert len(client.asked("terminate_job")) == 2
 
 
-# --- a Batch that loses why a job was ended ---------------------------------------------------
+# --- a Batch that loses the reason of a termination -------------------------------------------
 
 KILLED = {"exitCode": 137}
 LONG_AGO = 1_000_000_000_000
 
 
-def lossy(timing=TIMING, **said):
-    """A Batch that knows of every job only this; the call with which one is ended is taken."""
+def lossy(timing=TIMING, **fields):
+    """Return a Batch that knows only this of every job, and accepts terminations."""
 
     def describe(*, jobs):
-        return {"jobs": [{"jobId": i, "status": "FAILED", **said} for i in jobs]}
+        return {"jobs": [{"jobId": i, "status": "FAILED", **fields} for i in jobs]}
 
     def list_jobs(**_):
-        return {"jobSummaryList": [{"jobId": "p:0", "status": "FAILED", **said}]}
+        return {"jobSummaryList": [{"jobId": "p:0", "status": "FAILED", **fields}]}
 
     return made(timing, describe_jobs=describe, list_jobs=list_jobs, terminate_job=lambda **_: {})[
         0
@@ -488,7 +488,7 @@ def lossy(timing=TIMING, **said):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {},
         {"container": {"exitCode": 143}},
@@ -497,21 +497,21 @@ def lossy(timing=TIMING, **said):
         {"attempts": [{"container": {"exitCode": 143, "reason": "Exited"}}]},
     ],
 )
-async def test_who_ended_a_job_knows_it_where_batch_does_not(clock, said):
-    batch = lossy(**said)
+async def test_own_termination_is_known_without_batch(clock, fields):
+    batch = lossy(**fields)
     await batch.terminate(["j", "p"], "enough")
     found = await batch.describe(["j", "p:0", "other"])
     assert {failure_reason(found[job_id]).kind for job_id in ("j", "p:0")} == {JobCancelledError}
     assert found["j"].is_terminated
     assert found["j"].status_reason.startswith("farcall: enough")
-    assert said.get("statusReason", "") in found["j"].status_reason
+    assert fields.get("statusReason", "") in found["j"].status_reason
     assert failure_reason(found["other"]).kind is not JobCancelledError
     (page,) = [page async for page in batch.listing.children("p", JobStatus.FAILED)]
     assert failure_reason(page[0]).kind is JobCancelledError
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {"container": {"exitCode": 1}},
         {"container": {"exitCode": 139}},
@@ -525,20 +525,22 @@ async def test_who_ended_a_job_knows_it_where_batch_does_not(clock, said):
         {"statusReason": "alice's words", "isTerminated": True},
     ],
 )
-async def test_what_batch_says_counts_more(clock, said):
-    batch = lossy(**said)
+async def test_reported_exit_takes_precedence(clock, fields):
+    batch = lossy(**fields)
     before = await batch.describe(["j"])
     await batch.terminate(["j"], "enough")
     assert await batch.describe(["j"]) == before
 
 
-async def test_why_a_job_could_not_be_placed_is_known_too(clock):
+async def test_stuck_reason_is_kept(clock):
     batch = lossy()
     await batch.terminate(["j"], "stuck for 60 s: CAPACITY: no")
     assert failure_reason((await batch.describe(["j"]))["j"]).kind is JobStuckError
 
 
-async def test_an_end_is_known_before_the_answer_and_a_refused_one_is_none(clock):
+async def test_termination_counts_unless_refused(clock):
+    """It is known before its response arrives."""
+
     async def terminate(**_):
         await asyncio.sleep(5)
         return refusal("AccessDeniedException", 403)
@@ -555,7 +557,7 @@ async def test_an_end_is_known_before_the_answer_and_a_refused_one_is_none(clock
 
 
 @pytest.mark.timing(most_stopped=2)
-async def test_the_oldest_of_many_ends_are_forgotten(clock, timing):
+async def test_oldest_terminations_are_forgotten(clock, timing):
     batch = lossy(timing=timing)
     for job_id in "abc":
         await batch.terminate([job_id], "enough")

@@ -16,7 +16,7 @@ async def read(log):
     return [event.text async for events in log.read() for event in events]
 
 
-async def test_an_empty_page_is_not_the_end_of_a_log():
+async def test_empty_page_does_not_end_log():
     pages = [page("a", token="1"), page(token="2"), page("b", token="3"), page(token="3")]
     opened, client = access(pages)
     log = CloudWatchLog(opened, "a-group", "a-stream")
@@ -29,7 +29,7 @@ async def test_an_empty_page_is_not_the_end_of_a_log():
     }
 
 
-async def test_a_second_reading_begins_where_the_first_one_ended():
+async def test_second_read_continues_after_first():
     opened, _ = access(
         [page("a", token="1"), page(token="1"), page("b", token="2"), page(token="2")]
     )
@@ -37,7 +37,7 @@ async def test_a_second_reading_begins_where_the_first_one_ended():
     assert [await read(log), await read(log)] == [["a"], ["b"]]
 
 
-async def test_the_last_lines_are_found_from_the_end():
+async def test_last_lines_are_read_backwards():
     backward = [page("c", "d", token="1"), page(token="2"), page("a", "b", token="3")]
     opened, client = access([{**p, "nextBackwardToken": p["nextForwardToken"]} for p in backward])
 
@@ -46,7 +46,7 @@ async def test_the_last_lines_are_found_from_the_end():
     assert [(call["limit"], call["startFromHead"]) for call in asked] == [(3, False)] * 3
 
 
-async def test_a_log_that_is_not_there_has_no_lines():
+async def test_missing_log_has_no_lines():
     opened, client = access([refusal("ResourceNotFoundException", 400)] * 2)
     log = CloudWatchLog(opened, "g", "s")
     assert (await read(log), log.exists) == ([], False)
@@ -57,17 +57,17 @@ async def test_a_log_that_is_not_there_has_no_lines():
     assert len(client.calls) == 2
 
 
-async def test_a_refusal_is_told():
+async def test_refusal_raises():
     opened, _ = access([refusal("AccessDeniedException", 400)])
     with pytest.raises(ServiceError, match="GetLogEvents"):
         await read(CloudWatchLog(opened, "g", "s"))
 
 
-# --- several at once --------------------------------------------------------------------------
+# --- several streams --------------------------------------------------------------------------
 
 
 def filtered(*lines, token=None):
-    """Return a reply of FilterLogEvents: lines of streams, a millisecond apart."""
+    """Return a FilterLogEvents response: lines of streams, one millisecond apart."""
     first = int(NOW.timestamp() * 1000)
     found = [
         {
@@ -83,7 +83,7 @@ def filtered(*lines, token=None):
 
 
 def filtering(*replies):
-    """Return open clients whose CloudWatch Logs gives these replies, and its client."""
+    """Return clients and a CloudWatch Logs client with these responses."""
     client = Client(filter_log_events=list(replies))
 
     async def lend(service):
@@ -93,7 +93,7 @@ def filtering(*replies):
     return SimpleNamespace(client=lend), client
 
 
-async def test_events_of_several_streams_come_in_pages_to_the_one_without_a_token():
+async def test_events_are_paged_until_token_ends():
     opened, client = filtering(
         filtered(("s", "a"), ("t", "b"), token="1"), filtered(token="2"), filtered(("s", "c"))
     )
@@ -106,7 +106,7 @@ async def test_events_of_several_streams_come_in_pages_to_the_one_without_a_toke
     assert asked == [{"logGroupName": "g", "logStreamNames": ["s", "t"]}] * 3
 
 
-async def test_a_range_of_times_is_told_in_the_milliseconds_it_is_in():
+async def test_time_range_is_sent_in_milliseconds():
     opened, client = filtering(filtered())
     since = NOW + timedelta(microseconds=1999)
     assert [page async for page in events(opened, "g", ["s"], since, since)] == [[]]
@@ -115,14 +115,14 @@ async def test_a_range_of_times_is_told_in_the_milliseconds_it_is_in():
     ] == [(int(NOW.timestamp() * 1000) + 1,) * 2]
 
 
-async def test_no_time_before_1970_is_told():
+async def test_start_time_is_never_negative():
     opened, client = filtering(filtered())
     long_ago = datetime(1969, 1, 1, tzinfo=timezone.utc)
     assert [page async for page in events(opened, "g", ["s"], long_ago)] == [[]]
     assert client.asked("filter_log_events")[0]["startTime"] == 0
 
 
-async def test_a_stream_that_is_not_there_is_told_apart_from_a_refusal():
+async def test_missing_stream_differs_from_refusal():
     opened, _ = filtering(
         refusal("ResourceNotFoundException", 400), refusal("AccessDeniedException", 400)
     )

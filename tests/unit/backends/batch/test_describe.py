@@ -1,4 +1,4 @@
-"""Batch's descriptions of jobs, as DescribeJobs gives them for each kind of job."""
+"""Job descriptions as DescribeJobs returns them for each kind of job."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def described(**changes):
     return from_describe({**JOB, **changes})
 
 
-def test_a_job_with_container_properties_is_read():
+def test_job_with_container_properties_is_read():
     assert described() == BatchJob(
         job_id="8f1",
         name="simulate-1",
@@ -85,19 +85,19 @@ def test_a_job_with_container_properties_is_read():
     )
 
 
-def test_a_job_with_ecs_properties_is_read():
-    said = {"name": "default", "exitCode": 137, "reason": "OutOfMemoryError: Container killed"}
+def test_job_with_ecs_properties_is_read():
+    fields = {"name": "default", "exitCode": 137, "reason": "OutOfMemoryError: Container killed"}
     detail = described(
         container=None,
-        ecsProperties={"taskProperties": [{"containers": [{**CONTAINER, **said}]}]},
+        ecsProperties={"taskProperties": [{"containers": [{**CONTAINER, **fields}]}]},
         attempts=[
             {
-                "taskProperties": [{"containers": [{**said, "logStreamName": "s"}]}],
+                "taskProperties": [{"containers": [{**fields, "logStreamName": "s"}]}],
                 "statusReason": EXITED,
             }
         ],
     )
-    assert (detail.exit_code, detail.container_reason) == (137, said["reason"])
+    assert (detail.exit_code, detail.container_reason) == (137, fields["reason"])
     assert (detail.log_group, detail.log_stream) == ("own-group", "farcall/default/abc")
     assert detail.environment["FARCALL_BUNDLE"] == "s3://b/v1/r/bundles/c"
 
@@ -106,8 +106,8 @@ RUNNING = {"startedAt": 1700000001500, "container": {"logStreamName": "farcall/d
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_an_attempt_that_goes_on_is_none_that_has_ended(before):
-    """Batch may list it with them, or not."""
+def test_running_attempt_does_not_count(before):
+    """Batch may or may not list it with the finished attempts."""
     listed = [*JOB["attempts"] * before, RUNNING]
     running = {name: value for name, value in CONTAINER.items() if name != "exitCode"}
     running.pop("logStreamName")
@@ -115,34 +115,34 @@ def test_an_attempt_that_goes_on_is_none_that_has_ended(before):
     detail = described(attempts=listed, stoppedAt=None, **changes)
     assert (detail.attempts, detail.log_stream) == (before, "farcall/default/now")
     assert described(attempts=listed[:-1], stoppedAt=None, **changes).tried == detail.tried
-    # Once the job has ended, so has each of its attempts.
+    # After the job has ended, each of its attempts has ended, too.
     assert described(attempts=listed).attempts == before + 1
 
 
-def test_an_attempt_that_was_not_started_has_ended_while_the_next_one_is():
+def test_failed_start_counts_while_next_starts():
     failed = {"container": {"reason": PULL}, "statusReason": NOT_STARTED}
     assert described(status="STARTING", attempts=[failed]).attempts == 1
 
 
-def test_a_job_that_has_ended_has_had_an_attempt_whether_or_not_it_is_listed():
+def test_finished_job_has_an_attempt():
     assert described(attempts=[]).tried == described().tried
     bare = [{"startedAt": 1700000001500, "statusReason": EXITED}]
     assert described(attempts=bare).tried[0].log_stream == "farcall/default/abc"
     assert described(attempts=[], status="RUNNING").tried == ()
 
 
-def test_a_job_without_attempts_shows_its_status_reason():
+def test_job_without_attempts_shows_status_reason():
     reason = "Container Overrides length must be at most 8192"
     detail = described(statusReason=reason, attempts=[], container={"image": "x"})
     assert (detail.reason, detail.attempts, detail.exit_code) == (reason, 0, None)
 
 
-def test_the_container_s_reason_is_shown_beside_the_status_reason():
+def test_container_reason_follows_status_reason():
     detail = described(statusReason=NOT_STARTED, container={**CONTAINER, "reason": PULL})
     assert detail.reason == f"{NOT_STARTED}; {PULL}"
 
 
-def test_what_the_job_does_not_say_comes_from_its_last_attempt():
+def test_missing_fields_come_from_last_attempt():
     attempts = [
         {"container": {"exitCode": 3, "reason": "first"}, "statusReason": "one"},
         {"container": {"exitCode": 0, "reason": "last", "logStreamName": "s2"}},
@@ -161,29 +161,29 @@ def test_what_the_job_does_not_say_comes_from_its_last_attempt():
     )
 
 
-def test_the_attempts_a_job_may_have_are_those_of_its_own_strategy():
+def test_attempts_allowed_come_from_retry_strategy():
     assert described(retryStrategy={"attempts": 4, "evaluateOnExit": []}).attempts_allowed == 4
     assert described().attempts_allowed == 1
 
 
-def test_an_exit_code_of_zero_is_an_exit_code():
+def test_exit_code_zero_is_kept():
     assert described(container={**CONTAINER, "exitCode": 0}).exit_code == 0
 
 
-def test_a_first_attempt_that_runs_has_its_live_log():
+def test_running_first_attempt_has_live_log():
     detail = described(
         status="RUNNING", statusReason=None, attempts=[], container={"logStreamName": "live"}
     )
     assert (detail.status, detail.attempts, detail.log_stream) == (JobStatus.RUNNING, 0, "live")
 
 
-def test_a_job_that_waits_has_neither_start_nor_log():
+def test_waiting_job_has_no_log():
     detail = from_describe({"jobId": "j", "jobName": "n", "status": "RUNNABLE"})
     assert (detail.started_at, detail.created_at, detail.log_stream) == (None, None, "")
     assert detail.log_group == "/aws/batch/job"
 
 
-def test_an_array_and_its_child_are_read():
+def test_array_job_and_task_are_read():
     parent = described(
         status="PENDING", arrayProperties={"size": 3, "statusSummary": {"RUNNING": 2, "FAILED": 1}}
     )
@@ -192,17 +192,17 @@ def test_an_array_and_its_child_are_read():
     assert (child.job_id, child.array_size, dict(child.status_summary)) == ("8f1:2", 0, {})
 
 
-def test_flags_and_secrets_of_a_job():
+def test_flags_are_read_and_secrets_hidden():
     detail = described(isCancelled=True, isTerminated=True)
     assert (detail.is_cancelled, detail.is_terminated) == (True, True)
     assert "s3://b/v1" not in repr(detail)
 
 
-def test_only_two_states_are_final():
+def test_only_two_statuses_are_final():
     assert [str(status) for status in JobStatus if status.is_final] == ["SUCCEEDED", "FAILED"]
 
 
-#: Recorded, and shortened:
+#: Recorded and shortened:
 #: https://github.com/aws/aws-parallelcluster/tree/ff0a1710/awsbatch-cli/tests/awsbatch/data
 MULTI_NODE = {
     "jobId": "6abf3ecd-07a8-4faa-8a65-79e7404eb50f",
@@ -265,7 +265,7 @@ NODE = {
 }
 
 
-def test_a_multi_node_job_ends_as_its_attempts_say():
+def test_multi_node_end_comes_from_attempts():
     detail = from_describe(MULTI_NODE)
     assert (detail.status, detail.exit_code) == (JobStatus.SUCCEEDED, 0)
     assert detail.log_stream == "parallelcluster-mnp/default/3d430bca"
@@ -275,7 +275,7 @@ def test_a_multi_node_job_ends_as_its_attempts_say():
     assert (detail.nodes, detail.node_id(1)) == (2, NODE["jobId"])
 
 
-def test_a_multi_node_job_that_has_not_run_has_nothing_to_tell():
+def test_waiting_multi_node_job_is_read():
     waiting = {"status": "RUNNABLE", "attempts": [], "createdAt": 1543836418954}
     kept = ("jobId", "jobName", "jobQueue", "nodeProperties")
     detail = from_describe({**{name: MULTI_NODE[name] for name in kept}, **waiting})
@@ -283,7 +283,7 @@ def test_a_multi_node_job_that_has_not_run_has_nothing_to_tell():
     assert detail.log_stream == ""
 
 
-def test_a_node_is_a_job_with_a_container():
+def test_node_is_read_like_container_job():
     detail = from_describe(NODE)
     assert (detail.status, detail.exit_code) == (JobStatus.FAILED, 3)
     assert detail.log_stream == "parallelcluster-mnp/default/3557426b"
@@ -292,7 +292,7 @@ def test_a_node_is_a_job_with_a_container():
     assert detail.address == "10.0.0.132"
 
 
-def test_summaries_of_multi_node_jobs_and_nodes():
+def test_multi_node_summaries_are_read():
     whole = {
         "jobId": "7a712b12",
         "jobName": "mnp-failed",

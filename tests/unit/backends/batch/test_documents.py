@@ -64,14 +64,14 @@ def resources(**options):
     return {item["type"]: item["value"] for item in resource_requirements(Settings(**options))}
 
 
-# --- the definition ---------------------------------------------------------------------------
+# --- definition -------------------------------------------------------------------------------
 
 
 def container(**options):
     return made(**options).document["containerProperties"]
 
 
-def test_equal_content_has_an_equal_name_in_every_order():
+def test_definition_name_ignores_order():
     one = {"tags": {"a": "1", "b": "2"}, "containerProperties": {"user": "me", "privileged": True}}
     other = {
         "containerProperties": {"privileged": True, "user": "me"},
@@ -80,7 +80,7 @@ def test_equal_content_has_an_equal_name_in_every_order():
     assert made(job_definition_extra=one).name == made(job_definition_extra=other).name
 
 
-def test_the_name_is_the_same_in_every_process():
+def test_definition_name_is_stable_across_processes():
     code = (
         "from farcall import Settings\n"
         "from farcall.backends.base import JobSpec\n"
@@ -94,7 +94,7 @@ def test_the_name_is_the_same_in_every_process():
     assert name == made(image="i", region="r").name
 
 
-def test_the_name_is_one_that_batch_allows():
+def test_definition_name_is_legal():
     assert re.fullmatch(r"farcall-[0-9a-f]{32}", made().name)
 
 
@@ -109,7 +109,7 @@ def test_the_name_is_one_that_batch_allows():
         {"job_definition_extra": FARGATE},
     ],
 )
-def test_what_a_submission_cannot_override_is_in_the_name(change):
+def test_definition_name_covers_fixed_fields(change):
     assert made(**change).name != made().name
 
 
@@ -128,11 +128,11 @@ def test_what_a_submission_cannot_override_is_in_the_name(change):
         {"s3_bucket_name": "other-bucket"},
     ],
 )
-def test_what_a_submission_overrides_is_not_in_the_name(change):
+def test_definition_name_ignores_overridable_fields(change):
     assert made(**change).name == made().name
 
 
-def test_the_document_has_what_batch_needs():
+def test_definition_has_required_fields():
     document = made(job_role="arn:job", execution_role="arn:exec").document
     assert document["type"] == "container"
     container = document["containerProperties"]
@@ -144,12 +144,12 @@ def test_the_document_has_what_batch_needs():
     }
 
 
-def test_empty_roles_and_log_group_are_left_out():
+def test_empty_roles_and_logs_are_omitted():
     container = made(batch_job_log_group_name="").document["containerProperties"]
     assert {"jobRoleArn", "executionRoleArn", "logConfiguration"} & set(container) == set()
 
 
-def test_any_field_of_batch_can_be_added():
+def test_job_definition_extra_adds_any_field():
     extra = {
         "platformCapabilities": ["FARGATE"],
         "containerProperties": {
@@ -171,25 +171,25 @@ def test_any_field_of_batch_can_be_added():
 # --- resources --------------------------------------------------------------------------------
 
 
-def test_memory_is_mebibytes_rounded_up():
+def test_memory_is_rounded_up_to_mebibytes():
     assert resources(vcpu=2, memory=3.75) == {"VCPU": "2", "MEMORY": "3840"}
     assert resources(vcpu=1, memory=0.1)["MEMORY"] == "103"
 
 
-def test_gpus_are_asked_for_only_where_there_are_some():
+def test_gpus_are_requested_only_if_set():
     assert resources(num_gpus=2)["GPU"] == "2"
     assert "GPU" not in resources(num_gpus=0)
 
 
 @pytest.mark.parametrize("vcpu", [0.25, 0.5, 1.5])
-def test_ec2_has_whole_vcpus(vcpu):
+def test_fractional_vcpu_is_rejected_on_ec2(vcpu):
     with pytest.raises(SettingsError, match=f"vcpu={vcpu:g} is not supported on EC2") as caught:
         resources(vcpu=vcpu)
     assert caught.value.option == "vcpu"
 
 
 @pytest.mark.parametrize("vcpu", MATRIX)
-def test_fargate_rounds_memory_up_to_a_pair_that_exists(vcpu):
+def test_fargate_memory_is_rounded_up(vcpu):
     wanted = [mib for step in MATRIX[vcpu] for mib in (step - 1, step)]
     found = [
         resources(vcpu=vcpu, memory=mib / 1024, job_definition_extra=FARGATE) for mib in wanted
@@ -199,13 +199,13 @@ def test_fargate_rounds_memory_up_to_a_pair_that_exists(vcpu):
 
 
 @pytest.mark.parametrize("vcpu", MATRIX)
-def test_fargate_refuses_more_memory_than_goes_with_the_vcpus(vcpu):
+def test_excess_memory_is_rejected_on_fargate(vcpu):
     with pytest.raises(SettingsError, match="raise vcpu") as caught:
         resources(vcpu=vcpu, memory=(MATRIX[vcpu][-1] + 1) / 1024, job_definition_extra=FARGATE)
     assert caught.value.option == "memory"
 
 
-def test_fargate_refuses_other_vcpus_and_gpus():
+def test_unsupported_fargate_resources_are_rejected():
     with pytest.raises(SettingsError, match=r"use one of 0\.25, 0\.5, 1, 2, 4, 8, 16, 32"):
         resources(vcpu=3, job_definition_extra=FARGATE)
     with pytest.raises(SettingsError, match="num_gpus=1 is not supported"):
@@ -222,7 +222,7 @@ STRATEGIES = [
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_rules_are_few_and_legal(strategy):
+def test_retry_rules_are_few_and_legal(strategy):
     rules = strategy["evaluateOnExit"]
     assert 1 <= len(rules) <= 5
     patterns = [(key, text) for rule in rules for key, text in rule.items() if key != "action"]
@@ -233,20 +233,20 @@ def test_rules_are_few_and_legal(strategy):
 
 
 def action(strategy, *, status_reason="", reason="", exit_code=None):
-    """What Batch does with a failed attempt; no rule that matches means another attempt."""
-    said = {
+    """Return Batch's action for a failed attempt; without a matching rule, it retries."""
+    values = {
         "onStatusReason": status_reason,
         "onReason": reason,
         "onExitCode": "" if exit_code is None else str(exit_code),
     }
     for rule in strategy["evaluateOnExit"]:
-        patterns = [(said[key], text) for key, text in rule.items() if key != "action"]
+        patterns = [(values[key], text) for key, text in rule.items() if key != "action"]
         if all(text.startswith(p[:-1]) if p.endswith("*") else text == p for text, p in patterns):
             return rule["action"]
     return "RETRY"
 
 
-def test_for_infrastructure_only_lost_hosts_and_starts_are_tried_again():
+def test_infrastructure_retries_only_platform_failures():
     strategy = retry_strategy(Settings())
     assert [
         action(strategy, status_reason="Host EC2 (instance i-1) terminated."),
@@ -258,7 +258,7 @@ def test_for_infrastructure_only_lost_hosts_and_starts_are_tried_again():
     assert [action(strategy, exit_code=code) for code in (1, 60, 71, 137, None)] == ["EXIT"] * 5
 
 
-def test_for_failure_everything_is_tried_again_but_what_would_end_the_same_way():
+def test_failure_retries_all_except_final_exits():
     strategy = retry_strategy(Settings(retry_on="failure"))
     final = [code for code in ExitCode if 60 <= code < 70]
     others = [code for code in ExitCode if code not in (*final, ExitCode.RETURNED)]
@@ -269,7 +269,7 @@ def test_for_failure_everything_is_tried_again_but_what_would_end_the_same_way()
 
 @pytest.mark.parametrize("retry_on", ["failure", "infrastructure"])
 @pytest.mark.parametrize("is_command", [False, True])
-def test_memory_that_was_too_little_is_not_tried_again(retry_on, is_command):
+def test_out_of_memory_is_not_retried(retry_on, is_command):
     strategy = retry_strategy(Settings(retry_on=retry_on), is_command=is_command)
     reason = "OutOfMemoryError: Container killed due to memory usage"
     assert action(strategy, exit_code=137) == "EXIT"
@@ -278,27 +278,27 @@ def test_memory_that_was_too_little_is_not_tried_again(retry_on, is_command):
         assert action(strategy, status_reason=lost, exit_code=137) == "RETRY"
 
 
-def test_the_container_s_own_word_of_too_little_memory_is_final_of_functions_alone():
+def test_out_of_memory_code_ends_functions():
     for retry_on in ("failure", "infrastructure"):
         strategy = retry_strategy(Settings(retry_on=retry_on))
         assert action(strategy, exit_code=int(ExitCode.OUT_OF_MEMORY)) == "EXIT"
     strategy = retry_strategy(Settings(retry_on="failure"), is_command=True)
-    assert action(strategy, exit_code=60) == "RETRY"  # a command's codes are its own
+    assert action(strategy, exit_code=60) == "RETRY"  # a command's exit codes are its own
 
 
-def test_for_infrastructure_the_list_ends_explicitly():
+def test_infrastructure_rules_end_with_exit():
     rules = retry_strategy(Settings())["evaluateOnExit"]
     assert rules[-1] == {"onReason": "*", "action": "EXIT"}
 
 
-def test_one_attempt_needs_no_rules():
+def test_single_attempt_needs_no_rules():
     assert retry_strategy(Settings(retry_attempts=1)) == {"attempts": 1}
 
 
-# --- the request ------------------------------------------------------------------------------
+# --- request ----------------------------------------------------------------------------------
 
 
-def test_a_plain_job_overrides_everything_that_can_be():
+def test_plain_job_overrides_everything_possible():
     made = request(vcpu=1, memory=1, num_gpus=1, time_limit=60, retry_attempts=1)
     assert made == {
         "jobName": "simulate-1",
@@ -317,19 +317,19 @@ def test_a_plain_job_overrides_everything_that_can_be():
     }
 
 
-def test_one_task_is_no_array():
+def test_single_task_is_no_array():
     assert "arrayProperties" not in request(size=1)
     assert request(size=2)["arrayProperties"] == {"size": 2}
 
 
-def test_tags_priority_and_share_are_sent_where_they_are_given():
+def test_tags_priority_and_share_are_optional():
     made = request(tags={"a": "b"}, priority=0, share_identifier="lab")
     assert (made["tags"], made["propagateTags"]) == ({"a": "b"}, True)
     assert (made["schedulingPriorityOverride"], made["shareIdentifier"]) == (0, "lab")
     assert {"tags", "schedulingPriorityOverride", "shareIdentifier"} & set(request()) == set()
 
 
-def test_overrides_that_ecs_would_refuse_are_refused_here_with_their_size():
+def test_oversized_overrides_are_rejected():
     overrides = request(environment={"A": ""})["containerOverrides"]
     room = OVERRIDE_CHARACTERS - len(json.dumps(overrides))
     request(environment={"A": "x" * room})
@@ -337,7 +337,7 @@ def test_overrides_that_ecs_would_refuse_are_refused_here_with_their_size():
         request(environment={"A": "x" * (room + 1)})
 
 
-def test_a_request_that_batch_would_refuse_is_refused_here_with_its_size():
+def test_oversized_request_is_rejected():
     tags = {f"{n:0128d}": "v" * 256 for n in range(45)}
     full = request(tags=tags)
     room = REQUEST_BYTES - len(json.dumps(full))

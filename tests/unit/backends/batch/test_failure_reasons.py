@@ -1,6 +1,6 @@
 """Each failure from recorded texts, in each form of DescribeJobs.
 
-Texts are those of AWS's documentation and of recorded replies.
+The texts are from the AWS documentation and recorded responses.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ TOO_LARGE = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
 
 
 class Recorded(NamedTuple):
-    """A failure as Batch reports it, and its expected explanation.
+    """Failure as Batch reports it, and its expected explanation.
 
     Attributes:
         error: Class of the error.
-        sentence: Words that are in what happened.
-        remedy: Words that are in what to do.
-        status_reason: ``statusReason``; empty where there was none.
-        reason: The container's ``reason``, likewise.
-        exit_code: The container's exit code, None where there was none.
-        flag: ``isCancelled`` or ``isTerminated`` where it was true.
-        status: ``status``.
+        sentence: Words of the sentence about what happened.
+        remedy: Words of the remedy.
+        status_reason: `statusReason`, or empty.
+        reason: The container's `reason`, or empty.
+        exit_code: The container's exit code, if any.
+        flag: `isCancelled` or `isTerminated` if it is true.
+        status: `status`.
         runtime: Whether its image lacks farcall's runtime.
         log: Whether it has a log although it has no exit code.
     """
@@ -149,7 +149,7 @@ RECORDED = [
         TIMED_OUT,
         flag="isTerminated",
     ),
-    # the machine went
+    # lost machines
     Recorded(errors.HostLostError, ["instance"], ["retry_attempts", "queue"], HOST_LOST),
     Recorded(errors.HostLostError, ["instance"], ["retry_attempts"], HOST_LOST, exit_code=143),
     Recorded(errors.HostLostError, ["Fargate Spot"], ["retry_attempts"], SPOT, exit_code=137),
@@ -184,7 +184,7 @@ RECORDED = [
         status="SUCCEEDED",
     ),
     Recorded(errors.OutOfMemoryError, ["SIGKILL"], ["raise memory"], EXITED, exit_code=137),
-    # containers that were not started
+    # containers that did not start
     Recorded(
         errors.ImageError,
         ["pulled", "refused access"],
@@ -283,7 +283,7 @@ RECORDED = [
         errors.ImageError,
         ["secrets"],
         ["batch_execution_role_name", "secretsmanager:GetSecretValue"],
-        # Fargate gives it as the status reason
+        # Fargate reports it as the status reason
         "ResourceInitializationError: unable to pull secrets or registry auth: execution resource "
         "retrieval failed",
     ),
@@ -329,7 +329,7 @@ RECORDED = [
         log=True,
     ),
     Recorded(errors.ImageError, ["does not report why"], ["ECS cluster", "queue"], NOT_STARTED),
-    # other jobs, and the queue
+    # other jobs and the queue
     Recorded(errors.JobError, ["depends on"], ["dependsOn"], "Dependent Job failed"),
     Recorded(errors.JobError, ["array task"], ["errors of its tasks"], "Array Child Job failed"),
     Recorded(errors.JobError, ["queue was deleted"], ["queue"], "JobQueue deleted"),
@@ -348,7 +348,7 @@ RECORDED = [
         errors.OutcomeMissingError,
         ["succeeded"],
         ["keep_artifacts"],
-        "farcall: cancelled by its owner",  # it had just succeeded
+        "farcall: cancelled by its owner",  # the task had just succeeded
         exit_code=ExitCode.RETURNED,
         flag="isTerminated",
         status="SUCCEEDED",
@@ -480,7 +480,7 @@ RECORDED = [
         EXITED,
         exit_code=ExitCode.SUPERVISOR_FAILED,
     ),
-    # what comes before the runtime, where the image lacks farcall's runtime
+    # steps before the runtime starts, if the image lacks farcall's runtime
     *(
         Recorded(kind, [sentence], [remedy], EXITED, exit_code=code, runtime=True)
         for code, kind, sentence, remedy in (
@@ -501,7 +501,7 @@ RECORDED = [
         EXITED,
         exit_code=ExitCode.TERMINATED,
     ),
-    # texts that were not seen yet
+    # unknown texts
     Recorded(
         errors.JobError,
         ["failed", "stored no result"],
@@ -525,7 +525,7 @@ EARLIER = [
 
 
 def present(**members: Any) -> dict[str, Any]:
-    """Batch leaves out what it has nothing to say of."""
+    """Omit empty members, like Batch."""
     return {name: value for name, value in members.items() if value not in ("", None)}
 
 
@@ -547,7 +547,7 @@ def attempt(
 
 
 def plain(row: Recorded) -> dict[str, Any]:
-    """A job of a definition with containerProperties, after its only attempt."""
+    """Return a job of a definition with containerProperties, after its only attempt."""
     flags = {flag: row.flag == flag for flag in ("isCancelled", "isTerminated")}
     return {
         **present(statusReason=row.status_reason),
@@ -578,16 +578,16 @@ def plain(row: Recorded) -> dict[str, Any]:
 
 
 def with_ecs_properties(row: Recorded) -> dict[str, Any]:
-    """Of a definition with ecsProperties: then ``container`` is empty."""
+    """Return a job of a definition with ecsProperties, whose `container` is empty."""
     job = plain(row)
-    said = {"name": "default", **ended(row.reason, row.exit_code, row.log)}
-    del said["taskArn"]  # the task's own
-    own = {"image": "farcall:1", "essential": True, **said}
+    fields = {"name": "default", **ended(row.reason, row.exit_code, row.log)}
+    del fields["taskArn"]  # only the task has it
+    own = {"image": "farcall:1", "essential": True, **fields}
     own["command"] = job.pop("container")["command"]
     job["ecsProperties"] = {"taskProperties": [{"containers": [own]}]}
     tried = job["attempts"][0]
     tried["container"] = {"networkInterfaces": []}
-    tried["taskProperties"] = [{"taskArn": TASK, "containers": [said]}]
+    tried["taskProperties"] = [{"taskArn": TASK, "containers": [fields]}]
     return job
 
 
@@ -596,13 +596,13 @@ def child(row: Recorded) -> dict[str, Any]:
 
 
 def after_others(row: Recorded) -> dict[str, Any]:
-    """The last of several attempts, which ended in different ways."""
+    """Return a job whose earlier attempts ended in other ways."""
     job = plain(row)
     job["attempts"] = [*(attempt(*before) for before in EARLIER), *job["attempts"]]
     return job
 
 
-def told_by_the_attempt(row: Recorded) -> dict[str, Any]:
+def reason_only_in_attempt(row: Recorded) -> dict[str, Any]:
     job = after_others(row)
     job.pop("statusReason", None)
     for name in ("exitCode", "reason", "logStreamName"):
@@ -610,7 +610,7 @@ def told_by_the_attempt(row: Recorded) -> dict[str, Any]:
     return job
 
 
-def told_by_the_job(row: Recorded) -> dict[str, Any]:
+def reason_only_in_job(row: Recorded) -> dict[str, Any]:
     job = after_others(row)
     job["attempts"][-1] = attempt("", "", None)
     return job
@@ -625,8 +625,8 @@ SHAPES = [
     with_ecs_properties,
     child,
     after_others,
-    told_by_the_attempt,
-    told_by_the_job,
+    reason_only_in_attempt,
+    reason_only_in_job,
     without_attempts,
 ]
 
@@ -635,7 +635,7 @@ PYTHON = {"string": str, "integer": int, "long": int, "boolean": bool}
 
 
 def check(shape, value):
-    """Return whether a document is one that the model of the service allows."""
+    """Check that the service model accepts a document."""
     if shape.type_name == "structure":
         for name, member in value.items():
             check(shape.members[name], member)
@@ -654,7 +654,7 @@ def ids(rows):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("row", RECORDED, ids=ids(RECORDED))
-def test_each_ending_has_its_error_a_sentence_and_a_remedy(row, shape):
+def test_each_failure_is_fully_explained(row, shape):
     document = shape(row)
     check(MODEL, document)
     detail = from_describe(document)
@@ -662,12 +662,12 @@ def test_each_ending_has_its_error_a_sentence_and_a_remedy(row, shape):
     assert found.kind is row.error
     assert [word for word in row.sentence if word not in found.sentence] == []
     assert [word for word in row.remedy if word not in found.remedy] == []
-    # Batch's own words are shown, whatever the table makes of them.
+    # Batch's own text is shown in any case.
     assert detail.reason == "; ".join(filter(None, (row.status_reason, row.reason)))
     assert detail.exit_code == row.exit_code
 
 
-def test_an_array_whose_call_raised_has_failed_and_was_not_cancelled():
+def test_failed_map_is_not_cancelled():
     (row,) = (row for row in RECORDED if "map failed" in row.status_reason)
     array = plain(row) | {"arrayProperties": {"size": 100, "statusSummary": {"FAILED": 98}}}
     detail = from_describe(array)
@@ -678,19 +678,20 @@ def test_an_array_whose_call_raised_has_failed_and_was_not_cancelled():
     assert failure_reason(from_describe(cancelled)).kind is errors.JobCancelledError
 
 
-def test_each_row_of_the_table_is_recorded():
+def test_each_failure_row_is_recorded():
     details = [from_describe(plain(row)) for row in RECORDED]
     hit = {next(n for n, row in enumerate(ENDINGS) if row.fits(detail)) for detail in details}
     assert [row.failure_reason for n, row in enumerate(ENDINGS) if n not in hit] == []
 
 
-def test_each_exit_code_of_the_container_is_recorded():
+def test_each_container_exit_code_is_recorded():
     alone = {row.exit_code for row in RECORDED if row.status_reason == EXITED and not row.reason}
-    assert [code for code in ExitCode if code not in alone] == [ExitCode.CANCELLED]  # of others
+    # other jobs have it
+    assert [code for code in ExitCode if code not in alone] == [ExitCode.CANCELLED]
 
 
-def test_sentences_and_remedies_can_be_put_into_a_message():
-    """``<sentence>: job …. To do: <remedy>.``"""
+def test_sentences_and_remedies_fit_message():
+    """The message is `<sentence>: job …. To do: <remedy>.`"""
     for row in ENDINGS:
         assert row.failure_reason.sentence[-1] not in ".:;,"
         assert row.failure_reason.remedy[-1] not in ".:;,"
@@ -699,19 +700,19 @@ def test_sentences_and_remedies_can_be_put_into_a_message():
         )
 
 
-def test_the_reason_of_an_earlier_attempt_is_not_taken_for_the_last_one_s():
-    """Host lost first, then the function's own failure without a report."""
+def test_earlier_attempts_do_not_set_reason():
+    """First the host was lost, then the function failed without a report."""
     row = Recorded(errors.JobError, [], [], EXITED, exit_code=3)
-    for shape in (after_others, told_by_the_attempt):
+    for shape in (after_others, reason_only_in_attempt):
         detail = from_describe(shape(row))
         assert (detail.attempts, detail.reason, detail.exit_code) == (3, EXITED, 3)
         assert failure_reason(detail).kind is errors.JobError
 
 
-# --- whose words ------------------------------------------------------------------------------
+# --- origin of the reason ---------------------------------------------------------------------
 
 
-def test_batch_s_words_are_not_taken_for_a_person_s():
+def test_batch_reason_is_not_a_users():
     """Lists may lack the flags of a cancellation."""
     for row in RECORDED:
         detail = from_describe({**plain(row), "isTerminated": False})
@@ -724,7 +725,7 @@ def test_batch_s_words_are_not_taken_for_a_person_s():
         assert not is_explained(detail)
 
 
-# --- jobs that cannot be placed ---------------------------------------------------------------
+# --- blocked jobs -----------------------------------------------------------------------------
 
 # https://docs.aws.amazon.com/batch/latest/userguide/job_stuck_in_runnable.html
 REASONS = {
@@ -741,7 +742,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("reason", "word"), REASONS.items())
-def test_a_job_that_batch_cannot_place_is_known_and_has_a_remedy(reason, word):
+def test_blocked_job_has_remedy(reason, word):
     waiting = Recorded(errors.JobError, [], [], reason, status="RUNNABLE")
     detail = from_describe(without_attempts(waiting))
     assert is_blocked(detail)
@@ -751,7 +752,7 @@ def test_a_job_that_batch_cannot_place_is_known_and_has_a_remedy(reason, word):
     assert (found.kind, found.remedy) == (errors.JobStuckError, blocked(reason))
 
 
-def test_each_remedy_for_a_blocked_job_is_recorded():
+def test_each_blocked_remedy_is_recorded():
     assert {blocked(reason) for reason in REASONS} == {row.remedy for row in BLOCKED}
 
 
@@ -759,17 +760,17 @@ def test_each_remedy_for_a_blocked_job_is_recorded():
     ("status", "reason"),
     [
         ("RUNNABLE", ""),
-        ("RUNNABLE", HOST_LOST),  # it is to be tried again
+        ("RUNNABLE", HOST_LOST),  # it will be retried
         ("STARTING", "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - none left"),
         ("FAILED", "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - none left"),
     ],
 )
-def test_other_jobs_are_not_called_blocked(status, reason):
+def test_other_jobs_are_not_blocked(status, reason):
     row = Recorded(errors.JobError, [], [], reason, status=status)
     assert not is_blocked(from_describe(without_attempts(row)))
 
 
-def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
+def test_missing_outcome_is_explained_by_failure():
     detail = JobDetail(
         "job-1",
         "simulate",
@@ -783,7 +784,7 @@ def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "text"),
     [
         ("Job submitted", ""),
         ("Essential container in task exited", ""),
@@ -792,11 +793,11 @@ def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
         ("Host EC2 (instance i-1) terminated.", "'Host EC2 (instance i-1) terminated.'"),
     ],
 )
-def test_batch_s_words_are_told_where_they_say_something(reason, said):
+def test_only_meaningful_batch_reasons_are_quoted(reason, text):
     error = failure_reasons.lost(JOB._replace(reason=reason, told=telling(reason)))
     assert error.reason == reason
     assert (
-        (f"Batch reported {said}" in str(error)) if said else ("Batch reported" not in str(error))
+        (f"Batch reported {text}" in str(error)) if text else ("Batch reported" not in str(error))
     )
 
 
@@ -856,7 +857,8 @@ def as_command_in_a_workspace(row: Recorded) -> JobDetail:
 
 
 @pytest.mark.parametrize("row", IN_A_WORKSPACE)
-def test_a_command_that_had_no_workspace_has_a_verdict_and_others_with_its_code_another(row):
+def test_missing_workspace_explains_exit_code(row):
+    """The same exit code of another command has another explanation."""
     found = failure_reason(as_command_in_a_workspace(row))
     assert found.kind is row.error
     assert [word for word in row.sentence if word not in found.sentence] == []
@@ -866,14 +868,14 @@ def test_a_command_that_had_no_workspace_has_a_verdict_and_others_with_its_code_
 
 
 @pytest.mark.parametrize("row", COMMANDS)
-def test_a_command_job_that_failed_has_a_verdict(row):
+def test_failed_command_has_reason(row):
     found = failure_reason(as_command(row))
     assert found.kind is row.error
     assert [word for word in row.sentence if word not in found.sentence] == []
     assert [word for word in row.remedy if word not in found.remedy] == []
 
 
-def test_each_row_on_command_jobs_is_recorded():
+def test_each_command_row_is_recorded():
     details = [as_command(row) for row in [*COMMANDS, *RECORDED]]
     details += map(as_command_in_a_workspace, IN_A_WORKSPACE)
     hit = {next(n for n, row in enumerate(COMMAND_ENDINGS) if row.fits(d)) for d in details}
@@ -882,7 +884,7 @@ def test_each_row_on_command_jobs_is_recorded():
 
 
 @pytest.mark.parametrize("row", RECORDED)
-def test_of_a_command_job_no_remedy_speaks_of_the_task_runner_s_image(row):
+def test_command_remedies_omit_image_option(row):
     found = failure_reason(as_command(row))
     assert "in the option image" not in found.sentence + found.remedy
     for is_command in (True, False):

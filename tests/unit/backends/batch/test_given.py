@@ -15,7 +15,7 @@ ROLE = "arn:aws:iam::ACCOUNT:role/worker"
 
 
 def planned(*counts):
-    """Return requests as a plan has them."""
+    """Return requests like those of a plan."""
     groups = tuple(Nodes(count, "alpine:3", ["echo"], {"A": "1"}) for count in counts or (1,))
     job = JobSpec("hello-1", 1, {}, Settings(vcpu=1), groups)
     made = definition(job, image="", region="us-east-1", job_role=ROLE, execution_role="")
@@ -30,13 +30,13 @@ def spec(requests, **options):
     return JobSpec("hello-2", 1, {"FARCALL_RUN": "me-1"}, settings, requests=requests)
 
 
-def test_what_nobody_edited_is_as_it_was_written():
+def test_unedited_definition_keeps_its_name():
     requests = planned()
     written = requests["RegisterJobDefinition"]["jobDefinitionName"]
     assert raw_requests.definition(requests, {}).name == written
 
 
-def test_an_edited_definition_has_another_name():
+def test_edited_definition_has_another_name():
     requests = planned()
     before = raw_requests.definition(requests, {})
     requests["RegisterJobDefinition"]["containerProperties"]["user"] = "guest"
@@ -45,7 +45,7 @@ def test_an_edited_definition_has_another_name():
     assert after.document["containerProperties"]["user"] == "guest"
 
 
-def test_roles_have_their_arns_in_every_container():
+def test_roles_are_resolved_in_every_container():
     found = raw_requests.definition(planned(1, 2), {ROLE: "arn:aws:iam::1:role/x/worker"}).document
     ranges = found["nodeProperties"]["nodeRangeProperties"]
     assert [each["container"]["jobRoleArn"] for each in ranges] == [
@@ -53,13 +53,13 @@ def test_roles_have_their_arns_in_every_container():
     ] * 2
 
 
-def test_a_definition_with_a_command_says_so_in_its_name():
+def test_definition_with_command_is_named_accordingly():
     requests = planned()
     requests["RegisterJobDefinition"]["containerProperties"]["command"] = ["sleep", "1"]
     assert raw_requests.definition(requests, {}).name.startswith(OWN_PREFIX)
 
 
-def test_name_queue_definition_and_variables_are_the_job_s():
+def test_job_values_replace_those_of_plan():
     request = raw_requests.job_request(spec(planned()), ARN)
     assert (request["jobName"], request["jobQueue"]) == ("hello-2", "other")
     assert request["jobDefinition"] == ARN
@@ -69,14 +69,14 @@ def test_name_queue_definition_and_variables_are_the_job_s():
     ]
 
 
-def test_each_group_of_nodes_has_the_variables():
+def test_each_node_group_gets_variables():
     request = raw_requests.job_request(spec(planned(1, 2)), ARN)
     each = request["nodeOverrides"]["nodePropertyOverrides"]
     assert [one["containerOverrides"]["environment"][-1]["value"] for one in each] == ["me-1"] * 2
 
 
 @pytest.mark.parametrize("counts", [(1,), (1, 2)])
-def test_they_are_there_where_the_overrides_were_taken_out(counts):
+def test_variables_are_added_without_overrides(counts):
     requests = planned(*counts)
     requests["SubmitJob"].pop("containerOverrides", None)
     requests["SubmitJob"].pop("nodeOverrides", None)
@@ -88,13 +88,13 @@ def test_they_are_there_where_the_overrides_were_taken_out(counts):
     assert found == {"environment": [{"name": "FARCALL_RUN", "value": "me-1"}]}
 
 
-def test_other_fields_are_sent_as_they_are():
+def test_other_fields_are_sent_unchanged():
     requests = planned()
     requests["SubmitJob"]["dependsOn"] = [{"jobId": "1"}]
     assert raw_requests.job_request(spec(requests), ARN)["dependsOn"] == [{"jobId": "1"}]
 
 
-def test_what_is_given_stays_as_it_is():
+def test_input_is_not_modified():
     requests = planned(1, 2)
     before = copy.deepcopy(requests)
     raw_requests.definition(requests, {ROLE: "x"})
@@ -102,13 +102,13 @@ def test_what_is_given_stays_as_it_is():
     assert requests == before
 
 
-def test_what_is_too_long_is_refused():
+def test_oversized_command_is_rejected():
     requests = planned()
     requests["SubmitJob"]["containerOverrides"]["command"] = ["x" * 9000]
     with pytest.raises(TaskTooLargeError, match="8192"):
         raw_requests.job_request(spec(requests), ARN)
 
 
-def test_a_request_that_is_not_there_is_named():
+def test_missing_request_is_named():
     with pytest.raises(SettingsError, match="no SubmitJob"):
         raw_requests.job_request(spec({}), ARN)

@@ -52,7 +52,7 @@ def refused(job):
 # --- one node ---------------------------------------------------------------------------------
 
 
-def test_one_node_is_a_plain_job_whose_command_is_in_the_request():
+def test_single_node_job_overrides_command():
     one = job(command(env={"A": "1"}), vcpu=1, memory=0.5)
     document, request = made(one).document, job_request(one, ARN)
     assert document["type"] == "container"
@@ -68,34 +68,34 @@ def test_one_node_is_a_plain_job_whose_command_is_in_the_request():
     }
 
 
-def test_jobs_of_one_image_share_a_definition_whatever_they_run():
+def test_jobs_of_one_image_share_definition():
     names = {made(job(command(command=["echo", str(n)], env={"N": str(n)}))).name for n in (1, 2)}
     assert len(names) == 1
     assert made(job(command(image="alpine:4"))).name not in names
 
 
-def test_a_command_without_words_is_the_image_s_own():
+def test_empty_command_keeps_image_default():
     assert "command" not in job_request(job(command(command=())), ARN)["containerOverrides"]
 
 
-def test_an_instance_type_takes_a_job_of_one_node_with_nodes():
+def test_instance_type_makes_multi_node_job():
     document = made(job(command(), instance_type="p5.48xlarge")).document
     assert document["type"] == "multinode"
     [group] = document["nodeProperties"]["nodeRangeProperties"]
     assert (group["targetNodes"], group["instanceTypes"]) == ("0:0", ["p5.48xlarge"])
 
 
-def test_exit_codes_of_a_command_are_its_own():
+def test_command_exit_codes_have_no_rules():
     made = job(command(), retry_attempts=3, retry_on="failure")
     strategy = job_request(made, ARN)["retryStrategy"]
     codes = [rule["onExitCode"] for rule in strategy["evaluateOnExit"] if "onExitCode" in rule]
     assert (strategy["attempts"], codes) == (3, ["137"])  # SIGKILL, which the kernel sends
 
 
-# --- several ----------------------------------------------------------------------------------
+# --- several nodes ----------------------------------------------------------------------------
 
 
-def test_groups_are_ranges_in_their_order_and_the_first_node_is_the_main_one():
+def test_groups_become_ordered_node_ranges():
     three = job(command(image="ps", command=["a"]), command(count=8, image="worker", vcpu=4))
     properties = made(three).document["nodeProperties"]
     assert (properties["numNodes"], properties["mainNode"]) == (9, 0)
@@ -104,24 +104,24 @@ def test_groups_are_ranges_in_their_order_and_the_first_node_is_the_main_one():
         ("0:0", "ps"),
         ("1:8", "worker"),
     ]
-    told = job_request(three, ARN)["nodeOverrides"]["nodePropertyOverrides"]
-    assert [each["targetNodes"] for each in told] == ["0:0", "1:8"]
-    assert told[0]["containerOverrides"]["command"] == ["a"]
-    needs = told[1]["containerOverrides"]["resourceRequirements"]
+    overrides = job_request(three, ARN)["nodeOverrides"]["nodePropertyOverrides"]
+    assert [each["targetNodes"] for each in overrides] == ["0:0", "1:8"]
+    assert overrides[0]["containerOverrides"]["command"] == ["a"]
+    needs = overrides[1]["containerOverrides"]["resourceRequirements"]
     assert {"type": "VCPU", "value": "4"} in needs
 
 
-def test_a_function_on_several_nodes_is_the_task_runner_on_each():
+def test_multi_node_function_runs_everywhere():
     several = JobSpec("f-1", 1, {"FARCALL_BUNDLE": "s3://b/k"}, Settings(nodes=4))
     found = definition(several, image="mine", region="r", job_role="", execution_role="")
     [group] = found.document["nodeProperties"]["nodeRangeProperties"]
     assert (group["targetNodes"], group["container"]["image"]) == ("0:3", "mine")
-    [told] = job_request(several, ARN)["nodeOverrides"]["nodePropertyOverrides"]
-    [variable] = told["containerOverrides"]["environment"]
+    [overrides] = job_request(several, ARN)["nodeOverrides"]["nodePropertyOverrides"]
+    [variable] = overrides["containerOverrides"]["environment"]
     assert variable == {"name": "FARCALL_BUNDLE", "value": "s3://b/k"}
 
 
-def test_what_the_options_add_to_the_container_is_added_to_each_node_s():
+def test_extra_fields_apply_to_each_node():
     extra = {"containerProperties": {"user": "1000"}, "schedulingPriority": 3}
     document = made(job(command(), command(), job_definition_extra=extra)).document
     ranges = document["nodeProperties"]["nodeRangeProperties"]
@@ -132,7 +132,7 @@ def test_what_the_options_add_to_the_container_is_added_to_each_node_s():
 # --- other fields of containers ---------------------------------------------------------------
 
 
-def test_mounts_devices_and_limits_are_in_the_definition():
+def test_mounts_devices_and_limits_are_set():
     group = command(
         mounts=[
             BindMount("/data", "/mnt/data", read_only=True),
@@ -178,10 +178,10 @@ def test_mounts_devices_and_limits_are_in_the_definition():
     assert (container["privileged"], container["user"]) == (True, "1000")
 
 
-# --- what is too long for a request -----------------------------------------------------------
+# --- commands that are too long for a request -------------------------------------------------
 
 
-def test_a_command_that_does_not_fit_is_in_a_definition_of_its_own():
+def test_long_command_gets_its_own_definition():
     long = job(command(command=["sh", "-c", "x" * OVERRIDE_CHARACTERS], env={"A": "1"}))
     found = made(long)
     assert found.name.startswith(OWN_PREFIX)
@@ -193,7 +193,7 @@ def test_a_command_that_does_not_fit_is_in_a_definition_of_its_own():
     assert overrides["environment"] == [{"name": "FARCALL_RUN", "value": "me-1"}]
 
 
-def test_where_one_group_s_does_not_fit_all_are_in_the_definition():
+def test_one_long_command_moves_all():
     long = job(command(), command(command=["x" * OVERRIDE_CHARACTERS]))
     ranges = made(long).document["nodeProperties"]["nodeRangeProperties"]
     assert [len(each["container"]["command"]) for each in ranges] == [2, 1]
@@ -201,17 +201,17 @@ def test_where_one_group_s_does_not_fit_all_are_in_the_definition():
         assert "command" not in each["containerOverrides"]
 
 
-def test_what_no_definition_holds_is_refused():
+def test_oversized_definition_is_rejected():
     with pytest.raises(TaskTooLargeError, match=r"definition.*24576.*shorten commands and env"):
         made(job(command(command=["x" * DEFINITION_BYTES])))
 
 
-def test_what_no_request_holds_is_refused():
+def test_oversized_request_is_rejected():
     with pytest.raises(TaskTooLargeError, match=r"SubmitJob request.*30720.*shorten"):
         job_request(job(*[command(command=["x" * 7000])] * 5), ARN)
 
 
-# --- what Batch would refuse ------------------------------------------------------------------
+# --- what Batch would reject ------------------------------------------------------------------
 
 WRONG = {
     "no image": (command(image=" "), {}, "image is ' '"),
@@ -270,7 +270,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_batch_would_refuse_is_refused_by_its_name(case):
+def test_illegal_group_is_rejected_by_name(case):
     group, extra, text = WRONG[case]
     assert text in refused(job(group, job_definition_extra=extra))
 
@@ -293,7 +293,7 @@ def test_what_batch_would_refuse_is_refused_by_its_name(case):
     ],
     ids=["access point", "secret"],
 )
-def test_what_asks_for_a_role_is_refused_without_one(group, role, member, text):
+def test_missing_role_is_rejected(group, role, member, text):
     without = {role: ""}
     assert f"{text}, which requires a role on Batch. Set {role}" in refused(job(group, **without))
     extra = {"containerProperties": {member: "arn:aws:iam::123456789012:role/r"}}
@@ -301,13 +301,13 @@ def test_what_asks_for_a_role_is_refused_without_one(group, role, member, text):
     assert made(job(group))
 
 
-def test_of_several_groups_the_error_names_the_one():
+def test_error_names_the_node_group():
     assert refused(job(command(), command(vcpu=0.5))).startswith("groups[1]: vcpu=0.5")
     named = refused(job(command(), command(vcpu=0.5, name="role trainer")))
     assert named.startswith("role trainer: vcpu=0.5")
 
 
-def test_there_are_as_many_groups_as_batch_takes():
+def test_too_many_groups_are_rejected():
     assert made(job(*[command()] * nodes.MOST_GROUPS))
     assert "the job has 6 groups of nodes, but Batch supports at most 5" in refused(
         job(*[command()] * 6)

@@ -1,4 +1,4 @@
-"""What certainly finds no place is refused, and nothing else is."""
+"""Rejection of jobs that no compute environment could ever place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def environment(*types, most=256, kind="EC2"):
         (environment("m5"), {"instance_type": "c5.large", "memory": 9}, "less than 8 GiB"),
     ],
 )
-def test_what_never_finds_a_place_is_refused_with_what_to_set(where, options, words):
+def test_unplaceable_job_is_rejected_with_remedy(where, options, words):
     settings = Settings(queue="q", **options)
     with pytest.raises(SettingsError, match=words) as caught:
         placement.check([where], settings, settings.nodes)
@@ -59,20 +59,20 @@ def test_what_never_finds_a_place_is_refused_with_what_to_set(where, options, wo
         ({"computeEnvironmentName": "ce"}, {"vcpu": 500}),
     ],
 )
-def test_what_may_find_a_place_is_not_refused(where, options):
+def test_possibly_placeable_job_is_accepted(where, options):
     placement.check([environment(most=1), where], Settings(**options))
 
 
-def test_every_environment_says_what_it_lacks():
+def test_error_covers_every_environment():
     with pytest.raises(SettingsError, match="ce has at most 1 vCPUs; ce has instances with no"):
         placement.check(
             [environment("g5", most=1), environment("m5")], Settings(vcpu=4, num_gpus=1)
         )
-    placement.check([], Settings(vcpu=4000))  # unknown
+    placement.check([], Settings(vcpu=4000))  # unknown environments
 
 
 @pytest.mark.parametrize(
-    ("where", "memory", "is_told"),
+    ("where", "memory", "is_suspected"),
     [
         ([UNMANAGED], 4096, True),
         ([], 512, True),
@@ -80,5 +80,5 @@ def test_every_environment_says_what_it_lacks():
         ([environment("r5")], 600, False),
     ],
 )
-def test_memory_that_looks_like_mib_is_told_where_nobody_knows(where, memory, is_told):
-    assert ("MiB is memory=" in placement.doubt(where, Settings(memory=memory))) == is_told
+def test_memory_in_mib_is_suspected(where, memory, is_suspected):
+    assert ("MiB is memory=" in placement.doubt(where, Settings(memory=memory))) == is_suspected

@@ -1,4 +1,4 @@
-"""A job's description, read back as requests."""
+"""Job descriptions converted back to requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JOB = {
 }
 
 
-def test_a_plain_job():
+def test_plain_job_becomes_requests():
     found = requests_of({**JOB, "container": CONTAINER, "schedulingPriority": 7})
     assert found["RegisterJobDefinition"] == {
         "type": "container",
@@ -49,7 +49,7 @@ def test_a_plain_job():
     }
 
 
-def test_a_job_on_several_nodes():
+def test_multi_node_job_becomes_requests():
     groups = [{"targetNodes": "0:1", "container": CONTAINER}]
     nodes = {"numNodes": 2, "mainNode": 0, "nodeRangeProperties": groups}
     found = requests_of({**JOB, "nodeProperties": nodes})["RegisterJobDefinition"]
@@ -60,7 +60,7 @@ def test_a_job_on_several_nodes():
     assert groups[0]["container"] is CONTAINER
 
 
-def test_options_of_batch_alone():
+def test_batch_options_are_restored():
     container = {
         **CONTAINER,
         "jobRoleArn": "arn:aws:iam::111122223333:role/mine",

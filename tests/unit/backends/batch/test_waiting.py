@@ -11,27 +11,27 @@ WAITING = [status for status in JobStatus if not status.is_final]
 
 
 @pytest.mark.parametrize("status", WAITING)
-def test_each_status_has_a_sentence_and_a_remedy(status):
+def test_each_status_has_sentence_and_remedy(status):
     sentence, remedy = describe.tell(JobDetail("6f1c:1", "n", status))
     assert sentence
     assert remedy
     assert "{" not in remedy
 
 
-def test_the_attempt_that_has_failed_is_told_of():
+def test_failed_attempt_is_mentioned():
     detail = JobDetail("6f1c", "n", JobStatus.RUNNABLE, tried=(Attempt(),), attempts_allowed=3)
     sentence, _ = describe.tell(detail)
     assert sentence == "attempt 1 of 3 has failed; now the job is waiting for capacity"
 
 
-def test_a_job_that_is_being_ended_is_not_called_running():
+def test_terminating_job_is_not_called_running():
     detail = JobDetail("6f1c", "n", JobStatus.RUNNING, is_terminated=True)
     sentence, remedy = describe.tell(detail)
     assert sentence == "the job is stopping and has not finished yet"
     assert remedy.startswith("wait")
 
 
-def test_a_job_that_cannot_be_placed_has_batchs_reason_and_our_remedy():
+def test_blocked_job_has_reason_and_remedy():
     reason = "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE - too large"
     detail = JobDetail("6f1c", "n", JobStatus.RUNNABLE, status_reason=reason)
     sentence, remedy = describe.tell(detail)

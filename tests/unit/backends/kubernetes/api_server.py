@@ -1,4 +1,4 @@
-"""An HTTP server that answers as a test says: what a client makes of it is looked at."""
+"""HTTP server with scripted responses, to test the client."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from aiohttp import web
 
 
 class ApiServer:
-    """Hands each request to what the test has put in `answers`, and notes it.
+    """Answers each request with the next entry of `answers`, and records it.
 
     Attributes:
-        requests: Method, path, query and body of what came.
-        answers: What is answered next, the first first; the last one stays.
-        headers: The last request's.
+        requests: Method, path, query and body of each request.
+        answers: Next answers, in order; the last one stays.
+        headers: Headers of the last request.
     """
 
     def __init__(self):
@@ -53,7 +53,7 @@ class ApiServer:
 
 
 def give(document, status=200, **headers):
-    """Answer with a document."""
+    """Return an answer with a document."""
 
     async def answer(_):
         return web.json_response(document, status=status, headers=headers)
@@ -62,19 +62,19 @@ def give(document, status=200, **headers):
 
 
 def refuse(status, reason, message="no", details=None, **headers):
-    """Answer with a Status."""
+    """Return an answer with a Status."""
     document = {"kind": "Status", "status": "Failure", "reason": reason, "code": status}
     return give({**document, "message": message, "details": details or {}}, status, **headers)
 
 
 async def cut(request):
-    """Break the connection after the request was read."""
+    """Break the connection after reading the request."""
     request.transport.close()
     return web.Response()
 
 
 def tell(*events, then="end"):
-    """Answer a watch: events, then the end, a cut in the middle of an event, or nothing more."""
+    """Return an answer to a watch: events, then the end, a cut within an event, or silence."""
 
     async def answer(request):
         response = web.StreamResponse()

@@ -1,4 +1,4 @@
-"""An API server that answers as a test says, and a client of it."""
+"""Fixtures: a scripted API server and its client."""
 
 from __future__ import annotations
 

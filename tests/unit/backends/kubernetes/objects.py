@@ -71,7 +71,7 @@ def pod(
     stopped: int = 40,
     labels: dict[str, str] | None = None,
 ) -> Pod:
-    """Return a pod as it is read of what the API server has of it."""
+    """Return a pod as read from the API server's document."""
     state: dict[str, Any] = {}
     if waiting is not None:
         state["waiting"] = waiting

@@ -19,13 +19,13 @@ from tests.unit.backends.kubernetes.api_server import cut, give, kubeconfig, ref
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
 
 
-async def test_a_path_is_of_the_contexts_namespace(kube):
+async def test_path_has_namespace_of_context(kube):
     assert kube.namespace == "ml"
     assert kube.path("jobs", group="batch") == JOBS
     assert kube.path("pods", "a/log") == "/api/v1/namespaces/ml/pods/a/log"
 
 
-async def test_a_request_has_token_query_and_body(kube, server):
+async def test_request_has_token_query_and_body(kube, server):
     server.answers = [give({"kind": "Job"})]
     params, body = {"dryRun": "All"}, {"a": "ü"}
     answer = await kube.request(
@@ -43,7 +43,7 @@ async def test_a_request_has_token_query_and_body(kube, server):
     [refuse(500, "InternalError"), refuse(504, "Timeout"), refuse(409, "Conflict"), cut],
     ids=["500", "504", "conflict", "cut"],
 )
-async def test_what_may_pass_is_tried_again(kube, server, failing):
+async def test_transient_failure_is_retried(kube, server, failing):
     server.answers = [failing, failing, give({"kind": "Job"})]
     assert await kube.request("GET", f"{JOBS}/x") == {"kind": "Job"}
     assert len(server.requests) == 3
@@ -51,14 +51,14 @@ async def test_what_may_pass_is_tried_again(kube, server, failing):
 
 @pytest.mark.parametrize("before", [[], [give({"kind": "Job"})]], ids=["first", "allowed before"])
 @pytest.mark.parametrize("status", [401, 403])
-async def test_denials_of_a_starting_server_are_retried(kube, server, status, before):
+async def test_denials_of_starting_server_are_retried(kube, server, status, before):
     server.answers = [*before, refuse(status, "No"), refuse(status, "No"), give({"kind": "Job"})]
     for _ in range(len(before) + 1):
         assert await kube.request("GET", f"{JOBS}/x") == {"kind": "Job"}
     assert len(server.requests) == len(before) + 3
 
 
-async def test_a_denial_is_final_where_another_right_was_used(kube, server):
+async def test_denial_of_other_permission_is_final(kube, server):
     server.answers = [give({"kind": "Job"}), refuse(403, "Forbidden")]
     await kube.request("GET", f"{JOBS}/x")
     with pytest.raises(KubeError, match="--verb=create"):
@@ -67,7 +67,7 @@ async def test_a_denial_is_final_where_another_right_was_used(kube, server):
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 410, 422, 501])
-async def test_a_refusal_is_told_at_once(kube, server, status):
+async def test_rejection_raises_at_once(kube, server, status):
     reason = {409: "AlreadyExists"}.get(status, "Whatever")
     server.answers = [refuse(status, reason, details={"name": "x"})]
     with pytest.raises(KubeError) as caught:
@@ -81,7 +81,7 @@ async def test_a_refusal_is_told_at_once(kube, server, status):
     assert (str(again), again.code, again.call) == (str(error), error.code, error.call)
 
 
-async def test_too_many_requests_are_made_again_after_the_pause_and_none_before(kube, server):
+async def test_throttled_requests_wait_for_retry_after(kube, server):
     busy = refuse(429, "TooManyRequests", **{"Retry-After": "1"})
     server.answers = [busy, give({"kind": "Job"})]
     first = asyncio.ensure_future(kube.request("GET", f"{JOBS}/x"))
@@ -92,7 +92,7 @@ async def test_too_many_requests_are_made_again_after_the_pause_and_none_before(
     assert kube.meter.throttled_at is not None
 
 
-async def test_a_create_whose_answer_is_lost_is_made_again_and_told_to_be_there(kube, server):
+async def test_unanswered_create_is_repeated(kube, server):
     server.answers = [cut, refuse(409, "AlreadyExists")]
     ticket = Ticket()
     with pytest.raises(KubeError) as caught:
@@ -101,14 +101,14 @@ async def test_a_create_whose_answer_is_lost_is_made_again_and_told_to_be_there(
     assert server.counted("POST") == 2
 
 
-async def test_a_request_that_is_never_answered_may_have_been_carried_out(kube, server):
+async def test_unanswered_request_may_have_been_sent(kube, server):
     server.answers = [cut]
     with pytest.raises(KubeError, match=r"tried \d times") as caught:
         await kube.request("POST", JOBS, body={}, patience_s=0.5)
     assert caught.value.sent
 
 
-async def test_one_that_was_refused_can_be_taken_back(kube, server):
+async def test_throttled_request_can_be_withdrawn(kube, server):
     server.answers = [refuse(429, "TooManyRequests", **{"Retry-After": "60"})]
     ticket = Ticket()
     making = asyncio.ensure_future(kube.request("POST", JOBS, body={}, ticket=ticket))
@@ -120,10 +120,10 @@ async def test_one_that_was_refused_can_be_taken_back(kube, server):
     assert server.counted("POST") == 1
 
 
-# --- errors say what to do --------------------------------------------------------------------
+# --- errors with remedies ---------------------------------------------------------------------
 
 
-async def test_what_is_forbidden_names_the_right(kube, server):
+async def test_forbidden_request_names_permission(kube, server):
     server.answers = [refuse(403, "Forbidden", 'User "me" cannot create resource "jobs"')]
     with pytest.raises(KubeError) as caught:
         await kube.request("POST", JOBS, body={}, patience_s=0)
@@ -132,19 +132,19 @@ async def test_what_is_forbidden_names_the_right(kube, server):
     assert "kubectl create rolebinding farcall-jobs --role=farcall-jobs" in text
 
 
-async def test_a_missing_namespace_is_told(kube, server):
+async def test_missing_namespace_is_named(kube, server):
     server.answers = [refuse(404, "NotFound", details={"kind": "namespaces", "name": "ml"})]
     with pytest.raises(KubeError, match="set namespace to one that"):
         await kube.request("POST", JOBS, body={})
 
 
-async def test_credentials_that_are_not_taken_are_told(kube, server):
+async def test_rejected_credentials_are_reported(kube, server):
     server.answers = [refuse(401, "Unauthorized")]
     with pytest.raises(KubeError, match=r"context here of .*renew its token or certificate"):
         await kube.request("GET", JOBS, patience_s=0)
 
 
-async def test_nothing_answers(server, tmp_path):
+async def test_unreachable_server_error_names_context(server, tmp_path):
     await server.stop()
     path = kubeconfig(tmp_path / "config", server.url)
     kube = await Kube.open(path=str(path), timing=Timing.fast())
@@ -157,13 +157,13 @@ async def test_nothing_answers(server, tmp_path):
     await server.start()
 
 
-async def test_a_web_page_is_no_answer(kube, server):
+async def test_web_page_is_no_response(kube, server):
     server.answers = [give("<html>", 200)]
     with pytest.raises(KubeError, match="not a response of Kubernetes"):
         await kube.request("GET", JOBS, patience_s=0)
 
 
-async def test_control_characters_of_an_answer_are_shown(kube, server):
+async def test_control_characters_are_escaped(kube, server):
     server.answers = [refuse(400, "BadRequest", "\x1b[31mred")]
     with pytest.raises(KubeError) as caught:
         await kube.request("GET", JOBS)
@@ -200,7 +200,7 @@ async def _open(server, tmp_path, user):
     return await Kube.open(path=str(path), timing=Timing.fast())
 
 
-async def test_a_plugins_token_is_kept_until_the_server_does_not_take_it(server, tmp_path):
+async def test_plugin_token_is_kept_until_rejected(server, tmp_path):
     kube = await _open(server, tmp_path, plugin(tmp_path))
     server.answers = [give({}), give({}), refuse(401, "Unauthorized"), give({})]
     await kube.request("GET", JOBS)
@@ -212,7 +212,7 @@ async def test_a_plugins_token_is_kept_until_the_server_does_not_take_it(server,
     await kube.close()
 
 
-async def test_a_plugin_is_asked_once_for_many_requests(server, tmp_path):
+async def test_concurrent_requests_run_plugin_once(server, tmp_path):
     kube = await _open(server, tmp_path, plugin(tmp_path))
     server.answers = [give({})]
     await asyncio.gather(*(kube.request("GET", JOBS) for _ in range(5)))
@@ -221,7 +221,7 @@ async def test_a_plugin_is_asked_once_for_many_requests(server, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("user", "said"),
+    ("user", "message"),
     [
         ({"command": "no-such-plugin", "installHint": "install it"}, "cannot be started.*install"),
         ({"command": "sh", "args": ["-c", "echo log in first >&2; exit 3"]}, "3: log in first"),
@@ -230,15 +230,15 @@ async def test_a_plugin_is_asked_once_for_many_requests(server, tmp_path):
         ({"command": "echo", "interactiveMode": "Always"}, "requires a terminal"),
     ],
 )
-async def test_a_plugin_that_fails_is_told(server, tmp_path, user, said):
+async def test_failed_plugin_raises(server, tmp_path, user, message):
     user = {"apiVersion": "client.authentication.k8s.io/v1", **user}
     kube = await _open(server, tmp_path, {"exec": user})
-    with pytest.raises(SettingsError, match=f"credential plugin `.*{said}"):
+    with pytest.raises(SettingsError, match=f"credential plugin `.*{message}"):
         await kube.request("GET", JOBS)
     await kube.close()
 
 
-async def test_a_token_file_is_read_again(server, tmp_path):
+async def test_token_file_is_read_again(server, tmp_path):
     token = tmp_path / "token"
     token.write_text("one\n")
     kube = await _open(server, tmp_path, {"tokenFile": "token"})
@@ -251,7 +251,7 @@ async def test_a_token_file_is_read_again(server, tmp_path):
     await kube.close()
 
 
-async def test_who_acts_as_another_says_so(server, tmp_path):
+async def test_impersonation_headers_are_sent(server, tmp_path):
     kube = await _open(server, tmp_path, {"token": "t", "as": "her", "as-groups": ["a", "b"]})
     server.answers = [give({})]
     await kube.request("GET", JOBS)
@@ -260,7 +260,7 @@ async def test_who_acts_as_another_says_so(server, tmp_path):
     await kube.close()
 
 
-async def test_a_proxy_of_the_kubeconfig_is_asked(server, tmp_path):
+async def test_proxy_of_kubeconfig_is_used(server, tmp_path):
     path = kubeconfig(tmp_path / "config", "http://10.1.2.3:1", **{"proxy-url": server.url})
     kube = await Kube.open(path=str(path), timing=Timing.fast())
     server.answers = [give({"kind": "Job"})]
@@ -269,7 +269,7 @@ async def test_a_proxy_of_the_kubeconfig_is_asked(server, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["certificate-authority-data", "client-certificate-data"])
-async def test_certificates_that_cannot_be_used_are_told(server, tmp_path, name):
+async def test_unusable_certificates_raise(server, tmp_path, name):
     where = {"user": {name: "Z2FyYmFnZQ=="}} if "client" in name else {name: "Z2FyYmFnZQ=="}
     path = kubeconfig(tmp_path / "config", server.url, **where)
     kube = await Kube.open(path=str(path), timing=Timing.fast())
@@ -281,7 +281,7 @@ async def test_certificates_that_cannot_be_used_are_told(server, tmp_path, name)
 # --- streams ----------------------------------------------------------------------------------
 
 
-async def test_events_come_one_by_one(kube, server):
+async def test_watch_yields_events(kube, server):
     server.answers = [tell(("ADDED", {"n": 1}), ("MODIFIED", {"n": 2}))]
     events = [event async for event in kube.watch(JOBS, {"labelSelector": "a=b"})]
     assert events == [
@@ -292,7 +292,7 @@ async def test_events_come_one_by_one(kube, server):
     assert query["watch"] == query["allowWatchBookmarks"] == "true"
 
 
-async def test_a_version_that_is_too_old_is_an_error(kube, server):
+async def test_outdated_version_raises(kube, server):
     status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
     server.answers = [tell(("ERROR", status))]
     with pytest.raises(KubeError) as caught:
@@ -301,14 +301,14 @@ async def test_a_version_that_is_too_old_is_an_error(kube, server):
     assert caught.value.is_outdated
 
 
-async def test_a_watch_that_is_silent_is_given_up(kube, server):
+async def test_silent_watch_times_out(kube, server):
     server.answers = [tell(then="stay")]
     with pytest.raises(KubeError, match="no response"):
         async for _ in kube.stream(JOBS, {}, silent_s=0.2):
             pass
 
 
-async def test_nobody_is_asked_after_the_end(kube, server):
+async def test_request_after_close_raises(kube, server):
     server.answers = [give({})]
     await kube.close()
     with pytest.raises(Exception, match="is closed"):
@@ -316,7 +316,7 @@ async def test_nobody_is_asked_after_the_end(kube, server):
     assert server.requests == []
 
 
-def test_a_connection_shows_no_secret(tmp_path):
+def test_repr_of_connection_hides_token(tmp_path):
     from farcall.backends.kubernetes.kubeconfig import read
 
     found = read(str(kubeconfig(tmp_path / "config", "https://h", {"token": "hush"})))

@@ -1,4 +1,4 @@
-"""Containers of command jobs: each field of a group in Kubernetes's words, or a clear refusal."""
+"""Containers of command jobs: each field of a group is translated or rejected."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def of(**fields):
     return documents.container_of(group)
 
 
-def test_a_group_of_few_words_is_an_image_alone():
+def test_minimal_group_is_only_an_image():
     assert of() == documents.Container({"image": "busybox:1"}, [])
 
 
-def test_nothing_that_begins_with_a_dollar_is_replaced():
+def test_dollar_signs_are_escaped():
     container, _ = of(command=["sh", "-c", "echo $(date) $$ $HOME"], env={"A": "$(B)"})
     assert container["args"] == ["sh", "-c", "echo $$(date) $$$$ $$HOME"]
     assert container["env"] == [{"name": "A", "value": "$$(B)"}]
 
 
-def test_folders_claims_and_devices_are_volumes():
+def test_mounts_and_devices_are_volumes():
     container, volumes = of(
         mounts=[BindMount("/data", "/in", read_only=True), ClaimMount("models", "/models")],
         devices=[Device("/dev/fuse"), Device("/dev/a", "/dev/b")],
@@ -45,7 +45,7 @@ def test_folders_claims_and_devices_are_volumes():
     assert container["securityContext"] == {"privileged": True}
 
 
-def test_a_secret_is_named_and_does_not_travel():
+def test_secret_is_referenced_by_name():
     container, _ = of(env={"B": "2"}, secrets={"PASSWORD": "db/password"})
     assert container["env"] == [
         {"name": "B", "value": "2"},
@@ -64,12 +64,12 @@ def test_a_secret_is_named_and_does_not_travel():
         ("0", {"runAsUser": 0}),
     ],
 )
-def test_users_are_numbers(user, context):
+def test_users_are_numeric(user, context):
     assert of(user=user).container["securityContext"] == context
 
 
 @pytest.mark.parametrize(
-    ("fields", "option", "said"),
+    ("fields", "option", "message"),
     [
         ({"user": "daemon"}, "user", 'for example "1000" or "1000:1000"'),
         ({"ulimits": [Ulimit("nofile", 1, 2)]}, "ulimits", "ulimit -n"),
@@ -86,8 +86,8 @@ def test_users_are_numbers(user, context):
         ({"devices": [Device("fuse")]}, "devices", "absolute paths"),
     ],
 )
-def test_what_there_is_no_word_for_is_refused_with_what_to_do(fields, option, said):
+def test_unsupported_fields_are_rejected_with_remedy(fields, option, message):
     with pytest.raises(SettingsError) as caught:
         of(**fields)
     assert caught.value.option == option
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -27,7 +27,7 @@ BY_DEADLINE = condition("Failed", "DeadlineExceeded", "Job was active longer tha
 WAITING = pod("Pending", waiting={"reason": "ContainerCreating"})
 
 
-def test_a_job_says_what_it_was_made_of():
+def test_job_description_has_its_options():
     runtime = Runtime("https://b.s3.r.amazonaws.com", "b", "r", "p/0", "x86_64", "3.11")
     options = {"tags": {"a/b/c": "1"}, "instance_type": "m7i", "num_gpus": 1, "vcpu": 0.5}
     found = describe.detail(job(runtime=runtime, options=options), ())
@@ -53,7 +53,7 @@ def test_a_job_says_what_it_was_made_of():
         (job(active=1), (WAITING,), JobStatus.STARTING),
         (job(active=1, ready=1), (pod("Running", running=True),), JobStatus.RUNNING),
         (job(active=1), (pod("Unknown", running=True),), JobStatus.RUNNING),
-        # The pod has ended, and its Job has yet to say what follows.
+        # The pod has ended, but its Job does not show the consequence yet.
         (job(active=1), (pod("Succeeded", exit_code=0),), JobStatus.SUCCEEDED),
         (job(), (pod(exit_code=143),), JobStatus.RUNNABLE),
         (job(1, failedIndexes="0"), (pod(exit_code=1),), JobStatus.FAILED),
@@ -64,7 +64,7 @@ def test_a_job_says_what_it_was_made_of():
         (job(1, condition("Failed", status="False")), (), JobStatus.SUBMITTED),
     ],
 )
-def test_status_of_a_task(document, pods, status):
+def test_task_status_is_read(document, pods, status):
     assert describe.detail(document, pods).status is status
     assert describe.child(document, 0, pods).status is status
 
@@ -85,23 +85,24 @@ DISRUPTED = (condition("DisruptionTarget", "X"),)
         ({"retry_attempts": 3}, pod(exit_code=137, conditions=DISRUPTED), False),
         ({"retry_attempts": 3}, pod(exit_code=137, attempt=3, conditions=DISRUPTED), False),
         ({"retry_attempts": 3}, pod(reason="Evicted"), False),
-        ({"retry_attempts": 3}, pod(), False),  # it is not told yet why
+        ({"retry_attempts": 3}, pod(), False),  # its reason is not known yet
         ({"retry_attempts": 3, "retry_on": "failure"}, pod(exit_code=1), False),
         ({"retry_attempts": 3, "retry_on": "failure"}, pod(exit_code=66), True),
         ({"retry_attempts": 3, "retry_on": "failure"}, pod(exit_code=137), True),
     ],
 )
-def test_what_no_attempt_follows_is_the_end_before_the_job_says_so(options, failed, is_final):
+def test_last_attempt_is_final_immediately(options, failed, is_final):
     found = describe.child(job(2, options=options, active=1), 0, (failed,))
     assert found.status is (JobStatus.FAILED if is_final else JobStatus.RUNNABLE)
 
 
-def test_a_suspended_job_goes_on_after_its_last_attempt():
+def test_suspended_job_continues_after_last_attempt():
     document = job(options={"retry_attempts": 1}, suspend=True)
     assert describe.detail(document, (pod(exit_code=143),)).status is JobStatus.RUNNABLE
 
 
-def test_attempts_stand_at_their_numbers_though_pods_are_gone():
+def test_attempts_keep_their_numbers():
+    """Deleted pods leave empty attempts."""
     pods = (
         pod(exit_code=143, attempt=3, conditions=(condition("DisruptionTarget", "X", "y"),)),
         pod(exit_code=7, attempt=2),
@@ -112,19 +113,19 @@ def test_attempts_stand_at_their_numbers_though_pods_are_gone():
     assert found.tried[0] == Attempt()
     assert [each.exit_code for each in found.tried[1:]] == [7, 143]
     assert found.tried[2].status_reason == "X: y"
-    assert found.attempts_allowed == 4  # three, and one more for what was taken away
+    assert found.attempts_allowed == 4  # three, and one more for the disruption
     assert found.log_stream == pods[2].name
     assert found.status is JobStatus.RUNNING
 
 
-def test_attempts_of_a_job_without_pods_are_unknown():
-    """A pod that never ran counts as failed, too, when the controller deletes it."""
+def test_attempts_without_pods_are_unknown():
+    """A pod that never ran also counts as failed when the controller deletes it."""
     ended = job(1, condition("Failed", "DeadlineExceeded", "past"), failed=2)
     assert describe.detail(ended, ()).has_lost_attempts
     assert not describe.detail(ended, (pod(exit_code=1),)).has_lost_attempts
 
 
-def test_a_pod_is_failed_before_anything_says_why():
+def test_failed_pod_settles_with_its_reason():
     assert not pod().is_settled
     assert pod(exit_code=1).is_settled
     assert pod(reason="Evicted").is_settled
@@ -133,13 +134,13 @@ def test_a_pod_is_failed_before_anything_says_why():
     assert pod("Running", running=True).is_settled
 
 
-def test_a_deleted_pod_says_so_unless_it_had_ended_before():
+def test_deleted_pod_reports_deletion_unless_ended():
     assert pod("Running", running=True).deleted().as_attempt().status_reason == DELETED
     assert pod(exit_code=143, deleting=True).as_attempt().status_reason == DELETED
     assert pod(exit_code=1).deleted().as_attempt().status_reason == ""
 
 
-def test_an_init_container_that_fails_is_the_reason():
+def test_failed_init_container_is_the_reason():
     waits = {"waiting": {"reason": "ImagePullBackOff", "message": "m"}}
     status = {
         "phase": "Pending",
@@ -151,14 +152,14 @@ def test_an_init_container_that_fails_is_the_reason():
     assert read({"status": status}).container_reason == "ImagePullBackOff: m"
 
 
-def test_another_container_beside_the_tasks_is_not_looked_at():
+def test_sidecar_container_is_ignored():
     sidecar = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 5, "reason": "Error"}}}
     own = {"name": "task", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
     found = read({"status": {"phase": "Failed", "containerStatuses": [sidecar, own]}})
     assert (found.exit_code, found.container_reason) == (0, "")
 
 
-def test_what_strangers_wrote_into_a_pod_is_left_out():
+def test_invalid_annotations_are_ignored():
     marks = {"batch.kubernetes.io/job-completion-index": "seven"}
     found = read({"metadata": {"annotations": marks, "creationTimestamp": "yesterday"}})
     assert (found.index, found.created_at, found.attempt) == (None, None, 1)
@@ -176,7 +177,7 @@ def summary(found):
     return dict(found.status_summary)
 
 
-def test_a_map_counts_its_children_by_what_the_job_says():
+def test_map_counts_tasks_by_status():
     pods = (WAITING, unscheduled("no"))
     found = describe.detail(
         job(100, active=30, ready=10, completedIndexes="0-29,40", failedIndexes="31,33-34"), pods
@@ -195,7 +196,7 @@ def test_a_map_counts_its_children_by_what_the_job_says():
     assert found.furthest is JobStatus.RUNNING
 
 
-def test_a_map_that_has_ended_has_no_child_under_way():
+def test_finished_map_has_no_active_tasks():
     found = describe.detail(job(5, FAILED, completedIndexes="0,2-4", failedIndexes="1"), ())
     assert found.status is JobStatus.FAILED
     assert summary(found) == {"SUCCEEDED": 4, "FAILED": 1}
@@ -204,23 +205,23 @@ def test_a_map_that_has_ended_has_no_child_under_way():
     assert (found.status_reason, found.is_terminated) == (OURS["farcall/reason"], True)
 
 
-def test_a_map_of_which_nothing_starts_is_blocked_as_a_whole():
+def test_map_without_starts_is_blocked():
     pulling = pod("Pending", waiting={"reason": "ErrImagePull", "message": "not found"})
     found = describe.detail(job(100, active=100), (pulling, pulling))
     assert found.is_blocked
     assert found.container_reason == "ErrImagePull: not found"
     assert not describe.detail(job(100, active=100, ready=1), (pulling,)).is_blocked
-    # One that is being started has not failed to.
+    # A pod that is starting has not failed to start.
     assert not describe.detail(job(100, active=100), (pulling, WAITING)).is_blocked
 
 
-def test_events_count_only_where_there_is_no_pod():
+def test_events_count_only_without_pods():
     events = (event("FailedCreate", "exceeded quota", 5), event("FailedCreate", "newer", 9))
     assert describe.detail(job(5), (), events).status_reason == "FailedCreate: newer"
     assert describe.detail(job(5, active=1, ready=1), (), events).status_reason == ""
 
 
-def test_children_have_their_own_ends():
+def test_array_tasks_have_their_own_status():
     document = job(4, completedIndexes="0", failedIndexes="2", active=1)
     pods = (pod(exit_code=1, index=2), pod("Running", 1, running=True))
     statuses = [describe.child(document, index, pods).status for index in range(4)]
@@ -235,7 +236,7 @@ def test_children_have_their_own_ends():
     assert describe.child(document, -1, pods) is None
 
 
-def test_a_child_that_was_cancelled_alone_says_why():
+def test_cancelled_array_task_has_reason():
     ended = {"farcall/ended": json.dumps({"2": "farcall: cancelled by ann"})}
     document = job(4, annotations=ended, failedIndexes="2,3", active=2)
     pods = (pod(exit_code=59, index=2, attempt=2), pod(exit_code=1, index=3))
@@ -246,7 +247,7 @@ def test_a_child_that_was_cancelled_alone_says_why():
     assert (other.status_reason, other.is_terminated) == ("", False)
 
 
-def test_children_that_ended_before_the_whole_was_ended_keep_their_own_reason():
+def test_tasks_ended_earlier_keep_their_reason():
     document = job(3, BY_DEADLINE, annotations=OURS, completedIndexes="0", failedIndexes="1-2")
     before = pod(reason="Evicted", message="m", index=1, exit_code=137, stopped=30)
     killed = pod(exit_code=143, index=2, deleting=True, stopped=52)
@@ -255,7 +256,7 @@ def test_children_that_ended_before_the_whole_was_ended_keep_their_own_reason():
     assert describe.child(document, 2, (killed,)).status_reason == OURS["farcall/reason"]
 
 
-def test_a_deleted_job_leaves_what_is_known_of_its_children():
+def test_deleted_job_keeps_known_task_results():
     document = job(3, completedIndexes="0", active=2)
     assert describe.detail(document, (), is_deleted=True).status is JobStatus.FAILED
     assert describe.child(document, 0, (), is_deleted=True).status is JobStatus.SUCCEEDED
@@ -266,7 +267,7 @@ def test_a_deleted_job_leaves_what_is_known_of_its_children():
     assert done.failure_reason().sentence.startswith("the container exited with an error")
 
 
-def test_a_job_that_was_ended_by_us_and_then_deleted_says_our_reason():
+def test_own_reason_survives_deletion():
     found = describe.detail(job(3, annotations=OURS), (), is_deleted=True)
     assert found.status_reason == OURS["farcall/reason"]
 
@@ -282,7 +283,7 @@ def gang(*conditions, nodes=3, **status):
     return document
 
 
-def test_nodes_of_one_group():
+def test_nodes_of_one_group_are_read():
     found = describe.detail(gang(active=3), ())
     assert (found.nodes, len(found.groups), found.array_size) == (3, 1, 0)
     assert found.groups[0].command == ("sh", "-c", "echo $(hostname)")
@@ -293,7 +294,8 @@ def test_nodes_of_one_group():
     assert statuses == [JobStatus.SUBMITTED, JobStatus.RUNNING, JobStatus.STARTING]
 
 
-def test_a_gang_has_the_status_of_its_main_node_and_the_end_of_the_one_that_failed():
+def test_multi_node_status_is_read():
+    """The status is the main node's, and the exit is the failed node's."""
     pods = (pod("Running", 0, running=True), pod("Pending", 1, placed=False))
     assert describe.detail(gang(active=2), pods).status is JobStatus.RUNNING
     culprit = pod(exit_code=3, index=2, stopped=45)
@@ -310,7 +312,7 @@ def test_a_gang_has_the_status_of_its_main_node_and_the_end_of_the_one_that_fail
     assert found.status_reason == f"PodFailurePolicy: {message}"
 
 
-def test_groups_of_several_objects_are_told_apart():
+def test_groups_of_several_objects_are_merged():
     main, later = gang(nodes=2), gang(nodes=1)
     later["metadata"]["labels"]["farcall/node"] = "2"
     later["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
@@ -323,7 +325,7 @@ def test_groups_of_several_objects_are_told_apart():
     assert (node.job_id, node.image) == (f"{NAME}#2", "other")
 
 
-def test_options_are_those_that_the_job_was_made_of():
+def test_options_of_own_job_are_read():
     assert describe.options(job(options={"vcpu": 0.5}))["vcpu"] == 0.5
     assert describe.is_own(job())
     assert not describe.is_own({"metadata": {"name": "theirs"}})

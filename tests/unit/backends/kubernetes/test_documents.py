@@ -25,7 +25,7 @@ def spec(size=1, *, runtime=None, name="simulate-0a1b", environment=None, **opti
 
 
 def made(size=1, **options):
-    """Return a Job that the schema of the newest release takes."""
+    """Return a Job that the schema of the newest release accepts."""
     document = job(spec(size, **options), TASK)
     check(document)
     return json.loads(json.dumps(document))
@@ -137,7 +137,7 @@ GOLDEN = {
 }
 
 
-def test_a_map_is_one_indexed_job():
+def test_map_is_one_indexed_job():
     document = made(8)
     options = json.loads(document["metadata"]["annotations"].pop(OPTIONS_ANNOTATION))
     assert GOLDEN == document
@@ -145,7 +145,7 @@ def test_a_map_is_one_indexed_job():
     assert (options["image"], options["vcpu"], options["time_limit"]) == (TASK, 2, 300)
 
 
-def test_a_name_that_is_none_in_kubernetes_is_kept_in_an_annotation():
+def test_illegal_name_is_kept_in_annotation():
     document = made(name="My_Simulation-0A1B")
     name = document["metadata"]["name"]
     assert name.startswith("my-simulation-0a1b-")
@@ -162,7 +162,7 @@ def test_a_name_that_is_none_in_kubernetes_is_kept_in_an_annotation():
         ({"retry_attempts": 10, "retry_on": "failure"}, [("In", [*range(59, 70), 137])]),
     ],
 )
-def test_attempts_and_what_ends_them(options, rules):
+def test_retry_options_set_backoff_and_rules(options, rules):
     found = made(**options)["spec"]
     assert found["backoffLimitPerIndex"] == options["retry_attempts"] - 1
     if rules is None:
@@ -182,14 +182,14 @@ def test_cpus_are_whole_or_thousandths(vcpu, cpu):
     assert container(vcpu=vcpu)["resources"]["limits"]["cpu"] == cpu
 
 
-def test_limits_are_requests_gpus_too():
+def test_limits_equal_requests():
     found = container(memory="100MB", num_gpus=2)["resources"]
     assert found["limits"] == found["requests"]
     assert found["limits"]["memory"] == "96Mi"
     assert found["limits"]["nvidia.com/gpu"] == "2"
 
 
-def test_the_stock_image_begins_with_the_bootstrap_as_a_user_who_may_nothing():
+def test_stock_image_runs_bootstrap_unprivileged():
     found = container(runtime=RUNTIME)
     assert [part.replace("$$", "$") for part in found["command"]] == bootstrap.command(RUNTIME)
     assert found["securityContext"]["runAsUser"] == 10001
@@ -199,13 +199,13 @@ def test_the_stock_image_begins_with_the_bootstrap_as_a_user_who_may_nothing():
     assert (options["image"], options["stock_image_uri"]) == ("", TASK)
 
 
-def test_nothing_in_a_variable_is_expanded():
+def test_variables_are_not_expanded():
     assert escaped("a$(HOME)$$") == "a$$(HOME)$$$$"
     assert documents.unescaped(escaped("a$(HOME)$$b$")) == "a$(HOME)$$b$"
     assert variables(environment={"FARCALL_RETRY_OF": "$(HOME)"})["FARCALL_RETRY_OF"] == "$$(HOME)"
 
 
-def test_where_pods_run_and_as_whom():
+def test_pod_placement_options_are_set():
     found = pod(
         service_account="simulator",
         priority_class="high",
@@ -258,7 +258,7 @@ def test_where_pods_run_and_as_whom():
         ),
     ],
 )
-def test_options_that_contradict_each_other_are_refused_by_name(options, words):
+def test_contradictory_options_are_rejected(options, words):
     with pytest.raises(SettingsError) as caught:
         job(spec(**options), TASK)
     assert caught.value.option in words[0]
@@ -266,7 +266,7 @@ def test_options_that_contradict_each_other_are_refused_by_name(options, words):
         assert word in str(caught.value)
 
 
-def test_mounts_shared_memory_and_the_folder_of_packages():
+def test_mounts_and_shared_memory_are_volumes():
     found = pod(
         mounts=[
             {"type": "volume", "src": "data", "dst": "/data", "readonly": True},
@@ -295,19 +295,19 @@ def test_mounts_shared_memory_and_the_folder_of_packages():
     assert found["containers"][0]["securityContext"] == {"privileged": True}
 
 
-def test_a_device_in_the_stock_image_needs_a_privileged_container_which_the_api_takes():
+def test_device_in_stock_image_is_privileged():
     found = container(runtime=RUNTIME, mounts=[{"type": "device", "src": "/dev/fuse"}])
     assert found["securityContext"]["privileged"] is True
     assert "allowPrivilegeEscalation" not in found["securityContext"]
 
 
-def test_tags_may_have_keys_that_annotations_have_not():
+def test_tags_may_have_any_key():
     tags = {"torchx.pytorch.org/user": "ann", "cost centre": "7"}
     found = made(tags=tags)["metadata"]["annotations"]
     assert json.loads(found[TAGS_ANNOTATION]) == tags
 
 
-def test_fewer_pods_at_a_time_have_their_container_look_whether_it_was_cancelled():
+def test_max_parallel_makes_tasks_cancellable():
     document = made(10, max_parallel=3)
     assert document["spec"]["parallelism"] == 3
     assert variables(size=10, max_parallel=3)["FARCALL_CANCELLABLE"] == "1"
@@ -315,7 +315,7 @@ def test_fewer_pods_at_a_time_have_their_container_look_whether_it_was_cancelled
     assert made(3, max_parallel=10)["spec"]["parallelism"] == 3
 
 
-def test_kueue_admits_a_job_that_is_suspended_and_may_let_fewer_pods_run():
+def test_kueue_job_is_suspended():
     document = made(10, scheduler="kueue", queue="team-a")
     assert document["spec"]["suspend"] is True
     labels = document["metadata"]["labels"]
@@ -324,7 +324,7 @@ def test_kueue_admits_a_job_that_is_suspended_and_may_let_fewer_pods_run():
     assert variables(size=10, scheduler="kueue", queue="q")["FARCALL_CANCELLABLE"] == "1"
 
 
-def test_volcano_places_pods_of_its_queue_each_by_itself():
+def test_volcano_queue_is_annotated():
     document = made(10, scheduler="volcano", queue="team-a")
     assert document["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] == "1"
     template = document["spec"]["template"]
@@ -333,15 +333,15 @@ def test_volcano_places_pods_of_its_queue_each_by_itself():
     assert "suspend" not in document["spec"]
 
 
-def test_ended_jobs_stay_for_ever_where_that_is_asked_for():
+def test_ttl_is_optional():
     assert "ttlSecondsAfterFinished" not in made(ttl=None)["spec"]
     assert made(ttl="1h")["spec"]["ttlSecondsAfterFinished"] == 3600
 
 
-# --- parts of which others make documents -------------------------------------------------------
+# --- templates that others use ----------------------------------------------------------------
 
 
-def test_a_template_takes_what_a_group_of_nodes_asks_for():
+def test_template_includes_node_group_fields():
     found = documents.template(
         spec(shm_size=1),
         Settings(backend="kubernetes", shm_size=1, vcpu=4),
@@ -365,7 +365,7 @@ def test_a_template_takes_what_a_group_of_nodes_asks_for():
     assert values == [BUNDLE]
 
 
-def test_the_image_of_a_command_is_for_whatever_processor():
+def test_command_image_has_no_architecture():
     settings = Settings(backend="kubernetes")
     command = JobSpec("c", 1, {"FARCALL_RUN": "ann-1"}, settings, requests={})
     found = documents.template(command, settings, {"image": "theirs"})
@@ -374,16 +374,16 @@ def test_the_image_of_a_command_is_for_whatever_processor():
     assert found["metadata"]["labels"]["farcall/run"] == "ann-1"
 
 
-# --- limits -------------------------------------------------------------------------------------
+# --- limits -----------------------------------------------------------------------------------
 
 
-def test_what_etcd_would_refuse_is_refused_here():
+def test_oversized_request_is_rejected():
     given = {"FARCALL_RETRY_OF": "x" * REQUEST_BYTES}
     with pytest.raises(TaskTooLargeError, match=f"Kubernetes accepts at most {REQUEST_BYTES}"):
         job(spec(environment=given), TASK)
 
 
-def test_too_long_annotations_are_refused():
+def test_oversized_annotations_are_rejected():
     options = {"pod_overlay": {"metadata": {"annotations": {"a": "x" * ANNOTATION_BYTES}}}}
     with pytest.raises(TaskTooLargeError, match=f"Kubernetes accepts at most {ANNOTATION_BYTES}"):
         job(spec(**options), TASK)

@@ -1,6 +1,6 @@
-"""Each ending from recorded texts: as API servers, schedulers and kubelets write them.
+"""Each failure from recorded texts of API servers, schedulers and kubelets.
 
-The texts are of Kubernetes's documentation and source, and of its users' reports.
+The texts are from the Kubernetes documentation and source, and from user reports.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ LOST = {"reason": "DisruptionTarget"}
 
 
 class Recorded(NamedTuple):
-    """An ending as a cluster tells it, and what is to be said of it.
+    """Failure as a cluster reports it, and its expected explanation.
 
     Attributes:
         error: Class of the error.
-        sentence: Words that are in what happened.
-        remedy: Words that are in what to do.
+        sentence: Words of the sentence about what happened.
+        remedy: Words of the remedy.
         job: The Job.
         pods: Its pods.
         told: Words of the cluster that the error quotes.
@@ -127,7 +127,7 @@ RECORDED = [
         (pod("Running", running=True).deleted(),),
     ),
     Recorded(errors.JobCancelledError, ["task was cancelled"], ["submit it again"], *exited(59)),
-    # the clock
+    # time limits
     Recorded(
         errors.JobTimeoutError,
         ["longer than time_limit", "Kubernetes terminated it"],
@@ -207,7 +207,7 @@ RECORDED = [
             ),
         ),
     ),
-    # what became of the node
+    # lost nodes
     Recorded(
         errors.HostLostError,
         ["evicted", "ran out of a resource"],
@@ -324,7 +324,7 @@ RECORDED = [
             ),
         ),
     ),
-    # what kept it from starting until it was ended
+    # what blocked it until it was terminated
     Recorded(
         errors.JobStuckError,
         ["stuck_timeout_s", "no node of the cluster", "none has enough free"],
@@ -461,7 +461,7 @@ RECORDED = [
 
 
 @pytest.mark.parametrize("each", RECORDED)
-def test_an_ending_is_a_named_error_with_the_clusters_words(each):
+def test_failure_is_named_with_quoted_reason(each):
     detail = each.detail
     assert detail.status.is_final
     found = failure_reason(detail)
@@ -524,23 +524,23 @@ def command_detail(found, command):
 
 
 @pytest.mark.parametrize(("error", "words", "found", "command"), COMMANDS)
-def test_an_ending_of_a_command(error, words, found, command):
+def test_command_failure_is_explained(error, words, found, command):
     detail = command_detail(found, command)
-    said = failure_reason(detail)
-    assert said.kind is error
-    assert not [word for word in words if word not in said.sentence]
+    explanation = failure_reason(detail)
+    assert explanation.kind is error
+    assert not [word for word in words if word not in explanation.sentence]
 
 
-# --- what keeps a job from starting -------------------------------------------------------------
+# --- blocked jobs -----------------------------------------------------------------------------
 
 
 class Waits(NamedTuple):
-    """A waiting job, as a cluster returns it.
+    """Waiting job, as a cluster returns it.
 
     Attributes:
-        heals: Whether that passes by itself.
-        error: Class of the error of a job that is ended because of it.
-        remedy: Words that are in what to do.
+        heals: Whether the problem may pass without a change.
+        error: Class of the error if the job is terminated because of it.
+        remedy: Words of the remedy.
         job: The Job.
         pods: Its pods.
         events: Events, and objects of queues.
@@ -671,8 +671,8 @@ WAITING = [
         ),
     ),
     *(
-        Waits(Heals.SOMETIMES, errors.ImageError, [], *starting("CreateContainerError", said))
-        for said in (
+        Waits(Heals.SOMETIMES, errors.ImageError, [], *starting("CreateContainerError", text))
+        for text in (
             'failed to reserve container name "task_x": name is reserved for "0a1b"',
             "context deadline exceeded",
         )
@@ -786,7 +786,7 @@ WAITING = [
 
 
 @pytest.mark.parametrize("each", WAITING)
-def test_what_keeps_a_job_from_starting_is_named_with_what_to_do(each):
+def test_blocked_job_is_explained_with_remedy(each):
     detail = each.detail
     assert not detail.status.is_final
     assert detail.is_blocked
@@ -800,7 +800,7 @@ def test_what_keeps_a_job_from_starting_is_named_with_what_to_do(each):
 
 
 @pytest.mark.parametrize("each", WAITING)
-def test_a_job_that_was_ended_for_it_says_so(each):
+def test_termination_of_blocked_job_is_explained(each):
     reason = f"stuck for 180 s: {each.detail.reason}"
     found = failure_reason(describe.detail(ended(reason), ()))
     assert found.kind is each.error
@@ -808,7 +808,7 @@ def test_a_job_that_was_ended_for_it_says_so(each):
 
 
 @pytest.mark.parametrize("each", WAITING)
-def test_what_heals_waits_longest_and_what_never_does_is_ended_at_once(each):
+def test_grace_period_depends_on_problem(each):
     timing = Timing()
     told_s, ended_s = each.detail.dwell(timing)
     expected = {
@@ -819,15 +819,15 @@ def test_what_heals_waits_longest_and_what_never_does_is_ended_at_once(each):
     assert (told_s, ended_s) == expected[each.heals]
 
 
-# --- the tables have no row without an example --------------------------------------------------
+# --- each row of the tables has an example ----------------------------------------------------
 
 
-def test_each_row_on_what_blocks_has_an_example():
+def test_each_blocked_row_has_example():
     found = {id(row_of(each.detail)) for each in WAITING}
     assert [row.failure_reason.sentence for row in BLOCKED if id(row) not in found] == []
 
 
-def test_each_row_on_an_end_has_an_example():
+def test_each_failure_row_has_example():
     seen = set()
     for each in RECORDED:
         detail = each.detail
@@ -839,7 +839,7 @@ def test_each_row_on_an_end_has_an_example():
     assert [row.failure_reason.sentence for row in unseen] == []
 
 
-def test_each_row_on_the_end_of_a_command_has_an_example():
+def test_each_command_row_has_example():
     hit = set()
     for _, _, found, command in COMMANDS:
         detail = command_detail(found, command)
@@ -849,7 +849,7 @@ def test_each_row_on_the_end_of_a_command_has_an_example():
     assert [row.failure_reason.sentence for row in unseen] == []
 
 
-# --- what waits and is well ---------------------------------------------------------------------
+# --- waiting jobs that are not blocked --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -867,18 +867,18 @@ def test_each_row_on_the_end_of_a_command_has_an_example():
         (held("waiting for its turn")[0], (), "suspended"),
     ],
 )
-def test_what_only_waits_is_not_blocked(document, pods, words):
+def test_waiting_job_is_not_blocked(document, pods, words):
     detail = describe.detail(document, pods)
     assert not detail.is_blocked
     assert words in tell(detail)[0]
 
 
-def test_a_job_that_is_stopping_says_so():
+def test_stopping_job_is_reported():
     detail = replace(describe.detail(job(active=1), ()), is_terminated=True)
     assert "is stopping" in tell(detail)[0]
 
 
-def test_kueues_words_are_told_while_it_waits_for_its_turn():
+def test_kueue_message_is_quoted():
     document, pods, events = held("couldn't assign flavors: insufficient unused quota for cpu")
     detail = describe.detail(document, pods, events)
     assert detail.status is JobStatus.RUNNABLE

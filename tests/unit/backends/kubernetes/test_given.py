@@ -24,7 +24,7 @@ def spec(requests, run="me-1"):
     return JobSpec("a", 1, {ENV_RUN: run}, Settings(), requests=requests)
 
 
-def test_what_is_given_is_sent_with_this_run():
+def test_objects_are_sent_with_run_label():
     given = {"objects": [job()]}
     [found] = objects(spec(given))
     assert found["metadata"]["labels"] == {RUN_LABEL: "me-1"}
@@ -37,7 +37,7 @@ def test_what_is_given_is_sent_with_this_run():
     assert given == {"objects": [job()]}
 
 
-def test_a_volcano_jobs_tasks_have_the_run():
+def test_volcano_tasks_have_run_label():
     tasks = [{"template": job()["spec"]["template"]}, {"template": {"spec": {}}}]
     document = {**job(), "apiVersion": "batch.volcano.sh/v1alpha1", "spec": {"tasks": tasks}}
     [found] = objects(spec({"objects": [document]}))
@@ -46,7 +46,7 @@ def test_a_volcano_jobs_tasks_have_the_run():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({}, "no list 'objects'"),
         ({"objects": []}, "no list 'objects'"),
@@ -55,12 +55,12 @@ def test_a_volcano_jobs_tasks_have_the_run():
         ({"objects": [{**job(), "kind": "ClusterRole"}]}, "'ClusterRole'.*Use "),
     ],
 )
-def test_anything_else_is_refused(given, said):
-    with pytest.raises(SettingsError, match=said):
+def test_invalid_requests_are_rejected(given, message):
+    with pytest.raises(SettingsError, match=message):
         objects(spec(given))
 
 
-def test_what_the_server_added_is_left_out():
+def test_server_fields_are_removed():
     there = job(selector={"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}})
     there["status"] = {"active": 1}
     there["metadata"] |= {

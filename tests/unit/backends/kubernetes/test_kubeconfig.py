@@ -16,7 +16,7 @@ SERVER = "https://one.example:6443"
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch, tmp_path):
-    """The developer's clusters are not found."""
+    """Hide the developer's clusters."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         monkeypatch.delenv(name, raising=False)
@@ -30,14 +30,14 @@ def entry(name, server, context="x", **more):
     }
 
 
-def test_the_current_context_counts(tmp_path):
+def test_current_context_is_used(tmp_path):
     found = read(str(kubeconfig(tmp_path / "config", SERVER)))
     assert (found.server, found.context, found.namespace) == (SERVER, "here", "ml")
     assert found.token == "secret"
     assert found.is_verified
 
 
-def test_files_are_found_as_kubectl_finds_them(tmp_path, monkeypatch):
+def test_files_are_found_like_kubectl(tmp_path, monkeypatch):
     home = tmp_path / "home" / ".kube"
     home.mkdir(parents=True)
     kubeconfig(home / "config", "https://home.example")
@@ -48,7 +48,7 @@ def test_files_are_found_as_kubectl_finds_them(tmp_path, monkeypatch):
     assert read(str(path)).server == "https://option.example"
 
 
-def test_of_several_files_the_first_that_says_something_counts(tmp_path, monkeypatch):
+def test_first_value_of_several_files_counts(tmp_path, monkeypatch):
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text(yaml.safe_dump(entry("c", "https://first.example")))
     document = {**entry("c", "https://second.example"), "current-context": "y"}
@@ -61,7 +61,7 @@ def test_of_several_files_the_first_that_says_something_counts(tmp_path, monkeyp
     assert read(context="x").namespace == "default"
 
 
-def test_paths_begin_where_the_file_is(tmp_path, monkeypatch):
+def test_relative_paths_start_at_file(tmp_path, monkeypatch):
     folder = tmp_path / "a"
     folder.mkdir()
     (folder / "ca.pem").write_text("CA")
@@ -79,7 +79,7 @@ def test_paths_begin_where_the_file_is(tmp_path, monkeypatch):
     assert found.plugin.command == str(folder / "login")
 
 
-def test_what_a_cluster_says_of_tls_is_taken(tmp_path):
+def test_tls_options_are_read(tmp_path):
     cluster = {
         "insecure-skip-tls-verify": True,
         "tls-server-name": "inner",
@@ -97,7 +97,7 @@ def test_what_a_cluster_says_of_tls_is_taken(tmp_path):
     assert found.told["config"] == {"audience": "a"}
 
 
-def test_a_pod_has_its_service_account(tmp_path, monkeypatch):
+def test_service_account_of_pod_is_used(tmp_path, monkeypatch):
     for name, text in (("token", "t"), ("ca.crt", "CA"), ("namespace", "mine\n")):
         (tmp_path / name).write_text(text)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
@@ -107,7 +107,7 @@ def test_a_pod_has_its_service_account(tmp_path, monkeypatch):
     assert (found.token_file, found.authority) == (tmp_path / "token", "CA")
 
 
-def test_no_cluster_is_told(tmp_path, monkeypatch):
+def test_missing_cluster_is_reported(tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match=r"~/\.kube/config does not exist.*option kubeconfig"):
         read()
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
@@ -117,7 +117,7 @@ def test_no_cluster_is_told(tmp_path, monkeypatch):
         read(str(tmp_path / "missing"))
 
 
-def test_an_unknown_context_names_those_there_are(tmp_path):
+def test_unknown_context_error_lists_contexts(tmp_path):
     path = str(kubeconfig(tmp_path / "config", SERVER))
     with pytest.raises(SettingsError, match="context is 'prod'.*only: here") as caught:
         read(path, "prod")
@@ -125,7 +125,7 @@ def test_an_unknown_context_names_those_there_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "has no current-context"),
         ("- a", "not a table"),
@@ -135,15 +135,15 @@ def test_an_unknown_context_names_those_there_are(tmp_path):
         ("current-context: x\ncontexts: [{name: x, context: 5}]", "not a table"),
     ],
 )
-def test_a_broken_file_is_told(tmp_path, text, said):
+def test_broken_file_is_rejected(tmp_path, text, message):
     path = tmp_path / "config"
     path.write_text(text)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         read(str(path))
 
 
 @pytest.mark.parametrize(
-    ("user", "cluster", "said"),
+    ("user", "cluster", "message"),
     [
         ({"auth-provider": {"name": "gcp"}}, {}, "Kubernetes 1.26 removed"),
         ({"exec": {"args": []}}, {}, "no command"),
@@ -153,13 +153,13 @@ def test_a_broken_file_is_told(tmp_path, text, said):
         (None, {"certificate-authority-data": "/w=="}, "cannot read certificate-authority"),
     ],
 )
-def test_what_cannot_be_used_is_told(tmp_path, user, cluster, said):
+def test_unsupported_entries_are_rejected(tmp_path, user, cluster, message):
     path = kubeconfig(tmp_path / "config", SERVER, user, **cluster)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         read(str(path))
 
 
-def test_without_yaml_the_extra_is_named(tmp_path, monkeypatch):
+def test_missing_yaml_names_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     path = tmp_path / "config"
     path.write_text("{}")

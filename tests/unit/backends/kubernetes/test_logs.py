@@ -1,4 +1,4 @@
-"""Pod logs: lines and their times, several in one, and the number of requests."""
+"""Pod logs: lines with times, merged logs, and the number of requests."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def stamp(second, fraction="000000000"):
 
 
 class Kubelet:
-    """Serves logs of pods as a kubelet does; a log is lines, and whether more may come.
+    """Serves pod logs like a kubelet.
 
     Attributes:
-        logs: By pod, what it has written: seconds, a fraction, and the text.
+        logs: Lines of each pod: seconds, a fraction, and the text.
         over: Pods whose container has ended.
         asked: Pod and query of each request.
     """
@@ -108,23 +108,23 @@ async def events(logs, *pods, since=None, until=None):
     return found
 
 
-# --- one pod ------------------------------------------------------------------------------------
+# --- one pod ----------------------------------------------------------------------------------
 
 
-async def test_lines_have_their_times_and_are_given_once(kubelet, kube):
+async def test_lines_have_times_and_come_once(kubelet, kube):
     await kubelet.write("a", line(1, "one", "123456789"), line(1, "two", "2"), line(2, ""))
     log = PodLog(kube, "a")
     assert log.exists is None
     assert await read(log) == [(at(1, 123456), "one"), (at(1, 200000), "two"), (at(2), "")]
     assert log.exists is True
     assert await read(log) == []
-    # One is a little late, and two are as alike as they can be.
+    # One line is a little late, and two are identical.
     await kubelet.write("a", line(1, "late", "3"), line(2, "x", "5"), line(2, "x", "5"))
     assert await read(log) == [(at(1, 300000), "late"), *2 * [(at(2, 500000), "x")]]
     assert kubelet.asked[-1][1]["sinceTime"] == "2026-11-23T21:00:01Z"
 
 
-async def test_the_last_lines_are_asked_for_alone(kubelet, kube):
+async def test_last_lines_use_tail_lines(kubelet, kube):
     await kubelet.write("a", *(line(n, f"line {n}") for n in range(20)))
     assert [each.text for each in await PodLog(kube, "a").last(2)] == ["line 18", "line 19"]
     assert kubelet.asked[-1][1]["tailLines"] == "2"
@@ -141,7 +141,7 @@ async def test_the_last_lines_are_asked_for_alone(kubelet, kube):
         (b"2026-11-23T21:00:01.000000000Z", ""),
     ],
 )
-async def test_any_zone_and_any_bytes_are_read(server, kube, written, text):
+async def test_any_zone_and_bytes_are_read(server, kube, written, text):
     async def answer(_):
         return web.Response(body=written + b"\n")
 
@@ -149,7 +149,8 @@ async def test_any_zone_and_any_bytes_are_read(server, kube, written, text):
     assert await read(PodLog(kube, "a")) == [(at(1), text)]
 
 
-async def test_a_container_that_waits_has_no_log_yet_and_a_pod_that_is_gone_none(kubelet, kube):
+async def test_waiting_container_may_get_log(kubelet, kube):
+    """A deleted pod never gets one."""
     kubelet.logs["waits"] = None
     waits, gone, none = PodLog(kube, "waits"), PodLog(kube, "gone"), PodLog(kube, "")
     assert [await read(log) for log in (waits, gone, none)] == [[], [], []]
@@ -159,7 +160,7 @@ async def test_a_container_that_waits_has_no_log_yet_and_a_pod_that_is_gone_none
     assert await read(waits) == [(at(1), "it runs")]
 
 
-async def test_kubelets_word_on_a_deleted_log_is_no_output(server, kube):
+async def test_deleted_log_message_is_not_output(server, kube):
     async def answer(_):
         return web.Response(body=b"unable to retrieve container logs for containerd://0a1b")
 
@@ -169,7 +170,7 @@ async def test_kubelets_word_on_a_deleted_log_is_no_output(server, kube):
     assert log.exists is False
 
 
-async def test_a_refusal_is_told_and_what_may_pass_is_tried_again(server, kube):
+async def test_refusal_raises_and_outage_is_retried(server, kube):
     async def answer(_):
         return web.Response(body=b"2026-11-23T21:00:01Z a\n")
 
@@ -180,10 +181,10 @@ async def test_a_refusal_is_told_and_what_may_pass_is_tried_again(server, kube):
         await read(PodLog(kube, "a"))
 
 
-# --- several ------------------------------------------------------------------------------------
+# --- several pods -----------------------------------------------------------------------------
 
 
-async def test_several_logs_are_one_by_time_with_a_key_for_each_line(kubelet, logs):
+async def test_several_logs_are_merged_by_time(kubelet, logs):
     await kubelet.write("a", line(1, "a1"), line(3, "a3"), line(3, "a3"))
     await kubelet.write("b", line(2, "b2"), line(4, "b4"))
     found = await events(logs, "a", "b")
@@ -201,7 +202,7 @@ async def test_several_logs_are_one_by_time_with_a_key_for_each_line(kubelet, lo
 
 
 @pytest.mark.parametrize("missing", ["gone", "waits"])
-async def test_one_that_is_missing_is_told_before_anything_is_given(kubelet, logs, missing):
+async def test_missing_log_raises_before_events(kubelet, logs, missing):
     await kubelet.write("a", line(1, "a1"))
     kubelet.logs["waits"] = None
     pages = logs.events(["a", missing])
@@ -209,8 +210,8 @@ async def test_one_that_is_missing_is_told_before_anything_is_given(kubelet, log
         await anext(pages)
 
 
-async def test_who_asks_again_and_again_is_told_by_streams_and_asks_no_more(kubelet, logs):
-    """However quiet the pods are and however often is looked: three requests for each."""
+async def test_repeated_polls_use_streams(kubelet, logs):
+    """However quiet the pods are and however often they are polled, each costs three requests."""
     pods = ["a", "b", "c"]
     for pod in pods:
         await kubelet.write(pod, line(1, f"{pod} begins"))
@@ -237,7 +238,7 @@ async def _has(logs, pods, text):
     return found[-1].text == text
 
 
-async def test_the_end_of_a_container_is_read_to_its_end(kubelet, logs):
+async def test_finished_log_is_read_to_end(kubelet, logs):
     await kubelet.write("a", line(1, "first"))
     await until_async(lambda: _looks_cost_nothing(kubelet, logs, ["a"]))
     await kubelet.write("a", line(2, "last"))

@@ -11,18 +11,18 @@ POD = {
 
 
 def at_version(version: str):
-    """Answer with the Job as it is at a version."""
+    """Return an answer with the Job at a version."""
     document = job(1)
     return give({**document, "metadata": {**document["metadata"], "resourceVersion": version}})
 
 
 def pods(*items):
-    """Answer with a list of pods."""
+    """Return an answer with a list of pods."""
     return give({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": list(items)})
 
 
-async def test_pod_deleted_between_two_lists_keeps_its_reason(kube, server):
-    """As `kubectl drain` deletes one that has failed, for a client that follows no run."""
+async def test_pod_deleted_between_lists_keeps_reason(kube, server):
+    """`kubectl drain` deletes a failed pod like this, for a client that follows no run."""
     server.answers = [at_version("1"), pods(POD), at_version("2"), pods()]
     lookup = Lookup(kube, has_volcano=False)
     for gone in (False, True):

@@ -10,14 +10,14 @@ LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @pytest.mark.parametrize("name", ["a", "simulate-20261123-1", "a" * 52])
-def test_a_name_of_kubernetes_stays(name):
+def test_legal_name_is_kept(name):
     assert object_name(name) == name
 
 
 @pytest.mark.parametrize(
     "name", ["Simulate", "a_b", "a" * 53, "x" * 128, "-a", "a-", "_", "é", "a--" * 30, ""]
 )
-def test_any_other_becomes_one_that_is_its_own(name):
+def test_illegal_name_becomes_unique_legal_name(name):
     found = object_name(name)
     assert LABEL.fullmatch(found)
     assert len(found) <= 52
@@ -25,7 +25,7 @@ def test_any_other_becomes_one_that_is_its_own(name):
     assert object_name(f"{name}x") != found
 
 
-def test_names_that_differ_in_what_is_replaced_stay_apart():
+def test_different_illegal_names_stay_different():
     assert len({object_name(name) for name in ("a_b", "a-B", "A_b", "a.b")}) == 4
 
 
@@ -37,5 +37,5 @@ def test_names_that_differ_in_what_is_replaced_stay_apart():
         ("x" * 62 + "-yz", "x" * 62),
     ],
 )
-def test_a_runs_name_is_a_label(run, label):
+def test_run_name_becomes_label(run, label):
     assert run_label(run) == label

@@ -1,4 +1,4 @@
-"""Multi-node jobs: their objects, the nodes' variables, and their ends."""
+"""Multi-node jobs: their objects, the variables of the nodes, and their ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shell(text="true", count=1, **more):
 
 
 def objects(job, image=""):
-    """Return a job's objects, each of which every release takes."""
+    """Return a job's objects, after checking them with the schema of every release."""
     found = nodes.objects(job, image)
     for document in found:
         if document["apiVersion"].startswith("batch.volcano.sh"):
@@ -45,10 +45,10 @@ def variables(job):
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
 
 
-# --- one node -----------------------------------------------------------------------------------
+# --- one node ---------------------------------------------------------------------------------
 
 
-def test_a_command_on_one_node_is_tried_again_like_a_task():
+def test_single_node_command_retries_like_task():
     (job,) = objects(command(shell("exit 3"), retry_attempts=3, retry_on="failure"))
     assert job["metadata"]["name"] == "train-0a1b"
     assert job["metadata"]["labels"]["farcall/kind"] == "command"
@@ -56,14 +56,15 @@ def test_a_command_on_one_node_is_tried_again_like_a_task():
     assert (spec["completions"], spec["backoffLimitPerIndex"]) == (1, 2)
     ignored, final = spec["podFailurePolicy"]["rules"]
     assert ignored["action"] == "Ignore"
-    assert final["onExitCodes"]["values"] == [137]  # the command's own codes say nothing
+    # the command's own exit codes mean nothing to farcall
+    assert final["onExitCodes"]["values"] == [137]
     (container,) = spec["template"]["spec"]["containers"]
     assert container["args"] == ["sh", "-c", "exit 3"]
     assert "command" not in container
     assert "subdomain" not in spec["template"]["spec"]
 
 
-def test_a_group_s_own_resources_come_before_the_options():
+def test_group_resources_override_options():
     group = shell(vcpu=2, memory=4, num_gpus=1, shm_size=2, env={"A": "1"})
     (job,) = objects(command(group, vcpu=1, memory=0.5))
     pod = job["spec"]["template"]["spec"]
@@ -78,10 +79,10 @@ def test_a_group_s_own_resources_come_before_the_options():
     assert variables(job)["A"] == "1"
 
 
-# --- several nodes of one group -----------------------------------------------------------------
+# --- several nodes of one group ---------------------------------------------------------------
 
 
-def test_nodes_of_one_group_are_the_indexes_of_one_job_behind_one_service():
+def test_one_group_is_one_indexed_job():
     service, job = objects(command(shell(count=4), retry_attempts=1))
     assert (service["kind"], service["metadata"]["name"]) == ("Service", "farcall-nodes")
     assert service["spec"] == {
@@ -95,15 +96,15 @@ def test_nodes_of_one_group_are_the_indexes_of_one_job_behind_one_service():
     assert template["metadata"]["labels"]["farcall/gang"] == "yes"
     assert template["metadata"]["labels"]["farcall/job"] == "train-0a1b"
     assert template["spec"]["subdomain"] == "farcall-nodes"
-    told = variables(job)
-    assert told["FARCALL_NODE_COUNT"] == "4"
-    assert told["FARCALL_MAIN_ADDRESS"] == "train-0a1b-0.farcall-nodes"
-    path = told["FARCALL_NODE_INDEX"]["fieldRef"]["fieldPath"]
+    values = variables(job)
+    assert values["FARCALL_NODE_COUNT"] == "4"
+    assert values["FARCALL_MAIN_ADDRESS"] == "train-0a1b-0.farcall-nodes"
+    path = values["FARCALL_NODE_INDEX"]["fieldRef"]["fieldPath"]
     assert path == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
-def test_the_first_failure_ends_all_and_so_does_the_main_node_s_good_end(attempts):
+def test_failure_or_main_success_ends_job(attempts):
     _, job = objects(command(shell(count=2), retry_attempts=attempts))
     spec = job["spec"]
     assert spec["backoffLimit"] == 0
@@ -114,19 +115,19 @@ def test_the_first_failure_ends_all_and_so_does_the_main_node_s_good_end(attempt
     assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
 
 
-def test_a_task_on_several_nodes_has_its_bundle_its_image_and_its_options():
+def test_multi_node_task_names_its_bundle():
     _, job = objects(task(nodes=2), "registry.example.org/task:1")
     assert job["metadata"]["labels"]["farcall/kind"] == "task"
     assert '"nodes": 2' in job["metadata"]["annotations"]["farcall/options"]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.example.org/task:1"
-    told = variables(job)
-    assert told["FARCALL_BUNDLE"] == BUNDLE
-    assert "FARCALL_INDEX" not in told
-    assert told["FARCALL_NODE_COUNT"] == "2"
+    values = variables(job)
+    assert values["FARCALL_BUNDLE"] == BUNDLE
+    assert "FARCALL_INDEX" not in values
+    assert values["FARCALL_NODE_COUNT"] == "2"
 
 
-def test_volcano_places_all_or_none_and_kueue_admits_all_at_once():
+def test_schedulers_place_all_nodes_together():
     _, job = objects(command(shell(count=3), retry_attempts=1, scheduler="volcano", queue="gpu"))
     key = "scheduling.volcano.sh/group-min-member"
     assert job["metadata"]["annotations"][key] == "3"
@@ -139,10 +140,10 @@ def test_volcano_places_all_or_none_and_kueue_admits_all_at_once():
     assert "kueue.x-k8s.io/job-min-parallelism" not in job["metadata"]["annotations"]
 
 
-# --- several groups -----------------------------------------------------------------------------
+# --- several groups ---------------------------------------------------------------------------
 
 
-def test_the_nodes_of_later_groups_are_jobs_of_their_own_with_names_alike():
+def test_later_groups_are_separate_jobs():
     groups = (shell("a", 2), shell("b", 1, memory=4), shell("c", 2))
     service, *later, job = objects(command(*groups, memory=1))
     assert service["kind"] == "Service"
@@ -170,7 +171,7 @@ def test_the_nodes_of_later_groups_are_jobs_of_their_own_with_names_alike():
 @pytest.mark.parametrize(
     ("groups", "attempts"), [((shell(), shell(count=2)), 1), ((shell(count=3),), 2)]
 )
-def test_with_volcano_several_groups_or_attempts_are_a_job_of_its_own_kind(groups, attempts):
+def test_volcano_job_has_groups_and_attempts(groups, attempts):
     options = {"scheduler": "volcano", "queue": "gpu", "priority_class": "high", "ttl": 600}
     (job,) = objects(command(*groups, retry_attempts=attempts, **options))
     spec = job["spec"]
@@ -184,29 +185,29 @@ def test_with_volcano_several_groups_or_attempts_are_a_job_of_its_own_kind(group
     assert [each["name"] for each in spec["tasks"]] == ["n0", "n1", "n2"]
     assert [each["replicas"] for each in spec["tasks"]] == [1, 1, 1]
     assert spec["tasks"][0]["policies"] == [{"event": "TaskCompleted", "action": "CompleteJob"}]
-    told = variables({"spec": spec["tasks"][2]})
-    assert told["FARCALL_NODE_INDEX"] == "2"
-    assert told["FARCALL_MAIN_ADDRESS"] == "train-0a1b-n0-0.train-0a1b"
+    values = variables({"spec": spec["tasks"][2]})
+    assert values["FARCALL_NODE_INDEX"] == "2"
+    assert values["FARCALL_MAIN_ADDRESS"] == "train-0a1b-n0-0.train-0a1b"
     labels = spec["tasks"][2]["template"]["metadata"]["labels"]
     assert (labels["farcall/job"], labels["farcall/node"]) == ("train-0a1b", "2")
 
 
-# --- refusals -----------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------
 
 
-def test_what_is_wrong_with_a_group_is_said_with_its_place():
+def test_invalid_group_is_named():
     with pytest.raises(SettingsError, match=r"groups\[1\]: user is 'root'"):
         nodes.objects(command(shell(), shell(user="root")))
     with pytest.raises(SettingsError, match="ps: vcpu is -1"):
         nodes.objects(command(shell(), shell(vcpu=-1, name="ps")))
 
 
-def test_too_many_nodes_are_refused():
+def test_too_many_nodes_are_rejected():
     with pytest.raises(SettingsError, match="1001 nodes, but the limit is 1000"):
         nodes.objects(command(shell(count=1001)))
 
 
-def test_volcano_s_service_wants_a_letter_first():
+def test_volcano_name_must_start_with_letter():
     job = command(shell(), shell(), name="3d-0a1b", scheduler="volcano")
     with pytest.raises(SettingsError, match="must begin with a letter"):
         nodes.objects(job)
@@ -214,12 +215,12 @@ def test_volcano_s_service_wants_a_letter_first():
     assert nodes.objects(job)[-1]["metadata"]["name"] == "3d-0a1b"
 
 
-def test_a_command_that_no_cluster_stores_is_refused():
+def test_oversized_command_is_rejected():
     with pytest.raises(TaskTooLargeError, match="Kubernetes accepts at most"):
         nodes.objects(command(shell("x" * 2_000_000)))
 
 
-# --- several Jobs as one ------------------------------------------------------------------------
+# --- several Jobs as one ----------------------------------------------------------------------
 
 
 EXITED = "Container task for pod default/one-n1 failed with exit code 5 matching FailJob rule"
@@ -227,11 +228,11 @@ EXITED = "Container task for pod default/one-n1 failed with exit code 5 matching
 
 def job(name, condition="", node=None, message="", **status):
     labels = {"farcall/job": "one", **({} if node is None else {"farcall/node": str(node)})}
-    told = [{"type": condition, "status": "True", "reason": name, "message": message}]
-    told = told if condition else []
+    conditions = [{"type": condition, "status": "True", "reason": name, "message": message}]
+    conditions = conditions if condition else []
     return {
         "metadata": {"name": name, "labels": labels},
-        "status": {**status, **({"conditions": told} if told else {})},
+        "status": {**status, **({"conditions": conditions} if conditions else {})},
     }
 
 
@@ -249,7 +250,7 @@ def job(name, condition="", node=None, message="", **status):
         ("Failed", "", "", "Failed", ["one-n1"]),
     ],
 )
-def test_the_main_node_or_a_lost_one_ends_the_others(main, other, message, end, left):
+def test_main_or_failed_node_ends_others(main, other, message, end, left):
     gang = nodes.MultiNodeJob([job("one-n1", other, 1, message), job("one", main, active=1)])
     whole = gang.job
     assert whole["metadata"]["name"] == "one"
@@ -258,6 +259,6 @@ def test_the_main_node_or_a_lost_one_ends_the_others(main, other, message, end, 
     assert [each["metadata"]["name"] for each in gang.left] == left
 
 
-def test_without_its_main_job_there_is_none():
+def test_missing_main_job_gives_no_job():
     gang = nodes.MultiNodeJob([job("one-n1", node=1)])
     assert (gang.job, gang.left) == (None, [])

@@ -7,7 +7,7 @@ from farcall.model.errors import SettingsError
 from tests.unit.backends.kubernetes.test_documents import RUNTIME, TASK, container, made, pod, spec
 
 
-def test_whatever_kubernetes_has_a_field_for_is_merged():
+def test_any_kubernetes_field_is_merged():
     overlay = {
         "metadata": {"labels": {"team": "a"}, "annotations": {"sidecar.istio.io/inject": "false"}},
         "spec": {
@@ -55,7 +55,7 @@ def test_one_volume_may_be_mounted_twice():
     assert container(pod_overlay=overlay)["volumeMounts"] == mounts
 
 
-def test_lists_without_names_are_replaced():
+def test_unnamed_lists_are_replaced():
     overlay = {"spec": {"tolerations": [{"key": "b", "operator": "Exists"}]}}
     found = pod(pod_overlay=overlay, tolerations=[{"key": "a", "operator": "Exists"}])
     assert found["tolerations"] == overlay["spec"]["tolerations"]
@@ -93,7 +93,7 @@ def task(**fields):
         (task(env=[{"name": "FARCALL_INDEX", "value": "1"}]), ["'FARCALL_INDEX'"]),
     ],
 )
-def test_what_has_to_stay_is_refused_by_name(overlay, words):
+def test_protected_fields_are_rejected(overlay, words):
     with pytest.raises(SettingsError) as caught:
         job(spec(pod_overlay=overlay, runtime=RUNTIME), TASK)
     assert caught.value.option == "pod_overlay"
@@ -101,5 +101,5 @@ def test_what_has_to_stay_is_refused_by_name(overlay, words):
         assert word in str(caught.value)
 
 
-def test_the_entry_point_of_an_own_image_may_be_another():
+def test_custom_image_entry_point_is_replaceable():
     assert container(pod_overlay=task(command=["tini", "--"]))["command"] == ["tini", "--"]

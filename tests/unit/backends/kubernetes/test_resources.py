@@ -19,17 +19,17 @@ from farcall.backends.kubernetes import names
         (None, 0),
     ],
 )
-def test_quantities(text, number):
+def test_quantities_are_parsed(text, number):
     assert names.quantity(text) == number
 
 
-def test_what_a_container_asks_for():
+def test_requested_resources_are_read():
     limits = {"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": "2", "amd.com/gpu": 1}
     assert names.asked(limits) == (1.5, 1024, 3)
     assert names.asked({}) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("label", "number"), [("3", 3), ("x", 9), (None, 9)])
-def test_the_rank_of_a_node_is_in_its_label(label, number):
+def test_node_rank_comes_from_label(label, number):
     labels = {"farcall/node": label} if label else {}
     assert names.rank({"metadata": {"labels": labels}}, 9) == number

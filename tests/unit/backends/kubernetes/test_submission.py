@@ -20,7 +20,7 @@ async def _echo(request):
 
 
 class Keeping:
-    """Keeps what it is sent and loses the answer; what it has it hands out."""
+    """Stores objects, loses the first responses, and returns what it stored."""
 
     def __init__(self, lost=1):
         self.objects = {}
@@ -40,7 +40,7 @@ class Keeping:
         return await give(document)(request)
 
 
-async def test_objects_are_made_in_order_and_checked_strictly(kube, server):
+async def test_objects_are_created_in_order_strictly(kube, server):
     server.answers = [_echo]
     made = await create(kube, [SERVICE, JOB], Ticket())
     assert [each["kind"] for each in made] == ["Service", "Job"]
@@ -51,14 +51,14 @@ async def test_objects_are_made_in_order_and_checked_strictly(kube, server):
     assert {each[2]["fieldValidation"] for each in server.requests} == {"Strict"}
 
 
-async def test_a_lost_answer_is_harmless(kube, server):
+async def test_lost_response_is_harmless(kube, server):
     server.answers = [Keeping()]
     [made] = await create(kube, [JOB], Ticket())
     assert made["spec"] == JOB["spec"]
     assert (server.counted("POST"), server.counted("GET")) == (2, 1)
 
 
-async def test_the_same_job_is_submitted_again_and_adopted(kube, server):
+async def test_resubmitted_job_is_adopted(kube, server):
     keeping = Keeping(lost=0)
     server.answers = [keeping]
     first = await create(kube, [JOB], Ticket())
@@ -74,7 +74,7 @@ async def test_the_same_job_is_submitted_again_and_adopted(kube, server):
     ],
     ids=["another client's", "of another digest"],
 )
-async def test_a_name_that_is_somebody_elses_is_refused(kube, server, there):
+async def test_name_of_foreign_job_is_rejected(kube, server, there):
     server.answers = [TAKEN, give(there)]
     with pytest.raises(
         SubmissionError, match="already has a Job named a.*kubectl delete jobs a -n ml"
@@ -82,7 +82,7 @@ async def test_a_name_that_is_somebody_elses_is_refused(kube, server, there):
         await create(kube, [JOB], Ticket())
 
 
-async def test_a_service_of_farcalls_is_every_jobs(kube, server):
+async def test_own_service_is_shared(kube, server):
     labelled = {**SERVICE, "metadata": {"name": "s", "labels": {MANAGED_LABEL: "farcall"}}}
     server.answers = [TAKEN, give(labelled)]
     assert await create(kube, [SERVICE], Ticket()) == [labelled]
@@ -92,7 +92,7 @@ async def test_a_service_of_farcalls_is_every_jobs(kube, server):
 
 
 @pytest.mark.parametrize(("status", "reason"), [(400, "BadRequest"), (422, "Invalid")])
-async def test_what_is_wrong_is_no_job_and_nothing_of_it_stays(kube, server, status, reason):
+async def test_rejected_job_leaves_no_objects(kube, server, status, reason):
     part = {**JOB, "metadata": {"name": "a-n1"}}
     server.answers = [_echo, refuse(status, reason, "spec.x: Invalid value"), give({})]
     with pytest.raises(
@@ -104,13 +104,13 @@ async def test_what_is_wrong_is_no_job_and_nothing_of_it_stays(kube, server, sta
     assert query == {"propagationPolicy": "Background"}
 
 
-async def test_a_cluster_without_such_objects_is_told(kube, server):
+async def test_unsupported_kind_is_reported(kube, server):
     server.answers = [refuse(404, "NotFound")]
     with pytest.raises(SettingsError, match="does not support Job of batch.volcano.sh/v1alpha1"):
         await create(kube, [{**JOB, "apiVersion": "batch.volcano.sh/v1alpha1"}], Ticket())
 
 
-async def test_a_dry_run_makes_nothing(kube, server):
+async def test_dry_run_creates_nothing(kube, server):
     server.answers = [TAKEN]
     await check(kube, [JOB])
     assert server.requests[0][2] == {"fieldValidation": "Strict", "dryRun": "All"}
@@ -119,13 +119,13 @@ async def test_a_dry_run_makes_nothing(kube, server):
         await check(kube, [JOB])
 
 
-async def test_what_is_gone_is_deleted(kube, server):
+async def test_deleting_missing_object_is_silent(kube, server):
     server.answers = [refuse(404, "NotFound")]
     await delete(kube, JOB)
     assert server.counted("DELETE") == 1
 
 
-def test_a_digest_is_of_the_document_alone():
+def test_digest_depends_only_on_document():
     first, second = marked(JOB), marked(JOB)
     other = marked({**JOB, "spec": {"x": 2}})
     digests = [

@@ -1,4 +1,4 @@
-"""Volcano jobs: what a failure does to them, how they are ended, and how their end is read."""
+"""Volcano jobs: the effect of failures, termination, and reading their end."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def policies(*, is_command=True, **options):
 
 
 def action(found, *, event="PodFailed", code=1):
-    """Return what Volcano does, by the first policy that fits."""
+    """Return Volcano's action: that of the first policy that matches."""
     for policy in found:
         if policy.get("event") == event or policy.get("exitCode") == code:
             return policy["action"]
     return "SyncJob"
 
 
-def test_with_one_attempt_a_failure_leaves_the_pods_and_their_logs():
+def test_single_attempt_keeps_failed_pods():
     found = policies(retry_attempts=1)
     assert action(found) == action(found, event="PodEvicted", code=0) == "TerminateJob"
 
@@ -43,13 +43,13 @@ def test_with_one_attempt_a_failure_leaves_the_pods_and_their_logs():
         (143, "RestartJob", "RestartJob"),
     ],
 )
-def test_failures_are_tried_again_but_for_what_ends_the_same_way(code, of_command, of_task):
+def test_failures_are_retried_unless_final(code, of_command, of_task):
     asked = {"retry_attempts": 2, "retry_on": "failure"}
     assert action(policies(**asked), code=code) == of_command
     assert action(policies(is_command=False, **asked), code=code) == of_task
 
 
-def test_a_pod_is_told_how_many_attempts_there_were():
+def test_pod_knows_number_of_failed_attempts():
     job = JobSpec(
         "one-0a1b",
         1,
@@ -63,7 +63,7 @@ def test_a_pod_is_told_how_many_attempts_there_were():
     assert path == "metadata.annotations['volcano.sh/job-retry-count']"
 
 
-def test_a_command_names_the_job_and_no_later_one_of_its_name():
+def test_abort_command_names_job_uid():
     job = {"metadata": {"name": "one", "namespace": "team", "uid": "u-1"}}
     command = nodes.command(job)
     assert volcano_schema.faults(command) == []
@@ -103,7 +103,7 @@ def volcano_job(phase, **status):
         ("Aborted", "Failed"),
     ],
 )
-def test_each_phase_is_read_as_a_job_s_condition(phase, condition):
+def test_phase_becomes_job_condition(phase, condition):
     job = volcano_job(phase)
     assert nodes.is_one(job)
     read = nodes.as_job(job)

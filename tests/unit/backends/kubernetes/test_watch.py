@@ -46,7 +46,7 @@ def follow(watch):
 
 
 class Lanes:
-    """Answers jobs and pods each from a list of its own."""
+    """Answers requests for jobs and pods, each from its own list."""
 
     def __init__(self, server):
         self.jobs, self.pods = [listed(1), tell(then="stay")], [listed(1), tell(then="stay")]
@@ -73,7 +73,7 @@ async def watch(kube):
     await opened.close()
 
 
-async def test_jobs_of_a_run_are_known_without_a_request(watch, lanes, kube):
+async def test_watched_jobs_need_no_request(watch, lanes, kube):
     lanes.jobs = [
         listed(1),
         tell(("ADDED", thing("a", 2)), ("MODIFIED", thing("a", 3, active=1)), then="stay"),
@@ -92,7 +92,7 @@ async def test_jobs_of_a_run_are_known_without_a_request(watch, lanes, kube):
     assert lanes.asked["pods"][1]["fieldSelector"] == "status.phase=Failed"
 
 
-async def test_a_watch_that_is_cut_goes_on_from_the_last_version(watch, lanes):
+async def test_cut_watch_resumes_at_last_version(watch, lanes):
     lanes.jobs = [
         listed(1),
         tell(("ADDED", thing("a", 2)), then="cut"),
@@ -107,7 +107,7 @@ async def test_a_watch_that_is_cut_goes_on_from_the_last_version(watch, lanes):
     assert versions == [None, "1", "2", "2", "2"]
 
 
-async def test_a_bookmark_is_gone_on_from(watch, lanes):
+async def test_bookmark_version_is_resumed(watch, lanes):
     lanes.jobs = [listed(1), tell(BOOKMARK), tell(then="stay")]
     follow(watch)
     await until_async(lambda: len(lanes.asked["jobs"]) == 3)
@@ -115,7 +115,7 @@ async def test_a_bookmark_is_gone_on_from(watch, lanes):
 
 
 @pytest.mark.parametrize("how", ["event", "status"])
-async def test_a_version_that_is_known_no_more_has_all_listed_again(watch, lanes, how):
+async def test_outdated_version_lists_everything_again(watch, lanes, how):
     status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
     old = tell(("ERROR", status)) if how == "event" else refuse(410, "Expired")
     lanes.jobs = [
@@ -134,7 +134,7 @@ async def test_a_version_that_is_known_no_more_has_all_listed_again(watch, lanes
     assert lanes.asked["jobs"][3]["resourceVersion"] == "9"
 
 
-async def test_a_job_that_somebody_deletes_is_told(watch, lanes):
+async def test_deleted_job_is_reported(watch, lanes):
     lanes.jobs = [
         listed(1),
         tell(("ADDED", thing("a", 2)), ("DELETED", thing("a", 3, active=1)), then="stay"),
@@ -145,7 +145,7 @@ async def test_a_job_that_somebody_deletes_is_told(watch, lanes):
     assert watch.get("a").objects["a"]["status"] == {"active": 1}
 
 
-async def test_pods_that_failed_stay_known_when_they_are_deleted(watch, lanes):
+async def test_deleted_failed_pods_stay_known(watch, lanes):
     pods = [thing(f"a-{n}", n, job="a") for n in range(3)]
     lanes.pods = [
         listed(5, *pods[:2]),
@@ -163,7 +163,7 @@ async def test_pods_that_failed_stay_known_when_they_are_deleted(watch, lanes):
     assert found == {"uid-a-0": True, "uid-a-1": True, "uid-a-2": False}
 
 
-async def test_where_the_server_is_away_somebody_has_to_be_asked(watch, lanes, server):
+async def test_unreachable_server_makes_cache_invalid(watch, lanes, server):
     follow(watch)
     watch.note(RUN, thing("a", 2))
     await until_async(lambda: watch.get("a"))
@@ -175,7 +175,7 @@ async def test_where_the_server_is_away_somebody_has_to_be_asked(watch, lanes, s
     await until_async(lambda: watch.get("a"))
 
 
-async def test_what_is_forbidden_is_said_once(watch, lanes, caplog):
+async def test_forbidden_watch_is_logged_once(watch, lanes, caplog):
     lanes.jobs = [refuse(403, "Forbidden")]
     follow(watch)
     await until_async(lambda: "requested separately" in caplog.text)
@@ -184,7 +184,7 @@ async def test_what_is_forbidden_is_said_once(watch, lanes, caplog):
     assert caplog.text.count("--verb=list --resource=jobs.batch") == 1
 
 
-async def test_a_long_list_comes_in_pages(kube, server):
+async def test_long_list_comes_in_pages(kube, server):
     server.answers = [listed(1, thing("a", 1), more="next"), listed(1, thing("b", 1))]
     found = [page["items"][0]["metadata"]["name"] async for page in pages(kube, "/api/v1/x", {})]
     assert found == ["a", "b"]
