@@ -1,4 +1,4 @@
-"""Archives of real folders: the same bytes for the same content, and nothing else in them."""
+"""Archives of real folders: equal content has equal bytes, and archives contain nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from farcall.payload.spill import NoRoomError
 
 
 def packed(*sources):
-    """Pack folders; return the archive's bytes, having seen that it says of them what is true."""
+    """Pack folders, check the archive's attributes, and return its bytes."""
     archive = pack([s if isinstance(s, Source) else Source(s) for s in sources], DEFAULT_CACHE_DIR)
     data = b"".join(archive.pieces())
     archive.close()
@@ -53,7 +53,7 @@ def folder(tmp_path):
     return made
 
 
-def test_the_same_content_has_the_same_bytes_wherever_and_whenever_it_was_made(folder, tmp_path):
+def test_equal_content_has_equal_bytes(folder, tmp_path):
     other = tmp_path / "other" / "place"
     (other / "sub").mkdir(parents=True)
     (other / "link").symlink_to("sub/data")
@@ -77,13 +77,13 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_whatever_changes_changes_the_hash(folder, change):
+def test_each_change_changes_the_hash(folder, change):
     before = packed(folder)
     change(folder)
     assert packed(folder) != before
 
 
-def test_modes_links_and_empty_folders_are_kept_and_owners_and_times_are_not(folder):
+def test_archive_keeps_modes_but_not_owners(folder):
     found = members(packed(folder))
     assert list(found) == ["link", "run.sh", "sub", "sub/data", "sub/empty"]
     assert (found["run.sh"].mode, found["sub/data"].mode) == (0o755, 0o640)
@@ -94,14 +94,15 @@ def test_modes_links_and_empty_folders_are_kept_and_owners_and_times_are_not(fol
     assert len({each.mtime for each in found.values()}) == 1
 
 
-def test_bits_beside_permissions_stay_here_and_a_folder_can_be_unpacked_into(folder):
+def test_special_bits_are_dropped(folder):
+    """A folder gets the permissions that unpacking into it needs."""
     (folder / "run.sh").chmod(0o4755)
     (folder / "sub" / "empty").chmod(0o1055)
     found = members(packed(folder))
     assert (found["run.sh"].mode, found["sub/empty"].mode) == (0o755, 0o755)
 
 
-def test_odd_names_travel(folder):
+def test_unusual_names_are_kept(folder):
     names = ["naïve", "two\nlines", "-rf", "a b", "x" * 250, "ends."]
     for name in names:
         (folder / name).write_text(name)
@@ -118,12 +119,12 @@ def test_odd_names_travel(folder):
     assert packed(folder) == data
 
 
-def test_what_dockerignore_names_stays_out(folder):
+def test_dockerignore_excludes_files(folder):
     (folder / ".dockerignore").write_text("# of the job's no concern\nsub\n!sub/data\n*.sh\n")
     assert list(members(packed(folder))) == [".dockerignore", "link", "sub/data"]
 
 
-def test_a_folder_that_stays_out_is_not_even_looked_into(folder, monkeypatch):
+def test_excluded_folder_is_not_read(folder, monkeypatch):
     (folder / ".dockerignore").write_text("sub\n")
     looked = []
     before = Path.iterdir
@@ -132,13 +133,13 @@ def test_a_folder_that_stays_out_is_not_even_looked_into(folder, monkeypatch):
     assert looked == [folder]
 
 
-def test_a_pattern_that_is_none_is_told_with_its_file(folder):
+def test_invalid_pattern_is_reported_with_file(folder):
     (folder / ".dockerignore").write_text("a\n[\n")
     with pytest.raises(SettingsError, match=r"\.dockerignore, line 2: .* is not a valid pattern"):
         packed(folder)
 
 
-def test_links_are_not_followed_and_those_that_lead_out_are_told(folder, tmp_path, caplog):
+def test_links_are_kept_and_outside_reported(folder, tmp_path, caplog):
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "key").write_text("secret")
@@ -158,7 +159,7 @@ def test_links_are_not_followed_and_those_that_lead_out_are_told(folder, tmp_pat
     assert "'out'" in caplog.text
 
 
-def test_what_is_neither_file_nor_folder_stays_out_and_is_told(folder, caplog):
+def test_special_files_are_omitted_and_reported(folder, caplog):
     os.mkfifo(folder / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(os.path.relpath(folder / "socket"))
@@ -166,7 +167,7 @@ def test_what_is_neither_file_nor_folder_stays_out_and_is_told(folder, caplog):
     assert "2 entries of workspace" in caplog.text
 
 
-def test_several_projects_lie_where_they_are_mapped_and_later_ones_on_top(folder, tmp_path):
+def test_several_projects_are_merged_in_order(folder, tmp_path):
     more = tmp_path / "more"
     (more / "sub").mkdir(parents=True)
     (more / "sub" / "data").write_text("on top")
@@ -180,13 +181,13 @@ def test_several_projects_lie_where_they_are_mapped_and_later_ones_on_top(folder
 
 
 @pytest.mark.parametrize("target", ["/etc", "..", "../x", "a/../../b"])
-def test_a_project_is_mapped_to_no_place_outside(folder, target):
+def test_outside_target_is_rejected(folder, target):
     with pytest.raises(SettingsError, match="a relative path below"):
         packed(Source(folder, target))
 
 
-def test_nothing_lies_below_a_link_or_a_file(folder, tmp_path):
-    """It would be written through the link, wherever that leads in the container."""
+def test_files_below_link_are_rejected(folder, tmp_path):
+    """They would be written through the link, wherever it leads in the container."""
     (folder / "etc").symlink_to("/etc")
     more = tmp_path / "more"
     more.mkdir()
@@ -195,7 +196,7 @@ def test_nothing_lies_below_a_link_or_a_file(folder, tmp_path):
         packed(folder, Source(more, "etc"))
 
 
-def test_a_workspace_that_is_not_there_or_none_is_told(tmp_path):
+def test_missing_or_special_workspace_is_rejected(tmp_path):
     with pytest.raises(SettingsError, match=r"workspace '.*nowhere' cannot be read"):
         packed(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe")
@@ -204,9 +205,10 @@ def test_a_workspace_that_is_not_there_or_none_is_told(tmp_path):
 
 
 @pytest.fixture
-def anybody():
-    """A folder that is everybody's, and a user who is not root, who reads everything."""
-    "".encode("utf-8-sig")  # an interpreter of root's alone could not import the codec later
+def as_other_user():
+    """Return a function that prepares and packs a folder as a user other than root."""
+    # import the codec now: an interpreter readable only by root could not import it later
+    "".encode("utf-8-sig")
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         user = os.geteuid()
@@ -228,22 +230,22 @@ def _as(user, make, folder):
     return folder
 
 
-def test_an_unreadable_file_or_folder_is_named(anybody):
+def test_unreadable_file_or_folder_is_named(as_other_user):
     def file(folder):
         (folder / "sub").mkdir()
         (folder / "sub" / "data").touch(0)
 
     with pytest.raises(SettingsError, match=r"sub/data in the workspace cannot be read \(Perm"):
-        packed(anybody(file))
+        packed(as_other_user(file))
     with pytest.raises(SettingsError, match=r"/sub in the workspace cannot be read \(Perm"):
-        packed(anybody(lambda folder: (folder / "sub").chmod(0)))
-    anybody(lambda folder: (folder / ".dockerignore").write_text("sub\n"))
-    assert list(members(packed(anybody(lambda _: None)))) == [".dockerignore"]
+        packed(as_other_user(lambda folder: (folder / "sub").chmod(0)))
+    as_other_user(lambda folder: (folder / ".dockerignore").write_text("sub\n"))
+    assert list(members(packed(as_other_user(lambda _: None)))) == [".dockerignore"]
     with pytest.raises(SettingsError, match=r"\.dockerignore in the workspace cannot be read"):
-        packed(anybody(lambda folder: (folder / ".dockerignore").chmod(0)))
+        packed(as_other_user(lambda folder: (folder / ".dockerignore").chmod(0)))
 
 
-def test_a_file_that_goes_away_or_shrinks_meanwhile_is_named(folder, monkeypatch):
+def test_vanishing_or_shrinking_file_is_named(folder, monkeypatch):
     before = module._check_size
 
     def then(change):
@@ -257,7 +259,8 @@ def test_a_file_that_goes_away_or_shrinks_meanwhile_is_named(folder, monkeypatch
         packed(folder)
 
 
-def test_a_file_that_becomes_a_pipe_or_a_link_meanwhile_is_not_read(folder, monkeypatch):
+def test_file_replaced_by_pipe_is_rejected(folder, monkeypatch):
+    """A file that becomes a symbolic link is not read, either."""
     before, data = module._check_size, folder / "sub" / "data"
     for make in (os.mkfifo, lambda path: path.symlink_to("/etc/passwd")):
 
@@ -279,18 +282,18 @@ def sparse(path, size):
         file.truncate(size)
 
 
-def test_much_data_is_warned_of_and_too_much_is_refused_unread(folder, caplog, monkeypatch):
+def test_large_workspace_warns_or_is_rejected(folder, caplog, monkeypatch):
     sparse(folder / "large.bin", 101_000_000)
     packed(folder)
     assert "101 MB in 3 files, the largest one 'large.bin' with 101 MB" in caplog.text
     assert ".dockerignore" in caplog.text
     sparse(folder / "large.bin", 5_000_000_001)
-    monkeypatch.setattr(module, "open_file", None)  # nothing is written
+    monkeypatch.setattr(module, "open_file", None)  # the archive is not even opened
     with pytest.raises(SettingsError, match=r"5,000 MB in 3 files.* the limit is 5 GB"):
         packed(folder)
 
 
-def test_an_archive_is_written_and_read_in_little_memory(folder):
+def test_packing_needs_little_memory(folder):
     (folder / "large.bin").write_bytes(os.urandom(30_000_000))
     logging.getLogger("farcall").setLevel(logging.ERROR)
     tracemalloc.start()
@@ -308,7 +311,7 @@ def test_an_archive_is_written_and_read_in_little_memory(folder):
     assert most < 6_000_000
 
 
-def test_the_file_is_told_where_there_is_no_room_for_it(folder, tmp_path):
+def test_full_cache_is_reported(folder, tmp_path):
     (tmp_path / "cache").write_text("no folder")
     with pytest.raises(NoRoomError, match="cannot store the workspace's archive"):
         pack([Source(folder)], str(tmp_path / "cache"))
@@ -321,7 +324,7 @@ def test_the_file_is_told_where_there_is_no_room_for_it(folder, tmp_path):
                 pack([Source(folder)], DEFAULT_CACHE_DIR)
 
 
-def test_tar_unpacks_what_python_has_packed(folder, tmp_path):
+def test_tar_unpacks_the_archive(folder, tmp_path):
     (folder / ("n" * 200)).write_text("long")
     there = tmp_path / "there"
     there.mkdir()

@@ -1,4 +1,4 @@
-"""What a bundle holds, and where the container finds it."""
+"""Content of bundles, as the container reads them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def entry_of(index, data, number):
     return index.entry(number, part(data, index.page(number)))
 
 
-def test_the_runtime_finds_each_task_s_function_and_arguments():
+def test_runtime_finds_functions_and_arguments():
     wanted = [double, triple, double, *[triple] * envelope.PAGE_ROWS]
     made, data = written(*wanted)
     index = index_of(made, data)
@@ -87,7 +87,8 @@ def test_the_runtime_finds_each_task_s_function_and_arguments():
         assert part(data, index.function(entry.function)) == joined(function)
 
 
-def test_the_functions_lie_near_the_end_where_the_first_request_finds_them():
+def test_functions_are_near_the_end():
+    """The container's first request reads the end of the bundle."""
     made, data = written(*[double] * 3000)
     index = index_of(made, data)
     where = index.function(0)
@@ -103,7 +104,7 @@ def test_equal_functions_are_stored_once():
     assert function.size > row
 
 
-def test_tasks_are_taken_one_by_one_as_the_bundle_is_written():
+def test_tasks_are_consumed_during_writing():
     taken = []
 
     def coming():
@@ -113,13 +114,13 @@ def test_tasks_are_taken_one_by_one_as_the_bundle_is_written():
 
     pieces = Bundle(Settings(), ROOT, "double", coming(), WORKFLOW, most=MOST).pieces()
     assert taken == []
-    next(pieces)  # the start, which says who pickled
+    next(pieces)  # the start, which names the pickling version
     assert taken == [0]
     next(pieces)
     assert len(taken) < 5
 
 
-def test_a_full_bundle_leaves_the_rest_for_the_next(monkeypatch):
+def test_full_bundle_leaves_rest_for_next(monkeypatch):
     all_of_them = tasks(*[double] * 5)
     monkeypatch.setattr("farcall.payload.bundle._FULL_BYTES", 2 * all_of_them[0][1].size)
     left = iter(all_of_them)
@@ -131,13 +132,13 @@ def test_a_full_bundle_leaves_the_rest_for_the_next(monkeypatch):
     assert (sizes, next(left, None)) == ([2, 2, 1], None)
 
 
-def test_arguments_that_no_upload_takes_are_refused(monkeypatch):
+def test_oversized_arguments_are_rejected(monkeypatch):
     monkeypatch.setattr("farcall.payload.bundle._LARGEST_BYTES", 10)
     with pytest.raises(TaskTooLargeError, match="Store them where the task can read them"):
         written(double)
 
 
-def test_large_arguments_are_neither_copied_nor_yielded_in_one_piece():
+def test_large_arguments_are_not_copied():
     data = bytearray(20 * 1024 * 1024)
     arguments = Packed([b"head", memoryview(data)], len(data) + 4)
     made = Bundle(
@@ -149,7 +150,7 @@ def test_large_arguments_are_neither_copied_nor_yielded_in_one_piece():
     assert max(map(len, steps)) <= 8 * 1024 * 1024
 
 
-def test_the_bundle_says_what_the_container_must_know():
+def test_index_has_metadata_for_container():
     made, data = written(double, retry_attempts=4, retry_on="infrastructure", time_limit=99)
     assert index_of(made, data).meta == {
         "python": platform.python_version(),
@@ -161,7 +162,7 @@ def test_the_bundle_says_what_the_container_must_know():
     }
 
 
-def test_the_job_s_environment_is_read_by_the_runtime():
+def test_job_environment_is_read_by_runtime():
     made, data = written(double, prefix="ignored")
     environment = made.environment(
         url="https://bucket.s3.eu-west-1.amazonaws.com", region="eu-west-1"
@@ -183,18 +184,18 @@ def test_the_job_s_environment_is_read_by_the_runtime():
     }
 
 
-def test_a_bucket_s_url_is_told_only_where_it_does_not_follow_from_its_name():
+def test_derivable_bucket_url_is_omitted():
     made = bundle(double).environment(url="http://localhost:5000/bucket", region="eu-west-1")
     assert made["FARCALL_BUCKET_URL"] == "http://localhost:5000/bucket"
 
 
-def test_the_environment_stays_small():
+def test_environment_stays_small():
     made, _ = written(double, s3_bucket_name="b" * 63)
     environment = made.environment(url="http://localhost:5000/bucket", region="eu-west-1")
     assert sum(len(k) + len(v) for k, v in environment.items()) < 2048
 
 
-def test_no_two_bundles_share_a_name_or_a_key():
+def test_bundles_have_unique_names_and_keys():
     made = [bundle(double) for _ in range(3)]
     assert len({item.where.bundle for item in made}) == 3
     assert len({item.key for item in made}) == 3
@@ -213,7 +214,7 @@ def test_no_two_bundles_share_a_name_or_a_key():
         ("", "task"),
     ],
 )
-def test_a_bundle_has_a_name_that_batch_accepts_for_its_job(function, plain):
+def test_bundle_name_is_legal_job_name(function, plain):
     made = Bundle(Settings(), ROOT, function, iter(tasks(double)), WORKFLOW, most=MOST)
     assert re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,127}", made.where.bundle)
     named, _, digits = made.where.bundle.rpartition("-")
@@ -221,18 +222,18 @@ def test_a_bundle_has_a_name_that_batch_accepts_for_its_job(function, plain):
     assert plain in (None, named)
 
 
-def test_the_index_tells_the_queue_so_that_the_job_can_be_found():
+def test_index_names_the_queue():
     made, data = written(double, queue="nightly")
     assert index_of(made, data).meta["queue"] == "nightly"
 
 
-def test_secrets_are_in_no_repr():
+def test_repr_hides_secrets():
     made = bundle(double)
     assert made.key.hex() not in repr(made)
     assert repr(made.key) not in repr(made)
 
 
-def test_texts_of_the_calls_lie_between_the_arguments_and_the_pages():
+def test_call_texts_follow_the_arguments():
     function = pack_function(double)
     calls = [[((number,), {})] for number in range(3)]
     packed = pack_calls(calls, None, CallTexts(double).of)
@@ -246,13 +247,13 @@ def test_texts_of_the_calls_lie_between_the_arguments_and_the_pages():
     last = entry_of(index, data, 2)
     assert last.offset + last.length == texts.offset
     assert texts.offset + texts.length == index.page(0).offset
-    # The container's own way is what it was.
+    # The parts that the container reads are unchanged.
     for number in range(3):
         part(data, entry_of(index, data, number))
     part(data, index.function(0))
 
 
-def test_without_texts_there_is_nothing_of_them():
+def test_index_without_texts_is_accepted():
     made, data = written(double)
     index = index_of(made, data)
     assert index.texts() is None
@@ -260,10 +261,11 @@ def test_without_texts_there_is_nothing_of_them():
 
 
 @pytest.mark.parametrize(
-    "said", [[], {}, {"size": 1}, {"size": "x", "sha256": ""}, {"size": 10**9, "sha256": "00"}]
+    "texts_entry",
+    [[], {}, {"size": 1}, {"size": "x", "sha256": ""}, {"size": 10**9, "sha256": "00"}],
 )
-def test_an_index_that_does_not_say_where_its_texts_lie_is_refused(said):
-    sealed = envelope.seal_index({"texts": said}, [(0, bytes(32))], [])
+def test_invalid_location_of_texts_is_rejected(texts_entry):
+    sealed = envelope.seal_index({"texts": texts_entry}, [(0, bytes(32))], [])
     index = envelope.Index(sealed.root, hashlib.sha256(sealed.root).hexdigest())
     with pytest.raises(envelope.IntegrityError, match="call descriptions"):
         index.texts()
@@ -295,7 +297,7 @@ def sharing(share, *values, function=double, most=MOST):
     return Bundle(Settings(), ROOT, "double", coming, WORKFLOW, most=most, share=share)
 
 
-def test_a_value_is_shared_once_and_the_index_names_its_generation():
+def test_shared_value_is_stored_once():
     held = os.urandom(SHARED_LEAST_BYTES)
     one, other = os.urandom(SHARED_LEAST_BYTES), os.urandom(SHARED_LEAST_BYTES + 1)
     share = Sharing()
@@ -309,19 +311,19 @@ def test_a_value_is_shared_once_and_the_index_names_its_generation():
     assert (made.size, len(data) < 8192) == (4, True)
 
 
-def test_a_bundle_without_shared_values_says_nothing_of_them():
+def test_bundle_without_shared_values_omits_them():
     made, data = written(double)
     assert "shared" not in index_of(made, data).meta
 
 
-def test_no_index_is_sealed_before_the_values_are_in_the_bucket():
+def test_failed_shared_value_prevents_index():
     made = sharing(Sharing(ValueError("no room")), os.urandom(SHARED_LEAST_BYTES))
     with pytest.raises(ValueError, match="no room"):
         b"".join(made.pieces())
     assert made.digest == "0" * 64
 
 
-def test_a_shared_value_larger_than_an_upload_can_be_is_refused():
+def test_oversized_shared_value_is_rejected():
     share = Sharing()
     large = Piece(bytes(32), 2**36 + 1, b"")
     task = replace(pack_function(double), shared=(large,))
@@ -332,10 +334,8 @@ def test_a_shared_value_larger_than_an_upload_can_be_is_refused():
 
 
 @pytest.mark.parametrize(("together", "expected"), [(True, 4), (False, 3)])
-def test_a_bundle_is_full_of_its_own_values_and_not_of_those_all_its_tasks_have(
-    together, expected
-):
-    """Two of 2 GiB are not the first task's, and the next bundle begins."""
+def test_distinct_shared_values_fill_bundle(together, expected):
+    """Values that all tasks share count once; here, two values of 2 GiB exceed the limit."""
     function, (arguments, *_) = pack_function(double), list(pack_calls([[((3,), {})]]))
     tasks = [
         (
@@ -349,7 +349,7 @@ def test_a_bundle_is_full_of_its_own_values_and_not_of_those_all_its_tasks_have(
     assert made.size == expected
 
 
-def test_the_job_is_told_how_its_objects_are_encrypted():
+def test_environment_has_encryption_options():
     url = contract.bucket_url("bucket", "eu-west-1")
     made = bundle(double, s3_encryption="aws:kms", s3_kms_key_id="alias/mine")
     environment = made.environment(url=url, region="eu-west-1")

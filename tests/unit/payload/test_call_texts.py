@@ -1,4 +1,4 @@
-"""Texts of calls: short, by types, and without a line of the user's own code."""
+"""Descriptions of calls: short, by type, and without running the user's code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from farcall_runtime import envelope
 
 
 def fit(lr, depth=3, *rest, data=None, password=None, **more):
-    """Parameters of every kind."""
+    """Have parameters of every kind."""
 
 
 class Colour(enum.Enum):
@@ -30,7 +30,7 @@ class Colour(enum.Enum):
 
 
 class Hostile:
-    """Each of its methods would be noticed."""
+    """Fails if any of its methods is called."""
 
     def _fail(self, *_):
         raise AssertionError("a text has called the user's own code")
@@ -100,27 +100,27 @@ def text(*args, **kwargs):
         ("https://" + "u" * 900 + "@host", "'https://***@host'"),
     ],
 )
-def test_values_are_shown_by_their_types(value, expected):
+def test_values_are_shown_by_type(value, expected):
     assert f"fit(lr={expected})" == text(value)
 
 
-def test_a_number_is_not_written_out_that_takes_long():
+def test_huge_number_is_abbreviated():
     assert text(10**5000) == "fit(lr=int of 16610 bits)"
 
 
 @pytest.mark.parametrize("kind", [Hostile, OfMeta, Weird])
-def test_the_users_own_code_is_never_called(kind):
+def test_user_code_is_never_called(kind):
     value = object.__new__(kind) if kind is not Weird else Weird("secret")
     shown = text([value], data=value)
     assert f"{kind.__qualname__}]" in shown
     assert "secret" not in shown
 
 
-def test_a_subclass_of_an_array_is_a_class_like_others():
+def test_array_subclass_is_shown_by_class():
     assert "Frame)" in text(np.zeros(3).view(Frame))
 
 
-def test_positional_arguments_have_the_names_of_their_parameters():
+def test_positional_arguments_have_parameter_names():
     assert text(0.1, 3, "a", data=1) == "fit(lr=0.1, depth=3, 'a', data=1)"
     bound = functools.partial(fit, 0.1)
     bound.__name__ = "bound"  # type: ignore[attr-defined]
@@ -137,32 +137,32 @@ def test_positional_arguments_have_the_names_of_their_parameters():
 @pytest.mark.parametrize(
     "name", ["password", "db_passwd", "apiKey", "key", "secretName", "ACCESS_TOKEN", "auth"]
 )
-def test_what_is_named_like_a_secret_is_hidden(name):
+def test_secret_names_are_hidden(name):
     assert text(1, **{name: "hunter2"}) == f"fit(lr=1, {name}=***)"
     assert text({name: "hunter2", "a": 1}) == f"fit(lr={{'{name}': ***, 'a': 1}})"
 
 
 @pytest.mark.parametrize("name", ["monkey", "keyboard", "author", "compass"])
-def test_what_only_contains_such_a_word_is_shown(name):
+def test_similar_names_are_shown(name):
     assert text(1, **{name: 2}) == f"fit(lr=1, {name}=2)"
 
 
-def test_a_positional_secret_is_known_by_its_parameter():
+def test_positional_secret_is_hidden():
     def login(user, password):
-        """Of which a value is not to be seen."""
+        """Take a value that must be hidden."""
 
     assert CallTexts(login).of([(("ada", "hunter2"), {})]) == "login(user='ada', password=***)"
 
 
-def test_keywords_of_all_calls_are_in_each_text():
+def test_fixed_keywords_are_shown():
     assert CallTexts(fit, {"data": 1}).of([((0.1,), {})]) == "fit(lr=0.1, data=1)"
 
 
-def test_a_task_of_several_calls_shows_the_first():
+def test_chunk_shows_its_first_call():
     assert CallTexts(fit).of([((n,), {}) for n in range(10)]) == "fit(lr=0) and 9 more"
 
 
-def test_a_text_is_never_longer_than_its_limit():
+def test_text_length_is_limited():
     for calls in (
         [(tuple("x" * 100 for _ in range(50)), {})] * 12,
         [((), {f"name{n}" * 30: [[n] * 9] * 9 for n in range(50)})],
@@ -172,9 +172,9 @@ def test_a_text_is_never_longer_than_its_limit():
         assert "..." in shown
 
 
-def test_a_name_cannot_write_to_a_terminal():
+def test_control_characters_are_escaped():
     def named():
-        """Its name is changed."""
+        """Function that gets another name."""
 
     named.__name__ = "a\x1b[2J\nb" + "c" * 1000
     shown = CallTexts(named).of([((), {"\x1b]0;x": 1})])
@@ -182,19 +182,19 @@ def test_a_name_cannot_write_to_a_terminal():
     assert len(shown) <= LONGEST
 
 
-def test_what_fails_leaves_the_name():
+def test_failing_signature_leaves_name():
     class Nothing:
         __name__ = "nothing"
         __signature__ = property(lambda _: 1 / 0)
 
         def __call__(self):
-            """A class without a readable signature."""
+            """Have no readable signature."""
 
     assert CallTexts(Nothing()).of([((1,), {})]) == "nothing(...)"
 
 
 def functions_called(texts, calls):
-    """Count the functions that the text of a task calls, once such a task is known."""
+    """Count the function calls for the text of one task, after a first one."""
     texts.of(calls)
     count = 0
 
@@ -212,7 +212,7 @@ def functions_called(texts, calls):
     return count
 
 
-def test_the_work_does_not_depend_on_the_size_of_the_arguments():
+def test_cost_is_independent_of_argument_size():
     def work(size):
         texts = CallTexts(fit)
         calls = [((list(range(size)), set(range(size))), {"data": dict.fromkeys(range(size))})]
@@ -221,15 +221,15 @@ def test_the_work_does_not_depend_on_the_size_of_the_arguments():
     assert work(100) == work(100_000)
 
 
-def test_a_small_call_costs_few_steps():
+def test_small_call_is_cheap():
     texts = CallTexts(fit)
     calls = [((0.1, 3), {})]
     assert (
         functions_called(texts, calls) <= 40
-    )  # 4 us; 5 % of what a call of a map costs the client are 21 us
+    )  # 4 us, below 5% of the client's cost per mapped call
 
 
-def test_stored_texts_are_read_again():
+def test_stored_texts_are_read_back():
     texts = [f"fit(lr={n})" for n in range(1000)]
     data = call_texts.seal(texts)
     assert texts == call_texts.read(data, 1000)
@@ -249,12 +249,12 @@ def test_stored_texts_are_read_again():
         zlib.compress(b'["' + b"a" * 10**8 + b'", "b"]'),
     ],
 )
-def test_what_is_no_list_of_texts_is_refused(data):
+def test_invalid_texts_are_rejected(data):
     with pytest.raises(envelope.IntegrityError, match="the call descriptions (cannot|do not)"):
         call_texts.read(data, 2)
 
 
-def test_what_a_submitter_wrote_there_is_cut_and_shown():
+def test_stored_texts_are_truncated_and_escaped():
     data = zlib.compress(json.dumps(["\x1b[2J" + "x" * 10**5, 7]).encode())
     first, second = call_texts.read(data, 2)
     assert first.isprintable()

@@ -1,4 +1,4 @@
-"""Which part of an argument cannot be pickled, and what to pass in its place."""
+"""The part of an argument that cannot be pickled, and what to pass instead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stubborn:
         raise ValueError("not me")
 
 
-def told(*args, **kwargs):
+def error_of(*args, **kwargs):
     with pytest.raises(TaskNotPicklableError) as at:
         pack_call([((), {}), (args, kwargs)])
     assert at.value.__cause__ is not None
@@ -47,11 +47,11 @@ def told(*args, **kwargs):
         (Stubborn, "Stubborn", "pass the data that it is created from"),
     ],
 )
-def test_it_says_what_to_pass(make, kind, advice):
+def test_error_suggests_replacement(make, kind, advice):
     value = make()
     try:
-        assert f"argument x ({kind}) cannot be pickled (" in told(3, x=value)
-        assert f"): {advice}" in told(3, x=value)
+        assert f"argument x ({kind}) cannot be pickled (" in error_of(3, x=value)
+        assert f"): {advice}" in error_of(3, x=value)
     finally:
         getattr(value, "close", lambda: None)()
 
@@ -64,23 +64,23 @@ def test_it_says_what_to_pass(make, kind, advice):
         ({Model: threading.Lock()}, "argument 1[type] (lock)"),
     ],
 )
-def test_it_names_the_part(value, place):
-    assert told(value).startswith(f"{place} cannot be pickled")
+def test_error_names_unpicklable_part(value, place):
+    assert error_of(value).startswith(f"{place} cannot be pickled")
 
 
-def test_what_is_farcalls_says_it_by_itself():
+def test_farcall_objects_explain_themselves():
     executor = BatchExecutor()
-    assert told([executor]).startswith("argument 1[0]: a BatchExecutor cannot be pickled")
+    assert error_of([executor]).startswith("argument 1[0]: a BatchExecutor cannot be pickled")
     call = executor.task(print)(3)
-    assert told(call).startswith("argument 1: call of print has no result, because it is not")
-    assert told(executor.attach("id")).startswith("argument 1: a Job cannot be pickled. Pass")
+    assert error_of(call).startswith("argument 1: call of print has no result, because it is not")
+    assert error_of(executor.attach("id")).startswith("argument 1: a Job cannot be pickled. Pass")
 
 
-def test_a_value_that_holds_itself_ends():
+def test_recursive_value_is_searched_once():
     knot = Model(lock=Stubborn())
     knot.own = [knot]
-    assert told(knot).startswith("argument 1.lock (Stubborn)")
+    assert error_of(knot).startswith("argument 1.lock (Stubborn)")
 
 
-def test_nothing_is_said_of_what_can_be_pickled():
+def test_picklable_value_is_not_explained():
     assert explain([((1,), {})]) == ""

@@ -1,4 +1,4 @@
-"""Errors in a line, and grouped."""
+"""Errors in one line, and grouped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from farcall_runtime import failures
 
 
 def raised(call):
-    """Return the record that the container makes of what a call raises."""
+    """Return the record that the container makes of an error."""
     try:
         call()
     except Exception as error:
@@ -23,7 +23,7 @@ def solve():
     raise ValueError("\n singular \x1b[2Jmatrix\nsecond line")
 
 
-def test_a_reason_is_a_line_of_class_and_message():
+def test_reason_has_class_and_first_line():
     reason = Reason.of_record(raised(solve))
     assert reason == (
         "ValueError",
@@ -33,7 +33,7 @@ def test_a_reason_is_a_line_of_class_and_message():
     assert Reason.of("KeyError", "") == ("KeyError", "KeyError", "")
 
 
-def test_the_place_is_the_users_own_innermost_function():
+def test_place_is_users_innermost_function():
     def within():
         return [int(text) for text in ("x",)]
 
@@ -46,20 +46,20 @@ def test_the_place_is_the_users_own_innermost_function():
     assert raised(in_the_library)["place"] == "test_error_texts.py:in_the_library"
 
 
-def test_a_reason_is_short_whatever_was_written():
+def test_reason_length_is_limited():
     reason = Reason.of("K" * 1000, "m" * 100_000, "p" * 1000)
     assert [len(text) for text in reason] == [LONGEST] * 3
     assert all(text.isprintable() for text in Reason.of("a\x00b", "\u202e\x85x", "\x1b"))
 
 
-def test_a_job_s_own_error_is_told_without_the_job():
+def test_job_error_omits_the_job():
     why = FailureReason(errors.OutOfMemoryError, "the task ran out of memory", "raise memory")
     error = why.error(About("6f1c:7", "fit"))
     expected = "OutOfMemoryError: the task ran out of memory"
     assert Reason.of_error(error).text == Reason.of_failure_reason(why).text == expected
 
 
-def test_of_somebody_s_error_no_code_is_run():
+def test_foreign_error_code_is_not_run():
     class Hostile(Exception):  # noqa: N818
         def __str__(self):
             raise AssertionError
@@ -81,7 +81,7 @@ def test_of_somebody_s_error_no_code_is_run():
         ("loss 2", "loss 2", "loss 2"),
     ],
 )
-def test_differing_numbers_and_names_are_left_out(one, other, common):
+def test_differing_numbers_and_names_are_omitted(one, other, common):
     groups = Groups()
     groups.add(5, Reason.of("ValueError", one))
     groups.add(9, Reason.of("ValueError", other))
@@ -97,14 +97,14 @@ def test_differing_numbers_and_names_are_left_out(one, other, common):
         Reason.of("ValueError", "x1", "fit.py:other"),
     ],
 )
-def test_class_place_and_words_do(other):
+def test_class_place_and_words_distinguish_groups(other):
     groups = Groups()
     groups.add(0, Reason.of("ValueError", "x1", "fit.py:solve"))
     groups.add(1, other)
     assert len(groups.record()) == 2
 
 
-def test_groups_are_told_by_their_classes():
+def test_groups_are_summarized_by_class():
     groups = Groups()
     assert not groups
     assert groups.told() == ""
@@ -120,7 +120,7 @@ def test_groups_are_told_by_their_classes():
     assert first == ("13 x ValueError: singular matrix (such as call 3: fit(lr=0.1, depth=3))")
 
 
-def test_very_many_reasons_take_no_room():
+def test_number_of_groups_is_limited():
     groups = Groups()
     for number in range(5000):
         groups.add(number, Reason.of(f"Error{'abc'[number % 3]}{number}", "x"))

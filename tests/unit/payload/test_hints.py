@@ -1,4 +1,4 @@
-"""Hints for errors that come from running in a job."""
+"""Hints for errors that arise from running in a job."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def runs_on_a_loop(function):
 
 
 @pytest.mark.parametrize("outer", [maps, submits, runs_a_method, awaits, runs_on_a_loop])
-def test_a_task_is_the_plain_function_there(remote, outer):
+def test_nested_task_call_gets_hint(remote, outer):
     error = remote(outer, inner).error
-    told = "\n".join(getattr(error, "__notes__", [str(error.__cause__)]))
-    assert "Inside a job, a farcall task is a plain function" in told.splitlines()[-1]
+    text = "\n".join(getattr(error, "__notes__", [str(error.__cause__)]))
+    assert "Inside a job, a farcall task is a plain function" in text.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_task_is_the_plain_function_there(remote, outer):
         ("KeyError", "'map'"),
     ],
 )
-def test_of_others_nothing_is_said(kind, message):
+def test_unrelated_error_gets_no_hint(kind, message):
     assert hint(kind, message) == ""
 
 
@@ -67,23 +67,23 @@ def test_of_others_nothing_is_said(kind, message):
         ("No module named 'yaml.x'; 'yaml' is not a package", "yaml"),
     ],
 )
-def test_a_module_that_the_job_lacks_travels_by_an_option(message, name):
-    told = hint("ModuleNotFoundError", message)
-    assert f"has no {name}: name its package in extra_packages" in told
-    assert "PIP_PACKAGES" in told
+def test_missing_module_hint_names_extra_packages(message, name):
+    text = hint("ModuleNotFoundError", message)
+    assert f"has no {name}: name its package in extra_packages" in text
+    assert "PIP_PACKAGES" in text
     assert not hint("ModuleNotFoundError", "of the user's own")
 
 
 @pytest.mark.parametrize("kind", ["ImportError", "OSError"])
 @pytest.mark.parametrize("library", ["libGL.so.1", "libstdc++.so.6", "libgdal.so"])
-def test_a_library_of_the_system_s_comes_with_an_image(kind, library):
+def test_missing_system_library_hint_names_image(kind, library):
     message = f"{library}: cannot open shared object file: No such file or directory"
     assert f"has no {library}" in hint(kind, message)
     assert "image" in hint(kind, message)
     assert not hint(kind, "data.csv: cannot open shared object file: No such file or directory")
 
 
-def test_a_library_that_is_too_old_comes_with_an_image():
+def test_outdated_library_hint_names_image():
     message = (
         "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by "
         "/tmp/x/numpy/core.so)"
@@ -93,9 +93,9 @@ def test_a_library_that_is_too_old_comes_with_an_image():
 
 
 @pytest.mark.parametrize(
-    ("path", "is_told"),
+    ("path", "has_hint"),
     [("data.csv", True), ("/home/ann/data.csv", True), ("/opt/model/weights", False)],
 )
-def test_missing_file_of_caller_gets_hint(path, is_told):
+def test_missing_file_of_caller_gets_hint(path, has_hint):
     error = FileNotFoundError(2, "No such file or directory", path)
-    assert bool(hint("FileNotFoundError", str(error))) is is_told
+    assert bool(hint("FileNotFoundError", str(error))) is has_hint

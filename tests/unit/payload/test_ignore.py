@@ -1,4 +1,4 @@
-"""The rules of .dockerignore, by the examples of docker's documentation and at their edges."""
+"""The rules of .dockerignore, with examples of the Docker documentation and edge cases."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def left_out(lines, *paths):
         ("line\tbreak", ["line\tbreak"], ["linebreak"]),
     ],
 )
-def test_a_pattern_leaves_out_what_docker_would(pattern, out, stays):
+def test_pattern_matches_like_docker(pattern, out, stays):
     assert left_out([pattern], *out, *stays) == out
 
 
-def test_comments_empty_lines_and_the_folder_itself_say_nothing():
+def test_comments_and_empty_lines_are_ignored():
     assert left_out(["# a", "", "   ", ".", "/"], "a", "# a", "b/c") == []
     assert left_out([" # not a comment"], "# not a comment") == ["# not a comment"]
 
 
-def test_the_last_line_that_matches_decides():
+def test_last_matching_line_decides():
     lines = ["*.md", "!README*.md", "README-secret.md"]
     assert left_out(lines, "a.md", "README.md", "README-secret.md") == ["a.md", "README-secret.md"]
     lines = ["*.md", "README-secret.md", "!README*.md"]
     assert left_out(lines, "a.md", "README.md", "README-secret.md") == ["a.md"]
 
 
-def test_what_lies_in_a_folder_that_is_left_out_can_be_taken_back():
+def test_files_in_excluded_folder_can_return():
     ignore = Ignore(["data", "!data/small/*.csv"])
     assert ignore.leaves_out("data/large.bin")
     assert not ignore.leaves_out("data/small/a.csv")
@@ -65,6 +65,6 @@ def test_what_lies_in_a_folder_that_is_left_out_can_be_taken_back():
 
 
 @pytest.mark.parametrize("line", ["a[", "[]", "a\\", "!", "[b-a]"])
-def test_a_line_that_is_no_pattern_is_refused_by_its_number(line):
+def test_invalid_pattern_is_reported_with_line(line):
     with pytest.raises(SettingsError, match=r"^\S+, line 2: .* is not a valid pattern"):
         Ignore(["fine", line])

@@ -37,25 +37,25 @@ def together(main, *others, nodes=None, incomplete=None, main_decides=False):
 
 
 def notes(error):
-    """What is noted of an error; Python 3.10 has it in the causes."""
-    told = list(getattr(error, "__notes__", ()))
+    """Return the notes of an error; on Python 3.10, they are causes."""
+    peer_error = list(getattr(error, "__notes__", ()))
     while (error := error.__cause__) is not None:
-        told.append(str(error))
-    return told
+        peer_error.append(str(error))
+    return peer_error
 
 
-def test_the_value_is_the_list_of_the_nodes_values():
+def test_result_lists_results_of_nodes():
     (found,) = together(returned(0, "a"), returned(1, "b"), returned(2, "c"))
     assert found.unwrap() == ["a", "b", "c"]
     assert found.stdout == b"out 0"
 
 
-def test_each_call_of_a_chunk_has_a_list_of_its_own():
+def test_each_call_of_chunk_lists_nodes():
     found = together(returned(0, 1, 2), returned(1, 3, 4))
     assert [each.value for each in found] == [[1, 3], [2, 4]]
 
 
-def test_the_first_failure_decides_and_the_others_are_in_its_notes():
+def test_first_failure_is_raised_with_notes():
     first, second, third = ValueError("first"), KeyError("second"), OSError("third")
     (found,) = together(raised(0, second, 2.0), raised(1, third, 3.0), raised(2, first, 1.0))
     assert found.error is first
@@ -65,30 +65,30 @@ def test_the_first_failure_decides_and_the_others_are_in_its_notes():
     ]
 
 
-def test_a_node_that_was_stopped_decides_nothing():
+def test_stopped_node_is_not_the_cause():
     cause = ValueError("cause")
-    told = errors.TaskError("node 1 failed: ...")
+    peer_error = errors.TaskError("node 1 failed: ...")
     status = OutcomeStatus.PEER_FAILED
-    (found,) = together(stopped(0, told, status=status, peer={}), raised(1, cause, 20.0))
+    (found,) = together(stopped(0, peer_error, status=status, peer={}), raised(1, cause, 20.0))
     assert found.error is cause
     assert notes(cause) == []
 
 
-def test_where_the_one_that_failed_cannot_be_read_the_main_one_s_word_counts():
-    told = errors.TaskError("node 1 failed: ...")
+def test_unreadable_failure_uses_main_node_report():
+    peer_error = errors.TaskError("node 1 failed: ...")
     status = OutcomeStatus.PEER_FAILED
-    (found,) = together(stopped(0, told, status=status, peer={}), nodes=3)
-    assert found.error is told
+    (found,) = together(stopped(0, peer_error, status=status, peer={}), nodes=3)
+    assert found.error is peer_error
 
 
-def test_what_somebody_else_wrote_decides():
+def test_forged_result_is_raised():
     forged = errors.IntegrityError("not what the job wrote")
     (found,) = together(raised(0, ValueError("x")), NodeEnd(1, [Result(error=forged)]))
     assert found.error is forged
     assert notes(forged) == ["node 0 failed: the function raised ValueError: x"]
 
 
-def test_the_end_of_the_whole_job_decides_over_failures_of_nodes():
+def test_job_end_takes_precedence():
     cancelled = errors.JobCancelledError("the job was cancelled")
     failed = raised(1, ValueError("before that"))
     (found,) = together(NodeEnd(0, [Result(error=cancelled)]), failed, main_decides=True)
@@ -96,28 +96,28 @@ def test_the_end_of_the_whole_job_decides_over_failures_of_nodes():
     assert notes(cancelled) == ["node 1 failed: the function raised ValueError: before that"]
 
 
-def test_a_node_that_is_lost_leaves_no_value():
+def test_lost_node_leaves_no_result():
     late = errors.JobTimeoutError("until time_limit ...")
     (found,) = together(returned(0, 1), returned(1, 2), nodes=3, incomplete=late)
     assert found.error is late
     assert found.value is None
 
 
-def test_a_node_that_was_stopped_leaves_no_value_either():
+def test_terminated_node_leaves_no_result():
     lost = errors.HostLostError("node 1 failed: the container was stopped")
     ended = stopped(1, errors.HostLostError("x"), status=OutcomeStatus.TERMINATED)
     (found,) = together(returned(0, 1), ended, incomplete=lost)
     assert found.error is lost
 
 
-def test_calls_that_all_nodes_made_keep_their_values():
+def test_calls_complete_on_all_nodes_succeed():
     fault = ValueError("in the second call")
     failed = NodeEnd(1, [Result(3), Result(error=fault)], meta(1))
     found = together(returned(0, 1, 2), failed)
     assert [found[0].value, found[1].error] == [[1, 3], fault]
 
 
-def test_of_very_many_failures_some_are_told():
+def test_number_of_notes_is_limited():
     first = ValueError("first")
     more = [raised(n, ValueError(str(n)), 2.0) for n in range(1, 31)]
     together(raised(0, first), *more)
@@ -126,13 +126,13 @@ def test_of_very_many_failures_some_are_told():
 
 
 class SealedError(ValueError):
-    """Takes no attribute, and so no note."""
+    """Rejects attributes, and therefore notes."""
 
     def __getattribute__(self, name):
         raise RuntimeError(name)
 
 
-def test_an_error_class_that_takes_no_note_is_raised_all_the_same():
+def test_error_without_notes_is_raised():
     error = SealedError("x")
     with pytest.raises(RuntimeError):
         error.__notes__  # noqa: B018
@@ -141,7 +141,7 @@ def test_an_error_class_that_takes_no_note_is_raised_all_the_same():
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "sentence"),
+    ("description", "kind", "sentence"),
     [
         (meta(2, status="refused", code=63, detail="forged"), errors.IntegrityError, "forged"),
         (
@@ -161,16 +161,18 @@ def test_an_error_class_that_takes_no_note_is_raised_all_the_same():
         ),
     ],
 )
-def test_how_a_node_failed_is_told_with_its_index(said, kind, sentence):
-    why = results.of_process({"status": "peer_failed", "peer": said, "node": 0})
+def test_failed_node_is_named(description, kind, sentence):
+    why = results.of_process({"status": "peer_failed", "peer": description, "node": 0})
     assert why.kind is kind
     assert why.sentence.startswith("node 2 failed: ")
     assert sentence in why.sentence
 
 
-def test_nodes_that_were_waited_for_in_vain_are_named():
-    said = meta(0, status=OutcomeStatus.TIMED_OUT, missing=[1, 3], child_status=0, usage=USAGE)
-    why = results.of_process(said)
+def test_missing_nodes_are_named():
+    description = meta(
+        0, status=OutcomeStatus.TIMED_OUT, missing=[1, 3], child_status=0, usage=USAGE
+    )
+    why = results.of_process(description)
     assert why.kind is errors.JobTimeoutError
     assert (
         why.sentence == "the main node waited until time_limit for nodes without a result (1, 3)"

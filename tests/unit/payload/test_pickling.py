@@ -61,11 +61,11 @@ def plus(x, step):
     ],
     ids=["closure", "lambda", "method", "object", "partial", "wrapped"],
 )
-def test_functions_of_every_kind_travel(function):
+def test_functions_of_every_kind_are_pickled(function):
     assert unpickled(pack_function(function))(10) == 15
 
 
-def test_functions_of_every_kind_run_where_their_module_is_not(remote):
+def test_functions_run_without_their_module(remote):
     functions = [closure(5), Counter(5).count, Counter(5), functools.partial(plus, step=5)]
 
     def call_all(x):
@@ -79,7 +79,7 @@ def test_equal_functions_have_equal_bytes():
     assert (one.sha256, joined(one)) == (other.sha256, joined(other))
 
 
-def test_size_and_digest_are_those_of_the_bytes():
+def test_size_and_digest_match_bytes():
     packed = pack({"a": np.arange(10_000)}, b=bytes(5000))
     data = joined(packed)
     assert (packed.size, packed.sha256) == (len(data), hashlib.sha256(data).digest())
@@ -98,25 +98,25 @@ async def coroutine():
 
 
 @pytest.mark.parametrize("function", [generate, agenerate])
-def test_a_generator_function_is_refused_with_a_way_out(function):
+def test_generator_function_is_rejected_with_remedy(function):
     with pytest.raises(TaskNotPicklableError, match=f"{function.__name__} is a generator .* list"):
         check_callable(function)
 
 
-def test_what_is_no_function_is_refused():
+def test_non_function_is_rejected():
     with pytest.raises(TaskNotPicklableError, match="3 is of type int, not a function. Pass"):
         check_callable(3)
 
 
 @pytest.mark.parametrize("function", [plus, coroutine, len, Counter(1), Counter, closure(1)])
-def test_whatever_can_be_called_is_accepted(function):
+def test_any_callable_is_accepted(function):
     check_callable(function)
 
 
 # --- not picklable ----------------------------------------------------------------------------
 
 
-def test_a_function_that_holds_a_lock_is_named():
+def test_function_with_lock_is_named():
     lock = threading.Lock()
 
     def locked(x):
@@ -128,12 +128,12 @@ def test_a_function_that_holds_a_lock_is_named():
     assert isinstance(e.value.__cause__, TypeError)
 
 
-def test_an_argument_that_cannot_travel_is_named_by_its_place():
+def test_unpicklable_positional_argument_is_named():
     with pytest.raises(TaskNotPicklableError, match=r"argument 2 \(lock\) cannot be pickled"):
         pack(1, threading.Lock())
 
 
-def test_an_argument_that_cannot_travel_is_named_by_its_name():
+def test_unpicklable_keyword_argument_is_named():
     with pytest.raises(TaskNotPicklableError, match=r"argument source \(generator\)"):
         pack(1, source=(i for i in range(3)))
 
@@ -149,7 +149,7 @@ def shares_memory(packed, array):
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_an_array_travels_out_of_band_without_a_copy(order):
+def test_array_is_pickled_without_copy(order):
     array = np.asarray(np.arange(100_000.0).reshape(100, -1), order=order)
     packed = pack(array)
     assert shares_memory(packed, array)
@@ -161,7 +161,7 @@ def test_an_array_travels_out_of_band_without_a_copy(order):
 @pytest.mark.parametrize(
     "array", [np.arange(100_000)[::3], np.zeros(0), np.array([{}, None]), np.array(5)]
 )
-def test_arrays_of_other_shapes_travel_too(array):
+def test_unusual_arrays_are_pickled(array):
     ((copy,), _) = unpickled(pack(array))[0]
     np.testing.assert_array_equal(copy, array)
 
@@ -171,21 +171,21 @@ def test_large_bytes_are_not_copied():
     assert any(piece is data for piece in pack(data).pieces)
 
 
-# --- the project's modules --------------------------------------------------------------------
+# --- project modules --------------------------------------------------------------------------
 
 
-def test_a_function_of_the_project_runs_where_the_project_is_not(remote, models):
+def test_project_function_runs_without_project(remote, models):
     result = remote(models.move, models.Point(1), 2).unwrap()
     assert result == models.Point(7)
 
 
-def test_what_is_installed_is_not_taken_along(models):
+def test_installed_packages_are_not_pickled(models):
     packed = pack_function(functools.partial(np.linalg.norm, ord=2))
     assert packed.size < 1000
     assert b"labkit" not in joined(packed)
 
 
-def test_the_registry_of_cloudpickle_is_left_as_it_was(models):
+def test_cloudpickle_registry_is_restored(models):
     cloudpickle.register_pickle_by_value(models)
     try:
         before = cloudpickle.list_registry_pickle_by_value()
@@ -198,8 +198,8 @@ def test_the_registry_of_cloudpickle_is_left_as_it_was(models):
         cloudpickle.unregister_pickle_by_value(models)
 
 
-def test_a_module_that_was_replaced_by_another_harms_nobody(models, monkeypatch):
-    """As notebooks and test runners do: one module goes, another comes, and as many are left."""
+def test_replaced_module_does_not_matter(models, monkeypatch):
+    """Notebooks and test runners replace modules, so that the number stays the same."""
     pack_function(plus)
     monkeypatch.delitem(sys.modules, "labkit.models")
     monkeypatch.setitem(sys.modules, "labkit.other", types.ModuleType("labkit.other"))
@@ -208,8 +208,8 @@ def test_a_module_that_was_replaced_by_another_harms_nobody(models, monkeypatch)
     assert cloudpickle.list_registry_pickle_by_value() == set()
 
 
-def test_a_project_beside_the_interpreter_s_own_folders_is_the_user_s(remote, monkeypatch):
-    """As /usr/src/app is below a Python in /usr, and a project around its own environment."""
+def test_project_near_interpreter_is_pickled(remote, monkeypatch):
+    """Examples are /usr/src/app with a Python in /usr, and a project around its environment."""
     name = "labkit_beside"
     module = types.ModuleType(name)
     module.__file__ = f"{sys.prefix}/src/app/{name}.py"
@@ -218,4 +218,4 @@ def test_a_project_beside_the_interpreter_s_own_folders_is_the_user_s(remote, mo
     assert remote(module.answer).unwrap() == 42
 
 
-# --- classes come home ------------------------------------------------------------------------
+# --- classes ----------------------------------------------------------------------------------

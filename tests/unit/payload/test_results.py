@@ -21,21 +21,21 @@ from tests.unit.fakes import JOB, done
 
 
 def note_of(error):
-    """The remote traceback, wherever this Python shows it."""
+    """Return the remote traceback, wherever this Python version shows it."""
     return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
 
 
-# --- values -----------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {"a": (1, 2)}, b"x" * 5000, ValueError("v")])
-def test_a_value_comes_back(remote, value):
+def test_result_is_returned(remote, value):
     result = remote(lambda: value)
     assert repr(result.unwrap()) == repr(value)
     assert result.error is None
 
 
-def test_each_call_of_a_chunk_has_its_own_result(container):
+def test_each_call_of_chunk_has_result(container):
     def half(x):
         return 12 // x
 
@@ -47,11 +47,11 @@ def test_each_call_of_a_chunk_has_its_own_result(container):
     assert [results.is_success(done(record)) for record in records] == [True, False, True]
 
 
-def test_an_outcome_without_values_is_no_success():
+def test_outcome_without_results_is_no_success():
     assert not results.is_success({"status": OutcomeStatus.KILLED, "results": []})
 
 
-def test_a_coroutine_function_is_awaited_there(remote):
+def test_coroutine_function_is_awaited_remotely(remote):
     async def work(x):
         await asyncio.sleep(0)
         return x
@@ -62,7 +62,7 @@ def test_a_coroutine_function_is_awaited_there(remote):
 # --- exceptions -------------------------------------------------------------------------------
 
 
-def test_an_exception_is_the_one_that_was_raised_with_the_remote_traceback(remote):
+def test_exception_has_remote_traceback(remote):
     def deep(x):
         raise KeyError("missing", x)
 
@@ -78,7 +78,7 @@ def test_an_exception_is_the_one_that_was_raised_with_the_remote_traceback(remot
     assert "farcall_runtime" not in text
 
 
-def test_the_remote_traceback_is_shown_with_the_exception(remote):
+def test_remote_traceback_is_shown(remote):
     def work():
         raise ValueError("wrong")
 
@@ -90,13 +90,13 @@ def test_the_remote_traceback_is_shown_with_the_exception(remote):
     assert "Raised in AWS Batch job job-1" in shown
 
 
-def test_an_exception_with_a_constructor_of_its_own_keeps_its_attributes(remote, models):
+def test_custom_constructor_keeps_attributes(remote, models):
     error = remote(models.fail, 7).error
     assert type(error) is models.LabError
     assert (error.code, error.hint, str(error)) == (7, "look", "lab error 7")
 
 
-def test_an_operating_system_error_keeps_its_number(remote):
+def test_os_error_keeps_errno(remote):
     def work():
         Path("/no/such/file").read_text()
 
@@ -132,7 +132,7 @@ def test_pydantic_error_arrives_as_itself(remote, hides_input):
     assert ("input_value" in str(error)) is not hides_input
 
 
-def test_an_operating_system_error_with_a_constructor_of_its_own_keeps_its_number(remote):
+def test_custom_os_error_keeps_errno(remote):
     class FullError(OSError):
         def __init__(self, where):
             super().__init__(28, "disk is full")
@@ -147,7 +147,7 @@ def test_an_operating_system_error_with_a_constructor_of_its_own_keeps_its_numbe
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
-def test_a_group_of_exceptions_is_a_group(remote):
+def test_exception_group_is_returned(remote):
     def work():
         raise ExceptionGroup("both", [ValueError("one"), KeyError("two")])  # noqa: F821
 
@@ -159,7 +159,7 @@ def test_a_group_of_exceptions_is_a_group(remote):
     ]
 
 
-def test_an_exception_whose_arguments_cannot_travel_is_still_of_its_class(remote):
+def test_exception_with_unpicklable_arguments_keeps_class(remote):
     def work():
         import threading
 
@@ -170,7 +170,7 @@ def test_an_exception_whose_arguments_cannot_travel_is_still_of_its_class(remote
     assert "lock" in error.args[1]
 
 
-def test_an_exception_of_a_class_that_only_the_container_has_is_told_as_text(remote, tmp_path):
+def test_exception_of_remote_class_becomes_text(remote, tmp_path):
     (tmp_path / "only_there.py").write_text("class ThereError(Exception):\n    pass\n")
     folder = str(tmp_path)
 
@@ -189,7 +189,7 @@ def test_an_exception_of_a_class_that_only_the_container_has_is_told_as_text(rem
     assert (error.job_id, error.attempts) == ("job-1", 1)
 
 
-def test_a_cause_is_kept(remote):
+def test_cause_is_kept(remote):
     def work():
         try:
             {}["a"]
@@ -201,7 +201,7 @@ def test_a_cause_is_kept(remote):
     assert error.__suppress_context__ is True
 
 
-def test_a_context_is_kept(remote):
+def test_context_is_kept(remote):
     def work():
         try:
             {}["a"]
@@ -214,7 +214,7 @@ def test_a_context_is_kept(remote):
         assert error.__cause__ is None
 
 
-def test_a_cause_that_only_the_container_has_is_kept_as_text(remote, tmp_path):
+def test_cause_of_remote_class_becomes_text(remote, tmp_path):
     (tmp_path / "only_there.py").write_text("class ThereError(Exception):\n    pass\n")
     folder = str(tmp_path)
 
@@ -231,7 +231,7 @@ def test_a_cause_that_only_the_container_has_is_kept_as_text(remote, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_what_would_end_this_process_is_a_task_error(remote, kind):
+def test_process_exits_become_task_errors(remote, kind):
     def work():
         raise kind(3)
 
@@ -240,7 +240,7 @@ def test_what_would_end_this_process_is_a_task_error(remote, kind):
     assert f"the function raised {kind.__name__}: 3" in str(error)
 
 
-def test_an_exception_that_cannot_say_itself_arrives(remote):
+def test_exception_without_str_is_returned(remote):
     class MuteError(Exception):
         def __str__(self):
             raise RuntimeError("no words")
@@ -253,28 +253,28 @@ def test_an_exception_that_cannot_say_itself_arrives(remote):
 
 
 class Ending(BaseException):
-    """What no ``except Exception`` catches, and that cannot even be shown."""
+    """Is caught by no `except Exception`, and cannot even be shown."""
 
     def __str__(self):
         raise SystemExit(4)
 
 
 class CancelError(asyncio.CancelledError, Exception):
-    """A cancellation to callers that await, an error to ``except Exception``."""
+    """Is a cancellation to awaiting callers, and an error to `except Exception`."""
 
 
 ENDS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, CancelError, Ending]
 
 
 def spring(kind, pid, make=int, *args):
-    """Raise in one process; anywhere else make something."""
+    """Raise in one process; in any other, make something."""
     if os.getpid() == pid:
         raise kind(3)
     return make(*args)
 
 
 @pytest.mark.parametrize("kind", ENDS)
-def test_a_value_whose_reading_would_end_this_process_is_an_error_of_its_call(container, kind):
+def test_result_that_ends_process_becomes_error(container, kind):
     here = os.getpid()
 
     class Springing:
@@ -289,7 +289,7 @@ def test_a_value_whose_reading_would_end_this_process_is_an_error_of_its_call(co
 
 
 @pytest.mark.parametrize("kind", ENDS)
-def test_an_exception_whose_reading_would_end_this_process_is_a_task_error(remote, kind):
+def test_exception_that_ends_process_becomes_error(remote, kind):
     here = os.getpid()
 
     class SpringingError(Exception):
@@ -304,7 +304,7 @@ def test_an_exception_whose_reading_would_end_this_process_is_a_task_error(remot
     assert "SpringingError: what happened" in str(error)
 
 
-def test_an_exception_that_would_cancel_or_end_whoever_gets_it_is_a_task_error(remote):
+def test_cancelling_exception_becomes_task_error(remote):
     class StopError(SystemExit, Exception):
         pass
 
@@ -319,7 +319,7 @@ def test_an_exception_that_would_cancel_or_end_whoever_gets_it_is_a_task_error(r
 
 
 @pytest.mark.parametrize("attribute", ["__class__", "__dict__", "__notes__", "__cause__"])
-def test_an_exception_that_ends_whoever_looks_at_it_arrives(remote, attribute):
+def test_exception_with_hostile_attributes_is_returned(remote, attribute):
     here = os.getpid()
 
     class SpringingError(Exception):
@@ -335,22 +335,22 @@ def test_an_exception_that_ends_whoever_looks_at_it_arrives(remote, attribute):
 
 
 @pytest.mark.parametrize("way", broken.WAYS, ids=lambda way: way.__name__)
-def test_an_exception_whose_own_code_fails_arrives_with_its_traceback(remote, way):
+def test_exception_with_failing_code_is_returned(remote, way):
     error = remote(way).error
 
-    said, told = failures.in_words(error), failures.with_traceback(error, None)
-    assert broken.MESSAGE in said or "str() raised" in said
+    text, shown = failures.in_words(error), failures.with_traceback(error, None)
+    assert broken.MESSAGE in text or "str() raised" in text
     notes = vars(error).get("__notes__")
-    notes = notes if isinstance(notes, list) else []  # of Python 3.10, which knows no notes
-    assert f", in {way.__name__}\n" in "\n".join([*notes, told])
-    assert max(len(said), len(told)) < 70_000
-    (said + told).encode()
+    notes = notes if isinstance(notes, list) else []  # Python 3.10 has no notes
+    assert f", in {way.__name__}\n" in "\n".join([*notes, shown])
+    assert max(len(text), len(shown)) < 70_000
+    (text + shown).encode()
 
 
-# --- values and functions that cannot be read -------------------------------------------------
+# --- unreadable results and functions ---------------------------------------------------------
 
 
-def test_a_value_that_cannot_be_pickled_is_named(remote):
+def test_unpicklable_result_is_named(remote):
     def work():
         import threading
 
@@ -362,7 +362,7 @@ def test_a_value_that_cannot_be_pickled_is_named(remote):
     assert "To do: return plain data" in str(error)
 
 
-def test_a_value_that_cannot_be_read_here_is_explained(remote, tmp_path):
+def test_result_unreadable_here_is_explained(remote, tmp_path):
     (tmp_path / "only_there.py").write_text("class Thing:\n    pass\n")
     folder = str(tmp_path)
 
@@ -380,7 +380,7 @@ def test_a_value_that_cannot_be_read_here_is_explained(remote, tmp_path):
     assert isinstance(error.__cause__, ModuleNotFoundError)
 
 
-def test_a_function_that_cannot_be_read_there_is_explained(remote, tmp_path, monkeypatch):
+def test_function_unreadable_remotely_is_explained(remote, tmp_path, monkeypatch):
     folder = tmp_path / "site-packages"
     folder.mkdir()
     (folder / "only_here.py").write_text("def work():\n    pass\n")

@@ -1,4 +1,4 @@
-"""The results of a task of several calls, of which some may not have ended."""
+"""Results of a task with several calls, some of which may not have finished."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CANCELLED = failure_reason(
 
 @pytest.fixture
 def ran(container):
-    """Run calls; return an outcome's description and value, as if it had ended in some way."""
+    """Return a function that runs calls and returns the outcome for a given end."""
 
     def run(function, *arguments, status=OutcomeStatus.DONE, begun=None, child_status=0):
         records, value = container.run(function, [((each,), {}) for each in arguments])
@@ -52,7 +52,7 @@ def all_of(meta, value, calls, why=None):
     return results.complete(found, meta, JOB, calls, why)
 
 
-def test_each_call_has_its_own_output_and_time(ran):
+def test_each_call_has_output_and_times(ran):
     found = all_of(*ran(lambda x: 2 * x, 1, 2, 3), 3)
 
     assert [result.unwrap() for result in found] == [2, 4, 6]
@@ -61,7 +61,7 @@ def test_each_call_has_its_own_output_and_time(ran):
     assert all(result.wall_s >= 0 and result.cpu_s >= 0 for result in found)
 
 
-def test_an_error_tells_of_its_own_calls_output(ran):
+def test_error_has_output_of_its_call(ran):
     def work(x):
         if x == 2:
             raise SystemExit(x)
@@ -75,7 +75,7 @@ def test_an_error_tells_of_its_own_calls_output(ran):
     assert "End of stderr:\n  3" in str(third)
 
 
-def test_what_a_gap_took_is_not_anothers(ran):
+def test_gap_is_split_between_calls(ran):
     meta, value = ran(lambda x: x, 1, 2, 3)
     meta["stdout"]["gaps"] = [(3, 5)]  # the end of the first line, and the start of the second
     note = b"\n[farcall: 5 bytes could not be stored]\n"
@@ -85,7 +85,7 @@ def test_what_a_gap_took_is_not_anothers(ran):
     assert [result.stdout for result in found] == [b"fir" + note, b"cond\n", b"third\n"]
 
 
-def test_what_ended_before_the_process_did_has_its_results(ran):
+def test_calls_before_crash_have_results(ran):
     def work(x):
         if x == 2:
             raise ValueError(x)
@@ -109,7 +109,7 @@ def test_what_ended_before_the_process_did_has_its_results(ran):
         assert result.error.exit_code == 139
 
 
-def test_the_first_call_may_be_the_one_that_ends_the_process(ran):
+def test_first_call_may_end_process(ran):
     meta, _ = ran(lambda x: x, 1, status=OutcomeStatus.EXITED, child_status=3)
     meta["results"], meta["begun"] = [], 1
 
@@ -120,7 +120,7 @@ def test_the_first_call_may_be_the_one_that_ends_the_process(ran):
 
 
 @pytest.mark.parametrize("caught", [False, True])
-def test_a_call_that_was_told_that_its_time_is_up_is_out_of_time(ran, caught):
+def test_interrupted_call_is_out_of_time(ran, caught):
     def work(x):
         if x == 2 and not caught:
             raise task.TaskTerminated("time is up")
@@ -140,7 +140,7 @@ def test_a_call_that_was_told_that_its_time_is_up_is_out_of_time(ran, caught):
     assert str(found[2].error).startswith(f"{text}: job" if caught else f"{text} in call 2: job")
 
 
-def test_of_an_attempt_that_was_stopped_the_rest_ends_as_the_job_did(ran):
+def test_stopped_attempt_ends_remaining_calls(ran):
     def work(x):
         if x == 1:
             raise ValueError(x)
@@ -155,7 +155,7 @@ def test_of_an_attempt_that_was_stopped_the_rest_ends_as_the_job_did(ran):
     assert "did not start" in str(found[3].error)
 
 
-def test_what_cannot_be_read_can_be_called_not_once(ran):
+def test_unreadable_function_fails_all_calls(ran):
     def refuse():
         raise ImportError("not here")
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_read_can_be_called_not_once(ran):
     assert all("cannot read the function or its arguments" in str(error) for error in found)
 
 
-def test_a_refusal_is_that_of_all_calls():
+def test_refusal_fails_all_calls():
     meta = {"status": OutcomeStatus.REFUSED, "code": ExitCode.INTEGRITY, "detail": "why"}
     found = all_of(meta, b"", 3)
     assert [type(result.error) for result in found] == [errors.IntegrityError] * 3

@@ -1,4 +1,4 @@
-"""Which statements of a script, or of a notebook, a job runs again."""
+"""Statements of a script or notebook that a job runs again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farcall.payload import script
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run a source as ``__main__``; the line that begins with ``CALL`` is where the calls are."""
+    """Return a function that runs a source as `__main__`; the calls are in the line `CALL`."""
 
     def start(source, *, is_cell=False, has_ended=False):
         lines = source.splitlines()
@@ -56,20 +56,20 @@ z = 3
 """
 
 
-def test_below_the_guard_all_before_it_runs(run):
+def test_guarded_script_runs_lines_before_guard(run):
     found = run(GUARDED)
     assert found.is_guarded
     assert found.plan(())["parts"] == [["0/main.py", "", [0, 1, 2, 3]]]
     assert [name for name in "xyzf" if found.is_made(name)] == ["x", "f"]
 
 
-def test_finished_script_runs_but_for_its_guard(run):
+def test_finished_script_runs_except_guard(run):
     found = run(GUARDED, has_ended=True)
     assert found.is_guarded
     assert found.plan(())["parts"] == [["0/main.py", "", [0, 1, 2, 3, 5]]]
 
 
-def test_names_set_in_functions_are_not_made(run):
+def test_globals_of_functions_are_not_made(run):
     source = "model = None\ndef load():\n    global model\n    model = 3\n"
     found = run(source + 'if __name__ == "__main__":\n    CALL\n')
     assert not found.is_made("model")
@@ -77,7 +77,7 @@ def test_names_set_in_functions_are_not_made(run):
 
 
 @pytest.mark.parametrize("is_cell", [False, True])
-def test_without_a_guard_only_definitions_run(run, is_cell):
+def test_unguarded_script_runs_only_definitions(run, is_cell):
     source = """\
 import os
 LIMIT = 3
@@ -104,7 +104,7 @@ late = 5"""
     assert [name for name in names if found.is_made(name)] == ["os", "f", "UNSET"]
 
 
-def test_calls_above_the_guard_run_only_definitions(run):
+def test_calls_above_guard_run_definitions(run):
     found = run('def f(): pass\nx = [].copy()\nCALL\nif __name__ == "__main__":\n    f()\n')
     assert not found.is_guarded
     assert found.plan(())["parts"] == [["0/main.py", "", [0]]]
@@ -123,7 +123,7 @@ def test_variable_can_be_made_again(run):
     assert not found.remake("sqlite3")
 
 
-def test_settings_that_do_not_run_are_named(run, caplog, monkeypatch):
+def test_skipped_settings_are_logged_once(run, caplog, monkeypatch):
     monkeypatch.setattr(script, "_warned", set())
     source = "import random\nclass A: pass\na = A()\nrandom.seed(1)\na.b = 2\nA.b = a\nCALL\n"
     run(source)
@@ -140,7 +140,7 @@ def test_edited_script_does_not_run(run, tmp_path):
     assert script.find(SimpleNamespace(place_of=lambda _: "0/main.py")) is None
 
 
-def test_program_that_is_installed_has_no_script(monkeypatch):
+def test_installed_program_has_no_script(monkeypatch):
     module = ModuleType("__main__")
     module.__file__ = pytest.__file__
     monkeypatch.setitem(sys.modules, "__main__", module)

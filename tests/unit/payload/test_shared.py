@@ -1,4 +1,4 @@
-"""What of a pickle is shared, by what name, and what arrives in its place."""
+"""Parts of pickles that are shared: their names, and what arrives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.fakes import joined
 
 
 def opened(packed, values=()):
-    """Unpickle what was packed; each reference gets bytes of its own."""
+    """Unpickle packed data; each reference gets its own bytes."""
     known = {piece.sha256: bytes(piece.data) for piece in (*packed.shared, *values) if piece.data}
 
     def find(wanted):
@@ -36,7 +36,7 @@ def arrived(*args):
 
 @pytest.fixture
 def hashed(monkeypatch):
-    """The sizes of what was hashed."""
+    """Sizes of the values that were hashed."""
     sizes = []
     whole = shared.sha256
 
@@ -60,7 +60,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_what_is_large_lies_elsewhere_and_arrives(name):
+def test_large_value_is_shared_and_arrives(name):
     packed, (found,) = arrived(LARGE[name])
     np.testing.assert_equal(found, LARGE[name])
     assert packed.shared
@@ -70,7 +70,7 @@ def test_what_is_large_lies_elsewhere_and_arrives(name):
 
 
 @pytest.mark.parametrize("value", [b"x" * (LEAST - 1), np.zeros(LEAST - 1, np.uint8), "x" * 100])
-def test_what_is_smaller_travels_in_the_bundle_as_it_did(value):
+def test_small_value_stays_in_bundle(value):
     packed, (found,) = arrived(value)
     np.testing.assert_equal(found, value)
     assert packed.shared == ()
@@ -78,12 +78,12 @@ def test_what_is_smaller_travels_in_the_bundle_as_it_did(value):
     assert joined(packed) == b"".join(envelope.pack(parts))
 
 
-def test_an_array_is_as_writable_as_it_was():
+def test_array_keeps_its_writeable_flag():
     _, (plain, fixed) = arrived(LARGE["array"], LARGE["read-only"])
     assert (plain.flags.writeable, fixed.flags.writeable) == (True, False)
 
 
-def test_equal_values_have_one_name_and_arrive_apart():
+def test_equal_values_share_only_their_name():
     packed, (one, other) = arrived(LARGE["array"], LARGE["array"].copy())
     assert len(packed.shared) == 1
     assert len(envelope.references(joined(packed))) == 2
@@ -91,7 +91,7 @@ def test_equal_values_have_one_name_and_arrive_apart():
     assert other[0] == 0
 
 
-def test_a_function_shares_what_it_holds_too():
+def test_function_shares_values_it_holds():
     held = LARGE["array"]
     packed = pack_function(lambda: held)
     assert [piece.sha256 for piece in packed.shared] == [hashlib.sha256(held).digest()]
@@ -101,7 +101,7 @@ def test_a_function_shares_what_it_holds_too():
 # --- digests ----------------------------------------------------------------------------------
 
 
-def test_one_array_in_many_calls_is_hashed_once(hashed):
+def test_repeated_array_is_hashed_once(hashed):
     views = [LARGE[name] for name in ("array", "columns", "bytes")]
     groups = [[((view, number), {})] for number in range(100) for view in views]
     packed = list(pack_calls(groups))
@@ -109,7 +109,7 @@ def test_one_array_in_many_calls_is_hashed_once(hashed):
     assert len({each.shared[0].sha256 for each in packed}) == 3
 
 
-def test_a_view_that_is_made_anew_is_the_same_array(hashed):
+def test_recreated_view_is_hashed_once(hashed):
     whole = np.arange(LEAST)
     digests = Digests()
     for _ in range(5):
@@ -118,7 +118,7 @@ def test_a_view_that_is_made_anew_is_the_same_array(hashed):
     assert hashed == [whole[8:].nbytes] * 2
 
 
-def test_parts_of_one_object_are_told_apart():
+def test_parts_of_one_object_are_distinct():
     class Part:
         def __init__(self, data):
             self.data = data
@@ -138,7 +138,7 @@ def test_parts_of_one_object_are_told_apart():
     [lambda n: np.full(LEAST, n, np.uint8), lambda n: bytes([n]) * LEAST],
     ids=["array", "bytes"],
 )
-def test_an_id_that_another_had_before_tells_nothing(make):
+def test_reused_id_does_not_reuse_digest(make):
     digests = Digests()
     for number in range(30):
         value = make(number)
@@ -147,7 +147,7 @@ def test_an_id_that_another_had_before_tells_nothing(make):
         del value, packed
 
 
-def test_no_more_than_one_value_is_kept_that_nobody_else_holds():
+def test_digests_keep_at_most_one_value():
     class Bytes(bytes):
         pass
 
@@ -164,7 +164,7 @@ def test_no_more_than_one_value_is_kept_that_nobody_else_holds():
     assert not any(each() for each in watched)
 
 
-def test_a_map_shares_so_many_values_and_sends_the_others_along():
+def test_number_of_shared_values_is_limited():
     digests = Digests(most=2)
     values = [bytes([number]) * LEAST for number in range(4)]
     packed = [pack_call([((value,), {})], None, None, digests) for value in (*values, values[0])]
@@ -172,11 +172,11 @@ def test_a_map_shares_so_many_values_and_sends_the_others_along():
     assert [opened(each)[0][0][0] for each in packed] == [*values, values[0]]
 
 
-# --- what was stored by itself ----------------------------------------------------------------
+# --- stored values ----------------------------------------------------------------------------
 
 
 class Handle:
-    """As what `put` returns is."""
+    """Handle like the one that `put` returns."""
 
     def __init__(self, value):
         self.value = value
@@ -186,7 +186,7 @@ class Handle:
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_what_was_stored_by_itself_is_the_same_objects_and_arrives_as_it_is(name):
+def test_stored_value_is_referenced_not_sent(name):
     bare = pack_call([((LARGE[name],), {})])
     value = Value.of(LARGE[name])
     stored = value.pieces
@@ -201,7 +201,7 @@ def test_what_was_stored_by_itself_is_the_same_objects_and_arrives_as_it_is(name
             assert found.flags.writeable == LARGE[name].flags.writeable
 
 
-def test_what_is_small_of_it_is_as_it_was_then():
+def test_small_parts_are_stored_as_snapshot():
     small, large = np.arange(2000), np.zeros(LEAST)
     value = Value.of((small, large))
     small[:] = 9
@@ -211,7 +211,7 @@ def test_what_is_small_of_it_is_as_it_was_then():
     found[0] = 5
 
 
-def test_beside_the_bare_value_its_bytes_are_needed_no_more():
+def test_stored_value_needs_no_bytes():
     value = Value.of(LARGE["array"])
     value.forget()
     for args in ((Handle(value), LARGE["array"]), (LARGE["array"], Handle(value))):
@@ -219,14 +219,14 @@ def test_beside_the_bare_value_its_bytes_are_needed_no_more():
         assert [piece.data for piece in packed.shared] == [None]
 
 
-def test_a_value_that_is_all_small_travels_where_it_is_passed():
+def test_small_stored_value_is_sent_inline():
     value = Value.of({"a": 1})
     assert value.pieces == ()
     packed = pack_call([((Handle(value),), {})])
     assert opened(packed) == [(({"a": 1},), {})]
 
 
-def test_pickled_by_others_it_is_no_value():
+def test_other_picklers_cannot_pickle_handle():
     data = pickle.dumps(Handle(Value.of(LARGE["array"])), protocol=5)
     with pytest.raises(pickle.UnpicklingError, match="only farcall can pickle"):
         pickle.loads(data)

@@ -1,4 +1,4 @@
-"""Which files of a project are sent to jobs."""
+"""Project files that are sent to jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from farcall.payload.results import hint
 
 
 def write(root, **files):
-    """Write files; a double underscore in a name stands for a slash."""
+    """Write files; `__` in a name stands for a slash."""
     for name, text in files.items():
         path = root / name.replace("__", "/").replace("_DOT_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,7 +26,7 @@ def write(root, **files):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A folder that alone is on the import path, with what is installed."""
+    """Make a folder the only one on the import path, except installed packages."""
     root = tmp_path / "project"
     root.mkdir()
     installed = [each for each in sys.path if sources.is_installed(each)]
@@ -58,7 +58,7 @@ def test_code_and_small_data_are_sent(project):
         "lib/site-packages/mod.py",
     ],
 )
-def test_secrets_and_environments_stay_here(project, name):
+def test_secrets_and_environments_are_not_sent(project, name):
     write(project, main_DOT_py="", venv__pyvenv_DOT_cfg="")
     path = project / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def test_secrets_and_environments_stay_here(project, name):
     assert places(sources.find("auto")) == ["0/main.py"]
 
 
-def test_excluded_files_stay_here(project):
+def test_excluded_files_are_not_sent(project):
     write(project, main_DOT_py="", data__a_DOT_csv="", data__b_DOT_txt="", secret_DOT_py="")
     (project / ".dockerignore").write_text("secret.py\n")
     found = sources.find("auto", ["**/*.csv"])
@@ -74,7 +74,7 @@ def test_excluded_files_stay_here(project):
     assert {Path(each.path).name for each in found.left_out} == {"a.csv", "secret.py"}
 
 
-def test_ignore_file_of_the_projects_top_counts(project, monkeypatch):
+def test_ignore_file_of_project_root_counts(project, monkeypatch):
     write(project, src__mod_DOT_py="", src__secret_DOT_py="")
     (project / "pyproject.toml").touch()
     (project / ".dockerignore").write_text("src/secret.py\n")
@@ -82,7 +82,7 @@ def test_ignore_file_of_the_projects_top_counts(project, monkeypatch):
     assert places(sources.find("auto")) == ["0/mod.py"]
 
 
-def test_large_data_is_left_out_by_name(project):
+def test_large_data_is_omitted_by_name(project):
     write(project, main_DOT_py="")
     with (project / "model.bin").open("wb") as file:
         file.truncate(3 * 1000**3)
@@ -93,7 +93,7 @@ def test_large_data_is_left_out_by_name(project):
     ]
 
 
-def test_links_out_of_the_project_are_left_out(project, tmp_path):
+def test_links_out_of_project_are_omitted(project, tmp_path):
     write(project, main_DOT_py="x = 1")
     (tmp_path / "outside").mkdir()
     write(tmp_path / "outside", mod_DOT_py="")
@@ -109,13 +109,13 @@ def test_links_out_of_the_project_are_left_out(project, tmp_path):
     }
 
 
-def test_special_files_are_left_out(project):
+def test_special_files_are_omitted(project):
     write(project, main_DOT_py="")
     os.mkfifo(project / "pipe")
     assert [each.why for each in sources.find("auto").left_out] == ["not a regular file"]
 
 
-def test_too_many_files_leave_those_that_are_loaded(project, monkeypatch, caplog):
+def test_too_many_files_leave_loaded_ones(project, monkeypatch, caplog):
     write(project, pack__mod_DOT_py="", pack__table_DOT_txt="", other_DOT_py="")
     for number in range(sources.MOST_FILES):
         (project / f"{number}.txt").touch()
@@ -135,7 +135,7 @@ def test_home_folder_is_no_project(project, monkeypatch):
     assert places(sources.find("auto")) == ["0/main.py"]
 
 
-def test_folder_within_another_is_sent_once(project, monkeypatch):
+def test_nested_folder_is_sent_once(project, monkeypatch):
     write(project, main_DOT_py="", src__mod_DOT_py="")
     monkeypatch.setattr(sys, "path", [str(project / "src"), str(project)])
     found = sources.find("auto")
@@ -153,7 +153,7 @@ def test_folders_can_be_named(project, tmp_path):
         sources.find(["/no/such"])
 
 
-def test_nothing_is_packed_again_until_a_file_changes(project):
+def test_unchanged_files_are_packed_once(project):
     write(project, main_DOT_py="a = 1")
     first = sources.find("auto")
     assert sources.find("auto") is first
@@ -161,7 +161,7 @@ def test_nothing_is_packed_again_until_a_file_changes(project):
     assert sources.find("auto").archive != first.archive
 
 
-def test_same_files_give_the_same_archive(project, tmp_path, monkeypatch):
+def test_same_files_give_same_archive(project, tmp_path, monkeypatch):
     write(project, a_DOT_py="1", b_DOT_py="2")
     first = sources.find("auto").archive
     copy = write(tmp_path / "copy", b_DOT_py="2", a_DOT_py="1")
@@ -169,7 +169,7 @@ def test_same_files_give_the_same_archive(project, tmp_path, monkeypatch):
     assert sources.find("auto").archive == first
 
 
-def test_compiled_module_is_sent_unless_it_is_damaged(project):
+def test_valid_compiled_module_is_sent(project):
     path = write(project, mod_DOT_py="a = 1") / "mod.py"
     only_source = sources.find("auto").archive
     os.utime(path, (1, 1))
@@ -180,7 +180,7 @@ def test_compiled_module_is_sent_unless_it_is_damaged(project):
     assert sources.find("auto").archive == only_source
 
 
-def test_compiled_module_that_has_its_path_in_a_text_is_not_sent(project):
+def test_compiled_module_naming_path_is_omitted(project):
     path = project / "mod.py"
     path.write_text(f"here = '{path}'")
     only_source = sources.find("auto").archive
@@ -189,7 +189,7 @@ def test_compiled_module_that_has_its_path_in_a_text_is_not_sent(project):
     assert sources.find("auto").archive == only_source
 
 
-def test_file_that_vanishes_is_left_out(project, monkeypatch):
+def test_vanished_file_is_omitted(project, monkeypatch):
     write(project, a_DOT_py="", gone_DOT_py="")
     read = sources.Path.read_bytes
 
@@ -204,7 +204,7 @@ def test_file_that_vanishes_is_left_out(project, monkeypatch):
     assert [each.why for each in found.left_out] == ["No such file or directory"]
 
 
-def test_paths_of_a_job_become_those_here(project):
+def test_job_paths_become_local_paths(project):
     write(project, pack__mod_DOT_py="")
     found = sources.find("auto")
     text = f'File "farcall-sources:{found.digest}/0/pack/mod.py", line 3, in f'
@@ -215,7 +215,7 @@ def test_paths_of_a_job_become_those_here(project):
     assert sources.localized(unknown) == "pack/mod.py"
 
 
-def test_two_threads_find_the_same(project):
+def test_two_threads_find_same_sources(project):
     write(project, main_DOT_py="")
     found = []
     threads = [threading.Thread(target=lambda: found.append(sources.find("auto"))) for _ in "ab"]
@@ -226,7 +226,7 @@ def test_two_threads_find_the_same(project):
     assert found[0] is found[1]
 
 
-def test_large_folder_is_looked_at_once(project, monkeypatch):
+def test_large_folder_is_scanned_once(project, monkeypatch):
     for number in range(sources.MOST_FILES + 1):
         (project / f"{number}.txt").touch()
     sources.find("auto")
@@ -237,7 +237,7 @@ def test_large_folder_is_looked_at_once(project, monkeypatch):
     assert len(scanned) <= 1
 
 
-def test_edited_module_is_named_once(project, monkeypatch, caplog):
+def test_edited_module_is_reported_once(project, monkeypatch, caplog):
     write(project, mod_DOT_py="a = 1")
     module = type(sys)("mod")
     module.__file__, module.__spec__ = str(project / "mod.py"), object()
@@ -249,13 +249,13 @@ def test_edited_module_is_named_once(project, monkeypatch, caplog):
     assert [each.message.partition(":")[0] for each in caplog.records] == [
         f"{project / 'mod.py'} has changed since it was imported"
     ]
-    module.__spec__ = object()  # as importlib.reload makes one
+    module.__spec__ = object()  # importlib.reload sets a new one
     (project / "mod.py").write_text("a = 333")
     sources.find("auto")
     assert len(caplog.records) == 1
 
 
-def test_excluded_module_is_named_where_it_is_missed(project):
+def test_excluded_module_is_named_when_missing(project):
     write(project, main_DOT_py="", secret_DOT_py="")
     sources.find("auto", ["secret.py"])
     assert hint("ModuleNotFoundError", "No module named 'secret'") == (

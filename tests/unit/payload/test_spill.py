@@ -1,4 +1,4 @@
-"""Arguments larger than memory are stored in a file."""
+"""Arguments that do not fit in memory are stored in a file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from farcall.payload import pickling, spill
 from farcall.payload.spill import NoRoomError, is_needed, open_file
 from farcall_runtime import envelope, memory, pickles
 
-MANY = [f"text number {number}" for number in range(100_000)]  # in band: no buffer of its own
+MANY = [f"text number {number}" for number in range(100_000)]  # in band, without buffers
 
 
 @pytest.fixture
 def tight(monkeypatch):
-    """Memory has run short as soon as a pickle has 100 kB."""
+    """Simulate that memory is short once a pickle has 100 kB."""
     monkeypatch.setattr(spill, "_STEP_BYTES", 100_000)
     monkeypatch.setattr(spill, "is_needed", lambda size: size >= 100_000)
 
@@ -34,7 +34,7 @@ def unpacked(found):
     return args[0]
 
 
-def test_a_large_pickle_lies_in_a_file_without_a_name(tight, tmp_path):
+def test_large_pickle_is_in_unnamed_file(tight, tmp_path):
     folder = tmp_path / "cache"
     found = packed(MANY, folder)
     assert unpacked(found) == MANY
@@ -43,25 +43,25 @@ def test_a_large_pickle_lies_in_a_file_without_a_name(tight, tmp_path):
     assert in_memory < 1000 < found.size
 
 
-def test_it_has_the_bytes_that_it_would_have_in_memory(tight, tmp_path):
+def test_spilled_pickle_has_same_bytes(tight, tmp_path):
     (found,) = pickling.pack_calls([[((MANY,), {})]])
     assert b"".join(packed(MANY, tmp_path).pieces) == b"".join(found.pieces)
 
 
-def test_while_memory_does_there_is_no_file(tmp_path, monkeypatch):
+def test_sufficient_memory_creates_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(spill, "_STEP_BYTES", 100_000)
     folder = tmp_path / "cache"
     assert unpacked(packed(MANY, folder)) == MANY
     assert not folder.exists()
 
 
-def test_a_folder_that_cannot_be_is_told_with_its_option(tight, tmp_path):
+def test_unusable_folder_is_named_with_option(tight, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NoRoomError, match=r"in cache_dir '.*/file/cache'.*Free space there"):
         packed(MANY, tmp_path / "file" / "cache")
 
 
-SOMEBODY, ANOTHER = 23_456, 23_457
+USER, OTHER_USER = 23_456, 23_457
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 
 
@@ -81,13 +81,13 @@ def as_user(user, function):
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as file:
-        said = file.read()
+        content = file.read()
     os.waitpid(pid, 0)
-    return said
+    return content
 
 
 @as_root
-def test_the_default_folder_is_nobodys_own():
+def test_default_folder_works_for_every_user():
     folder = Settings().cache_dir
 
     def write_and_read():
@@ -96,13 +96,13 @@ def test_the_default_folder_is_nobodys_own():
             file.seek(0)
             return file.read()
 
-    assert ["b'1'", "b'1'"] == [as_user(user, write_and_read) for user in (SOMEBODY, ANOTHER)]
+    assert ["b'1'", "b'1'"] == [as_user(user, write_and_read) for user in (USER, OTHER_USER)]
 
 
 @as_root
-def test_what_a_stranger_points_elsewhere_is_not_followed(tmp_path):
+def test_foreign_symbolic_link_is_not_followed(tmp_path):
     (tmp_path / "theirs").mkdir()
-    for name, owner in ("trap", ANOTHER), ("mine", os.geteuid()):
+    for name, owner in ("trap", OTHER_USER), ("mine", os.geteuid()):
         (tmp_path / name).symlink_to(tmp_path / "theirs")
         os.chown(tmp_path / name, owner, owner, follow_symlinks=False)
     with pytest.raises(OSError, match="symbolic link of another user"):
@@ -111,12 +111,12 @@ def test_what_a_stranger_points_elsewhere_is_not_followed(tmp_path):
     open_file(str(tmp_path / "mine" / "cache")).close()
 
 
-def test_a_folder_that_is_made_is_the_users_alone(tmp_path):
+def test_new_folder_is_private(tmp_path):
     open_file(str(tmp_path / "cache")).close()
     assert 0o700 == (tmp_path / "cache").stat().st_mode & 0o777
 
 
-def test_a_full_folder_is_told_too(tight, tmp_path):
+def test_full_folder_is_reported(tight, tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
@@ -128,28 +128,28 @@ def test_a_full_folder_is_told_too(tight, tmp_path):
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_arrays_stay_where_they_are(tight, tmp_path):
+def test_arrays_are_not_spilled(tight, tmp_path):
     array = bytearray(1_000_000)
     found = packed(pickle.PickleBuffer(array), tmp_path)
     assert any(isinstance(piece, memoryview) and piece.obj is array for piece in found.pieces)
 
 
-def test_a_file_is_needed_for_what_takes_half_of_what_is_left(tmp_path, monkeypatch):
+def test_file_needed_for_half_of_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "limit_bytes", lambda: None)
     monkeypatch.setattr(spill, "_MEMINFO", tmp_path / "meminfo")
-    assert not is_needed(1 << 50)  # nothing tells
+    assert not is_needed(1 << 50)  # no information on memory
     (tmp_path / "meminfo").write_text("MemTotal: 99999 kB\nMemAvailable:    1000 kB\n")
     assert [is_needed(size) for size in (511_000, 513_000)] == [False, True]
     monkeypatch.setattr(memory, "limit_bytes", lambda: 100_000)
     assert [is_needed(size) for size in (49_000, 51_000)] == [False, True]
 
 
-def test_this_machine_tells_what_is_left():
+def test_machine_reports_available_memory():
     assert not is_needed(1)
     assert is_needed(1 << 50)
 
 
-def test_a_file_has_no_name(tmp_path):
+def test_file_has_no_name(tmp_path):
     with open_file(str(tmp_path / "a" / "b")) as file:
         file.write(b"x")
         assert list((tmp_path / "a" / "b").iterdir()) == []

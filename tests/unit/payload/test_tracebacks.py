@@ -10,7 +10,7 @@ from farcall.payload.tracebacks import with_source
 
 @pytest.fixture
 def script(tmp_path):
-    """A file whose functions raise, and the traceback of one as it looks without the file."""
+    """Return a file whose functions raise, and a function."""
     file = tmp_path / "script.py"
     file.write_text("def inner():\n    raise KeyError('x')\n\n\ndef outer():\n    inner()\n")
     names = {}
@@ -29,7 +29,7 @@ def remote(function):
         return "".join([*lines, *traceback.format_exception_only(error)])
 
 
-def test_lines_come_from_the_files_here(script):
+def test_source_lines_come_from_local_files(script):
     file, outer = script
     assert with_source(remote(outer)).splitlines() == [
         "Traceback (most recent call last):",
@@ -41,12 +41,12 @@ def test_lines_come_from_the_files_here(script):
     ]
 
 
-def test_what_has_its_source_stays_as_it_is(script):
+def test_traceback_with_source_is_unchanged(script):
     whole = with_source(remote(script[1]))
     assert with_source(whole) == whole
 
 
-def test_a_file_that_is_nowhere_gets_no_line(script):
+def test_missing_file_adds_no_line(script):
     file, outer = script
     text = remote(outer)
     file.unlink()
@@ -54,7 +54,7 @@ def test_a_file_that_is_nowhere_gets_no_line(script):
     assert with_source(text) == text.rstrip("\n")
 
 
-def test_an_exception_groups_lines_are_drawn_on(script):
+def test_exception_group_indentation_is_kept(script):
     file, outer = script
     text = "\n".join("  | " + line for line in remote(outer).splitlines())
     assert f'  |   File "{file}", line 2, in inner\n  |     raise' in with_source(text)

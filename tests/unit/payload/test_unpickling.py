@@ -1,4 +1,4 @@
-"""Classes come home: what is unpickled is of the classes that are known here."""
+"""Unpickled instances are of the classes that are known in this process."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from farcall_runtime import envelope, pickles
 from tests.unit.fakes import joined, unpickled
 
 
-def test_an_array_comes_back_on_the_memory_of_the_outcome():
+def test_array_uses_memory_of_outcome():
     data = bytearray(joined(next(pack_calls([[((np.zeros(10_000),), {})]]))))
     ((copy,), _) = load(envelope.unpack(data))[0]
     assert copy.flags["WRITEABLE"]
     assert np.shares_memory(copy, np.frombuffer(data, np.uint8))
 
 
-def test_nothing_holds_what_was_read():
+def test_unpickler_retains_nothing():
     class Made:
         pass
 
@@ -34,36 +34,36 @@ def test_nothing_holds_what_was_read():
     assert made() is None
 
 
-def test_an_instance_is_of_the_class_known_here(remote, models):
+def test_instance_has_local_class(remote, models):
     result = remote(models.move, models.Point(1), 2).unwrap()
     assert type(result) is models.Point
 
 
-def test_the_class_known_here_stays_as_it_is(remote, models):
+def test_local_class_is_unchanged(remote, models):
     before = dict(vars(models.Point))
     remote(models.move, models.Point(1), 2)
     after = dict(vars(models.Point))
-    after.pop("__slotnames__", None)  # pickle's own note
+    after.pop("__slotnames__", None)  # added by pickle
     assert (models.Point.made, after) == (0, before)
 
 
-def test_an_enumeration_s_member_is_the_one_known_here(remote, models):
+def test_enum_member_is_the_local_one(remote, models):
     assert remote(models.paint, models.Color.RED).unwrap() is models.Color.BLUE
 
 
-def test_a_nested_class_is_the_one_known_here_and_stays_as_it_is(remote, models):
+def test_nested_class_is_the_local_one(remote, models):
     result = remote(models.nest, models.Shape.Point(4)).unwrap()
     assert (type(result), result.x) == (models.Shape.Point, 4)
     assert models.Shape.Point.sides == 0
 
 
-def test_a_class_made_in_the_container_is_not_taken_for_another_of_its_name(remote, models):
+def test_remote_local_class_is_distinct(remote, models):
     result = remote(models.local_point, 4).unwrap()
     assert not isinstance(result, models.Point)
     assert result.x == 4
 
 
-def test_a_class_of_a_function_here_stays_as_it_is(remote):
+def test_class_of_function_is_unchanged(remote):
     class Tally:
         total = 0
 
@@ -79,7 +79,7 @@ def test_a_class_of_a_function_here_stays_as_it_is(remote):
     assert (Tally.total, Tally.add) == (0, add)
 
 
-def test_a_class_that_only_the_container_knows_comes_along(remote, models):
+def test_remote_only_class_is_sent(remote, models):
     def work():
         Made = typing.NamedTuple("Made", [("x", int)])  # noqa: UP014
         return Made(3)
@@ -88,15 +88,15 @@ def test_a_class_that_only_the_container_knows_comes_along(remote, models):
     assert (result.x, type(result).__name__) == (3, "Made")
 
 
-def test_classes_are_found_by_name_in_another_process(models):
-    """As when a job is joined again after a crash: the class had not travelled from here."""
+def test_classes_are_found_in_new_process(models):
+    """If a job is joined after a crash, its classes were not pickled in this process."""
     packed = [pack_function(models.Point), pack_function(models.Shape.Point)]
     internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
     internals._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
     assert [unpickled(one) for one in packed] == [models.Point, models.Shape.Point]
 
 
-def test_an_enumeration_is_found_by_name_in_another_process(models):
+def test_enum_is_found_in_new_process(models):
     packed = pack_function(models.Color)
     internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
     internals._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
@@ -104,7 +104,7 @@ def test_an_enumeration_is_found_by_name_in_another_process(models):
 
 
 def test_copied_class_gives_way_to_import(models, monkeypatch):
-    """The first result is read where the module is missing, so its class is a copy."""
+    """The first result is read when the module is missing, so its class is a copy."""
     packed = pack_function(models.Point)
     internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
     internals._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
