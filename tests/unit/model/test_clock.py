@@ -1,4 +1,4 @@
-"""Waiting with a bound, which a cancel always ends."""
+"""Waiting with a time limit, without swallowing cancellations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from farcall.model.clock import within
 pytestmark = pytest.mark.usefixtures("clock")
 
 
-async def test_what_is_done_in_time_is_given():
+async def test_result_in_time_is_returned():
     assert await within(1, asyncio.sleep(0.9, "value")) == "value"
 
 
-async def test_what_fails_in_time_is_raised():
+async def test_error_in_time_is_raised():
     async def fail():
         raise LookupError
 
@@ -23,24 +23,24 @@ async def test_what_fails_in_time_is_raised():
         await within(1, fail())
 
 
-async def test_what_is_not_done_in_time_is_cancelled_and_cleans_up():
-    told = []
+async def test_late_task_is_cancelled():
+    events = []
 
     async def last():
         try:
             await asyncio.sleep(2)
         finally:
             await asyncio.sleep(0.1)
-            told.append("cleaned up")
+            events.append("cleaned up")
 
     with pytest.raises(asyncio.TimeoutError):
         await within(1, last())
-    assert told == ["cleaned up"]
+    assert events == ["cleaned up"]
 
 
 @pytest.mark.parametrize("ends", ["early", "together", "with an error"])
-async def test_a_cancel_is_never_swallowed(ends, recwarn):
-    event, told = asyncio.Event(), []
+async def test_cancellation_is_never_swallowed(ends, recwarn):
+    event, events = asyncio.Event(), []
 
     async def wait():
         try:
@@ -48,7 +48,7 @@ async def test_a_cancel_is_never_swallowed(ends, recwarn):
             if ends == "with an error":
                 raise ValueError
         except asyncio.CancelledError:
-            told.append("cancelled")
+            events.append("cancelled")
             raise
 
     async def loop():
@@ -62,4 +62,4 @@ async def test_a_cancel_is_never_swallowed(ends, recwarn):
     looping.cancel()
     await asyncio.wait([looping], timeout=60)
     assert looping.cancelled()
-    assert told == (["cancelled"] if ends == "early" else [])
+    assert events == (["cancelled"] if ends == "early" else [])

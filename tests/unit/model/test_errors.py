@@ -50,22 +50,22 @@ ENDED = [
 
 
 def drawn(kind, depth=0):
-    """Draw a class and its public descendants, in the order of their definition."""
+    """Return a class and its public descendants as a tree, in the order of their definition."""
     own = [] if kind.__name__.startswith("_") else [f"{'  ' * depth}{kind.__name__}"]
     below = [child for child in kind.__subclasses__() if child.__module__ in HOMES]
     return own + [line for child in below for line in drawn(child, depth + len(own))]
 
 
-def test_the_tree_is_the_documented_one():
+def test_class_tree_is_the_documented_one():
     assert sorted(drawn(errors.FarcallError)) == sorted(textwrap.dedent(TREE).split("\n")[1:-1])
 
 
-def test_the_docstring_draws_every_class():
+def test_docstring_names_every_class():
     assert [name for name in TREE.split() if name not in errors.__doc__] == []
 
 
 @pytest.mark.parametrize("kind", ENDED)
-def test_an_error_of_a_job_keeps_its_attributes_through_pickle(kind):
+def test_job_error_is_picklable(kind):
     fields = {
         "job_id": "j:3",
         "reason": "Host EC2 (instance i-1) terminated.",
@@ -81,7 +81,7 @@ def test_an_error_of_a_job_keeps_its_attributes_through_pickle(kind):
     assert (type(copy), str(copy), vars(copy)) == (kind, "said", {**fields, "extra": [1]})
 
 
-def test_other_errors_keep_their_attributes_through_pickle():
+def test_other_errors_are_picklable():
     service = errors.ServiceError(
         "said", operation="SubmitJob", code="Denied", request_id="r", status=403, sent=False
     )
@@ -100,7 +100,7 @@ def test_other_errors_keep_their_attributes_through_pickle():
     assert [str(copy) for copy in copies] == ["said", "wrong"]
 
 
-def test_an_error_shows_what_it_quotes_and_keeps_it():
+def test_quoted_text_is_escaped_and_kept():
     error = TaskError(hostile.TEXT, job_id="1")
     assert hostile.obeyed(str(error)) == set()
     assert hostile.MARK in str(error)
@@ -109,5 +109,5 @@ def test_an_error_shows_what_it_quotes_and_keeps_it():
     assert (copy.args, str(copy)) == (error.args, str(error))
 
 
-def test_a_farcall_error_without_a_text_has_none():
+def test_error_without_text_is_empty():
     assert str(FarcallError()) == ""

@@ -1,4 +1,4 @@
-"""What an error says of a job whose process did not come back, or never ran."""
+"""Errors about jobs whose process did not return, or never ran."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def end(status, child_status, usage=USAGE, **job):
     return result.error
 
 
-def test_a_killed_task_names_its_signal():
+def test_killed_task_names_its_signal():
     error = end(OutcomeStatus.KILLED, -signal.SIGSEGV)
     assert (type(error), error.exit_code) == (errors.ChildKilledError, 139)
     assert "killed by SIGSEGV" in str(error)
 
 
-def test_a_task_that_left_names_its_exit_code():
+def test_exited_task_names_exit_code():
     error = end(OutcomeStatus.EXITED, 7)
     assert (type(error), error.exit_code) == (errors.ChildKilledError, 7)
     assert "exited with code 7 before the function returned" in str(error)
 
 
-def test_a_task_that_could_not_hand_over_its_value_says_why():
+def test_failed_result_transfer_is_explained():
     meta = {
         "status": OutcomeStatus.EXITED,
         "child_status": 1,
@@ -64,7 +64,7 @@ def test_a_task_that_could_not_hand_over_its_value_says_why():
         ("(300 MiB in use)", {**USAGE, "memory_limit_bytes": None}),
     ],
 )
-def test_a_task_out_of_memory_says_how_much_it_used(expected, usage):
+def test_out_of_memory_error_names_usage(expected, usage):
     error = end(OutcomeStatus.OUT_OF_MEMORY, -signal.SIGKILL, usage)
     assert (type(error), error.exit_code) == (errors.OutOfMemoryError, 137)
     assert expected in str(error)
@@ -72,7 +72,7 @@ def test_a_task_out_of_memory_says_how_much_it_used(expected, usage):
 
 
 @pytest.mark.parametrize("child_status", [0, -signal.SIGKILL])
-def test_a_task_out_of_time_says_so(child_status):
+def test_timed_out_task_is_reported(child_status):
     error = end(OutcomeStatus.TIMED_OUT, child_status)
     assert type(error) is errors.JobTimeoutError
     assert "raise time_limit" in str(error)
@@ -90,7 +90,7 @@ def test_a_task_out_of_time_says_so(child_status):
         (errors.OutcomeMissingError, ExitCode.STORAGE_UNREACHABLE),
     ],
 )
-def test_a_refused_task_says_why(expected, code):
+def test_refused_task_is_explained(expected, code):
     meta = {"status": OutcomeStatus.REFUSED, "code": code, "detail": "because of this"}
     (result,) = results.read(meta, b"", JOB)
     assert type(result.error) is expected
@@ -101,7 +101,7 @@ def test_a_refused_task_says_why(expected, code):
 # --- messages ---------------------------------------------------------------------------------
 
 
-def test_a_long_line_of_stderr_makes_no_long_message():
+def test_long_stderr_line_is_truncated():
     stderr = b"first\n" + b"x" * 10_000_000 + b"\n" + b"y" * 3000 + b"\nlast\n"
     error = end(OutcomeStatus.EXITED, 3, stderr=stderr)
     assert len(str(error)) < 10_000
@@ -110,13 +110,13 @@ def test_a_long_line_of_stderr_makes_no_long_message():
     assert len(error.stderr) == len(stderr)
 
 
-def test_message_has_last_state_of_progress_bar():
+def test_message_has_last_progress_state():
     states = "".join(f"\r{n}%|####" for n in range(100))
     error = end(OutcomeStatus.EXITED, 3, stderr=f"begin\r\n{states}\nend\n".encode())
     assert str(error).endswith("End of stderr:\n  begin\n  99%|####\n  end")
 
 
-def test_a_message_has_the_job_batch_s_words_the_remedy_the_log_and_the_end_of_stderr():
+def test_message_has_all_parts():
     error = end(
         OutcomeStatus.EXITED,
         7,
@@ -127,7 +127,7 @@ def test_a_message_has_the_job_batch_s_words_the_remedy_the_log_and_the_end_of_s
         log_url="https://log",
     )
     text = str(error)
-    assert "job job-1 (simulate). To do: " in text  # of which Batch's words say nothing
+    assert "job job-1 (simulate). To do: " in text  # Batch's text adds nothing here
     assert "To do: " in text
     assert "  line 10\n" in text
     assert "  line 29\n" in text
@@ -143,7 +143,7 @@ def test_a_message_has_the_job_batch_s_words_the_remedy_the_log_and_the_end_of_s
 # --- without an outcome -----------------------------------------------------------------------
 
 
-def test_lost_taken_and_unusable_outcomes():
+def test_missing_and_unusable_outcomes_are_explained():
     assert type(failure_reasons.lost(JOB)) is errors.JobLostError
     child = str(failure_reasons.lost(JOB._replace(job_id="job-1:7")))
     assert "Batch does not list the job" in child

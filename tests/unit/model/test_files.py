@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole."""
+"""Files that are replaced atomically."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from farcall.model.files import replacing
 
 
-def test_a_file_is_as_before_until_the_new_one_is_whole(tmp_path):
+def test_file_is_replaced_only_when_complete(tmp_path):
     path = tmp_path / "folder" / "file"
     with replacing(path) as file:
         file.write(b"one")
@@ -25,7 +25,7 @@ def test_a_file_is_as_before_until_the_new_one_is_whole(tmp_path):
     assert [each.name for each in path.parent.iterdir()] == ["file"]
 
 
-def test_what_cannot_be_written_to_its_end_leaves_the_file_and_nothing_beside_it(tmp_path):
+def test_interrupted_write_leaves_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"one")
     with pytest.raises(KeyboardInterrupt), replacing(path) as file:
@@ -35,7 +35,7 @@ def test_what_cannot_be_written_to_its_end_leaves_the_file_and_nothing_beside_it
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_file_is_nobody_elses_from_its_first_byte(tmp_path):
+def test_file_is_private_from_first_byte(tmp_path):
     with replacing(tmp_path / "file", mode=0o600) as file:
         file.write(b"secret")
         (part,) = tmp_path.iterdir()
@@ -43,11 +43,11 @@ def test_a_file_is_nobody_elses_from_its_first_byte(tmp_path):
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path):
+def test_link_is_kept_and_target_replaced(tmp_path):
     real, link = tmp_path / "real", tmp_path / "folder" / "link"
     link.parent.mkdir()
     link.symlink_to(real)
-    for text in (b"one", b"two"):  # at first it leads to nothing
+    for text in (b"one", b"two"):  # at first, the link is broken
         with replacing(link) as file:
             file.write(text)
         assert link.is_symlink()
@@ -55,7 +55,7 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path):
     assert [each.name for each in link.parent.iterdir()] == ["link"]
 
 
-def test_a_fifo_is_written_to(tmp_path):
+def test_fifo_is_written_to(tmp_path):
     path = tmp_path / "fifo"
     os.mkfifo(path)
     read = []
@@ -68,7 +68,7 @@ def test_a_fifo_is_written_to(tmp_path):
     assert read == [b"value"]
 
 
-def test_the_standard_output_is_written_to():
+def test_standard_output_is_written_to():
     code = "\n".join(
         [
             "from pathlib import Path",

@@ -1,4 +1,4 @@
-"""Names of jobs, as Batch takes them."""
+"""Job names that Batch accepts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from farcall.model import names
         ("x" * 500, "x" * 90 + "-"),
     ],
 )
-def test_a_name_is_legal_and_can_be_recognised(name, begins):
+def test_name_is_legal_and_recognizable(name, begins):
     found = names.unique(name, "command")
     assert found.startswith(begins)
     assert re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,127}", found)
 
 
-def test_no_two_names_are_equal():
+def test_names_are_unique():
     assert len({names.unique("hello") for _ in range(100)}) == 100

@@ -1,4 +1,4 @@
-"""What follows from a job's description."""
+"""Properties derived from job descriptions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from farcall_runtime.contract import ExitCode
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 
 
-def detail(job_id="6f1c", status=JobStatus.RUNNING, **said):
-    return JobDetail(job_id, "name", status, **said)
+def detail(job_id="6f1c", status=JobStatus.RUNNING, **fields):
+    return JobDetail(job_id, "name", status, **fields)
 
 
 def test_two_statuses_are_final():
@@ -26,7 +26,7 @@ def test_two_statuses_are_final():
     ("job_id", "is_child", "index"),
     [("6f1c", False, 0), ("6f1c:12", True, 12), ("12", False, 0), ("6f1c:", False, 0)],
 )
-def test_a_child_is_known_by_its_id(job_id, is_child, index):
+def test_array_task_is_known_by_id(job_id, is_child, index):
     found = detail(job_id)
     assert (found.is_child, found.index) == (is_child, index)
 
@@ -42,17 +42,17 @@ def test_a_child_is_known_by_its_id(job_id, is_child, index):
         (Attempt(container_reason="OutOfMemoryError: x"), True),
     ],
 )
-def test_an_attempt_is_over_when_anything_is_said_of_its_end(attempt, is_over):
+def test_attempt_is_over_with_any_end(attempt, is_over):
     assert attempt.is_over is is_over
 
 
-def test_a_reason_is_both_texts_or_the_one_there_is():
+def test_reason_joins_available_texts():
     assert detail().reason == ""
     assert detail(container_reason="b").reason == "b"
     assert detail(status_reason="a", container_reason="b").reason == "a; b"
 
 
-def test_a_listing_tells_how_a_job_is_by_now_and_takes_nothing_else():
+def test_listing_updates_only_status_fields():
     known = detail(
         status_reason="before",
         tried=(Attempt(exit_code=1),),
@@ -88,14 +88,14 @@ def test_a_listing_tells_how_a_job_is_by_now_and_takes_nothing_else():
         (JobStatus.SUCCEEDED, 0, errors.OutcomeMissingError),
     ],
 )
-def test_without_a_platform_s_texts_the_exit_code_tells_the_end(status, exit_code, kind):
+def test_exit_code_explains_without_platform_texts(status, exit_code, kind):
     found = detail(status=status, exit_code=exit_code).failure_reason()
     assert found.kind is kind
     if status is JobStatus.FAILED:
         assert found.exit_code == exit_code
 
 
-def test_an_attempt_is_told_like_a_job_of_that_attempt_alone():
+def test_attempt_is_described_like_a_job():
     array = detail(array_size=3, is_terminated=True, exit_code=0, log_stream="last")
     found = array.of_attempt(Attempt("Host lost", exit_code=1, log_stream="first"))
     assert (found.status, found.reason, found.exit_code, found.log_stream) == (
@@ -107,6 +107,6 @@ def test_an_attempt_is_told_like_a_job_of_that_attempt_alone():
     assert (found.array_size, found.is_terminated) == (0, False)
 
 
-def test_variables_are_in_no_repr():
-    """They hold the key that an outcome is signed with."""
+def test_repr_hides_variables():
+    """The variables hold the key that signs outcomes."""
     assert "secret" not in repr(detail(environment={"FARCALL_OUTCOME_KEY": "secret"}))

@@ -15,13 +15,13 @@ import pytest
 
 from farcall.model.leftovers import identity, is_gone, remove_folders
 
-# Elsewhere nothing is taken for gone, which `is_gone` says.
+# On other systems, `is_gone` never returns True.
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 
 @pytest.fixture
 def ended():
-    """The identity of a process that has ended."""
+    """Identity of a process that has exited."""
     process = subprocess.Popen(["sleep", "60"])
     owner = identity(process.pid)
     process.kill()
@@ -29,22 +29,22 @@ def ended():
     return owner
 
 
-def test_a_process_that_has_ended_is_gone(ended):
+def test_exited_process_is_gone(ended):
     assert is_gone(ended)
 
 
-def test_this_process_is_not_gone():
+def test_current_process_is_not_gone():
     assert not is_gone(identity(os.getpid()))
 
 
-def test_a_process_id_used_again_is_another_process():
-    """Another process with an earlier start had this ID before."""
+def test_reused_process_id_is_another_process():
+    """Another process that started earlier had this ID."""
     where, _, began = identity(os.getpid()).rpartition("-")
     assert is_gone(f"{where}-{int(began) - 1}")
 
 
-def test_what_cannot_be_seen_from_here_is_left_alone(ended):
-    """Processes of another host, or of a container with processes of its own."""
+def test_invisible_process_is_not_gone(ended):
+    """Examples are processes of another host or of a container with its own processes."""
     host, namespace, pid, began = ended.rsplit("-", 3)
     assert not is_gone(f"x{host}-{namespace}-{pid}-{began}")
     assert not is_gone(f"{host}-{int(namespace) + 1}-{pid}-{began}")
@@ -52,7 +52,7 @@ def test_what_cannot_be_seen_from_here_is_left_alone(ended):
     assert not is_gone("alice's")
 
 
-def test_folders_go_with_their_owner(ended, tmp_path, monkeypatch):
+def test_folders_of_gone_processes_are_removed(ended, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for owner in (ended, identity(os.getpid())):
         Path(tempfile.mkdtemp(prefix=f"things-{owner}-")).joinpath("file").write_text("x")

@@ -1,4 +1,4 @@
-"""Options in signatures: what completion and help show."""
+"""Options in signatures, as completion and help show them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from farcall.model.settings import Settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "options.md"
 OWN_OF_COMMANDS = {"image", "mounts", "shm_size"}
-"""What a command says by parameters of its own, which have these names."""
+"""Options that are also the names of a command's own parameters."""
 
 ALL = [name for names in GROUPS.values() for name in names]
 
@@ -25,7 +25,7 @@ def test_each_option_is_in_one_group():
     assert sorted(ALL) == sorted(Settings.model_fields)
 
 
-def test_the_page_of_options_has_the_same_groups():
+def test_options_page_has_same_groups():
     sections = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]
     listed = {
         section.partition("\n")[0]: tuple(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
@@ -45,7 +45,7 @@ def test_the_page_of_options_has_the_same_groups():
         BatchExecutor().command,
     ],
 )
-def test_a_signature_has_each_option_with_its_default(function):
+def test_signature_has_each_option_with_default(function):
     parameters = inspect.signature(function).parameters
     own = OWN_OF_COMMANDS if function.__name__ == "command" else set()
     assert [name for name in parameters if name in ALL and name not in own] == [
@@ -56,10 +56,10 @@ def test_a_signature_has_each_option_with_its_default(function):
 
 
 @pytest.mark.parametrize("kind", [BatchExecutor, BatchPoolExecutor])
-def test_the_constructors_help_has_a_sentence_on_each_by_group(kind):
-    told = kind.__init__.__doc__
-    assert re.findall(r"^    (\w+): \S", told, re.MULTILINE) == ALL
-    assert re.findall(r"^(.+):$", told, re.MULTILINE) == list(GROUPS)
+def test_constructor_help_lists_options_by_group(kind):
+    help_text = kind.__init__.__doc__
+    assert re.findall(r"^    (\w+): \S", help_text, re.MULTILINE) == ALL
+    assert re.findall(r"^(.+):$", help_text, re.MULTILINE) == list(GROUPS)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ def test_the_constructors_help_has_a_sentence_on_each_by_group(kind):
         ("farcall.BatchPool", "BatchPoolExecutor"),
     ],
 )
-def test_a_notebook_completes_options(typed, completed):
+def test_notebook_completes_options(typed, completed):
     names = {"farcall": farcall, "executor": BatchExecutor()}
     assert completed in [each.name for each in jedi.Interpreter(typed, [names]).complete()]

@@ -1,4 +1,4 @@
-"""Values of options that are tables and lists: what is read, filled in and refused."""
+"""Options whose values are tables and lists: reading, defaults and errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refused(**options):
         ),
     ],
 )
-def test_a_mount_is_made_whole(given, whole, monkeypatch):
+def test_mount_is_completed_with_defaults(given, whole, monkeypatch):
     assert on_kubernetes(mounts=[given]).mounts == [whole]
     assert on_kubernetes(mounts=[given]).replace(vcpu=1).mounts == [whole]
     monkeypatch.setenv("FARCALL_MOUNTS", json.dumps([given]))
@@ -53,7 +53,7 @@ def test_a_mount_is_made_whole(given, whole, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("mount", "said"),
+    ("mount", "message"),
     [
         ("data:/data", "use a list of tables"),
         ({"type": "nfs", "src": "a", "dst": "/a"}, "one of volume, bind, device, not 'nfs'"),
@@ -75,11 +75,11 @@ def test_a_mount_is_made_whole(given, whole, monkeypatch):
         ),
     ],
 )
-def test_what_is_no_mount_is_refused(mount, said):
-    assert said in refused(mounts=[mount])
+def test_invalid_mount_is_rejected(mount, message):
+    assert message in refused(mounts=[mount])
 
 
-def test_tolerations_are_kubernetes_s():
+def test_tolerations_follow_kubernetes():
     given = [{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}]
     assert on_kubernetes(tolerations=given).tolerations == given
     assert "has no efect" in refused(tolerations=[{"key": "gpu", "efect": "NoSchedule"}])
@@ -90,14 +90,14 @@ def test_tolerations_are_kubernetes_s():
 
 
 @pytest.mark.parametrize("value", ["registry", ["Registry"], [3], ["a" * 254]])
-def test_pull_secrets_are_a_list_of_names(value):
+def test_invalid_pull_secrets_are_rejected(value):
     assert "list of Secret names" in refused(image_pull_secrets=value)
 
 
 @pytest.mark.parametrize(
     ("given", "seconds"), [("never", None), (None, None), ("2d", 172_800), ("90", 90), (60, 60)]
 )
-def test_a_job_may_be_kept_for_ever(given, seconds, monkeypatch):
+def test_ttl_may_be_unlimited(given, seconds, monkeypatch):
     assert on_kubernetes(ttl=given).ttl == seconds
     if isinstance(given, str):
         monkeypatch.setenv("FARCALL_TTL", given)
@@ -105,11 +105,11 @@ def test_a_job_may_be_kept_for_ever(given, seconds, monkeypatch):
 
 
 @pytest.mark.parametrize("given", ["ever", 59, True, 2**31])
-def test_a_time_that_is_none_is_refused(given):
+def test_invalid_ttl_is_rejected(given):
     refused(ttl=given)
 
 
-def test_a_size_of_shared_memory_may_have_a_unit():
+def test_shared_memory_accepts_units():
     assert on_kubernetes(shm_size="512MiB").shm_size == 0.5
     assert "0" in refused(shm_size=0)
 
@@ -133,7 +133,7 @@ def test_wrong_value_of_kubernetes_is_named(option, value):
     assert refused(**{option: value}).startswith(f"{option} is ")
 
 
-def test_an_overlay_is_not_shown():
+def test_overlay_is_hidden():
     given = {"spec": {"containers": [{"env": [{"name": "KEY", "value": "secret-1"}]}]}}
     assert "secret-1" not in repr(on_kubernetes(pod_overlay=given))
     assert "secret-1" not in refused(pod_overlay=["secret-1"])

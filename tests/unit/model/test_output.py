@@ -1,4 +1,4 @@
-"""Which part of a task's output is whose, with gaps where some of it is lost."""
+"""Assignment of output to calls, with gaps for lost output."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def note(length):
     return f"\n[farcall: {length} bytes could not be stored]\n".encode()
 
 
-def test_a_gap_is_noted_where_it_is():
+def test_gap_is_noted_in_place():
     assert output.join(b"abcdef", [(2, 10), (5, 7)]) == b"ab" + note(10) + b"cde" + note(7) + b"f"
     assert output.join(b"abcdef", ()) == b"abcdef"
     assert output.join(b"", [(0, 3)]) == note(3)
 
 
-def test_a_place_before_behind_and_within_a_gap():
-    gaps = [(4, 8)]  # the bytes 4 to 11 of "0123456789abcdef"
+def test_places_around_gap_are_mapped():
+    gaps = [(4, 8)]  # bytes 4 to 11 of "0123456789abcdef"
     joined = output.join(b"0123cdef", gaps)
     assert [joined[: output.place(n, gaps)] for n in (0, 4)] == [b"", b"0123"]
     assert [joined[output.place(n, gaps) :] for n in (5, 11, 12)] == [b"cdef"] * 3
@@ -34,11 +34,11 @@ def test_a_place_before_behind_and_within_a_gap():
     calls=st.lists(st.binary(max_size=20), min_size=1, max_size=6),
     lost=st.sets(st.integers(0, 119)),
 )
-def test_each_call_has_what_is_left_of_its_own_bytes(calls, lost):
+def test_each_call_keeps_its_remaining_bytes(calls, lost):
     whole = b"".join(calls)
     lost = sorted(n for n in lost if n < len(whole))
     kept = bytes(byte for n, byte in enumerate(whole) if n not in lost)
-    gaps = []  # as the container counts them: bytes kept before each, and its length
+    gaps = []  # as the container counts them: bytes kept before each gap, and its length
     for number, n in enumerate(lost):
         if number and lost[number - 1] == n - 1:
             gaps[-1] = (gaps[-1][0], gaps[-1][1] + 1)
@@ -71,20 +71,20 @@ def test_each_call_has_what_is_left_of_its_own_bytes(calls, lost):
         ("windows\r", "windows"),
         ("10%\r20%", "20%"),
         ("10%\r20%\r", "20%"),
-        ("\r 0%\r 100%", " 100%"),  # as tqdm begins
-        ("100%\r    \r", ""),  # as tqdm wipes its bar
+        ("\r 0%\r 100%", " 100%"),  # tqdm starts like this
+        ("100%\r    \r", ""),  # tqdm erases its bar like this
         ("100%\r    \rdone", "done"),
         ("\r", ""),
     ],
 )
-def test_of_a_line_with_returns_the_last_state_counts(line, shown):
+def test_last_state_of_line_counts(line, shown):
     assert output.last_state(line) == shown
     lines = output.Lines()
     assert lines.add("stdout", f"{line}\n".encode()) == [shown]
 
 
 @given(st.text(st.sampled_from("ab \r\n\u00fc")), st.sets(st.integers(0, 60)))
-def test_wherever_chunks_end_the_lines_are_the_same(text, cuts):
+def test_chunk_boundaries_do_not_change_lines(text, cuts):
     data = text.encode()
     begins = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
     lines, found = output.Lines(), []
@@ -98,12 +98,12 @@ def test_wherever_chunks_end_the_lines_are_the_same(text, cuts):
 
 
 def _last(line):
-    """The same as the module does, from the beginning on."""
+    """Return the last state, computed from the whole line."""
     state = ([""] + [part for part in re.split("\r", line) if part])[-1]
     return "" if "\r" in line and not state.strip() else state
 
 
-def test_a_bar_that_never_ends_takes_no_room_and_shows_its_last_state():
+def test_endless_bar_is_bounded():
     lines = output.Lines()
     assert lines.state("stderr") is None
     for number in range(1000):
@@ -116,7 +116,7 @@ def test_a_bar_that_never_ends_takes_no_room_and_shows_its_last_state():
     assert lines.end("stderr") == []
 
 
-def test_a_line_that_only_waits_for_its_end_has_no_state():
+def test_unfinished_plain_line_has_no_state():
     lines = output.Lines()
     lines.add("stdout", b"Loading ...")
     assert lines.state("stdout") is None

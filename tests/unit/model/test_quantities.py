@@ -1,4 +1,4 @@
-"""Sizes and times as people write them, and what is refused because it may mean two things."""
+"""Sizes and durations as people write them; ambiguous ones are rejected."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from farcall.model.quantities import size_bytes, span_s
         ("100B", 100),
     ],
 )
-def test_a_size_is_read_to_the_byte(text, size):
+def test_size_is_parsed_to_the_byte(text, size):
     assert size_bytes(text) == size
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("4G", "the unit G is ambiguous: use 4GiB (2^30 bytes each) or 4GB (10^9 bytes each)"),
         ("4g", "the unit g is ambiguous: use 4GiB"),
@@ -44,8 +44,8 @@ def test_a_size_is_read_to_the_byte(text, size):
         ("4EB", "use a unit, such as"),
     ],
 )
-def test_what_is_no_exact_size_is_refused(text, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_inexact_size_is_rejected(text, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         size_bytes(text)
 
 
@@ -62,13 +62,13 @@ def test_what_is_no_exact_size_is_refused(text, said):
         (" 10 m ", 600),
     ],
 )
-def test_a_span_is_read_in_seconds(text, seconds):
+def test_duration_is_parsed_to_seconds(text, seconds):
     assert span_s(text) == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", " ", "90", "h", "30m1h", "1h1h", "1:30", "-1h", "1y", "1H", "abc", "1h30", "5ms"]
 )
-def test_what_is_no_span_is_refused(text):
+def test_invalid_duration_is_rejected(text):
     with pytest.raises(ValueError, match=r"use units, such as 90s, 30m, 1h30m"):
         span_s(text)

@@ -103,15 +103,15 @@ def refused(**options):
 @pytest.mark.parametrize(
     ("option", "default"), [*DOCUMENTED.items(), *OWN.items(), *ON_KUBERNETES.items()]
 )
-def test_an_option_has_its_documented_default(option, default):
+def test_option_has_documented_default(option, default):
     assert getattr(Settings(), option) == default
 
 
-def test_there_are_no_other_options():
+def test_every_option_is_documented():
     assert set(Settings.model_fields) == {*DOCUMENTED, *OWN, *ON_KUBERNETES}
 
 
-def test_the_region_comes_from_the_usual_variables(monkeypatch):
+def test_region_comes_from_aws_variables(monkeypatch):
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     assert Settings().region == "eu-west-1"
     monkeypatch.setenv("AWS_REGION", "eu-west-2")
@@ -122,24 +122,24 @@ def test_the_region_comes_from_the_usual_variables(monkeypatch):
 # --- sources ----------------------------------------------------------------------------------
 
 
-def test_the_folder_s_file_is_read():
+def test_file_in_working_directory_is_read():
     write("farcall.toml", 'queue = "here"\nmemory = 8')
     assert (Settings().queue, Settings().memory) == ("here", 8)
 
 
-def test_the_home_s_file_is_read_where_the_folder_has_none():
+def test_home_file_is_the_fallback():
     home_file('queue = "home"')
     assert Settings().queue == "home"
     write("farcall.toml", "memory = 8")
     assert Settings().queue == "farcall-ec2"
 
 
-def test_a_file_of_others_may_lie_in_the_folder():
+def test_foreign_file_is_accepted():
     write("farcall.toml", "x = 1", section="[tool.other]")
     assert Settings().vcpu == 2
 
 
-def test_the_environment_is_above_the_file_and_arguments_are_above_both(monkeypatch):
+def test_arguments_override_environment_and_file(monkeypatch):
     write("farcall.toml", "vcpu = 4\nmemory = 4\ntime_limit = 400")
     monkeypatch.setenv("FARCALL_MEMORY", "5")
     monkeypatch.setenv("FARCALL_TIME_LIMIT", "500")
@@ -147,7 +147,7 @@ def test_the_environment_is_above_the_file_and_arguments_are_above_both(monkeypa
     assert (settings.vcpu, settings.memory, settings.time_limit) == (4, 5, 600)
 
 
-def test_tables_are_json_in_the_environment(monkeypatch):
+def test_tables_are_json_in_environment(monkeypatch):
     monkeypatch.setenv("FARCALL_TAGS", '{"team": "lab"}')
     assert Settings().tags == {"team": "lab"}
     monkeypatch.setenv("FARCALL_TAGS", "team=lab")
@@ -157,25 +157,25 @@ def test_tables_are_json_in_the_environment(monkeypatch):
     assert "JSON" in str(error)
 
 
-def test_none_is_null_in_the_environment(monkeypatch):
+def test_null_in_environment_is_none(monkeypatch):
     write("farcall.toml", "stuck_timeout_s = 5")
     monkeypatch.setenv("FARCALL_STUCK_TIMEOUT_S", "null")
     assert Settings().stuck_timeout_s is None
 
 
-def test_text_is_text_in_the_environment(monkeypatch):
+def test_text_in_environment_stays_text(monkeypatch):
     monkeypatch.setenv("FARCALL_QUEUE", "123")
     monkeypatch.setenv("FARCALL_KEEP_ARTIFACTS", "yes")
     assert (Settings().queue, Settings().keep_artifacts) == ("123", True)
 
 
-def test_what_a_job_finds_in_its_environment_is_no_option(monkeypatch):
+def test_job_variables_are_not_options(monkeypatch):
     for name in ("BUNDLE", "DIGEST", "OUTCOME_KEY", "BUCKET_URL"):
         monkeypatch.setenv(f"FARCALL_{name}", "x")
     assert Settings().vcpu == 2
 
 
-def test_another_program_s_file_takes_the_place_of_ours(monkeypatch):
+def test_other_programs_file_replaces_ours(monkeypatch):
     Path("farcall.toml").write_text('[executors.awsbatch]\nbatch_queue = "theirs"\nvcpu = 4\n')
     place = OptionSource("TheirExecutor", "their.conf")
     monkeypatch.setenv("FARCALL_MEMORY", "5")
@@ -193,10 +193,10 @@ def test_another_program_s_file_takes_the_place_of_ours(monkeypatch):
             Settings.within(wrong, place, **given)
 
 
-# --- values that look like none ---------------------------------------------------------------
+# --- empty values -----------------------------------------------------------------------------
 
 
-def test_zero_false_and_the_empty_string_are_values(monkeypatch):
+def test_falsy_values_are_kept(monkeypatch):
     write(
         "farcall.toml",
         'keep_artifacts = true\nnum_gpus = 1\nprefix = "p"\nbatch_job_role_name = "r"\npriority=5',
@@ -208,7 +208,7 @@ def test_zero_false_and_the_empty_string_are_values(monkeypatch):
     assert (settings.linger_s, settings.priority, settings.batch_job_role_name) == (0, 0, "")
 
 
-def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
+def test_argument_replaces_table(monkeypatch):
     write("farcall.toml", 'tags = {team = "lab"}')
     assert Settings(tags={"run": "7"}).tags == {"run": "7"}
     assert Settings(tags={}).tags == {}
@@ -217,7 +217,7 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
     assert Settings().tags == {"run": "8"}
 
 
-# --- refusals ---------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
         ("keep_artifacts", "perhaps"),
     ],
 )
-def test_a_wrong_value_is_refused_with_the_option_and_a_remedy(option, value):
+def test_wrong_value_error_names_option(option, value):
     error = refused(**{option: value})
     assert error.option == option
     assert str(error).startswith(f"{option} is ")
@@ -290,7 +290,7 @@ def test_a_wrong_value_is_refused_with_the_option_and_a_remedy(option, value):
     assert not isinstance(error, pydantic.ValidationError)
 
 
-def test_tags_that_aws_accepts_are_kept():
+def test_legal_tags_are_kept():
     tags = {"Team \N{LATIN SMALL LETTER E WITH ACUTE}": "a b+c-d=e.f_g:h/i@j", "empty": ""}
     assert Settings(tags=tags).tags == tags
 
@@ -302,7 +302,7 @@ def test_path_object_is_kept_as_text(option):
     )
 
 
-def test_kubeconfig_and_mounts_accept_path_objects():
+def test_kubernetes_options_accept_path_objects():
     mount = {"type": "bind", "src": PurePosixPath("/data"), "dst": PurePosixPath("/mnt")}
     settings = Settings(backend="kubernetes", kubeconfig=Path("config"), mounts=[mount])
     assert settings.kubeconfig == "config"
@@ -310,11 +310,11 @@ def test_kubeconfig_and_mounts_accept_path_objects():
 
 
 @pytest.mark.parametrize("option", ["time_limit", "poll_freq", "linger_s", "stuck_timeout_s"])
-def test_timedelta_is_a_number_of_seconds(option):
+def test_timedelta_is_converted_to_seconds(option):
     assert getattr(Settings(**{option: timedelta(minutes=1)}), option) == 60
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numpy_numbers_are_accepted():
     settings = Settings(vcpu=np.float32(2), num_gpus=np.int64(1), memory=np.int32(4))
     assert (settings.vcpu, settings.num_gpus, settings.memory) == (2, 1, 4)
 
@@ -330,31 +330,31 @@ def test_source_of_wrong_value_is_named(monkeypatch, source):
 
 
 @pytest.mark.parametrize("prefix", ["", "/", "a", "a/b", "a.b/..c/.d", "/a/b/"])
-def test_a_prefix_whose_keys_s3_clients_take_is_a_prefix(prefix):
+def test_legal_prefix_is_kept(prefix):
     assert Settings(prefix=prefix).prefix == prefix.strip("/")
 
 
-def test_an_image_may_be_given_commands_of_several_lines():
+def test_multiline_command_is_accepted():
     extra = {"containerProperties": {"command": ["sh", "-c", "one\ntwo"]}}
     assert Settings(job_definition_extra=extra).job_definition_extra == extra
 
 
-def test_every_wrong_value_is_named_at_once():
+def test_all_wrong_values_are_named():
     error = refused(vcpu=-1, memory="x")
     assert [line.partition(" ")[0] for line in str(error).splitlines()] == ["vcpu", "memory"]
 
 
-def test_an_unknown_argument_is_refused_with_the_closest_option():
+def test_unknown_argument_gets_suggestion():
     error = refused(vcpus=2)
     assert (error.option, "did you mean vcpu?" in str(error)) == ("vcpus", True)
 
 
-def test_an_unknown_variable_is_refused_as_it_is_spelled(monkeypatch):
+def test_unknown_variable_gets_suggestion(monkeypatch):
     monkeypatch.setenv("FARCALL_MEMROY", "2")
     assert "'FARCALL_MEMROY'; did you mean FARCALL_MEMORY?" in str(refused())
 
 
-def test_an_unknown_key_is_refused_with_its_file():
+def test_unknown_key_names_file():
     write("farcall.toml", "queu = 'x'")
     error = refused()
     assert "farcall.toml, section [executors.awsbatch]" in str(error)
@@ -363,19 +363,19 @@ def test_an_unknown_key_is_refused_with_its_file():
 
 @pytest.mark.parametrize("option", ["vcpu", "tags", "keep_artifacts", "retry_on"])
 @pytest.mark.parametrize("text", ["two", "\udcff", "[" * 100_000, "-1", "true}"])
-def test_a_wrong_value_in_the_environment_is_named(monkeypatch, option, text):
+def test_wrong_environment_value_is_named(monkeypatch, option, text):
     monkeypatch.setenv(f"FARCALL_{option.upper()}", text)
     error = refused()
     assert error.option == option
     assert str(error).startswith(f"{option} is ")
 
 
-def test_a_file_that_is_no_toml_is_named():
+def test_invalid_toml_is_named():
     write("farcall.toml", "vcpu = = 2")
     assert "farcall.toml is not valid TOML" in str(refused())
 
 
-def test_a_section_that_is_no_table_is_named():
+def test_non_table_section_is_named():
     Path("farcall.toml").write_text("[executors]\nawsbatch = 3\n")
     assert "[executors.awsbatch] must be a table" in str(refused())
 
@@ -396,7 +396,7 @@ def test_a_section_that_is_no_table_is_named():
         ),
     ],
 )
-def test_options_that_stand_where_nobody_reads_them_are_refused(text, words):
+def test_misplaced_options_are_rejected(text, words):
     Path("farcall.toml").write_text(text)
     error = str(refused())
     assert error.startswith("farcall.toml has ")
@@ -413,17 +413,17 @@ def test_options_that_stand_where_nobody_reads_them_are_refused(text, words):
         "[executors.ssh]\npoll_freq = 1\n[executors.awsecs]\nvcpu = 1\n[executors.mine]\nn = 4\n",
     ],
 )
-def test_other_programs_tables_are_left_alone(text):
+def test_tables_of_other_programs_are_ignored(text):
     Path("farcall.toml").write_text(f"{text}\n[executors.awsbatch.tags]\nvcpu = 'one'\n")
     assert Settings().tags == {"vcpu": "one"}
     Path("farcall.toml").write_text(text)
     assert Settings().vcpu == 2
 
 
-# --- the rest ---------------------------------------------------------------------------------
+# --- replace, types and units -----------------------------------------------------------------
 
 
-def test_replace_keeps_what_was_given_and_checks_again(monkeypatch):
+def test_replace_keeps_and_validates_options(monkeypatch):
     settings = Settings(vcpu=4, memory=8).replace(vcpu=16)
     assert (settings.vcpu, settings.memory) == (16, 8)
     with pytest.raises(SettingsError, match="vcpu"):
@@ -432,7 +432,7 @@ def test_replace_keeps_what_was_given_and_checks_again(monkeypatch):
         settings.replace(vcpus=1)
 
 
-def test_slashes_at_the_ends_don_t_count():
+def test_slashes_at_ends_are_removed():
     assert Settings(prefix="/a/b/").prefix == "a/b"
     assert Settings(endpoint_url="http://localhost:5000/").endpoint_url == "http://localhost:5000"
 
@@ -461,7 +461,7 @@ def test_type_checkers_know_every_option():
         ("stuck_timeout_s", None, None),
     ],
 )
-def test_a_size_or_a_time_may_have_its_unit(option, given, value, monkeypatch, tmp_path):
+def test_units_are_accepted(option, given, value, monkeypatch, tmp_path):
     assert getattr(Settings(**{option: given}), option) == value
     if isinstance(given, str):
         monkeypatch.setenv(f"FARCALL_{option.upper()}", given)
@@ -469,7 +469,7 @@ def test_a_size_or_a_time_may_have_its_unit(option, given, value, monkeypatch, t
 
 
 @pytest.mark.parametrize(
-    ("option", "given", "said"),
+    ("option", "given", "message"),
     [
         (
             "memory",
@@ -487,10 +487,10 @@ def test_a_size_or_a_time_may_have_its_unit(option, given, value, monkeypatch, t
         ("vcpu", "2GB", "vcpu is '2GB' (str): "),
     ],
 )
-def test_a_size_or_a_time_that_is_none_or_not_exact_is_refused(option, given, said):
+def test_invalid_or_ambiguous_quantity_is_rejected(option, given, message):
     with pytest.raises(SettingsError) as refused:
         Settings(**{option: given})
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert refused.value.option == option
 
 
@@ -500,7 +500,7 @@ KMS_KEY = "arn:aws-us-gov:kms:us-gov-west-1:123456789012:key/0f1e2d3c-4b5a-6978-
 @pytest.mark.parametrize(
     "key", [KMS_KEY, KMS_KEY.rpartition("/")[2], "mrk-0123", "alias/mine", "alias/aws/s3", ""]
 )
-def test_keys_of_kms_are_named_in_all_its_ways(key):
+def test_every_form_of_kms_key_accepted(key):
     assert Settings(s3_encryption="aws:kms", s3_kms_key_id=key).s3_kms_key_id == key
 
 
@@ -515,12 +515,12 @@ def test_keys_of_kms_are_named_in_all_its_ways(key):
         ({"s3_encryption": "nothing", "s3_kms_key_id": "mine"}, "s3_encryption is 'nothing'"),
     ],
 )
-def test_what_is_no_encryption_is_refused(options, words):
+def test_invalid_encryption_is_rejected(options, words):
     with pytest.raises(SettingsError, match=f"(?s){words}"):
         Settings(**options)
 
 
-def test_access_points_are_spelled_in_one_way():
+def test_access_point_arns_are_normalized():
     arn = "arn:aws:s3:us-west-2:123456789012:accesspoint"
     assert Settings(s3_bucket_name=f"{arn}/mine").s3_bucket_name == f"{arn}:mine"
     assert Settings(s3_bucket_name=f"{arn}:mine").s3_bucket_name == f"{arn}:mine"
@@ -534,18 +534,18 @@ def test_access_points_are_spelled_in_one_way():
         "arn:aws:s3:::bucket",
     ],
 )
-def test_other_arns_are_no_bucket(name):
+def test_unsupported_bucket_arns_are_rejected(name):
     with pytest.raises(SettingsError, match="the ARN of an access point in one region"):
         Settings(s3_bucket_name=name)
 
 
-# --- of which platform ------------------------------------------------------------------------
+# --- backends ---------------------------------------------------------------------------------
 
 
 KUBERNETES = "[executors.kubernetes]"
 
 
-def test_the_backend_is_the_argument_s_then_the_environment_s_then_the_file_s(monkeypatch):
+def test_backend_is_argument_environment_or_file(monkeypatch):
     assert Settings().backend == "batch"
     write("farcall.toml", 'namespace = "research"\nvcpu = 4', KUBERNETES)
     found = Settings()
@@ -556,7 +556,7 @@ def test_the_backend_is_the_argument_s_then_the_environment_s_then_the_file_s(mo
     assert Settings(backend="kubernetes").namespace == "research"
 
 
-def test_of_two_sections_the_one_of_the_backend_counts(monkeypatch):
+def test_section_of_backend_counts(monkeypatch):
     write("farcall.toml", f"vcpu = 4\n{KUBERNETES}\nvcpu = 8")
     assert (Settings().backend, Settings().vcpu) == ("batch", 4)
     monkeypatch.setenv("FARCALL_BACKEND", "kubernetes")
@@ -564,7 +564,7 @@ def test_of_two_sections_the_one_of_the_backend_counts(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"namespace": "a"}, 'leave it out, or set backend="kubernetes"'),
         ({"service_account": "a"}, "use batch_job_role_name, its counterpart on Batch"),
@@ -575,24 +575,26 @@ def test_of_two_sections_the_one_of_the_backend_counts(monkeypatch):
         ({"backend": "kubernetes", "batch_job_log_group_name": ""}, 'set backend="batch"'),
     ],
 )
-def test_an_option_of_another_platform_is_refused_by_name(options, said):
+def test_option_of_other_backend_is_rejected(options, message):
     error = refused(**options)
     assert error.option == list(options)[-1]
     assert f"has {error.option}, an option for " in str(error)
-    assert said in str(error)
+    assert message in str(error)
 
 
-def test_in_a_section_it_is_refused_too():
+def test_wrong_option_in_section_is_rejected():
     write("farcall.toml", "priority = 1", KUBERNETES)
-    said = str(refused())
-    assert said.startswith(f"farcall.toml, section {KUBERNETES} has priority, an option for Batch")
+    message = str(refused())
+    assert message.startswith(
+        f"farcall.toml, section {KUBERNETES} has priority, an option for Batch"
+    )
     write("farcall.toml", 'backend = "kubernetes"')
     assert f"its own section: [executors.awsbatch] or {KUBERNETES}" in str(refused())
     write("farcall.toml", "vcpu = 1", "[executors.kubernets]")
     assert f"did you mean {KUBERNETES}?" in str(refused())
 
 
-def test_in_the_environment_it_does_not_count(monkeypatch):
+def test_environment_ignores_options_of_other_backend(monkeypatch):
     monkeypatch.setenv("FARCALL_NAMESPACE", "Not A Name")
     monkeypatch.setenv("FARCALL_PRIORITY", "7")
     assert Settings().priority == 7
@@ -626,15 +628,16 @@ def test_home_file_may_choose_credentials():
     assert Settings().profile == "work"
 
 
-def test_file_of_the_working_directory_that_others_can_write_is_refused():
+def test_writable_local_file_is_rejected():
+    """A file that other users of the machine can write is rejected."""
     write("farcall.toml", "vcpu = 1")
     Path("farcall.toml").chmod(0o646)
     assert "other users of this machine can write to it" in str(refused())
-    Path("farcall.toml").chmod(0o664)  # of a team that shares a folder by its group
+    Path("farcall.toml").chmod(0o664)  # common for teams that share a folder through a group
     assert Settings().vcpu == 1
 
 
-def test_another_backend_leaves_the_former_one_s_own_options_behind():
+def test_changing_backend_drops_its_options():
     before = Settings(queue="q", vcpu=4)
     after = before.replace(backend="kubernetes", namespace="a")
     assert (after.backend, after.vcpu, after.namespace) == ("kubernetes", 4, "a")
@@ -643,14 +646,14 @@ def test_another_backend_leaves_the_former_one_s_own_options_behind():
         before.replace(backend="kubernetes", priority=1)
 
 
-def test_a_queue_is_named_as_its_platform_names_queues():
+def test_queue_name_depends_on_backend():
     assert (Settings().queue, Settings(backend="kubernetes").queue) == ("farcall-ec2", "")
     assert Settings(queue="arn:aws:batch:q").queue == "arn:aws:batch:q"
     assert "an object's name" in str(refused(backend="kubernetes", queue="My_Queue"))
     assert "or its ARN" in str(refused(queue="no blanks"))
 
 
-def test_another_program_s_file_is_of_batch(monkeypatch):
+def test_other_programs_file_is_for_batch(monkeypatch):
     monkeypatch.setenv("FARCALL_BACKEND", "kubernetes")
     place = OptionSource("TheirExecutor", "their.conf")
     assert Settings.within({"queue": "q"}, place).backend == "batch"

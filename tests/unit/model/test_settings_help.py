@@ -1,4 +1,4 @@
-"""Options in words, and where the value of each comes from."""
+"""Descriptions of options, and the origin of their values."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from farcall import Settings
 from farcall.model import settings_help
 
 
-def test_every_option_is_told_in_the_words_of_its_definition():
-    said = {each.name: each for each in settings_help.describe()}
-    assert list(said) == list(Settings.model_fields)
-    assert said["queue"].text.endswith(".")
-    assert not [each.name for each in said.values() if "``" in each.text or "\n" in each.text]
+def test_every_option_is_described():
+    described = {each.name: each for each in settings_help.describe()}
+    assert list(described) == list(Settings.model_fields)
+    assert described["queue"].text.endswith(".")
+    assert not [each.name for each in described.values() if "``" in each.text or "\n" in each.text]
 
 
-def test_what_is_allowed_is_told_where_the_words_do_not():
-    said = {each.name: each.allowed for each in settings_help.describe()}
-    assert said["retry_on"] == '"failure" or "infrastructure"'
-    assert said["vcpu"] == "more than 0"
-    assert said["priority"] == ""  # its text has the bounds
+def test_allowed_values_supplement_description():
+    described = {each.name: each.allowed for each in settings_help.describe()}
+    assert described["retry_on"] == '"failure" or "infrastructure"'
+    assert described["vcpu"] == "more than 0"
+    assert described["priority"] == ""  # its description has the bounds
 
 
-def test_a_default_that_depends_on_the_surroundings_is_none():
-    said = {each.name: each.default for each in settings_help.describe()}
-    assert (said["vcpu"], said["region"]) == (2, None)
+def test_environment_dependent_default_is_none():
+    described = {each.name: each.default for each in settings_help.describe()}
+    assert (described["vcpu"], described["region"]) == (2, None)
 
 
-def test_the_variables_of_a_job_are_no_origin(monkeypatch):
+def test_job_variables_are_no_origin(monkeypatch):
     for name in ("BUNDLE", "DIGEST", "OUTCOME_KEY", "BUCKET_URL"):
         monkeypatch.setenv(f"FARCALL_{name}", "x")
     assert settings_help.origins().startswith("the defaults only")
 
 
-def test_variables_are_named_as_they_are_spelled(monkeypatch):
+def test_variables_are_named_as_spelled(monkeypatch):
     monkeypatch.setenv("FARCALL_REGION", "eu-west-9")
     monkeypatch.setenv("FARCALL_WORKFLOW", "nightly")
     assert settings_help.origin("region") == "FARCALL_REGION"
@@ -44,7 +44,8 @@ def test_variables_are_named_as_they_are_spelled(monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["farcall.toml", "~/.config/farcall/farcall.toml", "named.toml"])
-def test_the_file_in_force_is_named_even_for_an_option_that_it_should_not_have(place, monkeypatch):
+def test_origin_names_the_active_file(place, monkeypatch):
+    """It is named even for an unknown option."""
     path = Path(place).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("[executors.awsbatch]\nvcpus = 4\nmemory = 8\n")

@@ -1,6 +1,6 @@
-"""The command that fetches a workspace, put around another one and taken off again.
+"""The command that fetches a workspace: wrapping and unwrapping another command.
 
-What it does is tested where it runs: tests/service/test_workspaces.py.
+The command itself is tested where it runs: tests/service/test_workspaces.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORKSPACE = Fetched(
 )
 
 
-def test_a_command_comes_back_as_it_was_put_in():
+def test_unwrap_restores_wrapped_command():
     command = ["python", "-c", "print('$x $$ ${replica_id}')", ""]
     wrapped = wrap(command, WORKSPACE)
     assert wrapped[:2] == ["sh", "-c"]
@@ -37,32 +37,32 @@ def test_other_commands_fetch_nothing(command):
     assert unwrap(command) == (None, command)
 
 
-def test_a_command_fetches_one_workspace():
+def test_second_wrap_replaces_first():
     other = WORKSPACE._replace(sha256="1" * 64)
     assert wrap(wrap(["train"], WORKSPACE), other) == wrap(["train"], other)
 
 
-def test_there_is_no_workspace_for_an_image_s_own_command():
+def test_empty_command_is_rejected():
     with pytest.raises(ValueError, match="no command"):
         wrap([], WORKSPACE)
 
 
-def test_equal_workspaces_and_commands_give_equal_commands_that_leave_room_for_others():
+def test_wrapped_command_is_deterministic_and_short():
     wrapped = wrap(["train"], WORKSPACE)
     assert wrap(["train"], WORKSPACE) == wrapped
     assert wrap(["train"], WORKSPACE._replace(sha256="1" * 64))[2] == wrapped[2]
     assert len(json.dumps(wrapped)) < OVERRIDE_CHARACTERS / 2
 
 
-def test_torchx_replaces_nothing_in_the_script():
-    """It fills arguments in as Python's templates are, whose escape is two dollars."""
+def test_torchx_replaces_nothing_in_script():
+    """TorchX fills in arguments like Python's templates, whose escape is two dollar signs."""
     macros = {"img_root": "", "app_id": "name", "replica_id": "0", "rank0_env": "MAIN"}
     assert string.Template(SCRIPT).safe_substitute(macros) == SCRIPT
 
 
 @pytest.mark.parametrize("shell", ["sh", "dash", "bash", "busybox"])
-def test_shells_can_read_it(shell):
-    if shutil.which(shell) is None:  # sh is everywhere, the others are further readers of it
+def test_shells_can_parse_script(shell):
+    if shutil.which(shell) is None:  # every machine has sh; the others are additional checks
         pytest.skip(f"there is no {shell}")
     command = [shell, "sh"] if shell == "busybox" else [shell]
     subprocess.run([*command, "-n"], input=SCRIPT, text=True, check=True)

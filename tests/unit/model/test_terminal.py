@@ -1,4 +1,4 @@
-"""Text of others as a terminal is given it."""
+"""Untrusted text, escaped for terminals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANY = st.text(
 
 
 @given(_ANY)
-def test_whatever_it_is_nothing_of_it_is_obeyed(text):
+def test_no_escape_sequence_survives(text):
     shown = terminal.shown(text)
     assert hostile.obeyed(shown) == set()
     assert "\x1b" not in shown
@@ -31,7 +31,7 @@ def test_whatever_it_is_nothing_of_it_is_obeyed(text):
 
 
 @pytest.mark.parametrize("name", hostile.SEQUENCES)
-def test_each_sequence_is_shown(name):
+def test_each_sequence_is_made_visible(name):
     text = f"a{hostile.SEQUENCES[name]}b"
     for show in (terminal.shown, terminal.in_a_line, terminal.output):
         assert hostile.obeyed(show(text)) == set()
@@ -39,20 +39,21 @@ def test_each_sequence_is_shown(name):
         assert show(text)[:1] + show(text).rstrip("\x1b[0m")[-1:] == "ab"
 
 
-def test_text_and_lines_stay_as_they_are():
+def test_plain_text_and_lines_are_unchanged():
     text = "Grüße, \U0001f600 שלום\n\tindented  \n"
     assert terminal.shown(text) == text
     assert terminal.shown("a\r\nb") == "a\nb"
     assert terminal.in_a_line("a\tb\r\nc") == "a b c"
 
 
-def test_colours_are_for_output_alone_and_end_with_its_line():
+def test_colors_survive_only_in_output():
+    """They are reset at the end of the line."""
     text = "\x1b[1;31mred\x1b[2J"
     assert terminal.output(text) == "\x1b[1;31mred^[[2J\x1b[0m"
     assert terminal.shown(text) == "red^[[2J"
 
 
-def test_a_line_in_a_log_shows_what_it_quotes():
+def test_log_lines_escape_quoted_text():
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     log = logging.getLogger("farcall")
@@ -70,17 +71,17 @@ def test_a_line_in_a_log_shows_what_it_quotes():
     assert " of 7: " in stream.getvalue()
 
 
-def test_all_of_farcall_writes_to_the_logger_whose_lines_are_shown():
+def test_all_modules_use_the_escaping_logger():
     sources = Path(farcall.__file__).parent.rglob("*.py")
     assert [each for each in sources if "getLogger(__name__)" in each.read_text()] == []
 
 
-def test_a_line_of_a_wrong_format_is_told_of_by_its_handlers_alone():
+def test_wrong_format_is_left_to_handlers():
     record = logging.LogRecord("farcall", logging.INFO, "a.py", 1, "%d jobs", ("many",), None)
     assert logging.getLogger("farcall").filter(record)
 
 
-def test_lines_of_farcall_in_a_log_are_left_alone_where_nothing_is_to_be_hidden():
+def test_harmless_log_records_are_unchanged():
     kept = []
 
     class Keep(logging.Handler):

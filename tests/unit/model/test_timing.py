@@ -1,4 +1,4 @@
-"""One value with all waits and limits, and what its short ones are."""
+"""All waits and limits in one class, with short values for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from farcall.model.timing import Timing
 
 
-def test_the_short_ones_are_no_longer_than_the_real_ones():
+def test_fast_values_are_not_longer():
     real, fast = Timing(), Timing.fast()
     assert fast != real
     for field in fields(Timing):
@@ -18,7 +18,7 @@ def test_the_short_ones_are_no_longer_than_the_real_ones():
         assert short <= long, field.name
 
 
-def test_each_says_its_unit_unless_it_is_a_number_and_what_it_is_for():
+def test_each_field_has_unit_and_description():
     text = Timing.__doc__
     for field in fields(Timing):
         assert re.search(rf"^        {field.name}: \S", text, re.MULTILINE), field.name
@@ -26,7 +26,7 @@ def test_each_says_its_unit_unless_it_is_a_number_and_what_it_is_for():
         assert is_number or field.name.endswith(("_s", "_bytes")), field.name
 
 
-def test_one_is_made_of_another_and_none_is_changed():
+def test_timing_is_immutable():
     assert replace(Timing.fast(), progress_s=3.0).progress_s == 3.0
     with pytest.raises(FrozenInstanceError):
         Timing().progress_s = 3.0

@@ -1,4 +1,4 @@
-"""Numbers and names, as a sentence has them."""
+"""Numbers and names in sentences."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from farcall.model.names import counted, named
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0 dispatches"), (1, "1 dispatch"), (12, "12 dispatches")]
 )
-def test_a_noun_is_in_the_plural_where_there_is_not_one(number, text):
+def test_noun_is_plural_except_for_one(number, text):
     assert counted(number, "dispatch", "es") == text
 
 
-def test_the_first_of_many_are_named():
+def test_first_names_are_listed():
     assert named(["a"]) == "1 job (a)"
     assert named(list("abcde"), "task") == "5 tasks (a, b, c, d, e)"
     assert named(list("abcdefg"), "task") == "7 tasks (a, b, c, d, e and 2 more)"
