@@ -1,4 +1,4 @@
-"""Covalent's archives, taken apart and put together without Covalent."""
+"""Covalent's archives, read and written without Covalent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUES = st.recursive(
 
 
 def make(value):
-    """Return the archive that a job would write of a value."""
+    """Return the archive that a job would write for a value."""
     encoder = archive.Encoder()
     dump_to(value, encoder)
     return b"".join([archive.head(value, cloudpickle.__version__), *encoder.close()])
@@ -42,7 +42,7 @@ def pack(header, text=b"", data=b"", text_at=None, data_at=None):
 
 
 @given(VALUES)
-def test_a_value_comes_back_from_its_archive(value):
+def test_value_survives_archive_round_trip(value):
     parsed = archive.parse(make(value))
     assert value == pickle.loads(archive.decode(parsed.data))
     assert cloudpickle.__version__ == parsed.cloudpickle
@@ -51,33 +51,33 @@ def test_a_value_comes_back_from_its_archive(value):
 
 @pytest.fixture
 def theirs():
-    """Covalent's own class of what is in an archive."""
+    """Covalent's own class for the content of an archive."""
     return pytest.importorskip("covalent._workflow.transportable_object").TransportableObject
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(VALUES)
-def test_covalent_reads_our_archives_and_we_read_covalents(theirs, value):
+def test_archives_are_compatible_with_covalent(theirs, value):
     read = theirs.deserialize(make(value))
     assert value == read.get_deserialized()
     assert make(value) == read.serialize()
     try:
         written = theirs(value).serialize()
     except UnicodeEncodeError:
-        return  # half a surrogate pair, which Covalent cannot write
+        return  # half of a surrogate pair, which Covalent cannot write
     parsed = archive.parse(written)
     assert value == pickle.loads(archive.decode(parsed.data))
     assert (theirs(value).object_string, theirs(value).header) == (parsed.text, parsed.header)
 
 
 @given(st.lists(st.binary(max_size=20)))
-def test_pieces_of_any_length_are_one_encoding(pieces):
+def test_pieces_of_any_length_are_encoded(pieces):
     encoder = archive.Encoder()
     assert [len(piece) for piece in pieces] == [encoder.write(piece) for piece in pieces]
     assert base64.b64encode(b"".join(pieces)) == b"".join(encoder.close())
 
 
-def test_what_is_longer_than_a_piece_is_one_encoding():
+def test_long_data_is_one_encoding():
     encoder = archive.Encoder()
     data = bytes(range(256)) * (4 * archive._ENCODED_BYTES // 256 // 3) + b"rest"
     encoder.write(b"1")
@@ -88,7 +88,7 @@ def test_what_is_longer_than_a_piece_is_one_encoding():
 
 
 @given(st.binary())
-def test_bytes_of_any_kind_are_an_archive_or_refused(data):
+def test_arbitrary_bytes_are_parsed_or_rejected(data):
     try:
         parsed = archive.parse(data)
     except IntegrityError:
@@ -97,7 +97,7 @@ def test_bytes_of_any_kind_are_an_archive_or_refused(data):
 
 
 @given(st.binary(max_size=60), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-def test_offsets_of_any_kind_are_refused_or_inside(rest, text_at, data_at):
+def test_arbitrary_offsets_are_checked(rest, text_at, data_at):
     data = struct.pack(">QQ", text_at, data_at) + rest
     try:
         archive.parse(data)
@@ -119,13 +119,13 @@ def test_offsets_of_any_kind_are_refused_or_inside(rest, text_at, data_at):
         pack(b"[" * 100_000),
     ],
 )
-def test_what_is_no_archive_is_refused(data):
+def test_invalid_archive_is_rejected(data):
     with pytest.raises(IntegrityError):
         archive.parse(data)
 
 
 @pytest.mark.parametrize("data", [b"a", b"abcde", b"YQ="])
-def test_what_is_not_base64_is_refused(data):
+def test_invalid_base64_is_rejected(data):
     with pytest.raises(IntegrityError, match="base64"):
         archive.decode(data)
 
@@ -133,12 +133,12 @@ def test_what_is_not_base64_is_refused(data):
 @pytest.mark.parametrize(
     "header", [{}, {"attrs": None}, {"attrs": {"name": None}}, {"attrs": ["name"]}]
 )
-def test_a_header_without_a_name_has_none(header):
+def test_header_without_name_is_accepted(header):
     parsed = archive.parse(pack(json.dumps(header).encode()))
     assert ("", "", "") == (parsed.name, parsed.python, parsed.cloudpickle)
 
 
-def test_a_value_that_refuses_to_be_shown_travels_all_the_same():
+def test_value_without_str_is_archived():
     class Shy:
         def __str__(self):
             raise ValueError
@@ -159,7 +159,7 @@ def test_a_value_that_refuses_to_be_shown_travels_all_the_same():
 
 
 @pytest.mark.parametrize("value", ["x" * 3_000_000, b"x" * 3_000_000, list(range(1_000_000))])
-def test_the_text_of_a_large_value_is_cut(value):
+def test_text_of_large_value_is_truncated(value):
     assert len(archive.parse(archive.head(value, "3")).text) <= archive._MOST_TEXT + 10
 
 
@@ -176,7 +176,7 @@ def test_the_text_of_a_large_value_is_cut(value):
     ],
     ids=["long", "rows", "columns", "bytes", "foreign", "gaps", "empty"],
 )
-def test_arrays_of_any_shape_and_type_are_encoded(array):
+def test_arrays_of_any_kind_are_encoded(array):
     encoder = archive.Encoder()
     dump_to([array, b"x" * 200_000], encoder)
     back, rest = pickle.loads(archive.decode(b"".join(encoder.close())))

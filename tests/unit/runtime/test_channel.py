@@ -1,4 +1,4 @@
-"""Supervisor and task's process: what is sent arrives, and what others send counts for nothing."""
+"""Channel between the supervisor and the task's process; foreign data is ignored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plain(result):
 
 
 class Ends:
-    """Both ends in one process, and the number of requests to the supervisor."""
+    """Both ends in one process, and the requests to the supervisor."""
 
     def __init__(self):
         self.supervisor, self.task = channel.pair()
@@ -38,7 +38,7 @@ class Ends:
         return may_go_on or [5, 7]
 
     def hear(self):
-        """Take in what there is; return whether the socket has come to its end."""
+        """Receive all pending data; return whether the socket has ended."""
         with contextlib.suppress(EOFError):
             while self.supervisor.listen(self.take, self.answer):
                 pass
@@ -49,11 +49,11 @@ class Ends:
         self.results.append(plain(result))
 
     def write(self, data):
-        """Write to the task's descriptor as the function might."""
+        """Write to the task's descriptor, as the function might."""
         os.write(self.task._socket.fileno(), data)
 
     def serve(self, until):
-        """Hear, in a thread of its own, until an event."""
+        """Receive in a separate thread until an event."""
 
         def run():
             while not until.is_set():
@@ -72,12 +72,12 @@ def ends(request, monkeypatch):
     yield made
     made.supervisor.close()
     made.task.forget()
-    made.task._socket.detach()  # its descriptor may be another's by now
+    made.task._socket.detach()  # its descriptor may belong to another file by now
 
 
 @contextlib.contextmanager
 def served(ends):
-    """Have the supervisor listen meanwhile."""
+    """Let the supervisor receive within a block."""
     ended = threading.Event()
     thread = ends.serve(ended)
     try:
@@ -100,7 +100,7 @@ def served(ends):
     ],
     ids=["none", "empty", "pieces", "large", "larger", "many"],
 )
-def test_results_arrive_whole_and_in_order(ends, parts):
+def test_results_arrive_complete_and_in_order(ends, parts):
     with served(ends):
         ends.task.hand_over(RECORD, parts, 2)
         ends.task.hand_over({"status": "raised", "text": "x" * 500_000}, [], 1)
@@ -119,7 +119,7 @@ def test_results_arrive_whole_and_in_order(ends, parts):
 
 
 @pytest.mark.parametrize("size", [0, 10, 1 << 20])
-def test_a_question_that_comes_with_a_result_is_answered_when_that_is_there(ends, size):
+def test_request_is_answered_after_its_result(ends, size):
     there = []
 
     def answer(_may_go_on):
@@ -134,7 +134,7 @@ def test_a_question_that_comes_with_a_result_is_answered_when_that_is_there(ends
             assert there == [*range(1, number + 1)]
 
 
-def test_what_others_write_counts_for_nothing(ends):
+def test_foreign_data_is_ignored(ends):
     head = channel._HEAD.pack(bytes(16), channel._Kind.RESULT, 0, 10, 10, 0)
     forged = [b"", b"x", bytes(100), head, head + b"[{}, [], 0]", b"[{}, [], 0, false]\n"]
     sent = iter(forged * 3)
@@ -154,7 +154,7 @@ def test_what_others_write_counts_for_nothing(ends):
     assert ends.supervisor.has_noise
 
 
-def test_what_did_not_come_to_its_end_is_handed_over_once_more(ends):
+def test_interrupted_result_is_sent_again(ends):
     send, calls = ends.task._send, []
 
     def interrupted(*args, **kwargs):
@@ -175,8 +175,8 @@ def test_what_did_not_come_to_its_end_is_handed_over_once_more(ends):
 
 
 @pytest.mark.parametrize("size", [10, 3 * channel._MOST_BYTES, channel._LARGE_BYTES])
-def test_a_socket_that_takes_no_large_messages_gets_small_ones(ends, size):
-    ends.task._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)  # the least there is
+def test_small_socket_buffer_uses_small_messages(ends, size):
+    ends.task._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)  # the minimum
     value = os.urandom(size)
     with served(ends):
         for left in (1, 0):
@@ -184,7 +184,7 @@ def test_a_socket_that_takes_no_large_messages_gets_small_ones(ends, size):
     assert ends.results == [(RECORD, [value], 1), (RECORD, [value], 0)]
 
 
-def test_an_answer_that_was_read_by_another_is_asked_for_anew(ends, monkeypatch):
+def test_lost_answer_is_requested_again(ends, monkeypatch):
     monkeypatch.setattr(channel, "_PATIENCE_S", 0.02)
     ends.task.settle()
     send = ends.supervisor._send
@@ -201,12 +201,12 @@ def test_an_answer_that_was_read_by_another_is_asked_for_anew(ends, monkeypatch)
     assert ends.asked == [True]
 
 
-def test_a_copy_of_the_process_reaches_nobody(ends):
+def test_forked_copy_sends_nothing(ends):
     number = os.fork()
     if number == 0:
         try:
             ends.task.forget()
-            ends.task._handed = -1  # whatever it would say
+            ends.task._handed = -1  # whatever it would send
             ends.task.hand_over(RECORD, [], 0)
         finally:
             os._exit(0)
@@ -229,7 +229,7 @@ def shut_down(ends):
 
 
 @pytest.mark.parametrize("lose", [close, replace, shut_down])
-def test_a_result_that_cannot_be_sent_is_left_behind(ends, lose):
+def test_unsendable_result_is_left_behind(ends, lose):
     with served(ends):
         ends.task.hand_over(RECORD, [[b"first"]], 2)
     lose(ends)
@@ -253,8 +253,8 @@ def test_a_result_that_cannot_be_sent_is_left_behind(ends, lose):
     assert len(ends.results) == 1
 
 
-def test_what_is_left_behind_is_followed_by_nothing(ends):
-    """Neither is an answer waited for, nor is another's socket read from that is there now."""
+def test_result_left_behind_is_the_last(ends):
+    """The task waits for no answer, and does not read the socket that replaced it."""
     number = ends.task._socket.fileno()
     mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with mine, other:
@@ -272,8 +272,8 @@ def test_what_is_left_behind_is_followed_by_nothing(ends):
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_once_a_result_is_lost_no_other_call_begins(ends, monkeypatch, asks):
-    """What is written until then is not the call's before it either."""
+def test_no_call_starts_after_lost_result(ends, monkeypatch, asks):
+    """Output written until then does not belong to the previous call, either."""
 
     def refuse(*_args, **_kwargs):
         raise MemoryError("no room")
@@ -291,14 +291,14 @@ def test_once_a_result_is_lost_no_other_call_begins(ends, monkeypatch, asks):
     assert ends.results == [(RECORD, [b"first"], 2)]
     assert ends.supervisor.trouble == "MemoryError: no room"
 
-    with served(ends):  # a handler has raised, and it is handed over once more
+    with served(ends):  # a handler has raised, and the result is sent again
         ends.task._handed -= 1
         ends.task.hand_over(RECORD, large, 1, asks=True)
         assert ends.task.goes_on() is True
     assert ends.supervisor.trouble == ""
 
 
-def test_what_is_no_result_is_told_as_trouble(ends):
+def test_invalid_result_is_reported(ends):
     for text in (
         b"[]",
         b"{",
@@ -316,7 +316,7 @@ def test_what_is_no_result_is_told_as_trouble(ends):
     assert ends.results == []
 
 
-def test_a_slate_keeps_what_there_is_room_for():
+def test_slate_truncates_long_text():
     slate = Slate()
     assert slate.read() == ""
     slate.write("first and long")

@@ -1,4 +1,4 @@
-"""The container's own streams: writers never wait, and lines are whole."""
+"""The container's own streams: writers never block, and lines are complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.patience import until
 
 
 class Pipe:
-    """A pipe, its reading end, and an outlet into it."""
+    """Pipe with its reading end and an outlet."""
 
     def __init__(self):
         self.reader, self.writer = os.pipe()
@@ -23,7 +23,7 @@ class Pipe:
         self.outlet = Outlet(self.writer)
 
     def room(self):
-        """Return whether it takes anything."""
+        """Return whether the pipe accepts data."""
         poll = select.poll()
         poll.register(self.writer, select.POLLOUT)
         return bool(poll.poll(0))
@@ -40,7 +40,7 @@ class Pipe:
         return data
 
     def close(self):
-        os.close(self.reader)  # which ends an unread write
+        os.close(self.reader)  # ends an unread write
         until(lambda: not self.outlet._waiting)
         os.close(self.writer)
 
@@ -53,14 +53,14 @@ def pipe():
 
 
 def fill(pipe):
-    """Write until the pipe is full, and as much more as may wait."""
+    """Fill the pipe, and queue as much as may wait."""
     data = os.urandom(container_output._MOST_WAITING_BYTES + (1 << 20))
     pipe.outlet.write(data)
     until(lambda: not pipe.room())
     return data
 
 
-def test_all_of_it_arrives_in_order(pipe):
+def test_all_data_arrives_in_order(pipe):
     pieces = [os.urandom(size) for size in (1, 100_000, 5, 300_000)]
     found = b""
     for piece in pieces:
@@ -72,7 +72,7 @@ def test_all_of_it_arrives_in_order(pipe):
     assert not pipe.outlet.holds()
 
 
-def test_who_writes_is_held_while_the_stream_is_read(pipe, monkeypatch):
+def test_writer_waits_while_stream_is_read(pipe, monkeypatch):
     monkeypatch.setattr(container_output, "_STALL_S", 1e9)
     fill(pipe)
     assert pipe.outlet.holds()
@@ -80,7 +80,7 @@ def test_who_writes_is_held_while_the_stream_is_read(pipe, monkeypatch):
         pipe.read(100_000)
 
 
-def test_what_nobody_reads_holds_nobody_and_is_left_out(pipe, monkeypatch):
+def test_unread_stream_does_not_block_writer(pipe, monkeypatch):
     data = fill(pipe)
     monkeypatch.setattr(container_output, "_STALL_S", 0.0)
     until(lambda: not pipe.outlet.holds())
@@ -98,7 +98,7 @@ def test_what_nobody_reads_holds_nobody_and_is_left_out(pipe, monkeypatch):
     assert pipe.read() == b"and later"
 
 
-def test_a_pipe_that_does_not_block_is_waited_for(pipe):
+def test_non_blocking_pipe_is_waited_for(pipe):
     os.set_blocking(pipe.writer, False)
     data = fill(pipe)
     found = b""
@@ -107,7 +107,7 @@ def test_a_pipe_that_does_not_block_is_waited_for(pipe):
     assert found == data
 
 
-def test_a_stream_without_a_reader_or_at_all_harms_nothing():
+def test_missing_or_closed_stream_is_harmless():
     reader, writer = os.pipe()
     os.close(reader)
     gone = Outlet(writer)
@@ -120,7 +120,7 @@ def test_a_stream_without_a_reader_or_at_all_harms_nothing():
     assert not gone._waiting + closed._waiting
 
 
-def test_without_a_thread_what_fits_is_written(pipe, monkeypatch):
+def test_without_thread_fitting_data_is_written(pipe, monkeypatch):
     def refuse(_self):
         raise RuntimeError("can't start new thread")
 

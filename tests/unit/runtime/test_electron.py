@@ -1,4 +1,4 @@
-"""A task group in the container: the order of its nodes and hooks, and how it ends."""
+"""A task group in the container: the order of its nodes and hooks, and its failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 
 @pytest.fixture(autouse=True)
 def streams(monkeypatch):
-    """How much each node has written, as the supervisor would say."""
+    """Sizes of each node's output, as the supervisor would report them."""
     sizes = iter(([10, 1], [20, 2], [30, 3]))
     monkeypatch.setattr(task, "streams_so_far", lambda: next(sizes))
 
@@ -38,7 +38,7 @@ def code(function, before=(), after=()):
 
 
 def run(function, *args, before=(), after=(), **kwargs):
-    """Run one node; return its record and its value."""
+    """Run one node; return its record and its result."""
     values = dict(enumerate([*args, *kwargs.values()]))
     names = {name: len(args) + index for index, name in enumerate(kwargs)}
     node = Node(9, range(len(args)), names)
@@ -60,7 +60,7 @@ def fail():
 # --- one node ------------------------------------------------------------------------------------
 
 
-def test_a_nodes_value_is_an_archive():
+def test_node_result_is_an_archive():
     record, value = run(lambda left, *, right: left + right, 1, right=2)
     assert 3 == value
     assert (CallStatus.RETURNED, 9, [0, 0]) == (
@@ -70,14 +70,14 @@ def test_a_nodes_value_is_an_archive():
     )
 
 
-def test_an_async_function_is_run_to_its_end():
+def test_async_function_is_awaited():
     async def work(value):
         return value
 
     assert 1 == run(work, 1)[1]
 
 
-def test_hooks_run_in_their_order_around_the_function(capfd):
+def test_hooks_run_around_the_function(capfd):
     def work():
         print("function", flush=True)
 
@@ -90,7 +90,7 @@ def test_hooks_run_in_their_order_around_the_function(capfd):
     assert ("first\nsecond\nfunction\nafter\n", "shell\n") == (out, err)
 
 
-def test_values_of_hooks_are_injected_as_covalent_does():
+def test_hook_results_are_injected_like_covalent():
     hooks = [
         call(lambda: 1, keyword="single"),
         call(lambda: 2, keyword="several"),
@@ -103,7 +103,7 @@ def test_values_of_hooks_are_injected_as_covalent_does():
     assert {"single": 1, "several": [2, 3], "files": [4], "given": 5} == value
 
 
-def test_hooks_run_before_the_function_is_read():
+def test_hooks_run_before_function_is_unpickled():
     def bring():
         import types
 
@@ -117,10 +117,11 @@ def test_hooks_run_before_the_function_is_read():
 
     record, *_ = run(Needy(), before=[call(bring)])
     del sys.modules["brought_along"]
-    assert "TypeError" == record["chain"][0]["type"]  # it was read, and a module is no function
+    # the function was unpickled, but a module is not callable
+    assert "TypeError" == record["chain"][0]["type"]
 
 
-def test_a_shell_command_that_fails_ends_the_hooks(capfd):
+def test_failed_shell_command_ends_hooks(capfd):
     hooks = [("bash", encode([["echo one", "exit 7", "echo three"]]))]
     (record,) = run(fail, before=hooks)
     assert CallStatus.RAISED == record["status"]
@@ -129,7 +130,7 @@ def test_a_shell_command_that_fails_ends_the_hooks(capfd):
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError("no good")])
-def test_what_the_function_raises_is_told_from_its_first_frame(error):
+def test_function_error_has_its_traceback(error):
     def work():
         raise error
 
@@ -142,21 +143,21 @@ def test_what_the_function_raises_is_told_from_its_first_frame(error):
     assert "farcall_runtime" not in record["traceback"]
 
 
-def test_a_value_that_cannot_be_pickled_is_named():
+def test_unpicklable_result_is_named():
     (record,) = run(threading.Lock)
     assert (CallStatus.UNPICKLABLE, "lock") == (record["status"], record["value_type"])
     assert "cannot pickle" in record["chain"][0]["message"]
 
 
 @pytest.mark.parametrize("data", [b"", b"not base64!", base64.b64encode(b"no pickle")])
-def test_what_cannot_be_read_is_told(data):
+def test_unreadable_function_is_reported(data):
     made = run_group([Code("work", data, (), ())], [Node(0, (), {})], {})
     assert CallStatus.UNREADABLE == made.status
     assert made.details["chain"]
 
 
 @pytest.mark.parametrize("name", ["covalent", "covalent._workflow.electron"])
-def test_an_image_without_covalent_is_told_the_build_argument(name):
+def test_missing_covalent_names_build_argument(name):
     def work():
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
@@ -166,10 +167,10 @@ def test_an_image_without_covalent_is_told_the_build_argument(name):
     assert name in record["traceback"]
 
 
-# --- several -------------------------------------------------------------------------------------
+# --- several nodes ----------------------------------------------------------------------------
 
 
-def test_nodes_hand_their_values_on():
+def test_nodes_pass_results_on():
     nodes = [Node(3, [0], {}), Node(1, [3, 0], {}), Node(2, [1], {"more": 3})]
     codes = [
         code(lambda value: value + 1),
@@ -184,7 +185,7 @@ def test_nodes_hand_their_values_on():
     ]
 
 
-def test_a_node_changes_no_other_nodes_argument():
+def test_nodes_do_not_share_mutable_arguments():
     def spoil(values):
         values.append("spoiled")
         return values
@@ -195,7 +196,7 @@ def test_a_node_changes_no_other_nodes_argument():
     assert [1, 1, 2, 2] == [len(read(part)) for part in made.parts]
 
 
-def test_only_what_needs_a_failed_nodes_value_is_not_run():
+def test_only_dependents_of_failure_are_skipped():
     nodes = [Node(1, [], {}), Node(2, [1], {}), Node(3, [], {}), Node(4, [], {"value": 2})]
     codes = [code(fail), code(abs), code(dict), code(abs)]
     made = run_group(codes, nodes, {})
@@ -207,8 +208,8 @@ def test_only_what_needs_a_failed_nodes_value_is_not_run():
     for record, number in (left_out, 1), (after, 2):
         assert CallStatus.RAISED == record["status"]
         assert record["chain"][0]["type"].endswith("NotRunError")
-        told = f"abs was not run: node {number}, whose result it uses, failed"
-        assert told == record["chain"][0]["message"]
+        message = f"abs was not run: node {number}, whose result it uses, failed"
+        assert message == record["chain"][0]["message"]
 
 
 def raise_terminated():
@@ -228,11 +229,11 @@ def clean_up():
 
 
 @pytest.mark.parametrize("stop", [raise_terminated, raise_something_else, clean_up])
-def test_after_the_jobs_end_was_asked_for_nothing_is_begun(monkeypatch, stop):
+def test_no_node_starts_after_stop(monkeypatch, stop):
     monkeypatch.setattr(task, "_stopping", False)
 
     def work():
-        task._stopping = True  # as the handler of SIGTERM does
+        task._stopping = True  # the SIGTERM handler does this
         return stop()
 
     nodes = [Node(1, (), {}), Node(2, (), {})]
@@ -245,7 +246,7 @@ def test_after_the_jobs_end_was_asked_for_nothing_is_begun(monkeypatch, stop):
     assert TERMINATED_TYPE in [link["type"] for link in made.details["chain"]]
 
 
-def test_what_cannot_be_read_counts_most_for_the_groups_end():
+def test_unreadable_node_decides_group_status():
     codes = [code(fail), Code("work", b"", (), ()), code(dict)]
     made = run_group(codes, [Node(n, (), {}) for n in range(3)], {})
     assert CallStatus.UNREADABLE == made.status

@@ -19,8 +19,8 @@ print(task.is_stopping())
 """
 
 
-def test_forked_process_ends_by_a_sigterm_that_comes_before_it_is_ready():
-    """As of `Pool`, which ends the processes it has just started."""
+def test_early_sigterm_ends_forked_process():
+    """`Pool` terminates processes that it has just started."""
     done = subprocess.run(
         [sys.executable, "-c", _FORK], capture_output=True, text=True, check=True
     )

@@ -26,7 +26,7 @@ def refused(): raise TaskError("no")
 
 @pytest.fixture
 def tasks(monkeypatch):
-    """The variables of a module that was imported without farcall."""
+    """Variables of a module that was imported without farcall."""
     for name in [each for each in sys.modules if each.partition(".")[0] == "farcall"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [sources._ClientFinder, *sys.meta_path])
@@ -37,25 +37,25 @@ def tasks(monkeypatch):
         sys.modules.pop(name)
 
 
-def test_decorated_functions_are_the_plain_ones(tasks):
+def test_decorated_functions_are_plain_functions(tasks):
     assert tasks["plain"](1) == 2
     assert tasks["with_options"]() == 2
 
 
-def test_errors_can_be_raised_by_their_names(tasks):
+def test_errors_can_be_raised_by_name(tasks):
     with pytest.raises(tasks["farcall"].TaskError, match="no"):
         tasks["refused"]()
     assert tasks["TaskError"].__module__ == "farcall"
 
 
-def test_other_uses_are_refused(tasks):
+def test_other_uses_are_rejected(tasks):
     executor = tasks["executor"]
     for use in (lambda: executor.submit(abs, 1), lambda: executor.__enter__()):
         with pytest.raises(RuntimeError, match="BatchExecutor.* cannot be used in a job"):
             use()
 
 
-def test_parts_of_an_installed_client_are_not_replaced(monkeypatch):
+def test_installed_client_modules_are_kept(monkeypatch):
     import farcall
 
     monkeypatch.setitem(sys.modules, "farcall", farcall)

@@ -1,4 +1,4 @@
-"""Which node a function runs on, and where the main one is."""
+"""The node that a function runs on, and the address of the main node."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ INDEX, COUNT = "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES"
 ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
 
 
-def test_outside_of_jobs_it_is_the_only_one():
+def test_outside_jobs_there_is_one_node():
     node = farcall_runtime.node()
     assert node == (0, 1, "127.0.0.1")
     assert node.is_main
 
 
-def test_a_job_of_one_node_has_no_others(monkeypatch):
+def test_single_node_job_has_no_others(monkeypatch):
     monkeypatch.setenv(COUNT, "1")
     monkeypatch.setenv(INDEX, "0")
     assert farcall_runtime.node() == farcall_runtime.Node(0, 1, "127.0.0.1")
 
 
-def test_batch_s_variables_say_which_one_it_is(monkeypatch):
+def test_batch_variables_set_the_node(monkeypatch):
     monkeypatch.setenv(COUNT, "4")
     monkeypatch.setenv(INDEX, "2")
     monkeypatch.setenv(ADDRESS, "10.0.0.7")
@@ -36,20 +36,20 @@ def test_batch_s_variables_say_which_one_it_is(monkeypatch):
     assert not node.is_main
 
 
-def test_the_main_node_s_processes_are_told_its_address_too():
+def test_main_node_processes_get_its_address():
     environment = {COUNT: "2", INDEX: "0", "FARCALL_BUCKET_URL": "http://127.0.0.1:4566/bucket"}
     nodes.tell_address(environment)
-    assert environment[ADDRESS] == "127.0.0.1"  # of those by which that one is reached
+    assert environment[ADDRESS] == "127.0.0.1"  # the endpoint is on this machine
 
 
-def test_what_batch_says_of_the_main_node_is_kept():
+def test_address_set_by_batch_is_kept():
     environment = {COUNT: "2", INDEX: "1", ADDRESS: "10.0.0.7"}
     nodes.tell_address(environment)
     assert environment[ADDRESS] == "10.0.0.7"
 
 
 def own(index, address, count="3"):
-    """Return variables as a platform sets them that is not Batch."""
+    """Return variables as set by a platform other than Batch."""
     return {
         "FARCALL_NODE_COUNT": count,
         "FARCALL_NODE_INDEX": index,
@@ -58,22 +58,22 @@ def own(index, address, count="3"):
     }
 
 
-def told(environment):
+def resolved(environment):
     nodes.tell_address(environment)
     return environment["FARCALL_MAIN_ADDRESS"]
 
 
-def test_a_name_becomes_the_address_that_it_has():
-    assert told(own("1", "localhost")) == "127.0.0.1"
-    assert told(own("2", "10.0.0.7")) == "10.0.0.7"
+def test_name_is_resolved_to_its_address():
+    assert resolved(own("1", "localhost")) == "127.0.0.1"
+    assert resolved(own("2", "10.0.0.7")) == "10.0.0.7"
 
 
-def test_the_main_node_asks_nobody_for_its_own_name(monkeypatch):
+def test_main_node_does_not_resolve_itself(monkeypatch):
     monkeypatch.setattr(nodes.socket, "gethostbyname", pytest.fail)
-    assert told(own("0", "job-0.farcall-nodes")) == "127.0.0.1"
+    assert resolved(own("0", "job-0.farcall-nodes")) == "127.0.0.1"
 
 
-def test_a_name_is_waited_for_and_stays_where_it_never_comes(monkeypatch):
+def test_name_resolution_is_retried_then_skipped(monkeypatch):
     asked, slept = [], []
 
     def resolve(name):
@@ -84,29 +84,29 @@ def test_a_name_is_waited_for_and_stays_where_it_never_comes(monkeypatch):
 
     monkeypatch.setattr(nodes.time, "sleep", slept.append)
     monkeypatch.setattr(nodes.socket, "gethostbyname", resolve)
-    assert told(own("1", "job-0.farcall-nodes")) == "10.0.0.7"
+    assert resolved(own("1", "job-0.farcall-nodes")) == "10.0.0.7"
     assert len(slept) == 2
     monkeypatch.setattr(nodes, "_NAMED_S", 0.0)
     asked.clear()
-    assert told(own("1", "job-0.farcall-nodes")) == "job-0.farcall-nodes"
+    assert resolved(own("1", "job-0.farcall-nodes")) == "job-0.farcall-nodes"
 
 
-def test_a_job_of_one_node_is_told_nothing():
+def test_single_node_job_sets_no_address():
     environment = {COUNT: "1"}
     nodes.tell_address(environment)
     assert environment == {COUNT: "1"}
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:4566", "http://127.0.0.1", "file:///x"])
-def test_where_the_bucket_is_on_this_machine_so_are_all_nodes(endpoint):
+def test_local_bucket_means_local_address(endpoint):
     assert nodes.own_address(endpoint) == "127.0.0.1"
 
 
-def test_an_endpoint_that_tells_no_address_counts_for_nothing():
+def test_endpoint_without_address_is_ignored():
     assert nodes.own_address("http://[::1]:80") == nodes.own_address()
 
 
-def test_without_a_network_the_address_is_this_machine_s_own(monkeypatch):
+def test_without_network_address_is_local(monkeypatch):
     def refuse(*_):
         raise OSError("no network")
 
@@ -114,7 +114,7 @@ def test_without_a_network_the_address_is_this_machine_s_own(monkeypatch):
     assert nodes.own_address("http://127.0.0.1:4566") == "127.0.0.1"
 
 
-def test_the_package_itself_imports_none_of_it():
+def test_package_import_is_lazy():
     code = "import sys, farcall_runtime; print('farcall_runtime.nodes' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -17,7 +17,7 @@ FAILED = packages.InstallError
 
 @pytest.fixture
 def ran(monkeypatch, tmp_path):
-    """Note commands in place of running them; ``answers`` are their exit codes and texts."""
+    """Record commands instead of running them; `answers` are their exit codes and outputs."""
     commands = []
 
     def run(command, **options):
@@ -50,13 +50,13 @@ def no_uv(monkeypatch):
     )
 
 
-def test_nothing_is_installed_by_nobody(ran):
+def test_empty_list_installs_nothing(ran):
     packages.install([])
     packages.install([], "")
     assert [] == ran()
 
 
-def test_uv_installs_what_the_image_lacks(ran, uv, tmp_path):
+def test_uv_installs_missing_packages(ran, uv, tmp_path):
     ran.answers = [(0, "Would install 1 package"), (0, "")]
     packages.install(["numpy<3", "tiny"])
     install = ["/bin/uv", "pip", "install"]
@@ -66,13 +66,13 @@ def test_uv_installs_what_the_image_lacks(ran, uv, tmp_path):
     ] == ran()
 
 
-def test_what_the_image_has_is_not_installed(ran, uv):
+def test_present_packages_are_not_installed(ran, uv):
     ran.answers = [(0, "Resolved 1 package\nWould make no changes\n")]
     packages.install(["numpy"])
     assert 1 == len(ran())
 
 
-def test_pip_installs_where_there_is_no_uv(ran, no_uv, tmp_path):
+def test_pip_is_used_without_uv(ran, no_uv, tmp_path):
     packages.install(["tiny"])
     ((python, *options),) = ran()
     assert f"{tmp_path}/overlay/bin/python" == python
@@ -80,7 +80,7 @@ def test_pip_installs_where_there_is_no_uv(ran, no_uv, tmp_path):
     assert {"--no-input", "tiny"} < {*options}
 
 
-def test_a_requirements_file_takes_the_place_of_packages(ran, no_uv):
+def test_requirements_file_replaces_packages(ran, no_uv):
     packages.install(["not-me"], "tiny==1.0\nä\n")
     command, content = ran()
     assert "not-me" not in command
@@ -88,21 +88,21 @@ def test_a_requirements_file_takes_the_place_of_packages(ran, no_uv):
 
 
 @pytest.mark.parametrize("installer", ["uv", "no_uv"])
-def test_a_failure_names_packages_and_remedies(ran, request, installer):
+def test_failure_names_packages_and_remedies(ran, request, installer):
     request.getfixturevalue(installer)
     ran.answers = [(1, "no such package")] * 2
     with pytest.raises(FAILED, match=r"tiny==9 could not be installed.*exited with code 1.*index"):
         packages.install(["tiny==9"])
 
 
-def test_a_failed_requirements_file_is_named_by_its_content(ran, no_uv):
+def test_failed_requirements_file_is_quoted(ran, no_uv):
     ran.answers = [(1, "")]
     with pytest.raises(FAILED) as caught:
         packages.install([], "tiny==9\n")
-    assert "tiny==9" in str(caught.value)  # the file itself is gone by now
+    assert "tiny==9" in str(caught.value)  # the file itself is already deleted
 
 
-def test_a_temporary_folder_that_cannot_be_written_to_is_named(monkeypatch, tmp_path):
+def test_unwritable_temporary_folder_is_named(monkeypatch, tmp_path):
     packages._overlay.cache_clear()
     folder = tmp_path / "file"
     folder.write_text("")
@@ -132,7 +132,7 @@ print(folder, flush=True)
 """
 
 
-def test_the_folder_of_a_task_lies_over_the_images_packages(tmp_path):
+def test_task_folder_precedes_image_packages(tmp_path):
     root = str(Path(packages.__file__).parents[1])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
@@ -145,4 +145,4 @@ def test_the_folder_of_a_task_lies_over_the_images_packages(tmp_path):
     *where, folder = done.stdout.split()
     assert ["overlay"] * 3 == where
     assert folder.startswith(str(tmp_path))
-    assert [] == list(tmp_path.iterdir())  # it went with the task
+    assert [] == list(tmp_path.iterdir())  # deleted with the task

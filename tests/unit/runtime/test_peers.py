@@ -1,4 +1,4 @@
-"""What the main node makes of the other nodes' outcomes."""
+"""The main node's view of the other nodes' outcomes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ WHERE = Location("bucket", "prefix/v1/run", "work-0011223344556677")
 
 
 class Bucket:
-    """A folder as the bucket, and what nodes store there."""
+    """Folder used as the bucket, with the objects that nodes store."""
 
     def __init__(self, folder):
         (folder / "bucket").mkdir()
-        told = {"FARCALL_BUCKET_URL": f"{folder.as_uri()}/bucket"}
-        self.storage = Storage("bucket", told, retry_s=0.0)
+        variables = {"FARCALL_BUCKET_URL": f"{folder.as_uri()}/bucket"}
+        self.storage = Storage("bucket", variables, retry_s=0.0)
 
     def put(self, node, code=0, *, attempt=1, at=None, key=KEY, ended_at=1.0, status="done"):
-        """Store a node's outcome; ``at`` is another place than its own."""
+        """Store a node's outcome; `at` is another key than its own."""
         place = WHERE.node_key(attempt, node)
         meta = {"status": status, "code": code, "node": node, "ended_at": ended_at}
         pieces = envelope.seal_outcome(key, place, meta, b"", b"", [])
@@ -46,13 +46,13 @@ def others(bucket, nodes=3, attempt=1):
 
 
 def wait(made):
-    """Wait as the main node does, but not forever."""
+    """Wait like the main node, but with a limit."""
     deadline = time.monotonic() + PATIENCE_S
     made.wait(lambda: deadline)
     return made
 
 
-def test_it_waits_for_the_last_one(bucket):
+def test_main_node_waits_for_all(bucket):
     made = others(bucket)
     made.start()
     bucket.put(1)
@@ -61,7 +61,7 @@ def test_it_waits_for_the_last_one(bucket):
     assert wait(made).left == set()
 
 
-def test_a_failure_is_enough(bucket):
+def test_failure_ends_the_wait(bucket):
     made = others(bucket)
     bucket.put(2, ExitCode.RAISED)
     wait(made)
@@ -69,7 +69,7 @@ def test_a_failure_is_enough(bucket):
     assert made.left == {1}
 
 
-def test_of_several_failures_the_first_counts(bucket):
+def test_earliest_failure_counts(bucket):
     made = others(bucket)
     bucket.put(1, ExitCode.RAISED, ended_at=7.5)
     bucket.put(2, ExitCode.OUT_OF_MEMORY, ended_at=7.25)
@@ -79,7 +79,7 @@ def test_of_several_failures_the_first_counts(bucket):
 @pytest.mark.parametrize(
     "forge", ["another node's", "another attempt's", "another job's", "short"]
 )
-def test_what_the_node_did_not_write_there_is_refused(bucket, forge):
+def test_forged_outcome_is_refused(bucket, forge):
     place = WHERE.node_key(1, 2)
     if forge == "another node's":
         bucket.put(1, at=place)
@@ -98,16 +98,16 @@ def test_what_the_node_did_not_write_there_is_refused(bucket, forge):
     assert place in made.failed["detail"]
 
 
-def test_other_names_below_count_for_nothing(bucket):
+def test_other_names_are_ignored(bucket):
     made = others(bucket, nodes=2)
     for name in ("0", "2", "01", "x", "3/x", "-1", "9" * 30):
         bucket.storage.put(f"{WHERE.nodes_prefix(1)}{name}", [b"x"])
-    made.wait(lambda: 0.0)  # not for long
+    made.wait(lambda: 0.0)  # only briefly
     threading.Timer(0.2, bucket.put, [1]).start()
     assert wait(made).failed is None
 
 
-def test_it_goes_on_when_the_bucket_cannot_be_asked(bucket, monkeypatch, capfd):
+def test_listing_failure_is_retried(bucket, monkeypatch, capfd):
     made = others(bucket, nodes=2)
     bucket.put(1)
     tries = []
@@ -124,7 +124,7 @@ def test_it_goes_on_when_the_bucket_cannot_be_asked(bucket, monkeypatch, capfd):
     assert capfd.readouterr().err.count("cannot be listed at the moment: no answer") == 1
 
 
-def test_without_a_thread_it_looks_while_it_waits(bucket, monkeypatch):
+def test_without_thread_waiting_polls(bucket, monkeypatch):
     def refuse(*_):
         raise NoThreadError("no thread")
 
@@ -135,7 +135,7 @@ def test_without_a_thread_it_looks_while_it_waits(bucket, monkeypatch):
     assert wait(made).left == set()
 
 
-def test_who_is_told_to_leave_leaves(bucket):
+def test_deadline_ends_the_wait(bucket):
     made = others(bucket)
     asked = []
     made.wait(lambda: asked.append(0) or (math.inf if len(asked) < 3 else 0.0))
@@ -144,7 +144,7 @@ def test_who_is_told_to_leave_leaves(bucket):
     assert made.left == {1, 2}
 
 
-def test_after_its_end_nobody_looks_any_more(bucket):
+def test_closing_ends_the_thread(bucket):
     made = others(bucket)
     made.start()
     made.close()
@@ -160,7 +160,7 @@ def environment(**more):
     }
 
 
-def test_a_node_stores_what_is_its_own_under_its_index():
+def test_node_outcome_is_stored_by_index():
     job = Assignment.read(
         environment(
             AWS_BATCH_JOB_NODE_INDEX="2",
@@ -174,7 +174,7 @@ def test_a_node_stores_what_is_its_own_under_its_index():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (
             {"AWS_BATCH_JOB_NODE_INDEX": "4", "AWS_BATCH_JOB_NUM_NODES": "4"},
@@ -187,14 +187,14 @@ def test_a_node_stores_what_is_its_own_under_its_index():
         ),
     ],
 )
-def test_nodes_that_are_not_farcall_s_are_refused(given, said):
-    with pytest.raises(RefusedError, match=said) as caught:
+def test_invalid_node_variables_are_rejected(given, message):
+    with pytest.raises(RefusedError, match=message) as caught:
         Assignment.read(environment(**given))
     assert caught.value.code == ExitCode.BAD_ENVIRONMENT
 
 
 @pytest.mark.parametrize(("status", "by_itself"), [("done", True), ("terminated", False)])
-def test_one_that_was_stopped_like_this_one_has_not_failed_by_itself(bucket, status, by_itself):
+def test_stopped_node_has_not_failed_itself(bucket, status, by_itself):
     made = others(bucket)
     assert not made.has_one_failed_by_itself()
     bucket.put(1, code=1 if by_itself else 143, status=status)

@@ -1,4 +1,4 @@
-"""The pickler, with the installed cloudpickle and with other releases that farcall supports."""
+"""The pickler, with the installed cloudpickle and other supported releases."""
 
 import subprocess
 
@@ -30,7 +30,7 @@ def test_code_keeps_its_file_and_lines():
 @pytest.mark.parametrize(
     "release", ["cloudpickle==3.1.0", "cloudpickle==3.1.2", "cloudpickle>=3.1.3"]
 )
-def test_code_keeps_its_file_with_each_release(release):
+def test_each_release_keeps_file_names(release):
     """Slow because it installs cloudpickle; 3.1.3 stopped keeping file names itself."""
     program = f"exec(compile({COMPARE!r}, '/home/me/work.py', 'exec'))"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The caller's project in a job: unpacked, imported, and its variables set."""
+"""The caller's project in a job: unpacking, imports, and variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from farcall_runtime import failures, pickles, sources
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    """Enters a project, given its files and the plan's parts that matter."""
+    """Return a function that enters a project, given its files and parts of the plan."""
     for name in ("home", "digest", "making", "_main"):
         monkeypatch.setattr(sources, name, "")
     monkeypatch.setattr(sources, "_main_constants", set())
@@ -36,7 +36,8 @@ def job(tmp_path, monkeypatch):
 
 def script(source, *, is_whole=True):
     """Return the parts of a plan that run all statements of a script."""
-    numbers = list(range(len(compile(source, "", "exec", 1024).body)))  # as a syntax tree
+    # statements of the syntax tree
+    numbers = list(range(len(compile(source, "", "exec", 1024).body)))
     return {
         "argv": ["--fast"],
         "file": "0/main.py",
@@ -46,7 +47,7 @@ def script(source, *, is_whole=True):
     }
 
 
-def test_files_are_private_and_first_on_the_path(job, tmp_path):
+def test_files_are_private_and_importable(job, tmp_path):
     job({"0/pack/table.json": "{}", "0/empty.py": ""}, cwd="0/pack")
     assert (tmp_path / "job").stat().st_mode & 0o777 == 0o700
     assert sys.path[0] == str(tmp_path / "job/0")
@@ -55,7 +56,7 @@ def test_files_are_private_and_first_on_the_path(job, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../out", "/out", "0/../../out", "0//a", "0/./a", "0/a\0b"])
-def test_archive_that_leaves_its_folder_is_refused(job, tmp_path, name):
+def test_archive_leaving_its_folder_is_rejected(job, tmp_path, name):
     with pytest.raises(ValueError, match="has a file with the invalid name"):
         job({name: "x"})
     assert not (tmp_path / "out").exists()
@@ -71,12 +72,12 @@ def test_full_disk_is_named(job):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_damaged_archive_is_refused(job):
+def test_damaged_archive_is_rejected(job):
     with pytest.raises(zlib.error):
         sources.enter(b"no archive", {})
 
 
-def test_own_module_replaces_the_standard_librarys(job):
+def test_own_module_replaces_standard_library(job):
     import statistics
 
     job({"0/statistics.py": "mine = True"}, names=["statistics"], imports=[["statistics", ""]])
@@ -89,7 +90,7 @@ def test_module_is_loaded_from_its_file(job):
     assert sys.modules["odd"].x == 3
 
 
-def test_import_that_fails_does_not_fail_the_job(job):
+def test_failed_import_does_not_fail_job(job):
     job({"0/broken.py": "1 / 0"}, imports=[["broken", ""]])
     with pytest.raises(ZeroDivisionError):
         __import__("broken")
@@ -104,7 +105,7 @@ def test_script_is_the_main_module(job):
     assert main.__file__ == sources.in_project("0/main.py")
 
 
-def test_name_whose_statement_fails_raises_why_it_is_missing(job):
+def test_name_of_failed_statement_raises_reason(job):
     source = "import nowhere\nfrom nowhere import deep\ndef f(): return nowhere.x\nx = 1\n"
     job({"0/main.py": source}, main=script(source))
     main = sys.modules["__main__"]
@@ -114,11 +115,11 @@ def test_name_whose_statement_fails_raises_why_it_is_missing(job):
             use()
 
 
-def test_process_does_not_run_a_script_of_which_a_part_ran(job):
+def test_partly_run_script_is_not_rerun(job):
     job({"0/main.py": "x = __file__\n"}, main=script("x = __file__\n", is_whole=False))
     main = sys.modules["__main__"]
     assert main.x == sources.in_project("0/main.py")
-    assert not hasattr(main, "__file__")  # by which multiprocessing finds the script
+    assert not hasattr(main, "__file__")  # multiprocessing uses it to find the script
 
 
 def test_variables_are_set_in_place():
@@ -154,12 +155,12 @@ def test_job_pickles_definitions_by_name(job):
         (ImportError, "from lib import missing"),
     ],
 )
-def test_error_names_no_path_of_the_job(job, error, body):
+def test_error_names_no_job_path(job, error, body):
     source = f"def f(): {body}\n"
     job({"0/main.py": source, "0/lib.py": ""}, main=script(source))
     with pytest.raises(error) as caught:
         sys.modules["__main__"].f()
-    told, parts = failures.capture(caught.value, caught.tb)
-    assert sources.home not in str(told)
-    assert f'File "farcall-sources:{"0" * 16}/0/main.py", line 1, in f' in told["traceback"]
+    record, parts = failures.capture(caught.value, caught.tb)
+    assert sources.home not in str(record)
+    assert f'File "farcall-sources:{"0" * 16}/0/main.py", line 1, in f' in record["traceback"]
     assert sources.home.encode() not in b"".join(map(bytes, parts[0]))

@@ -1,4 +1,4 @@
-"""How long the container waits for S3: a server that moves slowly, hangs, or fails."""
+"""How long the container waits for S3: a server that is slow, hangs, or fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from farcall_runtime.storage import (
 
 
 class Server:
-    """Gives each request to the next of some scripts, and the last one's again and again.
+    """Handles each request with the next of some scripts, and repeats the last one.
 
     Attributes:
         requests: Start lines of the requests.
@@ -91,7 +91,7 @@ def hangs(connection, length):
 
 
 def moves_slowly(connection, length):
-    """Take 100 kB in a tenth of a second, half of a slow line's patience."""
+    """Read 100 kB per tenth of a second, half of the patience for a slow line."""
     while length > 0:
         received = min(length, 100_000)
         receive(connection, received)
@@ -110,7 +110,7 @@ def fails(status, code):
 
 @pytest.fixture
 def open_bucket(monkeypatch):
-    """Open a bucket of a server with scripts; return both."""
+    """Return a function that opens a bucket on a scripted server; it returns both."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     with contextlib.ExitStack() as stack:
@@ -129,7 +129,7 @@ OF_CREDENTIALS = (
 
 
 @pytest.mark.parametrize("value", ["true", "aws:kms"])
-def test_settings_of_obstore_change_no_request(open_bucket, monkeypatch, value):
+def test_obstore_settings_change_no_request(open_bucket, monkeypatch, value):
     folder = Path(obstore.__file__).parent / "_store"
     stubs = "".join((folder / name).read_text() for name in ("_aws.pyi", "_client.pyi"))
     names = {f"AWS_{name.upper()}" for name in re.findall(r"^    (\w+): ", stubs, re.M)}
@@ -163,21 +163,21 @@ def test_sdk_variables_stay_set(open_bucket, monkeypatch):
     assert removed == []
 
 
-def test_a_request_that_hangs_is_made_anew(open_bucket):
+def test_hanging_request_is_repeated(open_bucket):
     server, storage = open_bucket(hangs, works, patience_s=1)
 
     assert storage.create("key", [b"data"]) is Created.PERHAPS_AGAIN
     assert ["PUT /bucket/key HTTP/1.1"] * 2 == server.requests
 
 
-def test_a_slow_upload_that_moves_is_not_cut(open_bucket):
+def test_slow_upload_in_progress_is_kept(open_bucket):
     server, storage = open_bucket(moves_slowly, patience_s=0.5)
 
     assert storage.create("key", [bytes(700_000)])
     assert 1 == len(server.requests)
 
 
-def test_a_deadline_ends_a_request_that_hangs(open_bucket):
+def test_deadline_ends_hanging_request(open_bucket):
     over = time.monotonic() + 1
     _, storage = open_bucket(hangs, deadline=lambda: over)
 
@@ -185,7 +185,7 @@ def test_a_deadline_ends_a_request_that_hangs(open_bucket):
         storage.create("key", [b"data"])
 
 
-def test_a_deadline_that_moves_up_ends_a_request_too(open_bucket):
+def test_earlier_deadline_ends_request_too(open_bucket):
     began = time.monotonic()
     _, storage = open_bucket(
         hangs, deadline=lambda: began + (600 if time.monotonic() < began + 1 else 0)
@@ -195,7 +195,7 @@ def test_a_deadline_that_moves_up_ends_a_request_too(open_bucket):
         storage.create("key", [b"data"])
 
 
-def test_an_error_that_lasts_is_told_in_one_line(open_bucket):
+def test_lasting_error_has_one_line(open_bucket):
     server, storage = open_bucket(fails(400, "ExpiredToken"), retry_s=1)
 
     with pytest.raises(StorageError, match="^s3://bucket/key: .*ExpiredToken") as caught:
@@ -204,14 +204,14 @@ def test_an_error_that_lasts_is_told_in_one_line(open_bucket):
     assert 1 < len(server.requests)
 
 
-def test_why_it_failed_before_is_told_with_what_hangs(open_bucket):
+def test_hanging_request_error_names_previous_error(open_bucket):
     _, storage = open_bucket(fails(400, "ExpiredToken"), hangs, patience_s=0.5, retry_s=1)
 
     with pytest.raises(StorageError, match="no response.*before that: .*ExpiredToken"):
         storage.create("key", [b"data"])
 
 
-def test_what_is_not_there_is_not_tried_again(open_bucket):
+def test_missing_object_is_not_retried(open_bucket):
     server, storage = open_bucket(fails(404, "NoSuchKey"))
 
     with pytest.raises(NotFoundError):
@@ -220,38 +220,39 @@ def test_what_is_not_there_is_not_tried_again(open_bucket):
 
 
 @pytest.mark.parametrize("status", [501, 400])
-def test_what_the_store_does_not_know_is_not_tried_again(open_bucket, monkeypatch, status):
+def test_unsupported_request_is_not_retried(open_bucket, monkeypatch, status):
     monkeypatch.setattr(storage_module, "_QUICK_RETRY_S", 0)
     server, storage = open_bucket(fails(status, "NotImplemented"))
 
     with pytest.raises(UnfitError, match="NotImplemented.*needs a store that supports"):
         storage.create("key", [b"data"])
     assert 1 == len(server.requests)
-    with pytest.raises(UnfitError if status == 501 else StorageError):  # whose body is empty
+    with pytest.raises(UnfitError if status == 501 else StorageError):  # the response has no body
         storage.version("key")
 
 
-def test_an_object_in_place_is_no_error(open_bucket):
+def test_existing_object_is_no_error(open_bucket):
     _, storage = open_bucket(fails(412, "PreconditionFailed"))
 
     assert storage.create("key", [b"data"]) is Created.BEFORE
 
 
-def test_what_is_stored_at_once_is_known_to_be_stored_once(open_bucket):
+def test_first_answer_means_created_once(open_bucket):
     _, storage = open_bucket(works)
 
     assert storage.create("key", [b"data"]) is Created.NOW
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_what_obstore_sent_again_by_itself_may_have_been_stored_twice(open_bucket, status):
+def test_repeated_request_may_have_created_twice(open_bucket, status):
     server, storage = open_bucket(fails(status, "InternalError"), works)
 
     assert storage.create("key", [b"data"]) is Created.PERHAPS_AGAIN
     assert 2 == len(server.requests)
 
 
-def test_a_large_value_is_stored_in_parts_each_tried_again_by_itself(open_bucket):
+def test_large_value_is_stored_in_parts(open_bucket):
+    """Each part is retried separately."""
     server, storage = open_bucket(fails(400, "ExpiredToken"), works)
     data = random.Random(1).randbytes(5 * VALUE_PART_BYTES + 17)
 
@@ -265,25 +266,25 @@ def test_a_large_value_is_stored_in_parts_each_tried_again_by_itself(open_bucket
     assert 7 == len(tried)
 
 
-def test_a_part_that_is_refused_ends_a_large_value(open_bucket):
+def test_refused_part_ends_large_value(open_bucket):
     _, storage = open_bucket(works, fails(403, "AccessDenied"))
 
     with pytest.raises(StorageError, match="AccessDenied"):
         storage.put_large("value/{}".format, [bytes(8 * VALUE_PART_BYTES)])
 
 
-# --- a folder as a bucket, for tests ------------------------------------------------------------
+# --- a folder as a bucket ---------------------------------------------------------------------
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A bucket in a folder whose name is to be quoted in a URL."""
+    """Bucket in a folder whose name needs quoting in a URL."""
     place = tmp_path / "a % b"
     (place / "bucket").mkdir(parents=True)
     return Storage("bucket", {"FARCALL_BUCKET_URL": f"{place.as_uri()}/bucket"})
 
 
-def test_a_folder_keeps_objects(folder, tmp_path):
+def test_folder_stores_objects(folder, tmp_path):
     folder.put("a/b", [b"some", b"thing"])
     assert (tmp_path / "a % b" / "bucket" / "a" / "b").read_bytes() == b"something"
     assert folder.read("a/b", 2, 6) == b"meth"
@@ -292,7 +293,7 @@ def test_a_folder_keeps_objects(folder, tmp_path):
     assert b"".join(folder.stream("a/b", 0, 9)) == b"something"
 
 
-def test_an_object_of_a_folder_is_created_once(folder):
+def test_folder_object_is_created_once(folder):
     assert folder.create("a", [b"first"]) is Created.NOW
     before = folder.version("a")
     assert folder.create("a", [b"second"]) is Created.BEFORE
@@ -304,7 +305,7 @@ def test_an_object_of_a_folder_is_created_once(folder):
         folder.read("a", 0, 1)
 
 
-def test_a_folder_says_where_an_object_ends(folder):
+def test_folder_read_past_end_raises(folder):
     folder.put("a", [b"short"])
     with pytest.raises(TooShortError):
         folder.read("a", 5, 9)

@@ -1,4 +1,4 @@
-"""A task's output and a bucket that fails: what is stored under which name, what is given up."""
+"""A task's output with a failing bucket: names and bytes of chunks, and dropped bytes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ KEY = b"k" * 32
 
 
 class Bucket:
-    """Takes the bytes of every PUT, and loses the answers of the first ones.
+    """Accepts the bytes of every PUT, and loses the first responses.
 
     Attributes:
         seen: Name and bytes of each PUT.
-        failures: How many PUTs from now on have no answer.
-        mark: The version of the mark that somebody follows, or what is said in its place.
-        looks: How often it was looked for.
+        failures: Number of PUTs from now on without a response.
+        mark: Version of the follower's marker, or the error raised instead.
+        looks: Number of requests for the marker.
     """
 
     def __init__(self, failures=0):
@@ -47,7 +47,7 @@ class Bucket:
             raise StorageError("no answer")
 
     def chunks(self):
-        """Return the contents by name; a name with more than one content is an error."""
+        """Return the contents by name; fail if a name has more than one content."""
         found = {}
         for name, data in self.seen:
             opened = bytes(envelope.open_chunk(KEY, name, data))
@@ -56,11 +56,11 @@ class Bucket:
 
 
 class Passed:
-    """Takes what is passed on to one of the container's own streams.
+    """Accepts the data passed to one of the container's own streams.
 
     Attributes:
-        data: All of it.
-        is_full: Whether it wants no more for now.
+        data: All data.
+        is_full: Whether it accepts no more for now.
     """
 
     def __init__(self):
@@ -76,7 +76,7 @@ class Passed:
 
 @pytest.fixture
 def made(monkeypatch):
-    """Streams with small chunks, stored at once, whose pipes end with the test."""
+    """Streams with small chunks that are stored at once; their pipes end with the test."""
     for name in STREAMS:
         monkeypatch.setattr(container_output, name, Passed())
     both = Streams(WHERE, 0, 1, KEY, Limits(soon_s=0.0))
@@ -87,19 +87,19 @@ def made(monkeypatch):
 
 
 def write(made, data):
-    """Write to stdout, and have it read."""
+    """Write to stdout, and let the streams read it."""
     view = memoryview(data)
     while view:
         view = view[os.write(made.stdout.write_fd, view[:65536]) :]
         made.pump(made.stdout)
 
 
-def test_a_chunk_is_tried_with_the_same_bytes_until_it_is_stored(made):
+def test_failed_chunk_is_retried_unchanged(made):
     bucket = Bucket(failures=1)
     write(made, b"first ")
     made.start(bucket)
     until(lambda: not bucket.failures)
-    write(made, b"second")  # before the next try, or after it
+    write(made, b"second")  # before or after the next attempt
 
     until(lambda: not made.stdout.pending)
     made.finish()
@@ -109,7 +109,7 @@ def test_a_chunk_is_tried_with_the_same_bytes_until_it_is_stored(made):
     assert len(bucket.chunks()) == made.stdout.chunks
 
 
-def test_what_was_written_counts_before_it_is_read(made):
+def test_unread_output_is_counted(made):
     write(made, b"read")
     os.write(made.stdout.write_fd, b" and unread")
     os.write(made.stderr.write_fd, b"unread")
@@ -118,10 +118,10 @@ def test_what_was_written_counts_before_it_is_read(made):
     assert bytes(made.stdout.pending) == b"read"
 
 
-def test_what_is_dropped_is_not_the_chunk_that_is_tried(made):
+def test_chunk_being_retried_is_not_dropped(made):
     made.limits = Limits(soon_s=0.0, chunk_bytes=4, pending_bytes=20)
     bucket = Bucket(failures=1)
-    write(made, b"0123456789abcdefgh")  # of which ten may stay
+    write(made, b"0123456789abcdefgh")  # ten bytes may stay
     made.start(bucket)
 
     until(lambda: not made.stdout.pending)
@@ -132,7 +132,7 @@ def test_what_is_dropped_is_not_the_chunk_that_is_tried(made):
     assert made.written() == [18, 0]
 
 
-def test_at_the_end_what_is_not_stored_fits_the_outcome(made):
+def test_unstored_output_fits_the_outcome(made):
     bucket = Bucket()
     made.start(bucket)
     write(made, b"start")
@@ -151,10 +151,10 @@ def test_at_the_end_what_is_not_stored_fits_the_outcome(made):
         "gaps": [(5, INLINE_BYTES)],
     }
     assert bytes(made.stdout.pending) == b"y" * INLINE_BYTES
-    assert len(bucket.chunks()) == 2  # the second of which does not count
+    assert len(bucket.chunks()) == 2  # the second one does not count
 
 
-def test_a_task_waits_while_too_much_does(made):
+def test_task_waits_for_full_buffers(made):
     made.limits = Limits(soon_s=0.0, pending_bytes=8)
     write(made, b"0123")
     assert not made.holds(made.stdout)
@@ -166,8 +166,8 @@ def test_a_task_waits_while_too_much_does(made):
     assert container_output.stdout.data == b"01234567"
 
 
-def test_a_request_that_does_not_end_is_not_waited_for(made):
-    """What it was about counts no more, whatever comes of it."""
+def test_hanging_request_is_not_awaited(made):
+    """Its chunk no longer counts, whatever the result of the request."""
     bucket = Bucket()
     under_way, goes_on = threading.Event(), threading.Event()
     put = bucket.put
@@ -195,7 +195,7 @@ def test_a_request_that_does_not_end_is_not_waited_for(made):
     assert (made.stdout.describe(), bytes(made.stdout.pending)) == (described, left)
 
 
-def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatch):
+def test_without_thread_output_blocks_nothing(made, monkeypatch):
     made.limits = Limits(soon_s=0.0, pending_bytes=8)
     start = threading.Thread.start
 
@@ -221,12 +221,12 @@ def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatc
     assert bucket.chunks() == [b"456789ab"]
 
 
-# --- how often ----------------------------------------------------------------------------------
+# --- intervals --------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def paced(monkeypatch):
-    """Streams, and how to learn after how many seconds what is written is due."""
+    """Streams, and a function that returns the seconds until written data is due."""
     now = [1000.0]
     monkeypatch.setattr(streams.time, "monotonic", lambda: now[0])
     both = Streams(WHERE, 0, 1, KEY)
@@ -246,7 +246,8 @@ def paced(monkeypatch):
         os.close(stream.write_fd)
 
 
-def test_steady_output_is_stored_less_often_unless_somebody_follows(paced):
+def test_steady_output_is_stored_less_often(paced):
+    """The marker of a follower shortens the interval."""
     bucket = Bucket()
     assert [paced(bucket, chunks) for chunks in (0, SOON_CHUNKS - 1)] == [2, 2]
     assert bucket.looks == 0
@@ -254,7 +255,7 @@ def test_steady_output_is_stored_less_often_unless_somebody_follows(paced):
     assert bucket.looks <= 13  # about one for each chunk
 
     bucket.mark = "first"
-    paced(bucket, SOON_CHUNKS)  # within which it is seen
+    paced(bucket, SOON_CHUNKS)  # it is seen within this time
     assert [paced(bucket, SOON_CHUNKS) for _ in range(10)] == [2] * 10
     bucket.mark = "renewed"
     assert paced(bucket, SOON_CHUNKS, FOLLOWED_S) == 2
@@ -262,7 +263,7 @@ def test_steady_output_is_stored_less_often_unless_somebody_follows(paced):
 
 
 @pytest.mark.parametrize(
-    ("said", "looks"),
+    ("error", "looks"),
     [
         (DeniedError("no"), 1),
         (UnfitError("no"), 1),
@@ -270,8 +271,8 @@ def test_steady_output_is_stored_less_often_unless_somebody_follows(paced):
         (MemoryError("no"), 10),
     ],
 )
-def test_a_mark_that_cannot_be_looked_for_leaves_the_slow_pace(paced, said, looks):
+def test_unreadable_marker_keeps_slow_pace(paced, error, looks):
     bucket = Bucket()
-    bucket.mark = said
+    bucket.mark = error
     assert [paced(bucket, SOON_CHUNKS) for _ in range(10)] == [10] * 10
     assert looks <= bucket.looks <= 1.3 * looks

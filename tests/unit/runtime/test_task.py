@@ -1,4 +1,4 @@
-"""Calls of a task, in this process."""
+"""Calls of a task, within this process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from farcall_runtime.contract import CallStatus
 
 @pytest.fixture
 def sigterm(monkeypatch):
-    """Handle SIGTERM as a task does."""
+    """Handle SIGTERM like a task."""
     monkeypatch.setattr(task, "_stopping", False)
     before = signal.signal(signal.SIGTERM, task._terminate)
     yield
     signal.signal(signal.SIGTERM, before)
 
 
-def test_a_signal_right_before_a_call_stops_it(sigterm, monkeypatch):
-    """A job that is cancelled while it starts: the function must not run on for 20 s."""
+def test_signal_before_call_stops_it(sigterm, monkeypatch):
+    """If a job is cancelled while it starts, the function must not run for another 20 s."""
     clock = time.perf_counter
 
     def terminate_first():

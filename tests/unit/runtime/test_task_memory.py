@@ -1,4 +1,4 @@
-"""The payload's memory: shared values lie there once, and who writes to one changes no other."""
+"""Memory of the payload: shared values are stored once, and writes change only one copy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def memory():
         yield made
 
 
-def test_each_reference_gets_its_own(memory):
+def test_each_reference_has_its_own_copy(memory):
     found = [memory.find(ONE) for _ in range(3)]
     assert [bytes(each) for each in found] == [b"x" * 100] * 3
     found[0][:3] = b"abc"
@@ -37,7 +37,7 @@ def test_each_reference_gets_its_own(memory):
     assert bytes(memory.find(OTHER)) == b"y" * 5000
 
 
-def test_more_references_than_a_process_may_have_files_open(memory):
+def test_references_may_exceed_open_file_limit(memory):
     found = [memory.find(OTHER) for _ in range(3000)]
     found[-1][0] = 1
     assert {bytes(each) for each in found[:-1]} == {b"y" * 5000}

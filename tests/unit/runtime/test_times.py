@@ -1,4 +1,4 @@
-"""When the container tells a function to stop, kills it, and gives its outcome up."""
+"""Times at which the container stops a function, kills it, and gives up its outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.fakes import RUNTIME_ROOT
 
 
 class Story:
-    """An attempt that began at 1000, whose clock is moved by hand."""
+    """Attempt that began at 1000, with a manual clock."""
 
     def __init__(self, monkeypatch, limit_s=None):
         self.now = 1000.0
@@ -25,7 +25,7 @@ class Story:
         self.times.limit_s = limit_s
 
     def signals(self, until):
-        """Let time pass by seconds; return what the task got, and when."""
+        """Let seconds pass; return the signals to the task with their times."""
         got = []
         while self.now < 1000 + until:
             self.now += 0.5
@@ -38,7 +38,7 @@ class Story:
         self.times.terminated_at = self.now
 
     def left(self):
-        """Seconds to store the outcome in, from now."""
+        """Return the seconds that are left to store the outcome."""
         return self.times.give_up_at() - self.now
 
 
@@ -48,16 +48,17 @@ def story(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("limit", "told", "killed"), [(60, 54, 57), (100, 90, 95), (300, 270, 285), (3600, 3570, 3585)]
+    ("limit", "stopped", "killed"),
+    [(60, 54, 57), (100, 90, 95), (300, 270, 285), (3600, 3570, 3585)],
 )
-def test_a_function_is_told_then_killed_before_its_time_is_up(story, limit, told, killed):
+def test_function_is_stopped_then_killed_early(story, limit, stopped, killed):
     run = story(limit)
 
-    assert [(told + 0.5, signal.SIGTERM), (killed + 0.5, signal.SIGKILL)] == run.signals(limit)
+    assert [(stopped + 0.5, signal.SIGTERM), (killed + 0.5, signal.SIGKILL)] == run.signals(limit)
     assert run.times.timed_out
 
 
-def test_who_waits_wakes_when_something_is_due(story):
+def test_waiting_wakes_when_action_is_due(story):
     run = story(60)
     assert run.times.until_due(0.5) == 0.5
     run.signals(53.5)
@@ -69,7 +70,7 @@ def test_who_waits_wakes_when_something_is_due(story):
     assert story().times.until_due(9) == 9
 
 
-def test_a_terminated_function_has_twenty_seconds(story):
+def test_terminated_function_has_twenty_seconds(story):
     run = story(300)
     run.signals(100)
     run.terminate()
@@ -78,7 +79,7 @@ def test_a_terminated_function_has_twenty_seconds(story):
     assert not run.times.timed_out
 
 
-def test_sigterm_after_the_time_was_up_tells_nothing_new(story):
+def test_sigterm_after_timeout_changes_nothing(story):
     run = story(60)
     run.signals(55)
     run.terminate()
@@ -87,7 +88,7 @@ def test_sigterm_after_the_time_was_up_tells_nothing_new(story):
     assert run.times.timed_out
 
 
-def test_time_that_is_up_after_sigterm_tells_nothing_new(story):
+def test_timeout_after_sigterm_changes_nothing(story):
     run = story(60)
     run.signals(50)
     run.terminate()
@@ -100,21 +101,20 @@ def test_time_that_is_up_after_sigterm_tells_nothing_new(story):
 @pytest.mark.parametrize(
     ("limit", "done", "killed"), [(None, 100, 110), (300, 100, 110), (300, 265, 270), (60, 50, 54)]
 )
-def test_what_has_its_value_may_stay_for_a_while_and_leaves_the_outcome_its_time(
-    story, limit, done, killed
-):
+def test_finished_function_may_stay_briefly(story, limit, done, killed):
+    """The kill leaves time to store the outcome."""
     run = story(limit)
     run.signals(done)
     run.times.done()
     run.signals(1)
-    run.times.done()  # said again and again
+    run.times.done()  # repeated calls
 
     assert [(killed + 0.5, signal.SIGKILL)] == run.signals(killed + 1)
     run.terminate()
     assert not run.times.was_stopped
 
 
-def test_what_was_told_to_stop_and_has_its_value_then_was_stopped(story):
+def test_result_after_stop_counts_as_stopped(story):
     run = story()
     run.signals(100)
     run.terminate()
@@ -127,7 +127,7 @@ def test_what_was_told_to_stop_and_has_its_value_then_was_stopped(story):
     assert run.times.was_stopped
 
 
-def test_sigterm_after_the_process_has_ended_stopped_nothing(story):
+def test_sigterm_after_exit_stops_nothing(story):
     run = story()
     run.signals(100)
     run.times.end()
@@ -137,7 +137,7 @@ def test_sigterm_after_the_process_has_ended_stopped_nothing(story):
     assert not run.times.was_stopped
 
 
-def test_an_outcome_has_ten_minutes_where_the_limit_leaves_them(story):
+def test_outcome_has_ten_minutes_if_possible(story):
     run = story(3600)
     run.signals(100)
     run.times.end()
@@ -146,7 +146,7 @@ def test_an_outcome_has_ten_minutes_where_the_limit_leaves_them(story):
     assert 300 == run.times.give_up_streams_at() - run.now
 
 
-def test_an_outcome_of_a_function_out_of_time_may_use_batchs_grace(story):
+def test_timed_out_outcome_uses_batch_grace(story):
     run = story(60)
     run.signals(57.5)
     run.times.end()
@@ -157,7 +157,7 @@ def test_an_outcome_of_a_function_out_of_time_may_use_batchs_grace(story):
     assert 25 == run.left()
 
 
-def test_before_the_function_begins_there_is_no_deadline_but_sigterm(story):
+def test_only_sigterm_limits_start(story):
     run = story()
     assert math.inf == run.left()
 
@@ -165,7 +165,7 @@ def test_before_the_function_begins_there_is_no_deadline_but_sigterm(story):
     assert 0 == run.left()
 
 
-def test_time_counts_from_the_process_start():
+def test_time_counts_from_process_start():
     source = (
         "import time; time.sleep(1); from farcall_runtime.times import Times; "
         "print(Times().started - time.monotonic())"

@@ -1,4 +1,4 @@
-"""A container that has no threads left: requests fail as they do without a network."""
+"""Containers without threads: requests fail as they do without a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from farcall_runtime.waiting import NoAnswerError, ask
 
 
 class Panic(BaseException):
-    """What Rust raises: it is no `Exception`."""
+    """Rust panics raise an error that is not an `Exception`."""
 
 
 def fail(error):
@@ -31,24 +31,24 @@ def ask_now(call):
     return ask(call, 60, lambda: math.inf)
 
 
-def test_a_call_that_gets_no_thread_has_no_answer(no_threads):
+def test_call_without_thread_has_no_answer(no_threads):
     with pytest.raises(NoAnswerError, match="cannot start a thread: can't start new thread"):
         ask_now(lambda: 7)
 
 
-def test_a_panic_is_no_answer():
+def test_panic_is_no_answer():
     panic = Panic("OS can't spawn worker thread")
     with pytest.raises(NoAnswerError, match="Panic: OS can't spawn worker thread"):
         ask_now(lambda: fail(panic))
 
 
 @pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, SystemExit])
-def test_other_errors_are_the_callers(kind):
+def test_other_errors_reach_the_caller(kind):
     with pytest.raises(kind):
         ask_now(lambda: fail(kind(1)))
 
 
-def test_a_request_without_a_thread_is_tried_until_it_is_given_up(no_threads):
+def test_request_without_thread_is_retried(no_threads):
     over = time.monotonic() + 1
     storage = Storage("bucket", {}, deadline=lambda: over)
 
@@ -56,7 +56,7 @@ def test_a_request_without_a_thread_is_tried_until_it_is_given_up(no_threads):
         storage.read("key", 0, 1)
 
 
-def test_a_bucket_that_panics_when_it_is_opened_is_opened_again(monkeypatch):
+def test_panicking_bucket_is_opened_again(monkeypatch):
     tries = []
 
     class Store:
@@ -73,8 +73,8 @@ def test_a_bucket_that_panics_when_it_is_opened_is_opened_again(monkeypatch):
     assert len(tries) == 2
 
 
-def test_why_the_first_panic_came_is_told_with_the_last(monkeypatch):
-    """obstore's runtime starts once; where it could not, later requests know no reason."""
+def test_last_panic_names_the_first(monkeypatch):
+    """obstore's runtime starts once; if that failed, later requests do not know the reason."""
     panics = [Panic("OS can't spawn worker thread")]
     monkeypatch.setattr(
         "obstore.get_range", lambda *_, **__: fail(panics.pop() if panics else Panic("poisoned"))
