@@ -1,4 +1,4 @@
-"""Failing requests to a bucket: repetitions, and the last error's text."""
+"""Failing bucket requests: retries, and the text of the last error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from farcall.storage.bucket import Bucket
 
 
 def refusal(status, code):
-    """Return the text of obstore's error for an answer of S3."""
+    """Return the text of obstore's error for a response of S3."""
     return (
         f"Generic S3 error: Error performing GET http://s3/k in 1ms - Client error with status "
         f"{status} Bad Request: <Error><Code>{code}</Code><Message>No &amp; no</Message></Error>"
@@ -23,7 +23,7 @@ def refusal(status, code):
 
 
 class World:
-    """Opens stores with numbers, and answers requests by what a test gives."""
+    """Opens numbered stores, and answers requests by script."""
 
     def __init__(self, *answers):
         self.asked = []
@@ -46,20 +46,20 @@ class World:
         return await self.bucket.ask(operation, "k", request, **options)
 
 
-async def test_what_obstore_does_not_repeat_is_repeated(clock):
+async def test_unrepeated_obstore_errors_are_retried(clock):
     world = World(GenericError("error decoding response body"), OSError("gone"), "value")
     assert await world.get() == "value"
     assert world.asked == [0, 0, 0]
 
 
-async def test_a_store_where_nobody_is_left_is_named_with_what_to_do(clock, monkeypatch):
+async def test_unreachable_local_endpoint_is_named(clock, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     text = "Error performing GET http://127.0.0.1:9/b/k in 3 s - HTTP error: error sending request"
     with pytest.raises(ServiceError, match="if it was a local AWS emulator"):
         await World(GenericError(text)).get()
 
 
-async def test_what_fails_for_long_is_told(clock):
+async def test_lasting_failure_raises(clock):
     world = World(GenericError("error sending request\n\nDebug source: a page of it"))
     begun = clock.now()
     with pytest.raises(ServiceError) as caught:
@@ -69,7 +69,7 @@ async def test_what_fails_for_long_is_told(clock):
     assert str(caught.value).endswith("check the network, and the options region and endpoint_url")
 
 
-async def test_expired_credentials_are_fetched_anew_a_few_times(clock):
+async def test_expired_credentials_are_renewed_few_times(clock):
     world = World(GenericError(refusal(400, "ExpiredToken")))
     with pytest.raises(
         ServiceError, match="No & no .ExpiredToken.; renew the credential"
@@ -79,7 +79,7 @@ async def test_expired_credentials_are_fetched_anew_a_few_times(clock):
     assert caught.value.code == "ExpiredToken"
 
 
-async def test_a_refusal_is_final(clock):
+async def test_refusal_is_final(clock):
     world = World(PermissionDeniedError(refusal(403, "AccessDenied")))
     with pytest.raises(ServiceError, match="need permission for GetObject") as caught:
         await world.get()
@@ -90,7 +90,7 @@ async def test_a_refusal_is_final(clock):
     assert world.asked == [0]
 
 
-async def test_credentials_that_cannot_be_fetched_for_a_while_are_no_lack_of_permission(clock):
+async def test_unavailable_credentials_are_no_missing_permission(clock):
     missing = UnauthenticatedError("The operation lacked valid authentication credentials")
     assert await World(missing, missing, "value").get() == "value"
     with pytest.raises(ServiceError, match="check where the credentials come from") as caught:
@@ -98,7 +98,7 @@ async def test_credentials_that_cannot_be_fetched_for_a_while_are_no_lack_of_per
     assert caught.value.code == ""
 
 
-async def test_a_refusal_is_final_in_whichever_words_obstore_gives_its_status(clock):
+async def test_status_is_parsed_from_any_wording(clock):
     text = refusal(400, "InvalidArgument").replace("with status 400", "status code: 400")
     world = World(GenericError(text))
     with pytest.raises(ServiceError, match="InvalidArgument") as caught:
@@ -114,7 +114,7 @@ async def test_a_refusal_is_final_in_whichever_words_obstore_gives_its_status(cl
         ("SignatureDoesNotMatch", "AWS rejects them"),
     ],
 )
-async def test_a_403_is_told_by_its_code(code, words, clock):
+async def test_error_code_of_403_is_explained(code, words, clock):
     world = World(PermissionDeniedError(refusal(403, code)))
     with pytest.raises(ServiceError, match=words) as caught:
         await world.get()
@@ -128,7 +128,7 @@ BY_POLICY = (
 
 
 @pytest.mark.parametrize(
-    ("operation", "said", "words"),
+    ("operation", "message", "words"),
     [
         ("PutObject", BY_POLICY, "an encryption header, set s3_encryption"),
         ("CreateMultipartUpload", BY_POLICY, "an encryption header, set s3_encryption"),
@@ -137,24 +137,24 @@ BY_POLICY = (
         ("GetObject", "not authorized to perform: kms:Decrypt on resource: k", "kms:Decrypt on"),
     ],
 )
-async def test_what_the_bucket_demands_is_told(operation, said, words, clock):
-    denied = refusal(403, "AccessDenied").replace("No &amp; no", said)
+async def test_required_encryption_is_named(operation, message, words, clock):
+    denied = refusal(403, "AccessDenied").replace("No &amp; no", message)
     with pytest.raises(ServiceError, match=words):
         await World(PermissionDeniedError(denied)).get(operation)
 
 
-async def test_what_is_asked_for_long_is_said_meanwhile(clock, caplog):
+async def test_long_retries_are_logged(clock, caplog):
     heard = []
     world = World(GenericError("error sending request"))
     with error_translation.listening(heard.append), pytest.raises(ServiceError):
         await asyncio.gather(world.get(), world.get())
-    assert 2 <= len(caplog.records) <= 3  # in a minute, however many requests
-    said = caplog.records[0].getMessage()
-    assert said.startswith("GetObject of s3://b/k failed: error sending request; retrying for")
+    assert 2 <= len(caplog.records) <= 3  # per minute, however many requests there are
+    message = caplog.records[0].getMessage()
+    assert message.startswith("GetObject of s3://b/k failed: error sending request; retrying for")
     assert len(heard) == len(world.asked)
 
 
-async def test_a_bucket_that_is_elsewhere_is_opened_anew_once(clock):
+async def test_bucket_elsewhere_is_reopened_once(clock):
     text = "Generic S3 error: Received redirect without LOCATION, this normally indicates"
     located = []
 
@@ -173,6 +173,6 @@ async def test_a_bucket_that_is_elsewhere_is_opened_anew_once(clock):
     assert (len(lost.asked), len(located)) == (2, 2)
 
 
-async def test_no_object_is_no_failure(clock):
+async def test_missing_object_is_no_failure(clock):
     with pytest.raises(FileNotFoundError):
         await World(FileNotFoundError("Object at location k not found")).get()

@@ -1,4 +1,4 @@
-"""What was submitted, read back from obstore's store in memory, which stands in for S3."""
+"""Submitted bundles, read back from an in-memory store instead of S3."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def store():
 
 @pytest.fixture
 def submitted(store):
-    """Store a bundle of tasks of some calls each; return its job."""
+    """Return a function that stores a bundle of tasks, and returns its job."""
 
     async def of(*tasks, **options):
         submission, _ = await submit(store, *tasks, **options)
@@ -47,7 +47,7 @@ def submitted(store):
 
 @pytest.fixture
 def requests(store, monkeypatch):
-    """The requested keys."""
+    """Requested keys."""
     found = []
     for name in ("get_end", "get_part"):
         ask = getattr(store, name)
@@ -60,7 +60,7 @@ def requests(store, monkeypatch):
     return found
 
 
-async def test_each_task_tells_the_calls_it_makes(store, submitted, requests):
+async def test_calls_of_each_task_are_read(store, submitted, requests):
     submission = await submitted(
         [((1,), {}), ((2,), {})], [((3,), {"note": "x"})], *[[((n,), {})] for n in range(200)]
     )
@@ -68,20 +68,20 @@ async def test_each_task_tells_the_calls_it_makes(store, submitted, requests):
     assert await calls.read(submission, 0) == [((1,), {}), ((2,), {})]
     assert await calls.read(submission, 1) == [((3,), {"note": "x"})]
     assert await calls.read(submission, 201) == [((199,), {})]
-    assert len(requests) == 1  # a small bundle comes as a whole, and once
+    assert len(requests) == 1  # a small bundle is read completely, and only once
 
 
-async def test_a_large_bundle_is_read_by_parts(store, submitted, requests):
+async def test_large_bundle_is_read_in_parts(store, submitted, requests):
     large = bytes(300 * 1024)
     submission = await submitted(*[[((n, large), {})] for n in range(3)])
     calls = BundleReader(SimpleNamespace(of=lambda _: store))
     for number in (2, 0):
         ((args, _),) = await calls.read(submission, number)
         assert args == (number, large)
-    assert len(requests) == 3  # its end, and the arguments of two
+    assert len(requests) == 3  # the end of the bundle, and the arguments of two tasks
 
 
-async def test_a_bundle_is_let_go_of_with_its_job(store, submitted, requests):
+async def test_bundle_is_released_with_its_job(store, submitted, requests):
     submission = await submitted([((1,), {})])
     calls = BundleReader(SimpleNamespace(of=lambda _: store))
     await calls.read(submission, 0)
@@ -92,7 +92,7 @@ async def test_a_bundle_is_let_go_of_with_its_job(store, submitted, requests):
     assert len(requests) == 2
 
 
-async def test_what_was_deleted_is_told(store, submitted):
+async def test_deleted_bundle_raises(store, submitted):
     submission = await submitted([((1,), {})])
     await store.delete([submission.where.bundle_key])
     with pytest.raises(FarcallError, match="no longer exists: input data is deleted when all"):
@@ -100,21 +100,21 @@ async def test_what_was_deleted_is_told(store, submitted):
     assert await facts_of(store, submission) is None
 
 
-async def test_texts_of_a_bundle_take_one_request(store, submitted, requests):
+async def test_texts_need_one_request(store, submitted, requests):
     submission = await submitted([((1,), {}), ((2,), {})], [((3,), {"note": "x"})])
     assert ["double(x=1) and 1 more", "double(x=3, note='x')"] == await texts_of(store, submission)
     assert len(requests) == 1
 
 
-async def test_a_bundle_may_have_no_texts_or_be_gone(store, submitted):
+async def test_texts_may_be_missing(store, submitted):
     submission = await submitted([((1,), {})], store_call_summaries=False)
     assert await texts_of(store, submission) is None
     await store.delete([submission.where.bundle_key])
     assert await texts_of(store, submission) is None
 
 
-async def test_forged_texts_are_refused(store, submitted):
-    """In another client's bundle, and in the right one."""
+async def test_forged_texts_are_rejected(store, submitted):
+    """They are forged in another client's bundle, and in the right one."""
     submission = await submitted(*[[((n,), {})] for n in range(3000)])
     data = bytearray(await store.get(submission.where.bundle_key))
     size = envelope.root_size(data)
@@ -129,7 +129,7 @@ async def test_forged_texts_are_refused(store, submitted):
         await texts_of(store, submission)
 
 
-async def test_what_is_not_what_batch_knows_is_not_unpickled(store, submitted):
+async def test_forged_bundle_is_not_unpickled(store, submitted):
     submission = await submitted([((1,), {})])
     forged = await submitted([((Gone(),), {})])
     data = await store.get(forged.where.bundle_key)
@@ -141,7 +141,7 @@ async def test_what_is_not_what_batch_knows_is_not_unpickled(store, submitted):
         await facts_of(store, submission)
 
 
-async def test_arguments_that_cannot_be_unpickled_here_are_told(store, submitted):
+async def test_unpicklable_arguments_raise(store, submitted):
     submission = await submitted([((Gone(),), {})])
     with pytest.raises(
         TaskNotPicklableError, match="cannot be unpickled here .TypeError: .*job 6f1c"
@@ -149,8 +149,8 @@ async def test_arguments_that_cannot_be_unpickled_here_are_told(store, submitted
         await BundleReader(SimpleNamespace(of=lambda _: store)).read(submission, 0)
 
 
-async def test_another_python_s_arguments_are_not_read(store):
-    """Of a golden bundle, which Python 3.99 has written."""
+async def test_arguments_of_other_python_are_rejected(store):
+    """A golden bundle was written by Python 3.99."""
     where = golden.WHERE
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(golden, "PYTHON", (3, 99))
@@ -162,19 +162,19 @@ async def test_another_python_s_arguments_are_not_read(store):
         await BundleReader(SimpleNamespace(of=lambda _: store)).read(submission, 0)
 
 
-async def test_facts_are_believed_by_the_digest(store, submitted):
+async def test_facts_are_verified_by_digest(store, submitted):
     submission = await submitted([((1,), {})], time_limit=99, queue="nightly")
     facts = await facts_of(store, submission)
     assert (facts["time_limit_s"], facts["queue"]) == (99, "nightly")
 
 
-async def test_the_queue_is_a_hint_that_nobody_has_verified(store, submitted):
+async def test_queue_is_an_unverified_hint(store, submitted):
     submission = await submitted([((1,), {})], queue="nightly")
     assert await queue_of(store, submission.where) == "nightly"
 
 
 @pytest.mark.parametrize("data", [None, b"", b"x", b"x" * 1000, bytes(100_000)])
-async def test_what_is_no_bundle_gives_no_hint(store, data):
+async def test_invalid_bundle_gives_no_hint(store, data):
     if data is not None:
         await store.put(golden.WHERE.bundle_key, [data])
     assert await queue_of(store, golden.WHERE) == ""

@@ -19,40 +19,40 @@ def store():
 
 
 async def ways(store, what):
-    """Return all of stdout, got in two ways."""
+    """Return all of stdout, read in two ways."""
     (piece, _), text = await what.whole(store), await what.text(store, "stdout")
     assert (piece.left_out, bytes(piece.data).decode(errors="replace")) == (0, text)
     return bytes(piece.data)
 
 
-async def test_chunks_are_joined_in_their_order(store):
+async def test_chunks_are_joined_in_order(store):
     for n in range(12):
         await put(store, "stdout", n, b"%d," % n)
     assert await ways(store, written(11, 23, b"end")) == b"0,1,2,3,4,5,6,7,8,9,10,end"
 
 
-async def test_a_forged_chunk_is_refused_with_its_key(store):
+async def test_forged_chunk_is_rejected_with_key(store):
     await put(store, "stdout", 0, b"x", key=b"other")
     for read in (written(1, 1).whole, written(1, 1).end):
         with pytest.raises(IntegrityError, match=r"streams/bundle/0/1/stdout/00000000 is not"):
             await read(store)
 
 
-async def test_an_object_that_is_too_large_for_a_chunk_is_not_fetched(store, monkeypatch):
+async def test_oversized_chunk_is_not_fetched(store, monkeypatch):
     monkeypatch.setattr(logs, "_LARGEST_CHUNK_BYTES", 10)
     await put(store, "stdout", 0, b"x")
     with pytest.raises(IntegrityError, match=r"00000000 is not what .* \(it has \d+ bytes"):
         await written(1, 1).whole(store)
 
 
-async def test_a_deleted_chunk_leaves_a_note(store):
+async def test_deleted_chunk_leaves_note(store):
     for n in (0, 3):
         await put(store, "stdout", n, b"%d," % n)
     found = await ways(store, written(4, 8, b"end"))
     assert found == b"0,\n[farcall: 4 bytes were deleted from the bucket]\n3,end"
 
 
-async def test_what_comes_behind_a_deleted_chunk_is_given_as_it_comes(store):
+async def test_chunks_after_gap_are_streamed(store):
     for n in range(2, 40):
         await put(store, "stdout", n, b"%02d," % n)
     counted = Counted(store)
@@ -62,11 +62,11 @@ async def test_what_comes_behind_a_deleted_chunk_is_given_as_it_comes(store):
         assert len(counted.asked) < 10
 
 
-def test_a_chunk_is_as_large_as_the_container_makes_it():
+def test_chunk_size_matches_the_container():
     assert logs.CHUNK_BYTES == Limits().chunk_bytes
 
 
-async def test_characters_and_gaps_may_lie_across_chunks(store):
+async def test_characters_and_gaps_may_span_chunks(store):
     whole = "gr\u00fc\u00dfe \U0001f40d".encode()
     cut = len(whole) // 2 + 1
     await put(store, "stdout", 0, whole[:cut])
@@ -79,7 +79,7 @@ async def test_characters_and_gaps_may_lie_across_chunks(store):
         assert found == both[:at] + note + both[at:], at
 
 
-async def test_the_end_of_much_output_takes_its_last_chunks_alone(store, monkeypatch):
+async def test_end_of_output_reads_last_chunks(store, monkeypatch):
     monkeypatch.setattr(logs, "END_BYTES", 10)
     for n in range(20):
         await put(store, "stdout", n, b"%04d" % n)
@@ -89,7 +89,7 @@ async def test_the_end_of_much_output_takes_its_last_chunks_alone(store, monkeyp
     assert counted.asked == [19, 18]
 
 
-async def test_the_end_counts_what_comes_before_it_with_its_notes(store, monkeypatch):
+async def test_end_counts_omitted_bytes_with_notes(store, monkeypatch):
     monkeypatch.setattr(logs, "END_BYTES", 9)
     for n in range(5):
         await put(store, "stdout", n, b"%04d" % n)
@@ -100,13 +100,13 @@ async def test_the_end_counts_what_comes_before_it_with_its_notes(store, monkeyp
     assert whole[piece.left_out :] == piece.data
 
 
-async def test_the_end_of_little_output_is_all_of_it(store):
+async def test_end_of_short_output_is_complete(store):
     for n in range(3):
         await put(store, "stdout", n, b"%d," % n)
     assert await written(3, 6, b"end").end(store) == (Piece(b"0,1,2,end"), Piece())
 
 
-async def test_what_the_outcome_has_takes_no_request(store):
+async def test_output_in_outcome_needs_no_request(store):
     counted = Counted(store)
     piece, _ = written(3, 600, b"end").here()
     assert (piece, counted.asked) == (Piece(b"end", 600), [])
@@ -114,7 +114,7 @@ async def test_what_the_outcome_has_takes_no_request(store):
     assert (len(piece.data), piece.left_out, counted.asked) == (100_000, 0, [])
 
 
-async def test_chunks_are_listed_in_the_order_of_their_storing(store):
+async def test_chunks_are_listed_in_storing_order(store):
     for stream, sequence, data in [("stdout", 0, b"a"), ("stderr", 0, b"e"), ("stdout", 1, b"b")]:
         await put(store, stream, sequence, data)
     await put(store, "stdout", 0, b"again", attempt=2)

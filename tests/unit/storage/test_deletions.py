@@ -1,4 +1,4 @@
-"""On obstore's store in memory, which stands in for S3; requests are noted in their order."""
+"""Deletions on an in-memory store instead of S3; requests are recorded in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT_ONCE = pytest.mark.timing(delete_after_s=0.0)
 
 
 class World:
-    """A bucket with a bundle and its outcomes."""
+    """Bucket with a bundle and its outcomes."""
 
     def __init__(self, monkeypatch, timing):
         self.memory = MemoryStore()
@@ -74,7 +74,7 @@ async def world(monkeypatch, timing):
     return made
 
 
-async def test_before_outcomes_are_deleted_it_is_said_that_they_were_delivered(world):
+async def test_receipt_is_written_before_deletion(world):
     world.deliver(0, 8)
     await world.store.flush()
     (receipt,) = await world.receipts()
@@ -86,7 +86,7 @@ async def test_before_outcomes_are_deleted_it_is_said_that_they_were_delivered(w
     assert await world.left() == {1, 2, 3, 4, 5, 6, 7}
 
 
-async def test_a_receipt_tells_of_all_that_was_delivered_before(world):
+async def test_receipt_includes_earlier_deliveries(world):
     world.deliver(3)
     await world.store.flush()
     world.deliver(1)
@@ -95,7 +95,7 @@ async def test_a_receipt_tells_of_all_that_was_delivered_before(world):
     assert await world.receipted() == {1, 3}
 
 
-async def test_of_a_bundle_that_is_delivered_as_a_whole_it_is_the_bundle_that_goes_first(world):
+async def test_delivered_bundle_is_deleted_first(world):
     world.deliver(*range(TASKS))
     world.store.end_bundle(WHERE, delete=True)
     await world.store.flush()
@@ -104,7 +104,7 @@ async def test_of_a_bundle_that_is_delivered_as_a_whole_it_is_the_bundle_that_go
     assert await world.store.list_keys("v1/") == []
 
 
-async def test_a_receipt_is_deleted_after_its_bundle(world):
+async def test_receipt_is_deleted_after_its_bundle(world):
     world.deliver(*range(TASKS - 1))
     await world.store.flush()
     (receipt,) = await world.receipts()
@@ -117,7 +117,7 @@ async def test_a_receipt_is_deleted_after_its_bundle(world):
     assert await world.store.list_keys("v1/") == []
 
 
-async def test_a_bundle_that_ends_while_receipts_are_written_is_deleted_too(world, monkeypatch):
+async def test_bundle_ended_during_receipt_is_deleted(world, monkeypatch):
     write = world.put_async
 
     async def put(*args, **options):
@@ -133,8 +133,8 @@ async def test_a_bundle_that_ends_while_receipts_are_written_is_deleted_too(worl
     assert await world.receipts() == []
 
 
-async def test_a_bundle_of_which_something_failed_keeps_its_receipt(world):
-    """Nothing is known of it here any more, and what comes late writes one of its own."""
+async def test_failed_bundle_keeps_its_receipt(world):
+    """The client then forgets the bundle, and a late delivery writes its own receipt."""
     world.deliver(0)
     world.store.end_bundle(WHERE, delete=False)
     await world.store.flush()
@@ -145,7 +145,7 @@ async def test_a_bundle_of_which_something_failed_keeps_its_receipt(world):
     assert await world.store.get(WHERE.bundle_key) == b"bundle"
 
 
-async def test_what_cannot_be_receipted_is_not_deleted(world, caplog):
+async def test_unreceipted_outcomes_are_not_deleted(world, caplog):
     world.refused = OSError("<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
     world.deliver(0)
     await world.store.flush()
@@ -153,18 +153,18 @@ async def test_what_cannot_be_receipted_is_not_deleted(world, caplog):
     assert "delivered objects stay" in caplog.text
 
 
-async def test_many_outcomes_cost_few_requests(world):
+async def test_many_outcomes_need_few_requests(world):
     whole = Submission("job", WHERE.bundle, WHERE, KEY, 10_000)
     for index in range(10_000):
         world.store.delete_delivered(whole, index, [WHERE.outcome_key(index)])
         if index % 1000 == 999:
-            await asyncio.sleep(0)  # the event loop's turns between them
+            await asyncio.sleep(0)  # a turn of the event loop between them
     world.store.end_bundle(WHERE, delete=True)
     await world.store.flush()
     assert len(world.asked) <= 25
 
 
-async def test_a_sweep_that_is_cut_off_is_made_again(world, monkeypatch):
+async def test_interrupted_sweep_is_repeated(world, monkeypatch):
     begun, delete = asyncio.Event(), world.delete_async
 
     async def hang(*_args, **_options):
@@ -180,8 +180,8 @@ async def test_a_sweep_that_is_cut_off_is_made_again(world, monkeypatch):
     assert await world.receipted() == {0}
 
 
-async def test_a_bundle_of_which_nothing_was_delivered_here_goes_first_too(world):
-    """Its receipts are another client's."""
+async def test_undelivered_bundle_is_deleted_first_too(world):
+    """Its receipts are from another client."""
     await world.store.put(WHERE.receipt_key(0), [b"x"])
     world.store.delete_later([WHERE.receipt_key(0)])
     world.store.end_bundle(WHERE, delete=True)
@@ -190,7 +190,7 @@ async def test_a_bundle_of_which_nothing_was_delivered_here_goes_first_too(world
 
 
 @AT_ONCE
-async def test_what_comes_while_all_is_being_deleted_is_deleted_too(world, monkeypatch):
+async def test_deliveries_during_deletion_are_deleted_too(world, monkeypatch):
     begun, go_on, delete = asyncio.Event(), asyncio.Event(), world.delete_async
 
     async def wait(*args, **options):

@@ -1,4 +1,4 @@
-"""Objects are kept as long as a holder exists."""
+"""Objects that are kept as long as their holder exists."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from farcall.engine.cleaner import Held
 
 
 class Holder:
-    """Who may ask."""
+    """Holder of objects."""
 
 
 class Bucket:
-    """Notes what is to be deleted, and in which thread."""
+    """Records deleted keys, and the threads that delete them."""
 
     def __init__(self):
         self.deleted = []
@@ -32,7 +32,7 @@ def bucket():
     return Bucket()
 
 
-async def test_objects_stay_while_their_holder_lives_and_go_with_it(bucket):
+async def test_objects_are_deleted_with_their_holder(bucket):
     held, one, other = Held(), Holder(), Holder()
     held.hold(one, bucket, ["a", "b"])
     held.hold(other, bucket, ["c"])
@@ -44,7 +44,7 @@ async def test_objects_stay_while_their_holder_lives_and_go_with_it(bucket):
     assert bucket.deleted == ["a", "b"]
 
 
-async def test_all_are_let_go_of_at_once_and_once(bucket):
+async def test_release_deletes_all_objects_once(bucket):
     held, holders = Held(), [Holder(), Holder()]
     for number, holder in enumerate(holders):
         held.hold(holder, bucket, [f"{number}"])
@@ -57,7 +57,7 @@ async def test_all_are_let_go_of_at_once_and_once(bucket):
     assert bucket.deleted == ["0", "1"]
 
 
-async def test_a_holder_that_ends_in_another_thread_has_them_deleted_by_the_loop(bucket):
+async def test_holder_ending_in_thread_uses_loop(bucket):
     held, holders = Held(), [Holder()]
     held.hold(holders[0], bucket, ["a"])
     await asyncio.to_thread(holders.clear)
@@ -67,7 +67,7 @@ async def test_a_holder_that_ends_in_another_thread_has_them_deleted_by_the_loop
     assert bucket.threads == {threading.current_thread()}
 
 
-def test_a_holder_that_outlives_the_loop_does_no_harm(bucket):
+def test_holder_may_outlive_the_loop(bucket):
     held, holders = Held(), [Holder()]
 
     async def hold():

@@ -1,4 +1,4 @@
-"""Cancel marks, with a bucket in memory: what a container takes for one, and that they go."""
+"""Cancel markers with an in-memory bucket: validation and deletion."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def sees(folder, index, key=JOB.key):
     return is_cancelled(job, Storage("bucket", {**os.environ, "FARCALL_BUCKET_URL": folder}))
 
 
-async def test_a_container_sees_its_own_mark_alone(store, folder):
+async def test_container_sees_only_its_own_marker(store, folder):
     await mark_cancelled(store, JOB, [3, 7], "enough")
     assert [index for index in range(9) if sees(folder, index)] == [3, 7]
 
 
-async def test_what_others_have_put_there_says_nothing(store, folder):
+async def test_foreign_markers_are_ignored(store, folder):
     await mark_cancelled(store, JOB, [3], "enough")
     signed = await store.get(WHERE.cancelled_key(3))
-    await store.put(WHERE.cancelled_key(4), [signed])  # for another task
+    await store.put(WHERE.cancelled_key(4), [signed])  # signed for another task
     await store.put(WHERE.cancelled_key(5), [b"cancelled"])
     await store.put(WHERE.cancelled_key(6), [b""])
     assert not any(sees(folder, index) for index in (4, 5, 6))
@@ -52,7 +52,7 @@ async def test_what_others_have_put_there_says_nothing(store, folder):
 
 @pytest.mark.timing(delete_after_s=0.0)
 @pytest.mark.parametrize("delete", [True, False])
-async def test_marks_go_with_their_bundle(store, delete):
+async def test_markers_are_deleted_with_bundle(store, delete):
     other = Submission("other", "fit-1", WHERE._replace(bundle="fit-1"), b"k" * 32, 9)
     await mark_cancelled(store, JOB, [3, 7], "enough")
     await mark_cancelled(store, other, [1], "enough")

@@ -1,4 +1,4 @@
-"""Notes on retries, in a bucket in memory."""
+"""Notes on retries, in an in-memory bucket."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ async def test_foreign_notes_are_ignored(store):
     await store.put(key, [written])  # signed for another key
     await store.put(OLD.retry_key("fit-3"), [b"FARCALL"])
     await store.put(OLD.retry_key("fit-4/x"), [written])
-    for number, said in enumerate(
+    for number, content in enumerate(
         ({}, {"bundle": 3}, {"bundle": NEW.url, "queue": "", "origin": 1})
     ):
         place = OLD.retry_key(f"fit-5{number}")
-        await store.put(place, envelope.seal_note(JOB.key, place, said))
+        await store.put(place, envelope.seal_note(JOB.key, place, content))
     place = OLD.retry_key("fit-6")
     await store.put(place, envelope.seal_note(bytes(31) + b"x", place, {}))
     assert await retry.read(store, JOB) == [NOTE]

@@ -1,6 +1,6 @@
 """Shared values in a bucket: stored once, held by markers, deleted without them.
 
-What several clients do at once is tried in every order of their requests, each dying anywhere.
+Concurrent requests of several clients are tried in every order, with a crash at any point.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def store():
 
 
 def age(store, monkeypatch, by):
-    """Have the bucket's objects look older."""
+    """Make the bucket's objects look older."""
     real = type(store)
 
     async def stored(self, prefix):
@@ -59,10 +59,10 @@ def age(store, monkeypatch, by):
     monkeypatch.setattr(store, "list_times", types.MethodType(times, store))
 
 
-# --- one after the other ---------------------------------------------------------------------
+# --- sequential requests ----------------------------------------------------------------------
 
 
-async def test_a_value_is_stored_once_and_each_run_has_its_marker(store):
+async def test_value_is_stored_once_with_markers(store):
     first = await hold(store, "one")
     assert await hold(store, "two") == first
     assert await store.get(PLACE.data_key(first)) == DATA
@@ -71,14 +71,14 @@ async def test_a_value_is_stored_once_and_each_run_has_its_marker(store):
     )
 
 
-async def test_without_its_bytes_a_value_is_found_or_missed(store):
+async def test_value_without_bytes_must_exist(store):
     with pytest.raises(FarcallError, match=r"no longer at .*; put it again"):
         await hold(store, piece=WITHOUT_DATA)
     generation = await hold(store)
     assert await hold(store, "other", WITHOUT_DATA) == generation
 
 
-async def test_it_is_deleted_with_its_last_marker(store):
+async def test_value_is_deleted_with_last_marker(store):
     generation = await hold(store, "one")
     await hold(store, "two")
     await shared.release(store, PLACE, "one")
@@ -89,7 +89,7 @@ async def test_it_is_deleted_with_its_last_marker(store):
     assert await keys(store) == []
 
 
-async def test_what_is_condemned_is_not_taken(store):
+async def test_condemned_value_is_not_used(store):
     first = await hold(store, "one")
     await store.put(PLACE.condemned_key(first), [b""])
     second = await hold(store, "two")
@@ -100,7 +100,7 @@ async def test_what_is_condemned_is_not_taken(store):
     assert PLACE.held_key("three") in await keys(store)
 
 
-async def test_what_somebody_put_in_its_place_is_not_taken_where_its_size_tells(store):
+async def test_value_of_other_size_is_ignored(store):
     await store.put(PLACE.data_key("forged"), [b"y"])
     generation = await hold(store)
     assert generation != "forged"
@@ -108,7 +108,7 @@ async def test_what_somebody_put_in_its_place_is_not_taken_where_its_size_tells(
         await shared.confirm(store, PLACE, "two", "forged", len(DATA))
 
 
-async def test_what_was_changed_while_it_was_sent_is_not_stored(store):
+async def test_value_changed_during_upload_is_rejected(store):
     data = bytearray(DATA)
     data[-1] ^= 1
     with pytest.raises(FarcallError, match="was changed while it was being sent"):
@@ -116,7 +116,7 @@ async def test_what_was_changed_while_it_was_sent_is_not_stored(store):
     assert await keys(store) == [PLACE.held_key("run")]
 
 
-async def test_what_a_lifecycle_rule_will_soon_delete_is_copied_first(store, monkeypatch):
+async def test_expiring_value_is_copied_first(store, monkeypatch):
     first = await hold(store)
     age(store, monkeypatch, shared.FRESH)
     second = await hold(store, "other", WITHOUT_DATA)
@@ -124,7 +124,7 @@ async def test_what_a_lifecycle_rule_will_soon_delete_is_copied_first(store, mon
     assert await store.get(PLACE.data_key(second)) == DATA
 
 
-async def test_a_marker_of_a_run_that_was_killed_holds_for_a_day(store, monkeypatch):
+async def test_marker_of_killed_run_lasts_day(store, monkeypatch):
     await hold(store, "killed")
     age(store, monkeypatch, shared.ABANDONED - timedelta(minutes=1))
     assert not await shared.collect(store, PLACE)
@@ -133,7 +133,7 @@ async def test_a_marker_of_a_run_that_was_killed_holds_for_a_day(store, monkeypa
     assert await keys(store) == []
 
 
-async def test_a_bundle_that_was_kept_holds_it_for_longer(store, monkeypatch):
+async def test_kept_bundle_holds_value_longer(store, monkeypatch):
     bundle = Location("bucket", run_root("farcall", "killed"), "work-1").bundle_key
     await store.put(bundle, [b"bundle"])
     await hold(store, "killed")
@@ -144,7 +144,7 @@ async def test_a_bundle_that_was_kept_holds_it_for_longer(store, monkeypatch):
     assert await keys(store) == []
 
 
-async def test_a_deletion_that_was_broken_off_is_brought_to_its_end(store):
+async def test_interrupted_deletion_is_completed(store):
     await store.put(PLACE.condemned_key("gone"), [b""])
     await store.put(PLACE.condemned_key("left"), [b""])
     await store.put(PLACE.data_key("left"), [DATA])
@@ -152,7 +152,7 @@ async def test_a_deletion_that_was_broken_off_is_brought_to_its_end(store):
     assert await keys(store) == []
 
 
-async def test_values_are_found_and_what_is_none_is_not(store):
+async def test_only_valid_value_names_are_found(store):
     await hold(store)
     for name in ("UPPER", "0" * 63, "g" * 64):
         await store.put(f"farcall/v1/shared/{name}/data/1", [b""])
@@ -168,13 +168,13 @@ def turn():
 
 
 class Stepped:
-    """A bucket whose requests are carried out one at a time, when their sender has its turn."""
+    """Bucket whose requests are carried out one at a time, when it is their sender's turn."""
 
     bucket = "bucket"
 
     def __init__(self, objects=()):
         self.objects = {key: len(DATA) for key in objects}
-        self.told = []
+        self.responses = []
 
     async def put(self, key, pieces, **_):
         size = sum(map(len, pieces))
@@ -185,20 +185,20 @@ class Stepped:
         await turn()
         now = datetime.now(timezone.utc)
         keys = [key for key in self.objects if key.startswith(prefix)]
-        self.told.append(tuple(sorted(keys)))
+        self.responses.append(tuple(sorted(keys)))
         return {key[len(prefix) :]: (self.objects[key], now) for key in keys}
 
     async def list_times(self, prefix):
         return {name: at for name, (_, at) in (await self.list_stored(prefix)).items()}
 
     async def delete(self, some):
-        for key in some:  # S3 deletes them in any order
+        for key in some:  # S3 deletes keys in any order
             await turn()
             self.objects.pop(key, None)
 
 
 class User:
-    """A run that uses a value, and goes on using it."""
+    """Run that uses a value, and continues to use it."""
 
     def __init__(self, store, name):
         self.generation = None
@@ -212,7 +212,7 @@ class User:
 
 
 class Leaver(User):
-    """A run that has used a value, and is over."""
+    """Run that has used a value, and has ended."""
 
     async def run(self):
         await super().run()
@@ -222,17 +222,17 @@ class Leaver(User):
 
 
 class Deleter(User):
-    """A client that checks for values to delete."""
+    """Client that checks for values to delete."""
 
     async def run(self):
         await shared.collect(self._store, PLACE)
 
 
 def replay(objects, kinds, order):
-    """Carry out requests in an order; return what is there, and who may go on.
+    """Carry out requests in an order; return the state, and which clients may continue.
 
     Returns:
-        The state: the objects, and how far each is; whoever is not at its end; who lost a value.
+        The objects and each client's progress; unfinished clients; clients that lost a value.
     """
     store = Stepped(objects)
     actors = [kind(store, f"run{number}") for number, kind in enumerate(kinds)]
@@ -250,8 +250,8 @@ def replay(objects, kinds, order):
             except StopIteration:
                 del going[number]
             # Clients with the same responses continue in the same way.
-            seen[number].append(tuple(store.told))
-            store.told.clear()
+            seen[number].append(tuple(store.responses))
+            store.responses.clear()
     finally:
         shared.new_generation = original
     histories = tuple(map(tuple, seen))
@@ -263,10 +263,10 @@ def replay(objects, kinds, order):
 
 
 def explore(objects, *kinds):
-    """Try every order; who dies is who is not given a turn any more.
+    """Try every order; a client that crashes gets no further turns.
 
     Returns:
-        How many states there are.
+        The number of states.
     """
     reached = set()
     orders = [()]
@@ -286,18 +286,18 @@ BEGUN = (THERE, PLACE.condemned_key("0"))
 
 @pytest.mark.parametrize("objects", [(), (THERE,), BEGUN], ids=["nothing", "data", "condemned"])
 @pytest.mark.parametrize("other", [Deleter, Leaver])
-def test_in_no_order_of_requests_a_run_loses_a_value(objects, other):
+def test_no_order_of_requests_loses_value(objects, other):
     assert explore(objects, User, other) > 20
 
 
 @pytest.mark.parametrize("kinds", [(User, User, Deleter), (User, Deleter, Deleter)])
-def test_in_no_order_of_requests_of_three_either(kinds):
+def test_no_order_of_three_loses_value(kinds):
     assert explore((THERE,), *kinds) > 200
 
 
 @pytest.mark.parametrize("broken", ["no second look", "data first"])
-def test_other_rules_lose_it(monkeypatch, broken):
-    """What the walk is worth: without either of two steps it finds the order that fails."""
+def test_broken_rules_lose_the_value(monkeypatch, broken):
+    """Without either of two steps, the search must find the order that fails."""
     if broken == "no second look":
         held = shared._is_held
 

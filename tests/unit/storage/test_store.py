@@ -1,4 +1,4 @@
-"""On obstore's store in memory, which stands in for S3."""
+"""The store, in memory instead of S3."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ async def keys(store):
     return [key for key, _ in await store.list_keys(f"{ROOT}/")]
 
 
-async def test_what_is_put_in_pieces_comes_back_as_one(store):
+async def test_pieces_are_stored_as_one_object(store):
     await store.put("a/b", [b"one", memoryview(b"two"), bytearray(b"three")])
     assert await store.get("a/b") == b"onetwothree"
     assert await store.get("a/b", 11) == b"onetwothree"
 
 
-async def test_who_asks_is_told_what_was_sent(store):
+async def test_progress_of_upload_is_reported(store):
     sent = []
     await store.put("small", [b"one", b"two"], on_sent=sent.append)
     assert sent == [6]
@@ -61,15 +61,15 @@ async def test_who_asks_is_told_what_was_sent(store):
     assert sorted(sent) == [1000, PART_BYTES, PART_BYTES]
 
 
-async def test_a_large_object_comes_back_writable_and_whole(store):
-    data = bytes(range(256)) * 4 * 9000  # beyond a stream's piece
+async def test_large_object_is_returned_writable(store):
+    data = bytes(range(256)) * 4 * 9000  # longer than one piece of a stream
     await store.put("large", [data])
     found = await store.get("large", len(data))
     assert (type(found), bytes(found) == data) == (bytearray, True)
 
 
 @pytest.mark.parametrize("stored", [PART_BYTES - 1, PART_BYTES + 1])
-async def test_an_object_of_another_size_is_refused(stored, store):
+async def test_object_of_other_size_is_rejected(stored, store):
     await store.put("large", [bytes(stored)])
     with pytest.raises(envelope.IntegrityError, match=f"it has {stored} bytes"):
         await store.get_large(lambda _: "large", PART_BYTES)
@@ -77,18 +77,18 @@ async def test_an_object_of_another_size_is_refused(stored, store):
         await store.get("large", PART_BYTES)
 
 
-async def test_an_object_larger_than_any_outcome_is_not_fetched():
+async def test_oversized_object_is_not_fetched():
     store = store_in_memory(largest_outcome_bytes=10)
     await store.put("large", [bytes(11)])
     with pytest.raises(envelope.IntegrityError, match="it has 11 bytes"):
         await store.get("large", 11)
 
 
-async def test_what_is_not_there_is_none(store):
+async def test_missing_object_is_none(store):
     assert await store.get("nothing") is None
 
 
-async def test_the_inbox_tells_outcomes_of_all_bundles_and_nothing_else(store):
+async def test_inbox_lists_only_outcomes(store):
     for key in (
         "outcomes/one/0",
         "outcomes/two/17",
@@ -102,7 +102,7 @@ async def test_the_inbox_tells_outcomes_of_all_bundles_and_nothing_else(store):
     assert await arrivals(store) == {Arrived("one", 0, 4), Arrived("two", 17, 4)}
 
 
-async def test_the_inbox_tells_one_bundle_s_outcomes_and_those_after_a_key(store):
+async def test_inbox_is_filtered_by_key(store):
     for name in ("b/1", "b/2", "b/10", "b-c/3", "bc/4", "a/5"):
         await store.put(f"{ROOT}/outcomes/{name}", [b"x"])
     assert await arrivals(store, "b") == {Arrived("b", n, 1) for n in (1, 2, 10)}
@@ -111,7 +111,7 @@ async def test_the_inbox_tells_one_bundle_s_outcomes_and_those_after_a_key(store
     assert await arrivals(store, "", "b/10") == {Arrived("b", 2, 1), Arrived("bc", 4, 1)}
 
 
-async def test_the_inbox_tells_a_page_and_where_to_go_on(store):
+async def test_inbox_is_listed_in_pages(store):
     names = [*(f"outcomes/b/{n}" for n in range(1005)), "outcomes/b/1a"]
     await asyncio.gather(*(store.put(f"{ROOT}/{name}", [b"x"]) for name in names))
     page, last = await store.list_outcomes(ROOT)
@@ -121,7 +121,7 @@ async def test_the_inbox_tells_a_page_and_where_to_go_on(store):
     assert (last, end) == (sorted(name.removeprefix("outcomes/") for name in names)[999], "")
 
 
-async def test_an_object_is_copied(store):
+async def test_object_is_copied(store):
     await store.put("a", [b"data"])
     await store.copy("a", "b")
     assert [await store.get(key) for key in "ab"] == [b"data"] * 2
@@ -129,7 +129,7 @@ async def test_an_object_is_copied(store):
         await store.copy("c", "d")
 
 
-async def test_what_s3_does_not_copy_is_fetched_and_stored(store, monkeypatch):
+async def test_uncopyable_object_is_uploaded_again(store, monkeypatch):
     async def refuse(*_args):
         raise OSError("status 400: <Error><Code>InvalidRequest</Code><Message>5 GB</Message>")
 
@@ -140,7 +140,7 @@ async def test_what_s3_does_not_copy_is_fetched_and_stored(store, monkeypatch):
     assert await store.get("b") == data
 
 
-async def test_who_may_not_delete_empties(store, monkeypatch):
+async def test_without_delete_permission_object_is_emptied(store, monkeypatch):
     async def refuse(*_args, **_options):
         raise OSError("<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
 
@@ -151,7 +151,7 @@ async def test_who_may_not_delete_empties(store, monkeypatch):
     assert await store.get("a") == b""
 
 
-async def test_what_waits_to_be_deleted_and_nothing_else_is(store, clock):
+async def test_only_objects_marked_for_deletion_go(store, clock):
     for key in "abc":
         await store.put(f"{ROOT}/{key}", [b"x"])
     store.delete_later([f"{ROOT}/a"])
@@ -167,7 +167,7 @@ async def test_what_waits_to_be_deleted_and_nothing_else_is(store, clock):
         (ServiceError, "timed out"),
     ],
 )
-async def test_a_refusal_names_operation_key_and_remedy(expected, text, store, monkeypatch, clock):
+async def test_refusal_names_operation_key_and_remedy(expected, text, store, monkeypatch, clock):
     async def refuse(*_args, **_options):
         raise OSError(f"{text}\nDebug source: a page of it")
 

@@ -9,7 +9,7 @@ from farcall.storage.stores import Stores
 from tests.unit.fakes import access_in_memory
 
 
-async def test_a_bucket_is_opened_once_and_when_it_is_asked_for():
+async def test_bucket_is_opened_once_when_needed():
     stores = Stores(access_in_memory())
     assert list(stores) == []
     one, other = stores.of("one"), stores.of("other")
@@ -18,13 +18,13 @@ async def test_a_bucket_is_opened_once_and_when_it_is_asked_for():
     assert list(stores) == [one, other]
 
 
-async def test_the_last_request_that_was_given_up_counts():
+async def test_last_abandoned_request_counts():
     stores = Stores(access_in_memory())
     assert stores.given_up_at == -math.inf
     stores.of("one")
     assert stores.given_up_at == -math.inf
 
 
-def test_where_the_options_name_no_bucket_it_says_what_needs_one():
+def test_missing_bucket_option_is_explained():
     with pytest.raises(SettingsError, match="s3_bucket_name is empty: functions are sent through"):
         Stores(access_in_memory()).of("")

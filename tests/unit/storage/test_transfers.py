@@ -1,4 +1,4 @@
-"""Large objects go and come in parts, on obstore's store in memory, which stands in for S3."""
+"""Large objects are transferred in parts, with an in-memory store instead of S3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def store():
     return store_in_memory()
 
 
-#: A part and a byte more; many parts that are all in use at once.
+#: Sizes of one part plus one byte, and of more parts than are transferred in parallel.
 SIZES = [PART_BYTES + 1, (PARALLEL_PARTS + 3) * PART_BYTES + 17]
 
 
@@ -30,7 +30,7 @@ async def put_parts(store, data):
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_large_object_goes_in_parts(size, store):
+async def test_large_object_is_uploaded_in_parts(size, store):
     data = random.Random(1).randbytes(size)
     pieces = (data[start : start + 5_000_000] for start in range(0, size, 5_000_000))
     await store.put("large", pieces)
@@ -39,25 +39,25 @@ async def test_a_large_object_goes_in_parts(size, store):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("in_a_file", [False, True])
-async def test_a_large_value_comes_in_parts(size, in_a_file, store, tmp_path):
+async def test_large_value_is_downloaded_in_parts(size, in_a_file, store, tmp_path):
     data = random.Random(1).randbytes(size)
     await put_parts(store, data)
     folder = str(tmp_path / "cache") if in_a_file else None
     found, digest = await store.get_large(PART, size, folder)
     assert (bytes(found) == data, digest) == (True, hashlib.sha256(data).hexdigest())
-    found[:4] = b"free"  # as arrays on top of it may be changed
+    found[:4] = b"free"  # arrays that use this memory may be changed
     assert bytes(found[:5]) == b"free" + data[4:5]
     assert list(tmp_path.rglob("*")) == ([tmp_path / "cache"] if in_a_file else [])
 
 
-async def test_a_large_object_that_is_not_there_is_none(store):
+async def test_missing_large_object_is_none(store):
     await put_parts(store, bytes(3 * VALUE_PART_BYTES))
     await store.delete([PART(1)])
     assert await store.get_large(PART, 3 * VALUE_PART_BYTES) is None
 
 
 @pytest.mark.parametrize("size", [10, 3 * SINGLE_PUT_BYTES])
-async def test_what_goes_wrong_while_an_object_is_made_is_what_the_caller_hears(size, store):
+async def test_error_during_upload_reaches_caller(size, store):
     def pieces():
         yield bytes(size)
         yield bytes(size)
@@ -68,7 +68,7 @@ async def test_what_goes_wrong_while_an_object_is_made_is_what_the_caller_hears(
     assert await store.get("broken") is None
 
 
-async def test_small_pieces_are_joined_and_large_ones_are_not(store):
+async def test_only_small_pieces_are_joined(store):
     large = memoryview(bytes(1024 * 1024))
     pieces = [b"a", b"b", large, b"c" * 60_000, *[b"d" * 60_000] * 20, b""]
     chunks = list(joined(pieces))

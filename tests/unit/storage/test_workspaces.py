@@ -1,4 +1,4 @@
-"""Archives in the bucket: each is stored once, and again where it is not what it was or is old."""
+"""Workspace archives in the bucket: stored once, and again if they differ or are old."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ def archive():
         yield Archive(file, "0" * 64, 7, 1, 7)
 
 
-def test_archives_lie_beside_the_runs():
+def test_archives_are_stored_next_to_runs():
     assert key_of("a/b", "1" * 64) == f"a/b/v1/workspaces/{'1' * 64}.tar.gz"
     assert key_of("", "1" * 64) == f"v1/workspaces/{'1' * 64}.tar.gz"
 
 
-async def test_an_archive_is_stored_once(archive):
+async def test_archive_is_stored_once(archive):
     store = store_in_memory()
     assert await put_once(store, KEY, archive)
     assert await store.get(KEY) == b"archive"
     assert not await put_once(store, KEY, archive)
 
 
-async def test_what_lies_there_with_another_size_is_replaced(archive):
+async def test_archive_of_other_size_is_replaced(archive):
     store = store_in_memory()
     await store.put(KEY, [b"another client's"])
     assert await put_once(store, KEY, archive)
     assert await store.get(KEY) == b"archive"
 
 
-async def test_an_old_archive_is_stored_anew_before_a_lifecycle_rule_deletes_it(
-    archive, monkeypatch
-):
+async def test_old_archive_is_stored_again(archive, monkeypatch):
+    """A lifecycle rule would delete it soon."""
     store = store_in_memory()
     await put_once(store, KEY, archive)
     monkeypatch.setattr(workspaces, "FRESH", timedelta(0))
