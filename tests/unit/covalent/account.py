@@ -1,4 +1,4 @@
-"""A Batch and a bucket that are scripted, for groups of Covalent's tasks."""
+"""Scripted Batch and bucket for Covalent's task groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SETTINGS = Settings(s3_bucket_name="bucket", image="repo/image:1", linger_s=0.1)
 
 
 class Bucket:
-    """A bucket into which everything can be put, and in which arrives what a test says."""
+    """Bucket that accepts all objects, and lists the outcomes that a test sets."""
 
     def __init__(self):
         self.arrived = []
@@ -32,7 +32,7 @@ class Bucket:
 
 
 class Account:
-    """Batch: accepts jobs, and terminates them on request."""
+    """Batch that accepts jobs, and terminates them on request."""
 
     def __init__(self):
         self.client = Client(
@@ -74,7 +74,7 @@ class Account:
 
     @property
     def running(self):
-        """The tasks whose jobs were accepted and not ended."""
+        """Tasks whose jobs were accepted and not terminated."""
         return {
             task
             for job, size in self.sizes.items()

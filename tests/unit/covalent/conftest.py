@@ -1,4 +1,4 @@
-"""A real session on a scripted Batch, in virtual time; a server that answers as Covalent's."""
+"""A session on a scripted Batch in virtual time, and a server that answers like Covalent's."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ async def account(clock):
 
 @pytest.fixture
 async def opened(account, monkeypatch):
-    """The session of this event loop."""
+    """Session of the current event loop."""
 
     async def close():
-        """Nothing is open."""
+        """Open no connections."""
 
     access = SimpleNamespace(
         timing=Timing(),
@@ -48,7 +48,7 @@ async def opened(account, monkeypatch):
 
     for module in (task_groups, run):
         monkeypatch.setattr(module, "session_for", find)
-    # A thread's work would be done in no time at all, or never.
+    # Work in a thread would take no virtual time, or an infinite one.
     monkeypatch.setattr(made.threads, "run", lambda function, *args: _at_once(function, *args))
     yield made
     for event in account.open.values():
@@ -62,9 +62,10 @@ async def _at_once(function, *args):
 
 @pytest.fixture
 def answering():
-    """A server that answers every request the same: ``answering(status, body)`` gives its address.
+    """Start a server that gives each request the same answer.
 
-    ``answering.told`` has the paths and bodies of those that tell it something.
+    `answering(status, body)` returns its address. `answering.received` has the paths and bodies
+    of the PUT requests.
     """
     with contextlib.ExitStack() as stack:
 
@@ -77,7 +78,7 @@ def answering():
 
                 def do_PUT(self):
                     length = int(self.headers["Content-Length"])
-                    serve.told.append((self.path, json.loads(self.rfile.read(length))))
+                    serve.received.append((self.path, json.loads(self.rfile.read(length))))
                     self.do_GET()
 
                 def log_message(self, *_):
@@ -90,5 +91,5 @@ def answering():
             stack.callback(server.shutdown)
             return f"http://127.0.0.1:{server.server_port}"
 
-        serve.told = []
+        serve.received = []
         yield serve

@@ -1,4 +1,4 @@
-"""Covalent's server is found as Covalent's own client finds it, without Covalent."""
+"""Covalent's server is found like Covalent's own client finds it, without Covalent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farcall.model.errors import FarcallError
 
 @pytest.fixture(autouse=True)
 def configuration(tmp_path, monkeypatch):
-    """Return Covalent's configuration file, which is not there yet."""
+    """Path of Covalent's configuration file, which does not exist yet."""
     for name in ("DISPATCHER_ADDR", "SVC_PORT", "EXTRA_HEADERS"):
         monkeypatch.delenv(f"COVALENT_{name}", raising=False)
     monkeypatch.setenv("COVALENT_CONFIG_DIR", str(tmp_path))
@@ -29,19 +29,19 @@ def configuration(tmp_path, monkeypatch):
         ("https://covalent.example/ours", '"8443"', "https://covalent.example:8443/ours"),
     ],
 )
-def test_the_configuration_says_where_the_server_is(configuration, address, port, url):
+def test_configuration_sets_server_address(configuration, address, port, url):
     configuration.write_text(f'[dispatcher]\naddress = "{address}"\nport = {port}\n')
     assert Covalent.configured().address == url
     assert Covalent.configured("http://other:1/").address == "http://other:1"
 
 
-def test_without_a_configuration_there_is_no_server(monkeypatch):
+def test_without_configuration_there_is_no_server(monkeypatch):
     assert Covalent.configured() is None
     monkeypatch.setenv("COVALENT_DISPATCHER_ADDR", "far")
     assert Covalent.configured().address == "http://far:48008"
 
 
-def test_without_a_home_there_is_no_server(monkeypatch):
+def test_without_home_there_is_no_server(monkeypatch):
     def unknown(_):
         raise KeyError("no such user")
 
@@ -52,25 +52,25 @@ def test_without_a_home_there_is_no_server(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["[dispatcher", "", '[dispatcher]\naddress="a"\nport="b"\n'])
-def test_a_configuration_that_says_nothing_is_named(configuration, text):
+def test_incomplete_configuration_is_named(configuration, text):
     configuration.write_text(text)
     with pytest.raises(FarcallError, match=r"covalent\.conf does not contain the address"):
         Covalent.configured()
 
 
-def test_an_address_that_is_no_url_is_refused():
+def test_address_without_scheme_is_rejected():
     with pytest.raises(FarcallError, match="'localhost'. Use a URL that begins with http"):
         Covalent.configured("localhost")
 
 
 @pytest.mark.parametrize("headers", ["{", "[]", "1"])
-def test_headers_that_are_none_are_named(monkeypatch, headers):
+def test_invalid_headers_are_named(monkeypatch, headers):
     monkeypatch.setenv("COVALENT_EXTRA_HEADERS", headers)
     with pytest.raises(FarcallError, match="COVALENT_EXTRA_HEADERS"):
         Covalent("http://127.0.0.1:9").running()
 
 
-def test_what_is_no_covalent_server_is_told(answering):
+def test_non_covalent_server_is_reported(answering):
     with pytest.raises(FarcallError, match="is not a Covalent server"):
         Covalent(answering(200, b"<html>")).manifest("d")
     with pytest.raises(FarcallError, match="rejected the request: HTTP Error 500"):
@@ -80,19 +80,19 @@ def test_what_is_no_covalent_server_is_told(answering):
 @pytest.mark.parametrize(
     "body", [b"[]", b"1", b"null", b'{"dispatches": [1]}', b'{"dispatches": null}', b'{"a": {}}']
 )
-def test_an_answer_of_another_form_is_told(answering, body):
+def test_response_of_other_format_is_rejected(answering, body):
     address = answering(200, body)
     with pytest.raises(FarcallError, match="is not a Covalent 0.240 server"):
         Covalent(address).running()
 
 
-def test_a_server_that_gives_the_same_page_again_and_again_is_asked_no_further(answering):
+def test_repeated_page_ends_the_listing(answering):
     page = [{"dispatch_id": f"d{number}", "status": "RUNNING"} for number in range(100)]
     body = json.dumps({"dispatches": page}).encode()
     assert [each["dispatch_id"] for each in page] == Covalent(answering(200, body)).running()
 
 
-def test_a_server_on_this_machine_is_asked_without_the_users_proxy(answering, monkeypatch):
+def test_local_server_bypasses_the_proxy(answering, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     page = {"dispatches": [{"dispatch_id": "d", "status": "FAILED"}]}

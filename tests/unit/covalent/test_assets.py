@@ -1,4 +1,4 @@
-"""What Covalent stores of a task group, read without being unpickled."""
+"""Covalent's files of a task group, read without unpickling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VALUES = st.none() | st.integers() | st.text() | st.lists(st.integers())
 
 
 def pack(value, name=None):
-    """Return a value's archive; ``name`` stands for its own."""
+    """Return a value's archive, optionally with another name."""
     encoder = Encoder()
     pickles.dump_to(value, encoder)
     names = {"doc": "", "name": getattr(value, "__name__", "") if name is None else name}
@@ -35,7 +35,7 @@ def read(data):
 
 
 class Trap:
-    """Does not let itself be unpickled."""
+    """Fails when it is unpickled."""
 
     def __reduce__(self):
         return pytest.fail, ("it was unpickled",)
@@ -48,7 +48,7 @@ def ct():
 
 @pytest.fixture(scope="module")
 def built(ct):
-    """Electrons of a lattice as Covalent's client builds it, by the name of their functions."""
+    """Electrons of a lattice as Covalent's client builds it, by function name."""
 
     @ct.electron
     def mine(values, named):
@@ -81,19 +81,19 @@ def electron(data, node=None, hooks=None):
 # --- nodes that Covalent adds --------------------------------------------------------------------
 
 
-def test_covalents_collections_are_recognised(built):
+def test_covalents_collections_are_recognized(built):
     for name in ("_auto_list_node", "_auto_dict_node"):
         assert electron(built[name]).is_collection
         assert not electron(built[name]).is_for_server
 
 
-def test_covalents_sublattices_are_recognised(built):
+def test_covalents_sublattices_are_recognized(built):
     assert electron(built["_build_sublattice_graph"]).is_for_server
     assert not electron(built["_build_sublattice_graph"]).is_collection
 
 
 @pytest.mark.parametrize("name", ["_auto_list_node", "_auto_dict_node", "_build_sublattice_graph"])
-def test_a_function_of_the_users_of_the_same_name_is_neither(name):
+def test_user_function_is_not_recognized(name):
     def function(*args):
         return "mine"
 
@@ -105,7 +105,7 @@ def test_a_function_of_the_users_of_the_same_name_is_neither(name):
     assert not mine.is_for_server
 
 
-def test_a_collection_with_dependencies_runs_as_a_job(built):
+def test_collection_with_dependencies_is_a_job(built):
     assert not electron(built["_auto_list_node"], hooks={"deps": {"bash": {}}}).is_collection
 
 
@@ -115,7 +115,7 @@ def collect(data, node, inputs):
 
 
 @given(st.lists(VALUES))
-def test_a_list_is_what_covalents_function_returns(built, values):
+def test_list_matches_covalents_function(built, values):
     numbers = [number + 7 for number in range(len(values))]
     inputs = dict(zip(numbers, map(pack, values), strict=True))
     made = collect(built["_auto_list_node"], Node(1, numbers, {}), inputs)
@@ -123,7 +123,7 @@ def test_a_list_is_what_covalents_function_returns(built, values):
 
 
 @given(st.dictionaries(st.text() | st.integers(), VALUES))
-def test_a_dict_is_what_covalents_function_returns(built, values):
+def test_dict_matches_covalents_function(built, values):
     inputs = {3: pack([*values]), 4: pack([*values.values()])}
     for node in (
         Node(1, [3, 4], {}),
@@ -135,7 +135,7 @@ def test_a_dict_is_what_covalents_function_returns(built, values):
         assert [*expected.items()] == [*read(made).items()]
 
 
-def test_a_collections_archive_is_one_that_covalent_reads(ct, built):
+def test_collection_archive_is_readable_by_covalent(ct, built):
     transportable = pytest.importorskip("covalent._workflow.transportable_object")
     made = collect(built["_auto_list_node"], Node(1, [3, 4], {}), {3: pack(5), 4: pack("a")})
     archived = transportable.TransportableObject.deserialize(made)
@@ -144,7 +144,7 @@ def test_a_collections_archive_is_one_that_covalent_reads(ct, built):
     assert made == archived.serialize()
 
 
-def test_nothing_is_unpickled_to_make_a_collection(built):
+def test_making_collection_unpickles_nothing(built):
     made = collect(built["_auto_list_node"], Node(1, [3], {}), {3: pack(Trap())})
     with pytest.raises(pytest.fail.Exception):
         read(made)
@@ -161,7 +161,7 @@ def write(folder, content):
     return files
 
 
-def test_a_group_is_read_from_covalents_files(tmp_path):
+def test_group_is_read_from_covalents_files(tmp_path):
     large = pack(os.urandom(200_000))
     files = write(
         tmp_path,
@@ -182,7 +182,7 @@ def test_a_group_is_read_from_covalents_files(tmp_path):
     assert read(large) == pickle.loads(archive.decode(group.inputs[5].data))
 
 
-def test_a_group_whose_files_are_damaged_is_refused(tmp_path):
+def test_damaged_group_is_rejected(tmp_path):
     good = {(1, "function"): pack(abs), (1, "hooks"): b"{}"}
     for asset, data in (("function", b""), ("function", b"x" * 100), ("hooks", b"{")):
         files = write(tmp_path, {**good, (1, asset): data})
@@ -190,7 +190,7 @@ def test_a_group_whose_files_are_damaged_is_refused(tmp_path):
             assets.read_group([Node(1, (), {})], files)
 
 
-def test_what_travels_is_what_came(tmp_path):
+def test_packed_group_runs_with_its_inputs(tmp_path):
     function, value = pack(abs), pack(-3)
     group = assets.group_of(Node(4, [9], {}), function, {}, {9: value})
     code, calls = group.pack()
@@ -205,7 +205,7 @@ def test_what_travels_is_what_came(tmp_path):
     assert 3 == read(b"".join(made.parts[0]))
 
 
-def test_nothing_is_unpickled_to_pack_a_group():
+def test_packing_group_unpickles_nothing():
     hook = {
         "apply_fn": {"attributes": {"_object": archived(Trap())}},
         "apply_args": {"attributes": {"_object": archived(Trap())}},
@@ -220,7 +220,7 @@ def archived(value):
     return bytes(archive.parse(pack(value)).data).decode()
 
 
-def test_a_group_says_who_pickled_it():
+def test_group_names_its_pickling_versions():
     header = {"py_version": "3.9.18", "cloudpickle_version": "2.2", "attrs": {"name": "work"}}
     encoded = json.dumps(header).encode()
     at = 16 + len(encoded)
@@ -231,7 +231,7 @@ def test_a_group_says_who_pickled_it():
 
 
 @pytest.mark.parametrize("version", ["", "three", "3", None, "3.x.1"])
-def test_a_group_that_does_not_say_who_pickled_it_is_refused(version):
+def test_group_without_versions_is_rejected(version):
     header = {"py_version": version, "cloudpickle_version": "3", "attrs": {"name": "work"}}
     encoded = json.dumps(header).encode()
     data = (16 + len(encoded)).to_bytes(8, "big") * 2 + encoded + b"gAROLg=="
@@ -251,7 +251,7 @@ def test_a_group_that_does_not_say_who_pickled_it_is_refused(version):
         {"call_after": 3},
     ],
 )
-def test_dependencies_that_are_stored_otherwise_are_refused(hooks):
+def test_unknown_dependency_format_is_rejected(hooks):
     with pytest.raises(IntegrityError, match=r"Covalent 0\.240"):
         assets.group_of(Node(1, (), {}), pack(abs), hooks, {}).pack()
 
@@ -261,7 +261,7 @@ def test_dependencies_that_are_stored_otherwise_are_refused(hooks):
     [
         (["numpy", "scipy[all]>=1; python_version > '3'"], "", 2),
         ([], "# mine\n\nnumpy==2.1  # why\nscipy\n", 2),
-        (["absent"], "numpy\n", 1),  # as in the job, the file comes before
+        (["absent"], "numpy\n", 1),  # the file comes first, like in the job
         (["./folder"], "", 0),
         (["numpy", "a @ https://example.com/a-1-py3-none-any.whl"], "", 0),
         (["--pre", "numpy"], "", 0),
@@ -269,7 +269,7 @@ def test_dependencies_that_are_stored_otherwise_are_refused(hooks):
         ([], "numpy==2.1 \\\n  --hash=sha256:00\n", 0),
     ],
 )
-def test_names_and_versions_for_pip_are_read(ct, tmp_path, packages, content, wanted):
+def test_requirements_of_pip_are_read(ct, tmp_path, packages, content, wanted):
     path = tmp_path / "requirements.txt"
     path.write_text(content)
     pip = ct.DepsPip(packages, reqs_path=str(path) if content else "")
@@ -282,13 +282,13 @@ def test_names_and_versions_for_pip_are_read(ct, tmp_path, packages, content, wa
     assert ["call"] == [kind for kind, _ in before]
 
 
-def test_a_list_of_packages_that_is_a_trap_does_not_run():
+def test_malicious_package_list_is_not_run():
     trap = {"attributes": {"_object": bytes(archive.parse(pack(Trap())).data).decode()}}
     hooks = {"deps": {"pip": {"attributes": {"apply_args": trap}}}}
     assert [] == assets.group_of(Node(1, (), {}), pack(abs), hooks, {}).requirements
 
 
-def test_dependencies_of_both_ways_are_the_same(ct):
+def test_both_hook_formats_are_equivalent(ct):
     bash, pip = ct.DepsBash(["true"]), ct.DepsPip(["numpy"])
     first = ct.DepsCall(abs, [-1], retval_keyword="found")
     after = ct.DepsCall(print, kwargs={"end": ""})

@@ -1,4 +1,4 @@
-"""In virtual time: which tasks wait for others, and how long."""
+"""Delays of tasks that wait for others, in virtual time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from farcall.covalent.task_groups import Debouncer
 
 
 class Tasks:
-    """Tasks on their way through a debouncer, with the moments at which they were let through."""
+    """Tasks that pass through a debouncer, with their times."""
 
     def __init__(self, clock):
         self.debouncer = Debouncer()
@@ -29,7 +29,7 @@ class Tasks:
         return self.waits[-1]
 
     async def stream(self, count, apart_s):
-        """Have tasks come one after the other; wait until all are through."""
+        """Send tasks one after the other; wait until all have passed."""
         for _ in range(count):
             self.come()
             await asyncio.sleep(apart_s)
@@ -40,7 +40,7 @@ class Tasks:
 
     @property
     def moments(self):
-        """When something was let through, in order."""
+        """Times at which a task passed, in order."""
         return sorted({passed for _, passed in self.through})
 
 
@@ -49,28 +49,28 @@ async def tasks(clock):
     return Tasks(clock)
 
 
-async def test_a_task_on_its_own_passes_at_once(tasks):
+async def test_single_task_passes_at_once(tasks):
     await tasks.come()
     assert [(0, 0)] == tasks.through
 
 
-async def test_an_announcement_alone_holds_nobody(tasks):
+async def test_announcement_alone_delays_nothing(tasks):
     tasks.debouncer.announce()
     await tasks.come()
     assert [(0, 0)] == tasks.through
 
 
-async def test_tasks_with_a_pause_between_them_pass_at_once(tasks):
+async def test_spaced_tasks_pass_at_once(tasks):
     await tasks.stream(5, apart_s=1.5)
     assert all(came == passed for came, passed in tasks.through)
 
 
-async def test_the_second_of_two_is_held_for_a_moment(tasks):
+async def test_second_of_two_is_delayed_briefly(tasks):
     await tasks.stream(2, apart_s=0.1)
     assert [(0, 0), (0.1, pytest.approx(0.3))] == tasks.through
 
 
-async def test_those_that_come_while_one_is_held_pass_with_it(tasks):
+async def test_tasks_arriving_during_delay_pass_together(tasks):
     await tasks.come()
     for _ in range(3):
         await asyncio.sleep(0.05)
@@ -79,33 +79,33 @@ async def test_those_that_come_while_one_is_held_pass_with_it(tasks):
     assert 1 == len({passed for _, passed in tasks.through[1:]})
 
 
-async def test_tasks_that_come_together_pass_together(tasks):
-    """The first of them does not wait, the others go on as one."""
+async def test_simultaneous_tasks_pass_together(tasks):
+    """The first task does not wait, and the others pass together."""
     await asyncio.gather(*(tasks.come() for _ in range(50)))
     assert [0, pytest.approx(0.2)] == tasks.moments
     assert 49 == [passed for _, passed in tasks.through].count(tasks.moments[1])
 
 
-async def test_holds_become_longer_while_tasks_keep_coming_up_to_two_seconds(tasks):
+async def test_delays_grow_to_two_seconds(tasks):
     await tasks.stream(120, apart_s=0.1)
     gaps = [
         after - before for before, after in zip(tasks.moments, tasks.moments[1:], strict=False)
     ]
-    # A hold begins with the first task after the last one.
+    # A delay begins with the first task after the last delay.
     assert [0.3, 0.5, 0.9, 1.7] == pytest.approx(gaps[:4], abs=0.11)
     assert all(gap <= 2.2 for gap in gaps)
     assert max(passed - came for came, passed in tasks.through) <= 2.001
     assert len(tasks.moments) <= 10
 
 
-async def test_a_hold_ends_soon_after_the_last_task(tasks):
+async def test_delay_ends_soon_after_last_task(tasks):
     await tasks.stream(30, apart_s=0.1)
     last, passed = tasks.through[-1]
     assert passed - last <= 0.301
 
 
-async def test_what_is_announced_is_waited_for(tasks):
-    await tasks.stream(8, apart_s=0.1)  # the next hold may take longer than 0.3 s
+async def test_announced_task_is_awaited(tasks):
+    await tasks.stream(8, apart_s=0.1)  # the next delay may exceed 0.3 s
     await asyncio.sleep(0.2)
     held = tasks.come()
     for _ in range(4):
@@ -116,7 +116,7 @@ async def test_what_is_announced_is_waited_for(tasks):
     assert tasks.through[-1][1] == tasks.through[-2][1]
 
 
-async def test_after_a_pause_the_first_one_passes_and_holds_are_short_again(tasks):
+async def test_pause_resets_the_delay(tasks):
     await tasks.stream(60, apart_s=0.1)
     await asyncio.sleep(5)
     tasks.through.clear()
@@ -126,7 +126,7 @@ async def test_after_a_pause_the_first_one_passes_and_holds_are_short_again(task
     assert pytest.approx(0.2) == after - second
 
 
-async def test_one_that_no_longer_waits_holds_up_nobody(tasks):
+async def test_cancelled_task_delays_nothing(tasks):
     await tasks.come()
     first, second = tasks.come(), tasks.come()
     await asyncio.sleep(0)

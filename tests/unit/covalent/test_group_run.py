@@ -1,4 +1,4 @@
-"""How long the end of a task group is waited for where it cannot be fetched."""
+"""How long farcall tries to fetch the outcome of a task group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.covalent.account import SETTINGS
 
 
 class Unfetchable(TaskRun):
-    """A job whose answer is there, and S3 refuses to hand it out."""
+    """Job whose outcome exists, but S3 refuses to return it."""
 
     def __init__(self, code, status=400):
         super().__init__("job-0", SETTINGS)
@@ -25,10 +25,10 @@ class Unfetchable(TaskRun):
         raise self.error
 
 
-async def test_what_cannot_be_fetched_for_a_while_is_told_and_given_up_at_last(opened):
-    told = []
+async def test_lasting_fetch_failure_raises_eventually(opened):
+    texts = []
     run = GroupRun(SETTINGS, [("d", 1)], Unfetchable("ExpiredToken"))
-    run.tell = told.append
+    run.tell = texts.append
     loop = asyncio.get_running_loop()
     began = loop.time()
     with pytest.raises(
@@ -36,12 +36,12 @@ async def test_what_cannot_be_fetched_for_a_while_is_told_and_given_up_at_last(o
     ):
         await run.ends()
     assert 590 < loop.time() - began < 620
-    assert all("GetObject of it failed; retrying" in text for text in told[:-1])
-    assert ("", 11) == (told[-1], len(told) - 1)  # once a minute
+    assert all("GetObject of it failed; retrying" in text for text in texts[:-1])
+    assert ("", 11) == (texts[-1], len(texts) - 1)  # once a minute
 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidArgument"])
-async def test_what_can_never_be_fetched_is_given_up_at_once(opened, code):
+async def test_permanent_fetch_failure_raises_at_once(opened, code):
     job = Unfetchable(code, 403)
     with pytest.raises(ServiceError, match="GetObject"):
         await GroupRun(SETTINGS, [("d", 1)], job).ends()

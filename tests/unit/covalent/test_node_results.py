@@ -38,7 +38,7 @@ NOT_RUN = failed(
 
 
 def read(*records, status=OutcomeStatus.DONE, job=JOB, **meta):
-    """Return how the nodes of a group ended that left these records."""
+    """Return the ends of the nodes of a group with these records."""
     archives = [[b"value"] for record in records if record["status"] == CallStatus.RETURNED]
     group = [
         {"node": number, "began": began, **record}
@@ -57,7 +57,7 @@ def read(*records, status=OutcomeStatus.DONE, job=JOB, **meta):
     return node_results.ends(result, range(len(records)), job.stdout, job.stderr)
 
 
-def test_each_node_has_its_value_or_its_error_and_its_output():
+def test_each_node_has_result_and_output():
     made, raised, returned = read(RETURNED, failed("ValueError"), RETURNED)
     assert [b"value", None, b"value"] == [
         each.value and bytes(each.value) for each in (made, raised, returned)
@@ -70,7 +70,7 @@ def test_each_node_has_its_value_or_its_error_and_its_output():
     assert [b"1\n", b"2\n", b"3\n"] == [each.stderr for each in (made, raised, returned)]
 
 
-def test_what_a_gap_took_is_no_other_nodes():
+def test_gap_is_split_between_nodes():
     note = b"\n[farcall: 5 bytes could not be stored]\n"
     job = JOB.of(OUTPUT[:3] + note + OUTPUT[8:], ERRORS)
     gap = {"gaps": [(3, 5)]}  # the end of the first line, and the start of the second
@@ -86,13 +86,13 @@ def test_what_a_gap_took_is_no_other_nodes():
         failed("OSError", "half", TOLD_TO_STOP, status=CallStatus.UNPICKLABLE, value_type="X"),
     ],
 )
-def test_a_node_that_was_told_that_its_time_is_up_is_out_of_time(stopped):
+def test_interrupted_node_is_out_of_time(stopped):
     raised, cut_off, last = read(
         failed("ValueError"), stopped, NOT_RUN, status=OutcomeStatus.TIMED_OUT
     )
     assert raised.error.startswith("ValueError: no good\n")
-    told = "JobTimeoutError: the task ran longer than time_limit: job job-1 (make). To do: raise"
-    assert cut_off.error.startswith(told)
+    start = "JobTimeoutError: the task ran longer than time_limit: job job-1 (make). To do: raise"
+    assert cut_off.error.startswith(start)
     assert "End of stderr:\n  2" in cut_off.error
     assert last.error.startswith(
         "JobTimeoutError: last was not run: the job was being stopped (the task ran longer than "
@@ -100,7 +100,7 @@ def test_a_node_that_was_told_that_its_time_is_up_is_out_of_time(stopped):
     )
 
 
-def test_a_function_that_stops_itself_has_no_verdict_but_its_own():
+def test_self_stopped_function_keeps_own_error():
     stopped, last = read(STOPPED, NOT_RUN)
     assert "TaskTerminated: no good" in stopped.error
     assert "last was not run: the job was being stopped" == last.error
@@ -114,7 +114,7 @@ VERDICTS = [
 
 
 @pytest.mark.parametrize("kind", VERDICTS)
-def test_every_verdict_is_told_to_each_node_with_its_name(kind):
+def test_every_error_reaches_each_node(kind):
     text = JOB.tell("this is what happened", "do that")
     for end in node_results.ends(Result(error=kind(text)), [3, 5], OUTPUT, ERRORS):
         assert f"{kind.__name__}: {text}" == end.error
@@ -123,7 +123,7 @@ def test_every_verdict_is_told_to_each_node_with_its_name(kind):
 
 
 @pytest.mark.parametrize(
-    ("status", "meta", "told"),
+    ("status", "meta", "expected"),
     [
         ("timed_out", {}, "JobTimeoutError: the task ran longer than time_limit"),
         ("out_of_memory", {}, "OutOfMemoryError: the task ran out of memory"),
@@ -136,15 +136,15 @@ def test_every_verdict_is_told_to_each_node_with_its_name(kind):
         ),
     ],
 )
-def test_what_ended_the_process_is_told_to_each_node(status, meta, told):
+def test_process_failure_reaches_each_node(status, meta, expected):
     meta = {"child_status": -9, "usage": {}, "results": [], "begun": 1, "status": status, **meta}
     (result,) = node_results.read(meta, b"", JOB)
     for end in node_results.ends(result, [3, 5], OUTPUT, ERRORS):
-        assert end.error.startswith(told), end.error
+        assert end.error.startswith(expected), end.error
         assert ". To do: " in end.error
 
 
-def test_what_batch_says_is_told_to_each_node():
+def test_batch_failure_reaches_each_node():
     gone = JobDetail("job-1", "make", status=JobStatus.FAILED, status_reason="Host EC2 gone")
     (end,) = node_results.ends(Result(error=failure_reason(gone).error(JOB)), [3], OUTPUT, ERRORS)
     assert end.error.startswith("HostLostError: the job's instance was terminated: job ")

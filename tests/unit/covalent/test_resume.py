@@ -11,7 +11,7 @@ from farcall.model.errors import FarcallError
 
 
 def manifest(*nodes):
-    """Return a dispatch with nodes of an executor each, in some status."""
+    """Return a dispatch with one node per given executor and status."""
     listed = [
         {"id": number, "metadata": {"executor": executor, "status": status}}
         for number, (executor, status) in enumerate(nodes)
@@ -21,11 +21,11 @@ def manifest(*nodes):
 
 
 def asked(answering):
-    assert all(body == {"resume": True} for _, body in answering.told)
-    return [path for path, _ in answering.told]
+    assert all(body == {"resume": True} for _, body in answering.received)
+    return [path for path, _ in answering.received]
 
 
-def test_tasks_of_ours_that_have_not_ended_are_looked_at_and_foreign_ones_are_told(answering):
+def test_unfinished_own_tasks_are_resumed(answering):
     address = answering(
         200,
         manifest(
@@ -42,13 +42,13 @@ def test_tasks_of_ours_that_have_not_ended_are_looked_at_and_foreign_ones_are_to
     ]
 
 
-def test_where_all_of_ours_have_ended_one_is_looked_at(answering):
+def test_finished_dispatch_queries_one_task(answering):
     address = answering(200, manifest(("dask", "COMPLETED"), *[("awsbatch", "COMPLETED")] * 2))
     assert list(resume(["d"], address)) == [Resumed("d", "flow", [], [])]
     assert asked(answering) == ["/api/v2/dispatches/d/electrons/1/job"]
 
 
-def test_a_dispatch_of_others_alone_is_left_to_them(answering):
+def test_foreign_dispatch_is_left_alone(answering):
     address = answering(200, manifest(("dask", "RUNNING")))
     assert list(resume(["d"], address)) == [Resumed("d", "flow", [], [0])]
     assert asked(answering) == []
@@ -57,7 +57,7 @@ def test_a_dispatch_of_others_alone_is_left_to_them(answering):
 @pytest.mark.parametrize(
     "body", [b"[]", b"1", b"null", b'{"lattice": {}}', b'{"lattice": {"metadata": 1}}']
 )
-def test_an_answer_of_another_form_is_told_and_nothing_asked(answering, body):
+def test_response_of_other_format_is_rejected(answering, body):
     with pytest.raises(FarcallError, match="is not a Covalent 0.240 server"):
         list(resume(["d"], answering(200, body)))
     assert asked(answering) == []

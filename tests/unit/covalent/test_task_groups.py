@@ -1,4 +1,4 @@
-"""Covalent's task groups without Covalent: a real session on a scripted Batch, in virtual time."""
+"""Covalent's task groups without Covalent, on a scripted Batch in virtual time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def work(x):
 
 
 class Group:
-    """What is packed of a task group."""
+    """Packed content of a task group."""
 
     name = "work"
     requirements = ()
@@ -48,7 +48,7 @@ def send(groups, *numbers, dispatch="d", settings=SETTINGS):
 
 
 async def send_array(groups, count):
-    """Submit groups that become one array."""
+    """Submit groups that become one array job."""
     return await asyncio.gather(*(send(groups, number) for number in range(count)))
 
 
@@ -59,14 +59,14 @@ def cancel(groups, number, job_id=None):
 # --- submission ----------------------------------------------------------------------------------
 
 
-async def test_a_group_becomes_a_job_and_is_found_by_each_of_its_nodes(groups, account):
+async def test_group_is_found_by_each_node(groups, account):
     run = await send(groups, 1, 2)
     assert "job-0" == run.handle.id
     assert [run, run, None] == [groups.find(("d", number)) for number in (1, 2, 3)]
     assert {"job-0": 1} == account.sizes
 
 
-async def test_automatic_packages_are_all_that_the_server_has(groups, opened, monkeypatch):
+async def test_automatic_packages_are_local_packages(groups, opened, monkeypatch):
     asked = []
 
     async def store(bucket, root, settings):
@@ -77,14 +77,14 @@ async def test_automatic_packages_are_all_that_the_server_has(groups, opened, mo
     assert asked == ["local"]
 
 
-async def test_what_batch_refuses_is_told_and_no_longer_under_way(groups, account):
+async def test_rejected_group_is_forgotten(groups, account):
     account.failure = refusal("ClientException", 400)
     with pytest.raises(SubmissionError):
         await send(groups, 1)
     assert groups.find(("d", 1)) is None
 
 
-async def test_who_stops_waiting_is_no_canceller(groups, account):
+async def test_stopped_wait_submits_nothing(groups, account):
     sent = send(groups, 1)
     await asyncio.sleep(0)
     sent.cancel()
@@ -97,7 +97,7 @@ async def test_who_stops_waiting_is_no_canceller(groups, account):
 # --- cancel --------------------------------------------------------------------------------------
 
 
-async def test_what_was_cancelled_before_it_came_is_not_submitted(groups, account):
+async def test_group_cancelled_before_arrival_is_rejected(groups, account):
     assert await cancel(groups, 2)
     with pytest.raises(CancelledGroupError):
         await send(groups, 1, 2)
@@ -106,7 +106,7 @@ async def test_what_was_cancelled_before_it_came_is_not_submitted(groups, accoun
     assert "job-0" == (await send(groups, 2, dispatch="another")).handle.id
 
 
-async def test_what_is_cancelled_before_it_is_submitted_becomes_no_job(groups, account):
+async def test_group_cancelled_before_submission_is_rejected(groups, account):
     run = groups.add(SETTINGS, [("d", 1)], Group())
     assert await cancel(groups, 1)
     with pytest.raises(CancelledGroupError):
@@ -115,7 +115,7 @@ async def test_what_is_cancelled_before_it_is_submitted_becomes_no_job(groups, a
     assert {} == account.sizes
 
 
-async def test_what_is_being_gathered_is_taken_out_again(groups, account):
+async def test_cancelled_group_is_removed_from_batch(groups, account):
     sent = [send(groups, number) for number in range(3)]
     await asyncio.sleep(0.05)
     assert await cancel(groups, 1)
@@ -127,7 +127,7 @@ async def test_what_is_being_gathered_is_taken_out_again(groups, account):
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-async def test_what_is_on_its_way_to_batch_is_ended_when_it_is_there(groups, account, times):
+async def test_group_cancelled_during_submission_is_terminated(groups, account, times):
     account.open["submit_job"].clear()
     sent = send(groups, 1)
     await asyncio.sleep(5)
@@ -143,7 +143,7 @@ async def test_what_is_on_its_way_to_batch_is_ended_when_it_is_there(groups, acc
 
 
 @pytest.mark.parametrize("again_s", [0, 0.01, 1])
-async def test_a_second_cancel_does_not_stop_the_first(groups, account, again_s):
+async def test_second_cancel_does_not_stop_first(groups, account, again_s):
     """The first one comes right after Batch accepted the job."""
 
     def cancel_at_once():
@@ -169,7 +169,7 @@ async def test_a_second_cancel_does_not_stop_the_first(groups, account, again_s)
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_at_whatever_step_it_is_cancelled_nothing_runs_in_the_end(groups, account, times):
+async def test_cancel_at_any_step_leaves_nothing(groups, account, times):
     cancelled = 0
     for step in range(60):
         number = 1000 + step
@@ -189,7 +189,7 @@ async def test_at_whatever_step_it_is_cancelled_nothing_runs_in_the_end(groups, 
     assert cancelled > 10
 
 
-async def test_a_job_is_ended_with_a_reason(groups, account):
+async def test_termination_has_a_reason(groups, account):
     await send(groups, 1, 2)
     assert await cancel(groups, 2)
     assert ["job-0"] == account.terminated
@@ -197,18 +197,18 @@ async def test_a_job_is_ended_with_a_reason(groups, account):
     assert "cancelled through Covalent" in request["reason"]
 
 
-async def test_the_job_that_is_known_here_counts_whatever_covalent_says(groups, account):
+async def test_local_job_id_takes_precedence(groups, account):
     await send(groups, 1)
     assert await cancel(groups, 1, "another")
     assert ["job-0"] == account.terminated
 
 
-async def test_a_job_of_an_earlier_process_is_ended(groups, account):
+async def test_job_of_earlier_process_is_terminated(groups, account):
     assert await cancel(groups, 1, "earlier")
     assert ["earlier"] == account.terminated
 
 
-async def test_what_has_ended_is_left_alone(groups, account):
+async def test_finished_group_is_left_alone(groups, account):
     await send(groups, 1)
     groups.forget([("d", 1)])
     assert not await cancel(groups, 1, "job-0")
@@ -216,7 +216,7 @@ async def test_what_has_ended_is_left_alone(groups, account):
     assert [] == account.terminated
 
 
-async def test_a_refused_request_is_told(groups, account, caplog):
+async def test_refused_termination_is_logged(groups, account, caplog):
     await send(groups, 1)
     account.client.terminate_job = _refusing
     assert not await cancel(groups, 1)
@@ -230,7 +230,7 @@ async def _refusing(**_):
 # --- arrays --------------------------------------------------------------------------------------
 
 
-async def test_an_array_all_of_which_is_cancelled_ends_with_one_request(groups, account):
+async def test_whole_array_is_terminated_at_once(groups, account):
     await send_array(groups, 40)
     (array,) = {job for job, size in account.sizes.items() if size > 1}
     await asyncio.gather(*(cancel(groups, number) for number in range(40)))
@@ -239,7 +239,7 @@ async def test_an_array_all_of_which_is_cancelled_ends_with_one_request(groups, 
     assert array in account.terminated
 
 
-async def test_a_child_ends_alone(groups, account):
+async def test_array_task_is_terminated_alone(groups, account):
     runs = await send_array(groups, 5)
     child = runs[3].handle.id
     assert ":" in child
@@ -247,7 +247,7 @@ async def test_a_child_ends_alone(groups, account):
     assert [child] == account.terminated
 
 
-async def test_all_that_is_left_of_an_array_ends_with_one_request(groups, account, opened):
+async def test_rest_of_array_is_terminated_together(groups, account, opened):
     runs = await send_array(groups, 40)
     ended = [number for number in range(40) if ":" in runs[number].handle.id][:5]
     for number in ended:
@@ -266,11 +266,11 @@ async def test_all_that_is_left_of_an_array_ends_with_one_request(groups, accoun
     assert parents == set(account.terminated)
 
 
-# --- the end of the loop -------------------------------------------------------------------------
+# --- end of the event loop --------------------------------------------------------------------
 
 
-async def test_a_request_on_its_way_survives_the_loops_end(groups, account, opened):
-    """`asyncio.run` cancels every task once, and then waits for them."""
+async def test_termination_in_flight_survives_loop_end(groups, account, opened):
+    """`asyncio.run` cancels every task once, and then waits for all."""
     await send(groups, 1)
     account.open["terminate_job"].clear()
     asked = asyncio.ensure_future(cancel(groups, 1))
@@ -287,7 +287,7 @@ async def test_a_request_on_its_way_survives_the_loops_end(groups, account, open
 # --- after a restart -----------------------------------------------------------------------------
 
 
-async def test_nodes_of_one_job_are_one_run(groups):
+async def test_nodes_of_one_job_share_run(groups):
     first = groups.adopt(SETTINGS, ("d", 1), "job-7")
     assert first.handle.id == "job-7"
     assert first is groups.adopt(SETTINGS, ("d", 2), "job-7")
@@ -296,14 +296,14 @@ async def test_nodes_of_one_job_are_one_run(groups):
     assert other is not first
 
 
-async def test_what_is_under_way_or_has_ended_is_not_adopted(groups):
+async def test_known_group_is_not_adopted(groups):
     run = await send(groups, 1)
     assert groups.adopt(SETTINGS, ("d", 1), run.handle.id) is None
     groups.forget([("d", 1)])
     assert groups.adopt(SETTINGS, ("d", 1), run.handle.id) is None
 
 
-async def test_an_adopted_job_is_cancelled(groups, account):
+async def test_adopted_job_is_cancelled(groups, account):
     groups.adopt(SETTINGS, ("d", 1), "job-7:3")
     assert await cancel(groups, 1)
     assert ["job-7:3"] == account.terminated
