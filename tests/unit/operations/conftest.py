@@ -1,4 +1,4 @@
-"""Jobs of a fake cloud, and a session on it."""
+"""Fixtures: jobs of a fake cloud, and a session on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED)
 
 @pytest.fixture
 async def executor(cloud):
-    """Small jobs that are tried once; who submits several together has them in one array."""
+    """Executor of small jobs with one attempt; concurrent submissions form one array job."""
     async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.1) as opened:
         yield opened
 
@@ -27,7 +27,7 @@ async def session(executor):
 
 @pytest.fixture
 def found(session):
-    """Waits until a job is in one of some states, by default until it has ended."""
+    """Return a function that waits for one of some states, by default until the end."""
 
     async def wait(job_id, *statuses):
         async def look():

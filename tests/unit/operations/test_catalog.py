@@ -1,4 +1,4 @@
-"""farcall's jobs in lists, and the described ones."""
+"""farcall's jobs in lists and descriptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def entry(status=JobStatus.RUNNING, counts=None, **environment):
     return found
 
 
-def test_an_entry_tells_function_user_and_run():
+def test_entry_has_function_user_and_run():
     found = entry(FARCALL_WORKFLOW="nightly")
     assert (found.function, found.user, found.run) == (
         "sample",
@@ -36,12 +36,12 @@ def test_an_entry_tells_function_user_and_run():
     assert found.workflow == ("nightly", "")
 
 
-def test_the_run_of_an_electron_is_its_dispatch():
+def test_run_of_electron_is_its_dispatch():
     assert entry(FARCALL_DISPATCH="d-1").run == "d-1"
 
 
 @pytest.mark.parametrize("bundle", ["", "s3://bucket/somewhere/else"])
-def test_other_people_s_programs_have_no_entry(bundle):
+def test_foreign_job_has_no_entry(bundle):
     detail = JobDetail("6f1c", "x", JobStatus.RUNNING, environment={"FARCALL_BUNDLE": bundle})
     assert Entry.of(detail) is None
 
@@ -52,7 +52,7 @@ def command(run="mary-jane-20261122-101500-0a1b2c", name="hello-0123456789abcdef
     return Entry.of(detail)
 
 
-def test_a_command_job_has_name_user_and_workflow_and_no_dispatch():
+def test_command_job_entry_has_no_dispatch():
     found = command(FARCALL_WORKFLOW="nightly", FARCALL_DISPATCH="d-1", FARCALL_BUNDLE=BUNDLE)
     assert found.is_command
     assert (found.function, found.user) == ("hello", "mary-jane")
@@ -73,7 +73,7 @@ def test_a_command_job_has_name_user_and_workflow_and_no_dispatch():
         f"{'m' * 33}-20261122-101500-0a1b2c",
     ],
 )
-def test_a_run_that_looks_like_none_of_farcall_s_is_not_believed(run):
+def test_invalid_run_name_is_ignored(run):
     assert command(run) is None
 
 
@@ -95,7 +95,7 @@ def test_a_run_that_looks_like_none_of_farcall_s_is_not_believed(run):
         (Query(since=datetime(2100, 1, 1, tzinfo=timezone.utc)), True),
     ],
 )
-def test_a_query_asks_for_some(query, fits):
+def test_query_filters_entries(query, fits):
     found = entry(
         JobStatus.PENDING,
         {"FAILED": 1, "RUNNING": 0},

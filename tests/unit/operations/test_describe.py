@@ -1,4 +1,4 @@
-"""All there is to know of a job, as JSON has words for it; the jobs are a fake cloud's."""
+"""Complete descriptions of jobs as JSON, on the fake cloud."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from farcall_runtime.electron import Code, Node, run_group
 from tests.support.patience import PATIENCE_S
 
 
-async def test_a_job_that_has_ended_is_told_whole(executor, session, found, cloud):
+async def test_finished_job_is_described_completely(executor, session, found, cloud):
     cloud.next_job(HostLost())
     job = await executor.with_options(retry_attempts=2, workflow="nightly").submit(pow, 2, 3)
     entry = await found(job.id)
-    told = json.loads(json.dumps(await describe.of(session, entry)))
-    assert (told["job"]["id"], told["job"]["state"]) == (job.id, "SUCCEEDED")
-    assert (told["job"]["function"], told["job"]["workflow"]) == ("pow", "nightly")
-    assert told["explanation"]["kind"] == "returned"
-    assert told["usage"] == told["explanation"]["usage"]
-    assert told["usage"]["wall_s"] >= 0
-    assert [each["attempt"] for each in told["attempts"]] == [1, 2]
-    assert [each["exit_code"] for each in told["attempts"]] == [None, 0]
-    assert told["log"] == {"group": entry.detail.log_group, "stream": entry.detail.log_stream}
-    assert told["log"]["stream"]
-    assert told["bundle"] == entry.detail.environment["FARCALL_BUNDLE"]
-    assert (told["position"], told["nodes"], told["links"]) == (None, [], {})
+    shown = json.loads(json.dumps(await describe.of(session, entry)))
+    assert (shown["job"]["id"], shown["job"]["state"]) == (job.id, "SUCCEEDED")
+    assert (shown["job"]["function"], shown["job"]["workflow"]) == ("pow", "nightly")
+    assert shown["explanation"]["kind"] == "returned"
+    assert shown["usage"] == shown["explanation"]["usage"]
+    assert shown["usage"]["wall_s"] >= 0
+    assert [each["attempt"] for each in shown["attempts"]] == [1, 2]
+    assert [each["exit_code"] for each in shown["attempts"]] == [None, 0]
+    assert shown["log"] == {"group": entry.detail.log_group, "stream": entry.detail.log_stream}
+    assert shown["log"]["stream"]
+    assert shown["bundle"] == entry.detail.environment["FARCALL_BUNDLE"]
+    assert (shown["position"], shown["nodes"], shown["links"]) == (None, [], {})
 
 
-async def test_a_waiting_job_has_a_place_and_no_attempt(executor, session, found):
+async def test_waiting_job_has_position_without_attempts(executor, session, found):
     count = os.cpu_count() or 1
     jobs = [await executor.submit(time.sleep, 600) for _ in range(count + 2)]
     last = await found(jobs[-1].id, JobStatus.RUNNABLE)
-    told = await describe.of(session, last)
-    assert told["position"] == 2
-    assert told["explanation"]["kind"] == "waiting"
-    assert (told["attempts"], told["usage"]) == ([], None)
+    shown = await describe.of(session, last)
+    assert shown["position"] == 2
+    assert shown["explanation"]["kind"] == "waiting"
+    assert (shown["attempts"], shown["usage"]) == ([], None)
     await session.backend.terminate([job.id for job in jobs], "enough")
 
 
@@ -56,7 +56,7 @@ async def test_a_waiting_job_has_a_place_and_no_attempt(executor, session, found
 
 
 def raise_second(number, folder):
-    """Return from call 0, raise from call 1, and run on otherwise."""
+    """Return from call 0, raise from call 1, and keep running otherwise."""
     if number == 1:
         raise KeyError("no such thing")
     if number:
@@ -74,27 +74,27 @@ async def failed_map(executor, found, tmp_path):
     return failure, await found(job_id)
 
 
-async def test_a_map_whose_call_raised_has_failed(failed_map, session):
+async def test_map_with_error_has_failed(failed_map, session):
     failure, entry = failed_map
-    told = await describe.of(session, entry)
-    assert told["job"]["state"] == "FAILED"
-    assert told["job"]["detail"] == failure.sentence
+    shown = await describe.of(session, entry)
+    assert shown["job"]["state"] == "FAILED"
+    assert shown["job"]["detail"] == failure.sentence
     assert failure.sentence.startswith("1 of 5 raised KeyError; ")
-    assert told["job"]["ended"] == failure.ended > 0
-    why = told["explanation"]
+    assert shown["job"]["ended"] == failure.ended > 0
+    why = shown["explanation"]
     assert (why["kind"], why["error"]) == ("failed", "JobError")
     assert why["sentence"] == f"a call of its map raised an exception: {failure.sentence}"
-    # The one that raised is named before those that were ended because of it.
+    # The failed task comes before those that were cancelled because of it.
     assert why["children"][0]["error"] == "KeyError"
     ids = [f"{entry.detail.job_id}:{index}" for index in range(5)]
     known = await Catalog(session.backend).describe(ids)
     states = [json_view.state(known[job_id].detail) for job_id in ids]
     assert states[1] == "FAILED"
-    # One of them may have returned before it could be ended.
+    # One of them may have returned before it was terminated.
     assert 0 < states.count("CANCELLED") <= failure.ended
 
 
-async def test_what_a_failed_map_had_computed_can_be_had(failed_map, executor):
+async def test_results_of_failed_map_are_recoverable(failed_map, executor):
     failure, _ = failed_map
     recovered = await executor.recover(failure.run)
     jobs = {job.id.rpartition(":")[2]: job for job in recovered.jobs}
@@ -120,10 +120,11 @@ def give_out_numbers():
 
 @pytest.fixture
 def group(executor, found):
-    """Runs functions as the nodes of a task group, numbered 4, 5 and so on."""
+    """Return a function that runs functions as the nodes of a task group, numbered from 4."""
 
     async def run(*functions):
-        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as Covalent's server has it
+        # Covalent's server does the same
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])
         texts = [base64.b64encode(cloudpickle.dumps(each)) for each in functions]
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
         codes = [Code(f.__name__, text, (), ()) for f, text in zip(functions, texts, strict=True)]
@@ -148,28 +149,28 @@ def group(executor, found):
     return run
 
 
-async def test_an_electron_that_raised_is_told_with_its_traceback_and_number(group, session):
-    told = json.loads(json.dumps(await describe.of(session, await group(divide_by_nothing))))
-    why = told["explanation"]
-    assert (told["electron"], why["error"], why["kind"]) == (4, "ZeroDivisionError", "failed")
+async def test_failed_electron_has_node_and_traceback(group, session):
+    shown = json.loads(json.dumps(await describe.of(session, await group(divide_by_nothing))))
+    why = shown["explanation"]
+    assert (shown["electron"], why["error"], why["kind"]) == (4, "ZeroDivisionError", "failed")
     expected = "node 4 failed: the function raised ZeroDivisionError: division by zero"
     assert why["sentence"] == expected
     assert why["traceback"].startswith("Traceback (most recent call last):\n")
     assert "in divide_by_nothing" in why["traceback"]
 
 
-async def test_of_a_task_group_the_node_that_failed_is_told(group, session):
+async def test_failed_node_of_group_is_named(group, session):
     entry = await group(make_nothing, divide_by_nothing, make_nothing)
-    told = await describe.of(session, entry)
-    assert told["electron"] == 6
-    assert told["explanation"]["sentence"] == (
+    shown = await describe.of(session, entry)
+    assert shown["electron"] == 6
+    assert shown["explanation"]["sentence"] == (
         "node 5 failed: the function raised ZeroDivisionError: division by zero "
         "(1 of the 3 nodes of its task group have no result)"
     )
-    assert "in divide_by_nothing" in told["explanation"]["traceback"]
+    assert "in divide_by_nothing" in shown["explanation"]["traceback"]
 
 
-async def test_an_electron_whose_value_cannot_travel_is_told(group, session):
+async def test_unpicklable_electron_result_is_reported(group, session):
     why = (await describe.of(session, await group(give_out_numbers)))["explanation"]
     assert why["error"] == "ResultNotPicklableError"
     assert why["sentence"].startswith("node 4 failed: the function returned a generator")

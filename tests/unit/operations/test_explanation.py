@@ -18,19 +18,19 @@ from farcall.operations.explain import (
 )
 
 
-def test_a_verdict_is_a_failure_with_the_name_of_its_error():
-    told = of_failure_reason(FailureReason(HostLostError, "the host is gone", "nothing"))
-    assert told == Explanation("failed", "the host is gone", "nothing", "HostLostError")
+def test_failure_reason_becomes_failed():
+    found = of_failure_reason(FailureReason(HostLostError, "the host is gone", "nothing"))
+    assert found == Explanation("failed", "the host is gone", "nothing", "HostLostError")
 
 
-def test_a_cancel_is_no_failure():
-    told = of_failure_reason(
+def test_cancellation_is_no_failure():
+    found = of_failure_reason(
         FailureReason(JobCancelledError, "it was cancelled", "submit it again")
     )
-    assert (told.kind, told.error) == ("cancelled", "JobCancelledError")
+    assert (found.kind, found.error) == ("cancelled", "JobCancelledError")
 
 
-def test_a_job_runs_or_waits():
+def test_unfinished_job_runs_or_waits():
     kinds = {
         status: of_waiting(BatchJob("6f1c", "x", status)).kind
         for status in JobStatus
@@ -40,13 +40,13 @@ def test_a_job_runs_or_waits():
     assert set(kinds.values()) == {"waiting"}
 
 
-def test_a_record_is_json_with_all_that_is_known():
+def test_record_is_complete_json():
     used = Usage(wall_s=1.5, cpu_s=1.0, peak_memory_bytes=2**20, memory_limit_bytes=2**30)
     child = FailedChild("6f1c:1", "ValueError", "no")
-    told = record(
+    found = record(
         Explanation("failed", "it failed", "fix it", usage=used, children=(child,), log=("a",))
     )
-    assert told["usage"]["wall_s"] == 1.5
-    assert told["children"] == ({"job_id": "6f1c:1", "error": "ValueError", "sentence": "no"},)
-    assert json.loads(json.dumps(told))["log"] == ["a"]
-    assert set(told) == set(Explanation.__dataclass_fields__)
+    assert found["usage"]["wall_s"] == 1.5
+    assert found["children"] == ({"job_id": "6f1c:1", "error": "ValueError", "sentence": "no"},)
+    assert json.loads(json.dumps(found))["log"] == ["a"]
+    assert set(found) == set(Explanation.__dataclass_fields__)

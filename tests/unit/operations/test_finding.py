@@ -19,7 +19,7 @@ RUNNING, DONE = JobStatus.RUNNING, JobStatus.SUCCEEDED
 
 
 def job(number, name, *, begins="", user="mary", status=DONE, workflow=""):
-    """Return a job; the higher its number, the newer it is."""
+    """Return a job; a higher number means a newer one."""
     job_id = begins + f"{number:08x}-0000-4000-8000-000000000000"[len(begins) :]
     run = f"{user}-20261122-101500-0a1b2c"
     return JobDetail(
@@ -35,7 +35,7 @@ def job(number, name, *, begins="", user="mary", status=DONE, workflow=""):
 
 
 class Jobs:
-    """The lists and descriptions of a backend with some jobs, and its requests."""
+    """Backend with some jobs, which counts its list and describe requests."""
 
     capabilities = BatchBackend.capabilities
 
@@ -59,7 +59,7 @@ class Jobs:
         return Finder(self, ["queue"], "mary").find(reference, **how)
 
 
-async def test_a_whole_id_asks_nobody():
+async def test_complete_id_needs_no_request():
     jobs = Jobs()
     whole = job(1, "fit").job_id
     for reference in (whole, f"{whole}:17", f"{whole}#2"):
@@ -67,7 +67,7 @@ async def test_a_whole_id_asks_nobody():
     assert (jobs.lists, jobs.descriptions) == (0, 0)
 
 
-async def test_the_beginning_of_an_id_finds_anybody_s_job():
+async def test_id_prefix_finds_any_users_job():
     hers, his = job(1, "fit", begins="64bc33a4"), job(2, "fit", begins="64bc99", user="peter")
     jobs = Jobs(hers, his, *(job(n, "other", begins="aaaa") for n in range(3, 9)))
     for reference, found in (
@@ -82,7 +82,7 @@ async def test_the_beginning_of_an_id_finds_anybody_s_job():
 
 
 class NamedJobs(Jobs):
-    """Jobs whose IDs are names, as a cluster's are."""
+    """Jobs whose IDs are names, like on a cluster."""
 
     capabilities = replace(BatchBackend.capabilities, ids_are_names=True)
 
@@ -90,7 +90,7 @@ class NamedJobs(Jobs):
         super().__init__(*(replace(job, job_id=job.name.replace("_", "-")) for job in jobs))
 
 
-async def test_a_whole_name_is_asked_for_once():
+async def test_complete_name_needs_one_request():
     jobs = NamedJobs(job(0x64BC33A4, "fit_svm"), job(2, "other"))
     for part in ("", ":17", "#2"):
         reference = f"fit-svm-0000000064bc33a4{part}"
@@ -98,7 +98,7 @@ async def test_a_whole_name_is_asked_for_once():
     assert (jobs.lists, jobs.descriptions) == (0, 3)
 
 
-async def test_what_of_a_name_no_other_has_finds_it():
+async def test_unique_name_part_finds_job():
     older = replace(job(1, "fit"), name="fit-64bc990000000000")
     jobs = NamedJobs(older, replace(job(2, "fit"), name="fit-64bc33a400000000"))
     assert await jobs.find("64bc33a4") == ("fit-64bc33a400000000", None)
@@ -109,7 +109,7 @@ async def test_what_of_a_name_no_other_has_finds_it():
         await jobs.find("fit-0000000000000000")
 
 
-async def test_several_ids_that_begin_so_are_refused_and_listed():
+async def test_ambiguous_id_prefix_lists_jobs():
     jobs = Jobs(job(1, "fit", begins="64bc33a4"), job(2, "load", begins="64bc99"))
     with pytest.raises(UnknownError) as refused:
         await jobs.find("64bc")
@@ -118,7 +118,7 @@ async def test_several_ids_that_begin_so_are_refused_and_listed():
     assert re.search(r"\n  64bc33a4\S{28}  SUCCEEDED  fit, submitted 2026-11-20 12:00 UTC$", text)
 
 
-async def test_a_name_means_the_user_s_newest_job_of_it():
+async def test_name_finds_users_newest_job():
     older, newer = job(1, "fit"), job(2, "fit")
     jobs = Jobs(older, newer, job(3, "fit", user="peter"), job(4, "fit-all"), job(5, "load"))
     job_id, entry = await jobs.find("fit")
@@ -129,7 +129,7 @@ async def test_a_name_means_the_user_s_newest_job_of_it():
     assert (await jobs.find(older.name))[0] == older.job_id
 
 
-async def test_of_jobs_to_be_ended_a_name_means_none_of_several():
+async def test_ambiguous_name_cancels_nothing():
     ended, going = job(1, "fit"), job(2, "fit", status=RUNNING)
     newest = job(3, "fit")
     assert (await Jobs(ended, going, newest).find("fit", to_end=True))[0] == going.job_id
@@ -143,14 +143,14 @@ async def test_of_jobs_to_be_ended_a_name_means_none_of_several():
 
 
 @pytest.mark.parametrize("reference", ["", "nothing", "64b", "64bc", "fit:x", "a b", "*", ":1"])
-async def test_what_means_no_job_is_told_with_where_was_looked(reference):
+async def test_unknown_reference_names_searched_queue(reference):
     jobs = Jobs(job(1, "fit", user="peter"))
     with pytest.raises(UnknownError, match="does not match a job of mary by") as refused:
         await jobs.find(reference)
     assert "of its name in queue queue" in str(refused.value)
 
 
-async def test_the_newest_is_the_user_s_and_of_the_workflow():
+async def test_newest_job_is_filtered_by_workflow():
     jobs = Jobs(
         job(1, "a", workflow="nightly"), job(2, "b"), job(3, "c", user="peter", workflow="nightly")
     )
@@ -161,7 +161,7 @@ async def test_the_newest_is_the_user_s_and_of_the_workflow():
         await finder.newest("weekly")
 
 
-async def test_among_very_many_jobs_few_requests_are_made():
+async def test_search_requests_are_limited():
     jobs = Jobs(*(job(n, "other", user="peter") for n in range((MOST_PAGES + 5) * PAGE)))
     for look in (
         lambda finder: finder.find("abcd"),
@@ -177,10 +177,10 @@ async def test_among_very_many_jobs_few_requests_are_made():
     for word in ("00000005", "00000006", "00000007"):
         with pytest.raises(UnknownError):
             await finder.find(word)
-    assert jobs.lists == MOST_PAGES + 3  # the newest are listed once for all of them
+    assert jobs.lists == MOST_PAGES + 3  # all searches share the list of the newest jobs
 
 
-def test_an_id_is_shown_by_its_beginning():
+def test_id_is_shortened_to_prefix():
     whole = "64bc33a4-0000-4000-8000-000000000000"
     assert short(whole) == "64bc33a4"
     assert short(f"{whole}:17") == "64bc33a4:17"

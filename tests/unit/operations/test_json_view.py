@@ -1,4 +1,4 @@
-"""What ``--json`` prints of a job: names and values that scripts rely on."""
+"""The output of `--json` for jobs: names and values that scripts rely on."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ BUNDLE = "s3://bucket/farcall/v1/mary-20261122-101500-0a1b2c/bundles/sample-0123
 
 
 class Cancelled(JobDetail):
-    """A job that a backend reports as cancelled."""
+    """Job that a backend reports as cancelled."""
 
     def failure_reason(self):
         return FailureReason(errors.JobCancelledError, "it was cancelled", "submit it again")
 
 
-def entry(job_id="6f1c", status=JobStatus.RUNNING, kind=JobDetail, **said):
+def entry(job_id="6f1c", status=JobStatus.RUNNING, kind=JobDetail, **fields):
     environment = {"FARCALL_BUNDLE": BUNDLE, "FARCALL_WORKFLOW": "nightly"}
     name = "sample-0123456789abcdef"
-    return Entry.of(kind(job_id, name, status, environment=environment, **said))
+    return Entry.of(kind(job_id, name, status, environment=environment, **fields))
 
 
-def test_a_job_has_these_names_and_json_has_words_for_all_of_them():
+def test_job_has_documented_json_fields():
     found = json_view.job(entry(created_at=NOON, tags={"team": "physics"}, vcpu=2))
     assert json.loads(json.dumps(found)) == {
         "id": "6f1c",
@@ -79,7 +79,7 @@ def test_a_job_has_these_names_and_json_has_words_for_all_of_them():
     }
 
 
-def test_the_key_that_outcomes_are_signed_with_is_not_told():
+def test_signing_key_is_not_printed():
     detail = JobDetail(
         "6f1c",
         "sample-0123456789abcdef",
@@ -98,12 +98,12 @@ def test_the_key_that_outcomes_are_signed_with_is_not_told():
         (JobStatus.SUCCEEDED, Cancelled, "SUCCEEDED"),
     ],
 )
-def test_a_job_that_somebody_ended_has_a_state_of_its_own(status, kind, state):
+def test_cancelled_job_has_its_own_state(status, kind, state):
     assert json_view.job(entry(status=status, kind=kind))["state"] == state
     assert state in json_view.STATES
 
 
-def test_the_time_of_the_attempts_before_the_last_one_is_told():
+def test_duration_of_earlier_attempts_is_shown():
     def attempt(start_s, end_s):
         return Attempt(
             started_at=NOON + timedelta(seconds=start_s),
@@ -117,9 +117,9 @@ def test_the_time_of_the_attempts_before_the_last_one_is_told():
     assert json_view.job(again)["earlier_s"] == 82.5
 
 
-def test_an_attempt_has_both_reasons():
-    said = Attempt("Host lost", "OutOfMemoryError: x", 137, "stream", NOON)
-    assert json_view.attempt(2, said) == {
+def test_attempt_has_both_reasons():
+    fields = Attempt("Host lost", "OutOfMemoryError: x", 137, "stream", NOON)
+    assert json_view.attempt(2, fields) == {
         "attempt": 2,
         "started_at": "2026-11-20T12:00:00.000+00:00",
         "stopped_at": None,
@@ -129,20 +129,20 @@ def test_an_attempt_has_both_reasons():
     }
 
 
-def command(job_id="6f1c", **said):
+def command(job_id="6f1c", **fields):
     environment = {"FARCALL_RUN": "mary-20261122-101500-0a1b2c"}
     groups = (
         NodeGroup(0, 0, image="img", command=("ps",), environment={"KEY": "secret"}),
         NodeGroup(1, 3, image="img", command=("worker",), vcpu=2, memory_mib=1024),
     )
-    said = {"groups": groups, **said}
-    status = said.pop("status", JobStatus.RUNNING)
+    fields = {"groups": groups, **fields}
+    status = fields.pop("status", JobStatus.RUNNING)
     return JobDetail(
-        job_id, "hello-0a1b", status, environment=environment, is_command=True, **said
+        job_id, "hello-0a1b", status, environment=environment, is_command=True, **fields
     )
 
 
-def test_a_command_job_tells_what_its_groups_of_nodes_run():
+def test_command_job_shows_its_node_groups():
     found = json.loads(json.dumps(json_view.job(Entry.of(command()))))
     assert (found["kind"], found["function"], found["node_count"]) == ("command", "hello", 4)
     assert "secret" not in json.dumps(found)
@@ -160,7 +160,7 @@ def test_a_command_job_tells_what_its_groups_of_nodes_run():
 
 
 @pytest.mark.parametrize(
-    ("whole", "said", "state"),
+    ("whole", "fields", "state"),
     [
         (JobStatus.RUNNABLE, None, "RUNNABLE"),
         (JobStatus.RUNNING, None, "STARTING"),
@@ -168,18 +168,18 @@ def test_a_command_job_tells_what_its_groups_of_nodes_run():
         (JobStatus.FAILED, None, "FAILED"),
     ],
 )
-def test_a_node_of_which_batch_says_nothing_yet_is_as_its_job(whole, said, state):
+def test_unlisted_node_has_state_of_job(whole, fields, state):
     job = command(status=whole, exit_code=1, started_at=NOON)
     node = describe.unstarted(job, 2)
-    if said:
-        node = command("6f1c#2", status=said, groups=(), exit_code=0, started_at=NOON)
+    if fields:
+        node = command("6f1c#2", status=fields, groups=(), exit_code=0, started_at=NOON)
     found = json_view.node(node)
     assert (found["id"], found["index"], found["state"]) == ("6f1c#2", 2, state)
-    assert found["exit_code"] == (0 if said else None)
-    assert bool(found["started_at"]) is bool(said)
+    assert found["exit_code"] == (0 if fields else None)
+    assert bool(found["started_at"]) is bool(fields)
 
 
-# --- arrays -----------------------------------------------------------------------------------
+# --- array jobs -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -188,19 +188,19 @@ def test_a_node_of_which_batch_says_nothing_yet_is_as_its_job(whole, said, state
         ({"RUNNING": 1, "RUNNABLE": 7, "SUCCEEDED": 2}, "RUNNING"),
         ({"STARTING": 3, "RUNNABLE": 7}, "STARTING"),
         ({"RUNNABLE": 4, "SUCCEEDED": 6}, "RUNNABLE"),
-        ({"SUCCEEDED": 9, "FAILED": 1}, "RUNNING"),  # which Batch has yet to note
+        ({"SUCCEEDED": 9, "FAILED": 1}, "RUNNING"),  # Batch has yet to record the end
         ({"PENDING": 10}, "PENDING"),
         ({}, "PENDING"),  # some regions list no counts
     ],
 )
-def test_an_array_is_shown_as_its_furthest_child(counts, state):
+def test_array_has_state_of_furthest_task(counts, state):
     array = entry(status=JobStatus.PENDING, array_size=10, status_summary=counts)
     assert json_view.state(array.detail) == json_view.job(array)["state"] == state
     assert array.has_status([JobStatus(state)])
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.FAILED])
-def test_an_array_that_has_ended_is_shown_as_batch_has_it(status):
+def test_finished_array_has_batch_status(status):
     counts = {"SUCCEEDED": 9, "FAILED": 1}
     array = entry(status=status, array_size=10, status_summary=counts)
     assert json_view.state(array.detail) == status.value
@@ -208,11 +208,11 @@ def test_an_array_that_has_ended_is_shown_as_batch_has_it(status):
 
 def map_of(reason, failed=98):
     counts = {"SUCCEEDED": 100 - failed, "FAILED": failed}
-    said = {"array_size": 100, "status_summary": counts, "status_reason": reason}
-    return json_view.job(entry(status=JobStatus.FAILED, **said))
+    fields = {"array_size": 100, "status_summary": counts, "status_reason": reason}
+    return json_view.job(entry(status=JobStatus.FAILED, **fields))
 
 
-def test_a_map_whose_call_raised_says_how_many_did_and_were_ended_because_of_it():
+def test_failed_map_counts_raised_and_cancelled():
     found = map_of("farcall: map failed: 3 of 100 raised ValueError; 95 were ended because of it")
     assert found["detail"] == "3 of 100 raised ValueError; 95 were ended because of it"
     assert (found["state"], found["ended"]) == ("FAILED", 95)
@@ -227,11 +227,11 @@ def test_a_map_whose_call_raised_says_how_many_did_and_were_ended_because_of_it(
 @pytest.mark.parametrize(
     ("reason", "ended"),
     [
-        ("farcall: map failed: ; 999999999 were ended", 98),  # never more than there are
+        ("farcall: map failed: ; 999999999 were ended", 98),  # never more than there are tasks
         ("farcall: map failed: ; 9999999999999999999 were ended", 0),
         ("farcall: map failed: 1 of 2 raised E", 0),
         ("map failed: 3 of 100 raised ValueError; 95 were ended because of it", 0),
     ],
 )
-def test_no_more_is_believed_of_a_reason_than_can_be(reason, ended):
+def test_implausible_counts_are_limited(reason, ended):
     assert map_of(reason)["ended"] == ended
