@@ -1,4 +1,4 @@
-"""Apps of TorchX, for tests."""
+"""TorchX apps for tests."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def role(name: str = "trainer", **fields: Any) -> Role:
 
 
 def app(*roles: Role, name: str = "hello", **fields: Any) -> AppDef:
-    """Return an app, of one role where none is given."""
+    """Return an app, with one role by default."""
     return AppDef(name, list(roles) or [role()], **fields)
 
 
 def planned(of: AppDef, **options: Any) -> Planned:
-    """Return an app as a job, of the queue ``q``."""
+    """Return an app as a job in the queue `q`."""
     return job_of(of, BatchOptions(**{"queue": "q", **options}), name="hello-1")

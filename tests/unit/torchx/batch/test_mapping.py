@@ -29,21 +29,21 @@ def sized(cpu=1, gpu=0, mib=128, **more):
 # --- roles ------------------------------------------------------------------------------------
 
 
-def test_each_role_is_a_group_of_nodes():
+def test_each_role_is_a_node_group():
     made = planned(app(role(num_replicas=2), role("ps", entrypoint="ps", args=["--all"])))
     first, second = made.groups
     assert (first.count, first.name, first.command) == (2, "role trainer", ["sh", "-c", "echo hi"])
     assert (second.count, second.name, second.command) == (1, "role ps", ["ps", "--all"])
 
 
-def test_a_role_without_entrypoint_runs_the_image_s_own():
+def test_role_without_entrypoint_keeps_image_default():
     assert (
         planned(app(farcall_role := role(entrypoint="<MISSING>", args=[]))).groups[0].command == []
     )
     assert farcall_role.entrypoint == "<MISSING>"
 
 
-def test_the_app_stays_as_it_is():
+def test_app_is_not_modified():
     given = app(role(args=["${app_id}"], resource=sized(devices={"vpc.amazonaws.com/efa": 2})))
     before = copy.deepcopy(given)
     planned(given)
@@ -60,12 +60,12 @@ def test_jobs_know_their_role_and_image():
     }
 
 
-def test_six_roles_are_refused_by_their_names():
+def test_six_roles_are_rejected_by_name():
     text = refused(app(*(role(f"r{n}") for n in range(6))))
     assert "6 roles (r0, r1, r2, r3, r4, r5), but Batch supports at most 5" in text
 
 
-def test_1001_nodes_are_refused_and_1000_are_not():
+def test_more_than_1000_nodes_are_rejected():
     assert "1001 in total (role trainer: 1001)" in refused(app(role(num_replicas=1001)))
     assert planned(app(role(num_replicas=1000))).groups[0].count == 1000
 
@@ -73,14 +73,14 @@ def test_1001_nodes_are_refused_and_1000_are_not():
 # --- resources --------------------------------------------------------------------------------
 
 
-def test_resources_are_those_of_the_role():
+def test_resources_come_from_the_role():
     [group] = planned(app(role(resource=sized(4, 2, 1000)))).groups
     assert (group.vcpu, group.num_gpus) == (4, 2)
     assert math.ceil(group.memory * 1024) == 1000
 
 
 @pytest.mark.parametrize(
-    ("resource", "said"),
+    ("resource", "message"),
     [
         (sized(mib=0), "role trainer: resource.memMB is 0"),
         (sized(mib=-1), "role trainer: resource.memMB is -1"),
@@ -90,24 +90,24 @@ def test_resources_are_those_of_the_role():
         (sized(mib=math.nan), "role trainer: resource.memMB is nan"),
     ],
 )
-def test_resources_that_batch_has_not_are_refused_by_role_and_field(resource, said):
-    assert said in refused(app(role(resource=resource)))
+def test_unsupported_resources_are_rejected(resource, message):
+    assert message in refused(app(role(resource=resource)))
 
 
-def test_a_role_without_resource_is_refused():
+def test_role_without_resource_is_rejected():
     from torchx.specs import NULL_RESOURCE
 
     assert "role trainer has no resource" in refused(app(role(resource=NULL_RESOURCE)))
 
 
-def test_shared_memory_is_all_of_the_memory_or_what_the_option_says():
+def test_shared_memory_defaults_to_memory():
     assert planned(app()).groups[0].shm_size == 128 / 1024
     assert planned(app(), shm_size=64).groups[0].shm_size == 64 / 1024
     assert planned(app(), shm_size=0).groups[0].shm_size is None
     assert "use 0 to the 128 MiB of memory of role trainer" in refused(app(), shm_size=129)
 
 
-def test_different_instance_types_are_refused_by_their_roles():
+def test_different_instance_types_are_rejected():
     roles = [
         role(name, resource=sized(capabilities={ITYPE: type_}))
         for name, type_ in [("a", "p5.48xlarge"), ("b", "m5.large")]
@@ -119,7 +119,7 @@ def test_different_instance_types_are_refused_by_their_roles():
 # --- mounts and devices -----------------------------------------------------------------------
 
 
-def test_mounts_are_folders_file_systems_and_devices():
+def test_mounts_become_folders_file_systems_devices():
     mounts = [
         BindMount("/src", "/dst", read_only=True),
         VolumeMount("fs-12345678", "/efs"),
@@ -137,7 +137,7 @@ def test_mounts_are_folders_file_systems_and_devices():
     assert group.devices == [Device("/dev/fuse", "/dev/fuse2", "rw")]
 
 
-def test_adapters_and_neuron_devices_are_devices_of_the_instance():
+def test_adapters_become_devices():
     devices = {"vpc.amazonaws.com/efa": 2, "aws.amazon.com/neurondevice": 1}
     [group] = planned(app(role(resource=sized(devices=devices)))).groups
     paths = [device.source for device in group.devices]
@@ -147,13 +147,14 @@ def test_adapters_and_neuron_devices_are_devices_of_the_instance():
 # --- macros -----------------------------------------------------------------------------------
 
 
-def test_macros_have_their_values():
+def test_macros_are_replaced():
     args = [macros.app_id, macros.replica_id, macros.rank0_env, f"a{macros.img_root}"]
     command = planned(app(role(args=args))).groups[0].command
     assert command[1:] == ["hello-1", "0", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS", "a"]
 
 
-def test_the_number_of_a_replica_is_found_by_a_shell_and_counts_in_its_role():
+def test_replica_number_is_computed_by_shell():
+    """The number counts within its role."""
     args = ["-c", macros.replica_id]
     roles = [role(args=args, num_replicas=2), role("b", args=args, num_replicas=3), role("c")]
     first, second, _ = planned(app(*roles)).groups
@@ -161,7 +162,7 @@ def test_the_number_of_a_replica_is_found_by_a_shell_and_counts_in_its_role():
     assert second.command[-1] == "$((AWS_BATCH_JOB_NODE_INDEX-2))"
 
 
-def test_in_a_variable_the_number_is_there_only_for_the_one_replica():
+def test_replica_number_variable_needs_one_replica():
     env = {"RANK": macros.replica_id}
     assert planned(app(role(env=env), role("b", num_replicas=2))).groups[0].env["RANK"] == "0"
     text = refused(app(role(env=env, num_replicas=2)))
@@ -172,13 +173,13 @@ def test_in_a_variable_the_number_is_there_only_for_the_one_replica():
 
 
 @pytest.mark.parametrize(("retries", "attempts"), [(0, 1), (1, 2), (9, 10), (20, 10)])
-def test_attempts_are_one_more_than_retries_up_to_ten(retries, attempts):
+def test_attempts_are_retries_plus_one(retries, attempts):
     made = planned(app(role(max_retries=retries)))
     assert made.settings.retry_attempts == attempts
     assert bool(made.warnings) is (retries > 9)
 
 
-def test_what_batch_has_not_is_warned_of_where_it_changes_something():
+def test_ignored_fields_warn_if_relevant():
     policy = RetryPolicy.REPLICA
     assert not planned(app(role(retry_policy=policy))).warnings
     [warning] = planned(app(role(retry_policy=policy, max_retries=1))).warnings
@@ -191,7 +192,7 @@ def test_what_batch_has_not_is_warned_of_where_it_changes_something():
 # --- names and tags ---------------------------------------------------------------------------
 
 
-def test_tags_say_version_app_and_user_and_what_the_app_says():
+def test_tags_have_version_app_and_user():
     tags = planned(app(metadata={"team": "blue"}), user="jane.doe").settings.tags
     assert tags["torchx.pytorch.org/app-name"] == "hello"
     assert tags["torchx.pytorch.org/user"] == "jane.doe"
@@ -199,7 +200,7 @@ def test_tags_say_version_app_and_user_and_what_the_app_says():
     assert tags["team"] == "blue"
 
 
-def test_tags_are_cleaned_to_what_batch_takes():
+def test_tags_are_sanitized():
     metadata = {"a#b": "c;d\n", "k" * 200: "v" * 300, "né 1": 5, "document": {"no": "tag"}}
     tags = planned(app(metadata=metadata)).settings.tags
     assert tags["a_b"] == "c_d_"
@@ -208,12 +209,12 @@ def test_tags_are_cleaned_to_what_batch_takes():
     assert "document" not in tags
 
 
-def test_tags_that_cannot_be_cleaned_are_refused():
+def test_illegal_tags_are_rejected():
     assert "'aws:x'" in refused(app(metadata={"aws:x": "1"}))
     assert "49 tags, more than 45" in refused(app(metadata={f"t{n}": "1" for n in range(46)}))
 
 
-def test_a_name_is_cleaned_and_another_one_each_time():
+def test_name_is_sanitized_and_unique():
     options = BatchOptions("q")
     first, second = (name_of(app(name="my app!"), options) for _ in range(2))
     assert first.startswith("my-app-")
@@ -226,7 +227,7 @@ def test_a_name_is_cleaned_and_another_one_each_time():
 # --- options ----------------------------------------------------------------------------------
 
 
-def test_options_are_those_of_every_role():
+def test_options_apply_to_every_role():
     [group, other] = planned(
         app(role(), role("ps")),
         ulimits=["nofile:1:2"],
@@ -247,7 +248,7 @@ def on_fargate(**options):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"mounts": [BindMount("/src", "/dst")]}, "mounts is '/src'"),
         ({"mounts": [DeviceMount("/dev/fuse", "/dev/fuse")]}, "mounts is '/dev/fuse'"),
@@ -257,21 +258,21 @@ def on_fargate(**options):
         ({"num_replicas": 2}, "num_replicas is 2"),
     ],
 )
-def test_what_only_instances_have_is_refused_on_fargate_by_role_and_field(fields, said):
+def test_unsupported_fargate_fields_are_rejected(fields, message):
     text = refused(app(role(**fields)), **on_fargate())
     assert text.startswith("role trainer: ")
-    assert said in text
+    assert message in text
     assert "platform=ec2" in text
 
 
-def test_fargate_needs_an_execution_role():
+def test_fargate_requires_execution_role():
     assert "run option execution_role_arn is None" in refused(app(), platform="fargate")
 
 
 # --- overlays ---------------------------------------------------------------------------------
 
 
-def test_an_overlay_is_merged_into_the_container_of_its_role():
+def test_overlay_is_merged_into_container():
     one = role(metadata={"aws_batch": {"linuxParameters": {"initProcessEnabled": True}, "a": {}}})
     other = role("ps")
     set_overlay(other, "aws_batch", "ContainerProperties", {PUT("ulimits"): []})
@@ -293,6 +294,6 @@ def test_an_overlay_is_merged_into_the_container_of_its_role():
         5,
     ],
 )
-def test_an_overlay_that_cannot_be_used_is_refused_by_its_role(overlay):
+def test_invalid_overlay_is_rejected_by_role(overlay):
     text = refused(app(role(metadata={"aws_batch": overlay})))
     assert text.startswith('role trainer: metadata["aws_batch"] cannot be used')

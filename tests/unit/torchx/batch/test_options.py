@@ -14,14 +14,14 @@ def refused(**options):
     return str(caught.value)
 
 
-def test_roles_and_log_group_that_nobody_chose_count_as_none():
+def test_unset_roles_and_logs_are_empty():
     settings = BatchOptions("q").settings()
     assert settings.queue == "q"
     assert settings.batch_job_role_name == settings.batch_execution_role_name == ""
     assert settings.batch_job_log_group_name == ""
 
 
-def test_what_farcall_is_told_serves_where_an_option_is_not_given(monkeypatch):
+def test_farcall_settings_are_the_defaults(monkeypatch):
     monkeypatch.setenv("FARCALL_REGION", "eu-west-1")
     monkeypatch.setenv("FARCALL_BATCH_JOB_ROLE_NAME", "worker")
     monkeypatch.setenv("FARCALL_BATCH_JOB_LOG_GROUP_NAME", "logs")
@@ -33,7 +33,7 @@ def test_what_farcall_is_told_serves_where_an_option_is_not_given(monkeypatch):
     assert settings.tags == {"team": "blue"}
 
 
-def test_what_is_of_functions_there_is_not_of_apps(monkeypatch):
+def test_function_settings_do_not_apply(monkeypatch):
     monkeypatch.setenv("FARCALL_RETRY_ATTEMPTS", "7")
     monkeypatch.setenv("FARCALL_RETRY_ON", "infrastructure")
     monkeypatch.setenv("FARCALL_NODES", "4")
@@ -49,14 +49,14 @@ def test_what_is_of_functions_there_is_not_of_apps(monkeypatch):
     assert settings.workflow == "hello"
 
 
-def test_the_priority_is_one_within_a_share():
+def test_priority_applies_only_with_share():
     assert BatchOptions("q", priority=5).settings().priority is None
     assert BatchOptions("q", share_id="blue").settings().priority == 0
     assert BatchOptions("q", share_id="blue", priority=5).settings().priority == 5
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("queue", "my queue", "a queue's name"),
         ("region", "Europe", "a region's name"),
@@ -71,37 +71,37 @@ def test_the_priority_is_one_within_a_share():
         ("job_definition_extra", "{a: [", "neither JSON nor YAML"),
     ],
 )
-def test_a_wrong_value_is_refused_by_the_option_s_name_in_torchx(option, value, said):
+def test_wrong_value_names_torchx_option(option, value, message):
     text = refused(**{option: value})
     assert text.startswith(f"run option {option} is ")
-    assert said in text
+    assert message in text
     assert "FARCALL_" not in text
 
 
 @pytest.mark.parametrize(("share", "priority"), [("blue!", 0), ("blue", 10_000)])
-def test_a_share_and_its_priority_are_checked(share, priority):
+def test_share_and_priority_are_validated(share, priority):
     named = "priority" if priority else "share_id"
     assert refused(share_id=share, priority=priority).startswith(f"run option {named} is ")
 
 
-def test_what_is_wrong_in_farcall_s_own_settings_is_said_in_their_words(monkeypatch):
+def test_wrong_farcall_setting_names_its_variable(monkeypatch):
     monkeypatch.setenv("FARCALL_REGION", "Europe")
     assert "FARCALL_REGION" in refused()
 
 
-def test_limits_are_written_as_for_docker():
+def test_ulimits_are_parsed_like_docker():
     [limit, other] = BatchOptions("q", ulimits=["nofile:1:2", "memlock:-1:-1"]).limits()
     assert (limit.name, limit.soft, limit.hard) == ("nofile", 1, 2)
     assert (other.name, other.soft, other.hard) == ("memlock", -1, -1)
 
 
 @pytest.mark.parametrize("text", ["nofile", "nofile:1", "nofile:a:b", ":1:2", "nofile:1:2:3"])
-def test_a_limit_that_is_not_so_is_refused(text):
+def test_invalid_ulimit_is_rejected(text):
     with pytest.raises(SettingsError, match="name:soft:hard"):
         BatchOptions("q", ulimits=[text]).limits()
 
 
-def test_more_of_the_definition_is_json_or_the_path_of_a_file(tmp_path):
+def test_extra_fields_accept_json_or_path(tmp_path):
     extra = {"containerProperties": {"user": "1000"}}
     assert (
         BatchOptions("q", job_definition_extra=json.dumps(extra)).settings().job_definition_extra
@@ -114,16 +114,16 @@ def test_more_of_the_definition_is_json_or_the_path_of_a_file(tmp_path):
     )
 
 
-def test_more_of_the_definition_may_hold_secrets_and_is_not_shown():
+def test_invalid_job_definition_extra_is_hidden():
     assert "hunter2" not in refused(job_definition_extra='{"a": "hunter2" [')
 
 
-def test_fargate_is_a_capability_of_the_definition():
+def test_fargate_platform_sets_capability():
     extra = BatchOptions("q", platform="fargate").settings().job_definition_extra
     assert extra == {"platformCapabilities": ["FARGATE"]}
 
 
-def test_only_names_of_torchx_are_left_in_a_sentence():
+def test_errors_use_torchx_option_names():
     text = "secrets ask for a role; set batch_execution_role_name, or batch_job_role_name"
     with pytest.raises(SettingsError) as caught, BatchOptions.in_words():
         raise SettingsError(text, option="secrets")
@@ -131,17 +131,17 @@ def test_only_names_of_torchx_are_left_in_a_sentence():
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "said"),
+    ("option", "text", "message"),
     [
         ("timeout_s", "soon", "use a whole number"),
         ("privileged", "maybe", "use true or false"),
         ("secrets", "TOKEN", "use NAME:VALUE"),
     ],
 )
-def test_a_text_of_another_type_is_refused_by_the_option_s_name(option, text, said):
+def test_wrong_type_names_torchx_option(option, text, message):
     with pytest.raises(SettingsError) as caught:
         BatchOptions.as_runopts().cfg_from_str(f"queue=q,{option}={text}")
-    assert str(caught.value).startswith(f"run option {option} is '{text}': {said}")
+    assert str(caught.value).startswith(f"run option {option} is '{text}': {message}")
 
 
 def test_each_option_has_a_help_text():

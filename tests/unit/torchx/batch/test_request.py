@@ -15,7 +15,7 @@ async def written(*roles, metadata=None, **options):
     return await plan(planned(app(*roles, metadata=metadata or {}), **options))
 
 
-async def test_it_shows_definition_and_submission_without_credentials():
+async def test_request_shows_definition_and_submission():
     request = await written()
     assert request.definition["type"] == "container"
     assert request.definition["containerProperties"]["image"] == "alpine:3"
@@ -23,7 +23,7 @@ async def test_it_shows_definition_and_submission_without_credentials():
     assert (request.name, request.queue, request.app_id) == ("hello-1", "q", "q:hello-1")
 
 
-async def test_json_and_yaml_tell_the_same():
+async def test_json_and_yaml_are_equivalent():
     request = await written(role(num_replicas=2), role("ps"))
     shown = yaml.safe_load(str(request))
     assert json.loads(json.dumps(asdict(request)))["job"] == shown["SubmitJob"] == request.job
@@ -31,45 +31,45 @@ async def test_json_and_yaml_tell_the_same():
     assert "&id" not in str(request)
 
 
-async def test_the_containers_of_two_roles_are_two():
+async def test_roles_do_not_share_containers():
     request = await written(role(), role("ps"))
     one, other = request.definition["nodeProperties"]["nodeRangeProperties"]
     one["container"]["resourceRequirements"].clear()
     assert other["container"]["resourceRequirements"]
 
 
-async def test_who_submits_is_not_known_yet():
+async def test_request_does_not_name_run():
     request = await written()
     names = [each["name"] for each in request.job["containerOverrides"]["environment"]]
     assert "FARCALL_RUN" not in names
     assert "FARCALL_WORKFLOW" in names
 
 
-async def test_there_is_no_limit_of_time_unless_one_is_given():
+async def test_timeout_is_optional():
     assert "timeout" not in (await written()).job
     assert (await written(timeout_s=90)).job["timeout"] == {"attemptDurationSeconds": 90}
 
 
-async def test_tags_reach_tasks_unless_they_are_not_to():
+async def test_tag_propagation_is_optional():
     assert (await written()).job["propagateTags"] is True
     assert (await written(propagate_tags=False)).job["propagateTags"] is False
 
 
-async def test_an_overlay_is_shown():
+async def test_overlay_is_shown():
     request = await written(role(metadata={"aws_batch": {"user": "guest"}}), role("ps"))
     one, other = request.definition["nodeProperties"]["nodeRangeProperties"]
     assert one["container"]["user"] == "guest"
     assert "user" not in other["container"]
 
 
-async def test_a_queue_s_arn_is_sent_and_its_name_is_in_the_handle():
+async def test_queue_arn_is_shortened_in_handle():
     arn = "arn:aws:batch:us-east-1:123456789012:job-queue/gpus"
     request = await written(queue=arn)
     assert request.job["jobQueue"] == arn
     assert request.app_id == "gpus:hello-1"
 
 
-async def test_settings_say_where_it_is_sent_and_follow_an_edit(monkeypatch):
+async def test_settings_follow_edits_of_request(monkeypatch):
     monkeypatch.setenv("FARCALL_ENDPOINT_URL", "http://127.0.0.1:9")
     request = await written(region="eu-west-1", job_role_arn="worker")
     request.queue, request.name = "other", "other-1"
@@ -81,7 +81,7 @@ async def test_settings_say_where_it_is_sent_and_follow_an_edit(monkeypatch):
     assert request.app_id == "other:other-1"
 
 
-async def test_what_batch_would_refuse_is_refused_by_role_and_field():
+async def test_illegal_request_names_role_and_field():
     with pytest.raises(SettingsError, match=r"role trainer: env is 'AWS_BATCH_X'"):
         await written(role(env={"AWS_BATCH_X": "1"}))
     with pytest.raises(SettingsError, match=r"role trainer: mounts"):

@@ -1,4 +1,4 @@
-"""Apps of TorchX, for tests, and the documents that they make."""
+"""TorchX apps for tests, and their Kubernetes documents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def role(name: str = "trainer", **fields: Any) -> Role:
 
 
 def app(*roles: Role, name: str = "hello", **fields: Any) -> AppDef:
-    """Return an app, of one role where none is given."""
+    """Return an app, with one role by default."""
     return AppDef(name, list(roles) or [role()], **fields)
 
 
@@ -43,7 +43,7 @@ def request(of: AppDef, **options: Any) -> KubernetesRequest:
 
 
 def templates(request: KubernetesRequest) -> list[dict[str, Any]]:
-    """Return the templates of a request's pods."""
+    """Return the pod templates of a request."""
     found = []
     for each in request.objects:
         spec = each["spec"]
@@ -53,11 +53,11 @@ def templates(request: KubernetesRequest) -> list[dict[str, Any]]:
 
 
 def container(template: dict[str, Any]) -> dict[str, Any]:
-    """Return the container of a template that runs the role."""
+    """Return the container that runs the role."""
     [found] = [each for each in template["spec"]["containers"] if each["name"] == "task"]
     return found
 
 
 def env(template: dict[str, Any]) -> dict[str, Any]:
-    """Return the variables of a template, by name."""
+    """Return the variables of a template by name."""
     return {each["name"]: each.get("value", each) for each in container(template)["env"]}

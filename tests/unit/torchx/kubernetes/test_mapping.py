@@ -34,7 +34,7 @@ def sized(cpu=1, gpu=0, mib=128, **more):
 
 
 def made(of, **options):
-    """Return the templates of an app's pods, in the order of its nodes."""
+    """Return the pod templates of an app, in the order of its nodes."""
     found = templates(request(of, **options))
     return sorted(found, key=lambda each: int(env(each)["TORCHX_ROLE_IDX"]))
 
@@ -49,7 +49,7 @@ def resources(**more):
 
 
 @pytest.mark.parametrize("name", ["hello", "My_App.v2", "9lives", "---", "Ü", "a" * 99, ""])
-def test_names_are_labels_of_dns_with_room_for_a_node_s_number(name):
+def test_names_are_short_dns_labels(name):
     found = {name_of(app(name=name)) for _ in range(2)}
     assert len(found) == 2
     for each in found:
@@ -60,7 +60,7 @@ def test_names_are_labels_of_dns_with_room_for_a_node_s_number(name):
 # --- roles ------------------------------------------------------------------------------------
 
 
-def test_one_replica_is_a_job_and_has_no_service():
+def test_one_replica_needs_no_service():
     [document] = request(app()).objects
     assert (document["kind"], document["metadata"]["name"]) == ("Job", "hello-1")
     assert env(document["spec"]["template"])["TORCHX_RANK0_HOST"] == "localhost"
@@ -79,7 +79,7 @@ def test_each_role_has_its_own_pods():
     }
 
 
-def test_with_volcano_several_roles_are_a_volcano_job():
+def test_volcano_roles_share_one_job():
     [document] = request(app(role(num_replicas=2), role("ps")), **VOLCANO).objects
     assert document["apiVersion"] == "batch.volcano.sh/v1alpha1"
     assert (document["spec"]["queue"], document["spec"]["minAvailable"]) == ("q", 3)
@@ -101,14 +101,14 @@ def test_with_volcano_several_roles_are_a_volcano_job():
         (role(port_map={"http": 0}), "role trainer: port_map['http'] is 0"),
     ],
 )
-def test_what_kubernetes_would_refuse_is_refused_by_role_and_field(of, text):
+def test_illegal_role_is_rejected_by_field(of, text):
     assert text in refused(app(of))
 
 
 # --- resources --------------------------------------------------------------------------------
 
 
-def test_a_whole_node_leaves_some_to_the_node():
+def test_reserved_resources_reduce_the_requests():
     found = resources(cpu=4, mib=16000)
     assert found["limits"] == {"cpu": "4", "memory": "16000Mi"}
     assert found["requests"] == {"cpu": "3900m", "memory": "14976Mi"}
@@ -116,26 +116,26 @@ def test_a_whole_node_leaves_some_to_the_node():
 
 @pytest.mark.parametrize("mib", [4, 512, 1024, 1025, 2048, 2049, 65536])
 @pytest.mark.parametrize("reserved", [0, 1, 1024, 100_000])
-def test_no_request_is_nothing(mib, reserved):
+def test_requests_are_never_zero(mib, reserved):
     found = resources(mib=mib, reserved_memmb=reserved, reserved_millicpu=reserved)
     memory = int(found["requests"]["memory"].removesuffix("Mi"))
     assert mib / 2 < memory <= mib
     assert found["requests"]["cpu"] not in ("0", "0m")
 
 
-def test_gpus_and_devices_are_limits_and_requests_alike():
+def test_gpus_and_devices_limit_equals_request():
     found = resources(gpu=8, devices={EFA: 4})
     for each in found.values():
         assert (each["nvidia.com/gpu"], each[EFA]) == ("8", "4")
 
 
-def test_the_number_of_efa_devices_is_an_option():
+def test_efa_device_count_is_an_option():
     assert EFA not in resources(devices={EFA: 4}, efa_device_count=0)["limits"]
     assert resources(devices={EFA: 4}, efa_device_count=2)["limits"][EFA] == "2"
     assert resources(efa_device_count=1)["limits"][EFA] == "1"
 
 
-def test_shared_memory_is_all_of_the_memory_unless_it_is_not_to_be():
+def test_shared_memory_defaults_to_memory():
     def size(**options):
         [group] = planned(app(role(resource=sized(mib=1024))), **options).groups
         return group.shm_size
@@ -149,7 +149,7 @@ def test_shared_memory_is_all_of_the_memory_unless_it_is_not_to_be():
 # --- mounts, ports, variables -----------------------------------------------------------------
 
 
-def test_mounts_are_folders_claims_and_devices():
+def test_mounts_become_folders_claims_devices():
     of = role(
         mounts=[
             BindMount("/a", "/b", read_only=True),
@@ -167,7 +167,7 @@ def test_mounts_are_folders_claims_and_devices():
     assert container(template)["securityContext"]["privileged"] is True
 
 
-def test_a_variable_may_be_a_field_of_the_pod():
+def test_variable_may_be_pod_field():
     [template] = made(app(role(env={"POD": "[FIELD_PATH]metadata.name", "A": "b"})))
     assert env(template)["POD"] == {
         "name": "POD",
@@ -176,7 +176,7 @@ def test_a_variable_may_be_a_field_of_the_pod():
     assert env(template)["A"] == "b"
 
 
-def test_pods_have_the_labels_of_torchx_s_own_scheduler():
+def test_pods_have_torchx_labels():
     first, second = made(app(role(), role("p s"), name="My app", metadata={"team": "x"}))
     labels = second["metadata"]["labels"]
     assert labels["torchx.pytorch.org/app-name"] == "My.app"
@@ -191,39 +191,39 @@ def test_pods_have_the_labels_of_torchx_s_own_scheduler():
 # --- macros -----------------------------------------------------------------------------------
 
 
-def test_one_replica_has_its_number_as_text():
+def test_single_replica_number_is_text():
     [template] = made(app(role(args=[macros.replica_id], env={"ME": macros.replica_id})))
     assert (container(template)["command"], env(template)["ME"]) == (["sh", "0"], "0")
 
 
-def test_replicas_of_the_first_role_have_it_from_kubernetes():
+def test_replica_number_comes_from_kubernetes():
     [template] = made(
         app(role(num_replicas=2, args=[macros.replica_id], env={"ME": macros.replica_id}))
     )
     assert container(template)["command"] == ["sh", "$(FARCALL_NODE_INDEX)"]
     names = [each["name"] for each in container(template)["env"]]
     assert env(template)["ME"] == "$(FARCALL_NODE_INDEX)"
-    # Kubernetes replaces only what stands before.
+    # Kubernetes replaces only variables that are defined before.
     assert names.index("FARCALL_NODE_INDEX") < names.index("ME")
 
 
-def test_dollar_signs_are_the_command_s():
+def test_dollar_signs_are_escaped():
     [template] = made(
         app(role(num_replicas=2, args=["-c", "echo $$(date) $$$$ $$A ${replica_id}"]))
     )
-    # TorchX takes two of them for one, and Kubernetes again.
+    # TorchX and Kubernetes each replace two dollar signs with one.
     assert container(template)["command"][-1] == "echo $$(date) $$$$ $$A $(FARCALL_NODE_INDEX)"
 
 
 @pytest.mark.parametrize("text", ["", "a", "$", "$$", "$(date)", "$(FARCALL_NODE_INDEX)", "$$(A"])
-def test_what_a_document_says_is_read_as_it_is_written(text):
+def test_escaped_text_is_restored(text):
     assert plain(marked(text)) == text
 
 
 # --- retries ----------------------------------------------------------------------------------
 
 
-def test_retries_are_attempts():
+def test_retries_become_attempts():
     [document] = request(app(role(max_retries=2))).objects
     assert document["spec"]["backoffLimitPerIndex"] == 2
     assert request(app(role(num_replicas=2, max_retries=2)), **VOLCANO).objects[0]["spec"][
@@ -231,30 +231,30 @@ def test_retries_are_attempts():
     ] in (2, 3)
 
 
-def test_what_a_role_does_not_get_is_said():
+def test_ignored_fields_are_warned_of():
     many = app(
         role(num_replicas=2, max_retries=1, min_replicas=1, retry_policy=RetryPolicy.REPLICA),
         role("ps", max_retries=11),
     )
-    said = "\n".join(planned(many).warnings)
-    assert "role trainer: max_retries is 1, but only scheduler=volcano restarts" in said
-    assert "role trainer: max_retries is 1, but 11 applies to all roles" in said
-    assert "role trainer: min_replicas is 1, but all 2 replicas are required" in said
-    assert "role trainer: retry_policy is REPLICA" in said
-    assert "role ps: max_retries is 11, but farcall makes at most 10 attempts" in said
+    warning = "\n".join(planned(many).warnings)
+    assert "role trainer: max_retries is 1, but only scheduler=volcano restarts" in warning
+    assert "role trainer: max_retries is 1, but 11 applies to all roles" in warning
+    assert "role trainer: min_replicas is 1, but all 2 replicas are required" in warning
+    assert "role trainer: retry_policy is REPLICA" in warning
+    assert "role ps: max_retries is 11, but farcall makes at most 10 attempts" in warning
     assert planned(app(role(max_retries=1))).warnings == ()
     assert planned(app(role(num_replicas=2, max_retries=1)), **VOLCANO).warnings == ()
 
 
-def test_a_queue_of_no_scheduler_is_told_of():
-    [said] = planned(app(), queue="q").warnings
-    assert "the cluster's own scheduler has no queues" in said
+def test_queue_without_scheduler_is_warned_of():
+    [warning] = planned(app(), queue="q").warnings
+    assert "the cluster's own scheduler has no queues" in warning
 
 
 # --- overlays ---------------------------------------------------------------------------------
 
 
-def test_an_overlay_is_merged_into_the_role_s_pods_alone():
+def test_overlay_applies_only_to_its_role():
     of = role()
     set_overlay(
         of, "kubernetes", "V1Pod", {"spec": {"priority": 3}, "metadata": {"labels": {"a": "b"}}}
@@ -273,5 +273,5 @@ def test_an_overlay_is_merged_into_the_role_s_pods_alone():
         ("file:///nowhere.yaml", "role trainer: metadata"),
     ],
 )
-def test_a_wrong_overlay_is_refused(overlay, text):
+def test_invalid_overlay_is_rejected(overlay, text):
     assert text in refused(app(role(metadata={"kubernetes": overlay})))

@@ -13,14 +13,14 @@ def refused(**options):
     return str(caught.value)
 
 
-def test_nothing_has_to_be_given():
+def test_all_options_are_optional():
     settings = KubernetesOptions().settings(attempts=2, name="hello")
     assert (settings.backend, settings.scheduler, settings.queue) == ("kubernetes", "default", "")
     assert (settings.retry_attempts, settings.retry_on) == (2, "failure")
     assert settings.workflow == "hello"
 
 
-def test_each_option_is_one_of_farcall_s():
+def test_options_map_to_farcall_settings():
     settings = KubernetesOptions(
         queue="q",
         scheduler="volcano",
@@ -50,7 +50,7 @@ def test_each_option_is_one_of_farcall_s():
     assert (settings.s3_secret, settings.s3_bucket_name) == ("keys", "mine")
 
 
-def test_what_is_of_functions_there_is_not_of_apps(monkeypatch):
+def test_function_settings_do_not_apply(monkeypatch):
     monkeypatch.setenv("FARCALL_RETRY_ATTEMPTS", "7")
     monkeypatch.setenv("FARCALL_NODES", "4")
     monkeypatch.setenv("FARCALL_IMAGE", "tasks:1")
@@ -62,7 +62,7 @@ def test_what_is_of_functions_there_is_not_of_apps(monkeypatch):
 
 
 @pytest.mark.parametrize("scheduler", ["volcano", "kueue"])
-def test_volcano_and_kueue_need_a_queue(scheduler):
+def test_volcano_and_kueue_require_queue(scheduler):
     assert f"run option queue is None: scheduler={scheduler} requires" in refused(
         scheduler=scheduler
     )
@@ -80,17 +80,17 @@ def test_volcano_and_kueue_need_a_queue(scheduler):
         ({"tolerations": [""]}, "run option tolerations is ''"),
     ],
 )
-def test_a_wrong_value_is_told_by_the_option_s_name_in_torchx(options, text):
+def test_wrong_value_names_torchx_option(options, text):
     assert text in refused(**options)
 
 
-def test_every_option_has_a_help():
+def test_every_option_has_help():
     found = KubernetesOptions.as_runopts()
     assert isinstance(found, runopts)
     assert [name for name, option in found if option.help in ("", name)] == []
 
 
-def test_a_workspace_needs_something_to_be_fetched_with():
+def test_workspace_requires_secret_or_service_account():
     options = KubernetesOptions()
     assert "s3_secret or service_account" in options.unfetchable(options.settings())
     options = KubernetesOptions(s3_secret="keys")

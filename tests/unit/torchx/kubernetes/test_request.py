@@ -8,14 +8,14 @@ import yaml
 from tests.unit.torchx.kubernetes.apps import app, container, env, request, role, templates
 
 
-def test_json_and_yaml_tell_the_same():
+def test_json_and_yaml_are_equivalent():
     found = request(app(role(num_replicas=2), role("ps")))
     shown = list(yaml.safe_load_all(str(found)))
     assert shown == found.objects == json.loads(json.dumps(asdict(found)))["objects"]
     assert "&id" not in str(found)
 
 
-def test_an_app_s_id_is_namespace_and_name():
+def test_app_id_is_namespace_and_name():
     assert request(app()).app_id == "default:hello-1"
     found = request(app(), namespace="ml")
     assert found.app_id == "ml:hello-1"
@@ -25,7 +25,7 @@ def test_an_app_s_id_is_namespace_and_name():
     assert found.settings().namespace == "other"
 
 
-def test_another_name_is_another_one_everywhere():
+def test_new_name_is_applied_everywhere():
     found = request(app(role(num_replicas=2), role("ps")))
     found.name = "nightly"
     assert found.app_id == "default:nightly"
@@ -38,14 +38,14 @@ def test_another_name_is_another_one_everywhere():
     assert env(templates(found)[0])["TORCHX_RANK0_HOST"] == "nightly-0.farcall-nodes"
 
 
-def test_who_submits_is_not_known_yet():
+def test_request_does_not_name_run():
     for template in templates(request(app(role(num_replicas=2), role("ps")))):
         assert "FARCALL_RUN" not in env(template)
         assert "farcall/run" not in template["metadata"]["labels"]
         assert "FARCALL_WORKFLOW" in env(template)
 
 
-def test_commands_are_read_and_written_without_what_kubernetes_needs():
+def test_commands_are_unescaped_and_escaped():
     found = request(app(role(num_replicas=2, args=["-c", "echo $$A $$(date) ${replica_id}"])))
     for command in found.commands():
         assert command[2].startswith("echo $A $(date) ")
@@ -57,7 +57,7 @@ def test_commands_are_read_and_written_without_what_kubernetes_needs():
     ]
 
 
-def test_options_say_where_it_is_sent():
+def test_options_contain_the_target_cluster():
     found = request(app(), context="c", kubeconfig="/k", queue="q", scheduler="kueue")
     assert found.options["backend"] == "kubernetes"
     assert (found.options["context"], found.options["kubeconfig"]) == ("c", "/k")
