@@ -27,12 +27,12 @@ NAMES = ["my-bucket", "my.bucket.eu", "abc", "a" * 63, "my-ap-abcdef0123456789-s
 
 
 LOADER = botocore.loaders.create_loader()
-"""Reads AWS's models once for all sessions."""
+"""Loader shared by all sessions, so that AWS's models are read once."""
 
 
 @pytest.fixture
 def configured(monkeypatch, tmp_path):
-    """Return the botocore session of an AWS configuration."""
+    """Return a function that creates the botocore session of an AWS configuration."""
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -50,9 +50,9 @@ def configured(monkeypatch, tmp_path):
     return configure
 
 
-def botocore_s(core, region, endpoint_url=None):
-    """Return what tells where botocore sends a request for a bucket, and how it signs it."""
-    # In us-east-1 its default is the name of all regions, from which S3 may send it elsewhere.
+def botocore_location(core, region, endpoint_url=None):
+    """Return a function that finds where botocore sends a bucket request, and how it signs it."""
+    # In us-east-1, botocore uses the global name by default, which S3 may redirect.
     config = Config(s3={"us_east_1_regional_endpoint": "regional"})
     client = core.create_client("s3", region, endpoint_url=endpoint_url, config=config)
     client.meta.events.register("before-send.s3", keep)
@@ -68,7 +68,7 @@ def botocore_s(core, region, endpoint_url=None):
 
 
 class SentError(Exception):
-    """A request that is about to be sent, and is not."""
+    """A request that would have been sent."""
 
 
 def keep(request, **_):
@@ -76,10 +76,10 @@ def keep(request, **_):
 
 
 @pytest.mark.parametrize(("partition", "region"), ALL)
-def test_it_is_where_botocore_goes_in_every_partition(configured, partition, region):
+def test_place_matches_botocore_in_every_partition(configured, partition, region):
     core = configured()
     assert core.get_partition_for_region(region) == partition
-    expected = botocore_s(core, region)
+    expected = botocore_location(core, region)
     for bucket in (*NAMES, access_point(partition, region)):
         assert place(bucket, region, addressing(core, "")) == expected(bucket)
 
@@ -101,10 +101,10 @@ CONFIGURATIONS = {
 
 @pytest.mark.parametrize("region", ["us-east-1", "us-gov-west-1", "cn-north-1", "us-iso-east-1"])
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_it_is_where_botocore_goes_by_the_configuration(configured, name, region):
+def test_place_matches_botocore_with_configuration(configured, name, region):
     core = configured(CONFIGURATIONS[name])
     partition = core.get_partition_for_region(region)
-    find = botocore_s(core, region)
+    find = botocore_location(core, region)
     for bucket in (*NAMES, access_point(partition, region)):
         try:
             expected = find(bucket)
@@ -118,29 +118,29 @@ def test_it_is_where_botocore_goes_by_the_configuration(configured, name, region
 @pytest.mark.parametrize("style", ["", "path", "virtual"])
 @pytest.mark.parametrize("url", ["http://127.0.0.1:5000", "https://s3.lab:9000/", "http://a/b/"])
 @pytest.mark.parametrize("fips", ["true", "false"])
-def test_it_is_where_botocore_goes_beside_another_endpoint(configured, url, style, fips):
+def test_place_matches_botocore_with_custom_endpoint(configured, url, style, fips):
     text = f"use_fips_endpoint = {fips}\n" + (f"s3 =\n  addressing_style = {style}" * bool(style))
     core = configured(text)
-    expected = botocore_s(core, "us-east-1", url)
+    expected = botocore_location(core, "us-east-1", url)
     for bucket in NAMES:
         assert place(bucket, "us-east-1", addressing(core, url)) == expected(bucket)
 
 
-def test_other_stores_have_the_bucket_in_the_path_as_not_all_have_a_host_for_each(configured):
+def test_other_stores_use_path_style(configured):
     core = configured(AWS_ENDPOINT_URL_S3="http://127.0.0.1:5000/")
     found = place("my-bucket", "us-east-1", addressing(core, ""))
     assert found == BucketLocation("http://127.0.0.1:5000/my-bucket", "us-east-1")
 
 
-def test_most_buckets_urls_follow_from_their_names(configured):
-    """So no job gets it, and botocore's rules are not read."""
+def test_most_bucket_urls_are_derivable(configured):
+    """Jobs then need no variable for it, and botocore's rules are not read."""
     for region in botocore.session.Session().get_available_regions("s3", "aws"):
         found = place("my-bucket", region)
         assert found == BucketLocation(bucket_url("my-bucket", region), region)
     assert place("my.bucket", "us-east-1").url == "https://s3.us-east-1.amazonaws.com/my.bucket"
 
 
-def test_an_access_point_s_region_is_signed_for(configured):
+def test_access_point_region_is_signed_for(configured):
     arn = access_point("aws", "us-west-2")
     core = configured()
     assert place(arn, "eu-west-1", addressing(core, "")) == BucketLocation(
@@ -160,7 +160,7 @@ def test_an_access_point_s_region_is_signed_for(configured):
         ("arn:aws:s3-outposts:us-east-1:123456789012:outpost:op-1:accesspoint:mine", "outposts"),
     ],
 )
-def test_what_is_no_such_bucket_is_refused(bucket, reason):
+def test_unsupported_bucket_is_rejected(bucket, reason):
     with pytest.raises(SettingsError, match=reason) as caught:
         place(bucket, "us-east-1")
     assert caught.value.option == "s3_bucket_name"
@@ -168,7 +168,7 @@ def test_what_is_no_such_bucket_is_refused(bucket, reason):
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:5000", "http://[::1]:5000", "https://10.1.2.3"])
-def test_an_access_point_has_no_host_at_an_ip_address(url):
+def test_access_point_requires_host_name(url):
     arn = access_point("aws", "us-east-1")
     with pytest.raises(SettingsError, match=re.escape(f"{url} is an IP address")):
         place(arn, "us-east-1", Addressing(url))

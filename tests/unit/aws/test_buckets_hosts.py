@@ -1,4 +1,4 @@
-"""The host that client and container really connect to, noted by a proxy on the loopback."""
+"""The hosts that client and container really connect to, recorded by a local proxy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HOSTS = [
 
 
 class Noted:
-    """A proxy that records the requested hosts, and connects none."""
+    """Proxy that records the requested hosts, and connects to none."""
 
     def __init__(self):
         self.hosts = []
@@ -59,7 +59,7 @@ class Noted:
         self._thread.start()
 
     def _serve(self):
-        with contextlib.suppress(OSError):  # it is closed
+        with contextlib.suppress(OSError):  # raised when it is closed
             while True:
                 connection, _ = self._listener.accept()
                 with connection, connection.makefile("rb") as lines:
@@ -91,7 +91,7 @@ def noted(monkeypatch):
 
 @pytest.mark.timing(quick_retry_s=0.0)
 @pytest.mark.parametrize(("region", "text", "bucket", "host"), HOSTS)
-async def test_client_and_container_ask_the_same_host(
+async def test_client_and_container_use_same_host(
     region, text, bucket, host, noted, monkeypatch, tmp_path
 ):
     config = tmp_path / "config"

@@ -1,4 +1,4 @@
-"""Connections to AWS, and what is left of them."""
+"""Connections to AWS, and their end."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.settings import Settings
 from tests.support.patience import PATIENCE_S, until_async
 
-PART = bytes(32 << 20)  # more than the system holds on the way
+PART = bytes(32 << 20)  # more than the system buffers
 
 
 class Silent:
-    """A server that accepts connections and reads nothing.
+    """Server that accepts connections and reads nothing.
 
     Attributes:
         url: Its URL.
@@ -43,7 +43,7 @@ class Silent:
         server.setblocking(False)
 
     def accept(self):
-        """Accept the waiting connections; return all."""
+        """Accept the waiting connections; return all accepted ones."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = self._server.accept()
@@ -77,7 +77,7 @@ def silent(monkeypatch):
             connection.close()
 
 
-async def test_no_connection_outlives_the_clients_where_requests_were_given_up(silent):
+async def test_abandoned_requests_leave_no_connection(silent):
     aws = await Aws.open(Settings(endpoint_url=silent.url, region="us-east-1"))
     asked = [
         asyncio.ensure_future(
@@ -98,7 +98,7 @@ async def test_no_connection_outlives_the_clients_where_requests_were_given_up(s
 
 
 @pytest.mark.parametrize("has_asked", [True, False])
-async def test_who_asks_after_the_end_is_told_that_it_is_the_end(silent, has_asked):
+async def test_request_after_close_raises(silent, has_asked):
     aws = await Aws.open(Settings(endpoint_url=silent.url, region="us-east-1"))
     operations = aws.operations("bucket")
     if has_asked:
@@ -112,7 +112,7 @@ async def test_who_asks_after_the_end_is_told_that_it_is_the_end(silent, has_ask
         assert not isinstance(caught.value, ServiceError)
 
 
-async def test_a_service_has_one_client_whoever_asks_side_by_side(silent):
+async def test_concurrent_callers_share_service_client(silent):
     aws = await Aws.open(Settings(endpoint_url=silent.url, region="us-east-1"))
     first, second = await asyncio.gather(aws.client("iam"), aws.client("iam"))
     assert first is second is await aws.client("iam")
@@ -128,7 +128,7 @@ LIST = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
 
 
 class Certificate:
-    """A self-signed certificate of 127.0.0.1."""
+    """Self-signed certificate for 127.0.0.1."""
 
     def __init__(self, folder, name):
         key = ec.generate_private_key(ec.SECP256R1())
@@ -186,7 +186,7 @@ async def answering(certificate):
 
 @contextlib.asynccontextmanager
 async def proxying():
-    """Carry connections on, as CONNECT asks; yield the URL, and where they went."""
+    """Forward CONNECT requests; yield the URL and the targets."""
     connected, carrying = [], []
 
     async def pipe(reader, writer):
@@ -226,7 +226,7 @@ def keys(monkeypatch):
 
 @pytest.fixture(params=["direct", "proxied"])
 async def way(request, keys, monkeypatch):
-    """Where connections went, None where they need not go through the proxy."""
+    """Targets of connections through the proxy, or None without a proxy."""
     if request.param == "direct":
         yield None
         return
@@ -244,7 +244,7 @@ async def ask_s3(aws):
 
 
 @pytest.mark.parametrize("ask", [ask_batch, ask_s3])
-async def test_a_certificate_that_nobody_vouches_for_is_refused(way, ask, tmp_path):
+async def test_untrusted_certificate_is_rejected(way, ask, tmp_path):
     async with answering(Certificate(tmp_path, "theirs")) as (url, asked):
         aws = await Aws.open(Settings(endpoint_url=url, region="us-east-1"))
         refused = (ServiceError, botocore.exceptions.SSLError)
@@ -257,9 +257,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(way, ask, tmp_pa
 
 @pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"])
 @pytest.mark.parametrize("ask", [ask_batch, ask_s3])
-async def test_a_certificate_that_the_user_trusts_is_accepted(
-    way, ask, variable, tmp_path, monkeypatch
-):
+async def test_certificate_trusted_by_user_is_accepted(way, ask, variable, tmp_path, monkeypatch):
     own = Certificate(tmp_path, "own")
     monkeypatch.setenv(variable, str(own.path))
     async with answering(own) as (url, asked):
@@ -271,12 +269,12 @@ async def test_a_certificate_that_the_user_trusts_is_accepted(
 
 
 @pytest.mark.parametrize("ask", [ask_batch, ask_s3])
-async def test_who_names_certificates_trusts_no_others(way, ask, tmp_path, monkeypatch):
+async def test_custom_ca_bundle_replaces_public_certificates(way, ask, tmp_path, monkeypatch):
     own, public = Certificate(tmp_path, "own"), Certificate(tmp_path, "public")
     monkeypatch.setattr(botocore.httpsession, "where", lambda: str(public.path))
     async with answering(public) as (url, asked):
         settings = Settings(endpoint_url=url, region="us-east-1")
-        trusting = await Aws.open(settings)  # another client of the same process
+        trusting = await Aws.open(settings)  # another client in the same process
         await ask(trusting)
         monkeypatch.setenv("AWS_CA_BUNDLE", str(own.path))
         aws = await Aws.open(settings)
@@ -288,7 +286,7 @@ async def test_who_names_certificates_trusts_no_others(way, ask, tmp_path, monke
     assert len(asked) == 1
 
 
-async def test_who_gives_credentials_is_verified_behind_a_proxy(keys, tmp_path, monkeypatch):
+async def test_credential_server_is_verified_behind_proxy(keys, tmp_path, monkeypatch):
     token = tmp_path / "token"
     token.write_text("secret token")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -311,7 +309,7 @@ async def test_who_gives_credentials_is_verified_behind_a_proxy(keys, tmp_path, 
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_BATCH"])
-async def test_a_url_that_is_none_is_told(variable, monkeypatch):
+async def test_invalid_endpoint_variable_is_named(variable, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "guest")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "guest")
     monkeypatch.setenv(variable, "somewhere")
@@ -319,7 +317,7 @@ async def test_a_url_that_is_none_is_told(variable, monkeypatch):
         await Aws.open(Settings(s3_bucket_name="bucket"))
 
 
-async def test_certificates_that_are_not_there_are_told(monkeypatch):
+async def test_missing_ca_bundle_is_named(monkeypatch):
     monkeypatch.setenv("AWS_CA_BUNDLE", "not-there.pem")
     with pytest.raises(ServiceError, match="certificates in not-there.pem.*AWS_CA_BUNDLE"):
         await Aws.open(Settings(s3_bucket_name="bucket"))
@@ -330,7 +328,7 @@ async def test_certificates_that_are_not_there_are_told(monkeypatch):
 
 @pytest.fixture
 def keyless(monkeypatch, tmp_path):
-    """A machine without keys."""
+    """Machine without AWS keys."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
@@ -338,12 +336,12 @@ def keyless(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
-async def test_batch_needs_credentials_at_once(keyless):
+async def test_batch_requires_credentials_at_once(keyless):
     with pytest.raises(ServiceError, match="no AWS credentials were found; run `aws configure`"):
         await Aws.open(Settings())
 
 
-async def test_kubernetes_needs_them_for_the_bucket_alone(keyless):
+async def test_kubernetes_requires_credentials_for_bucket(keyless):
     aws = await Aws.open(Settings(backend="kubernetes"))
     assert aws.batch is None
     for needs in (lambda: aws.store("bucket"), lambda: aws.store("bucket", sending=True)):

@@ -1,4 +1,4 @@
-"""Addresses in the AWS console."""
+"""URLs of the AWS console."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTS = [
 
 
 @pytest.mark.parametrize(("host", "region"), HOSTS)
-def test_pages_are_on_the_host_of_the_partition(host, region):
+def test_pages_use_host_of_partition(host, region):
     batch = f"https://{host}/batch/home?region={region}"
     assert console_urls.job_url(region, PLAIN) == f"{batch}#jobs/detail/6f1c"
     assert console_urls.queue_url(region, PLAIN) == f"{batch}#queues/detail/{QUEUE}"
@@ -39,32 +39,32 @@ def test_pages_are_on_the_host_of_the_partition(host, region):
 
 
 @pytest.mark.parametrize("region", ["us-iso-east-1", "us-isob-east-1", "eu-isoe-west-1"])
-def test_where_no_host_is_known_there_are_no_pages(region):
+def test_unknown_partition_has_no_pages(region):
     assert console_urls.job_url(region, PLAIN) == ""
     assert console_urls.queue_url(region, PLAIN) == ""
     assert console_urls.log_url(region, PLAIN) == ""
     assert console_urls.bucket_url(region, "bucket") == ""
 
 
-def test_an_access_point_has_no_page_of_a_bucket():
+def test_access_point_has_no_bucket_page():
     arn = "arn:aws:s3:eu-west-1:123456789012:accesspoint:mine"
     assert console_urls.bucket_url("eu-west-1", arn) == ""
 
 
-def test_an_array_has_a_page_for_its_children_and_a_child_its_own():
+def test_array_and_task_have_own_pages():
     array = JobDetail("6f1c", "n", JobStatus.PENDING, array_size=2)
     assert console_urls.job_url("eu-west-1", array).endswith("#jobs/array-job/6f1c")
     child = JobDetail("6f1c:1", "n", JobStatus.RUNNING)
     assert console_urls.job_url("eu-west-1", child).endswith("#jobs/detail/6f1c:1")
 
 
-def test_what_there_is_not_has_no_page():
+def test_missing_resources_have_no_page():
     never = JobDetail("6f1c", "n", JobStatus.FAILED)
     assert console_urls.log_url("eu-west-1", never) == ""
     assert console_urls.queue_url("eu-west-1", never).endswith("#queues")
 
 
-def test_no_name_leaves_its_place_in_an_address():
+def test_names_are_escaped_in_urls():
     hostile = JobDetail('a?b#c/../"><script>', "n", JobStatus.FAILED)
     assert console_urls.job_url("eu-west-1", hostile).endswith(
         "#jobs/detail/a%3Fb%23c%2F..%2F%22%3E%3Cscript%3E"

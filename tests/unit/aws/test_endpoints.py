@@ -1,4 +1,4 @@
-"""Source of an endpoint, and the remedy if it does not answer."""
+"""The origin of an endpoint, and the remedy if it does not answer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HERE = "http://127.0.0.1:8080"
 @pytest.mark.parametrize(
     "name", ["FARCALL_ENDPOINT_URL", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"]
 )
-def test_the_variable_that_names_an_endpoint_is_told(name, monkeypatch):
+def test_variable_of_endpoint_is_named(name, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", "http://127.0.0.1:8081")
     monkeypatch.setenv(name, f"{HERE}/")
     assert endpoints.named(f"{HERE}/v1/listjobs") == f"{HERE} (from {name})"
 
 
-def test_the_file_that_names_an_endpoint_is_told(tmp_path, monkeypatch):
+def test_file_of_endpoint_is_named(tmp_path, monkeypatch):
     path = tmp_path / "mine.toml"
     path.write_text(f"[executors.awsbatch]\nendpoint_url = '{HERE}'\n")
     monkeypatch.setenv("FARCALL_CONFIG", str(path))
@@ -45,11 +45,11 @@ def test_the_file_that_names_an_endpoint_is_told(tmp_path, monkeypatch):
         ("", "the options region and endpoint_url"),
     ],
 )
-def test_what_to_do_depends_on_where_it_is(url, words):
+def test_remedy_depends_on_endpoint(url, words):
     assert words in endpoints.remedy(url)
 
 
-def test_all_partitions_domains_are_aws_s_own():
+def test_domains_of_all_partitions_are_known():
     partitions = botocore.loaders.create_loader().load_data("partitions")["partitions"]
     domains = {each["outputs"][name] for each in partitions for name in SUFFIXES}
     assert set(endpoints.DOMAINS) == domains
@@ -58,10 +58,10 @@ def test_all_partitions_domains_are_aws_s_own():
     assert not endpoints.is_aws("https://minioamazonaws.com")
 
 
-def test_the_url_in_a_sentence_is_found():
+def test_url_is_found_in_sentence():
     assert endpoints.in_text(f"Error performing GET {HERE}/b/k in 3 s") == HERE
     assert endpoints.in_text("nothing of the kind") == ""
 
 
-def test_a_password_in_a_url_is_not_told():
+def test_password_in_url_is_hidden():
     assert endpoints.in_text("nothing at http://me:secret@minio:9000/b") == "http://minio:9000"

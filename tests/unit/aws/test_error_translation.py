@@ -1,4 +1,4 @@
-"""What aiobotocore makes of connections that fail, with real sockets."""
+"""Translation of aiobotocore's connection errors, with real sockets."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ JOB = {"jobName": "name", "jobQueue": "queue", "jobDefinition": "definition"}
 
 @contextlib.asynccontextmanager
 async def server(answer):
-    """Serve on a port of the loopback; yield its URL."""
+    """Serve on a local port; yield its URL."""
     running = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with running:
         yield f"http://127.0.0.1:{running.sockets[0].getsockname()[1]}"
 
 
 async def failed(url, monkeypatch, **parameters):
-    """Return what SubmitJob fails with."""
+    """Return the error that SubmitJob raises."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "guest")
     access = await Aws.open(Settings(s3_bucket_name="bucket", endpoint_url=url))
@@ -43,7 +43,7 @@ async def failed(url, monkeypatch, **parameters):
 
 
 @pytest.mark.parametrize("by", ["a reset", "an end", "half an answer"])
-async def test_a_connection_that_breaks_after_the_request_may_have_done_its_work(by, monkeypatch):
+async def test_broken_connection_may_have_sent_request(by, monkeypatch):
     asked = []
 
     async def answer(reader, writer):
@@ -61,28 +61,28 @@ async def test_a_connection_that_breaks_after_the_request_may_have_done_its_work
     assert error.sent
     assert error_translation.may_pass(error)
     assert "check the server at this URL" in str(error)
-    assert len(asked) == 1  # it is not for the client to send it again
+    assert len(asked) == 1  # the client must not send it again
 
 
-async def test_a_port_that_nobody_listens_on_was_sent_nothing(monkeypatch):
+async def test_refused_connection_sent_nothing(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     error = await failed(f"http://127.0.0.1:{port}", monkeypatch)
     assert not error.sent
     assert error_translation.may_pass(error)
-    said = str(error)
-    assert f"cannot connect to http://127.0.0.1:{port} (from an argument endpoint_url" in said
-    assert "Connection refused; check the server at this URL; if it was a local" in said
-    assert str(error_translation.explain_tries(error, 3, 10)) == f"{said}; tried 3 times in 10 s"
+    text = str(error)
+    assert f"cannot connect to http://127.0.0.1:{port} (from an argument endpoint_url" in text
+    assert "Connection refused; check the server at this URL; if it was a local" in text
+    assert str(error_translation.explain_tries(error, 3, 10)) == f"{text}; tried 3 times in 10 s"
 
 
-async def test_a_name_that_leads_nowhere_was_sent_nothing(monkeypatch):
+async def test_unresolvable_name_sent_nothing(monkeypatch):
     error = await failed("http://nowhere.invalid", monkeypatch)
     assert not error.sent
     assert error_translation.may_pass(error)
 
 
-async def test_a_server_that_speaks_no_tls_was_sent_nothing(monkeypatch):
+async def test_server_without_tls_received_nothing(monkeypatch):
     async def answer(_, writer):
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -93,7 +93,7 @@ async def test_a_server_that_speaks_no_tls_was_sent_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize(("line", "status"), [(b"511 Log In", 511), (b"200 OK", 0)])
-async def test_a_page_in_the_place_of_an_answer_is_told(line, status, monkeypatch):
+async def test_web_page_response_is_reported(line, status, monkeypatch):
     async def answer(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         page = b"<html>Log in to this network</html>"
@@ -109,7 +109,7 @@ async def test_a_page_in_the_place_of_an_answer_is_told(line, status, monkeypatc
     assert not error_translation.is_unknown_call(error)
 
 
-def test_a_page_of_a_service_that_speaks_xml_is_told():
+def test_web_page_as_xml_is_reported():
     unread = botocore.parsers.ResponseParserError("invalid XML received: b'<!DOCTYPE HTML>'")
     error = error_translation.explain("GetRole", unread, "https://iam.amazonaws.com")
     assert "(it returned a web page); check the network" in str(error)
@@ -119,7 +119,7 @@ def test_a_page_of_a_service_that_speaks_xml_is_told():
     assert "it returned an unreadable response" in str(error)
 
 
-async def test_a_request_that_botocore_refuses_is_not_tried_again(monkeypatch):
+async def test_invalid_request_is_not_retried(monkeypatch):
     error = await failed("http://127.0.0.1:9", monkeypatch, jobName=1)
     assert not error.sent
     assert not error_translation.may_pass(error)
@@ -129,7 +129,7 @@ async def test_a_request_that_botocore_refuses_is_not_tried_again(monkeypatch):
 @pytest.mark.parametrize(
     ("status", "passes", "sent"), [(400, False, False), (403, False, False), (500, True, True)]
 )
-async def test_only_a_service_s_own_trouble_passes(status, passes, sent):
+async def test_only_server_errors_are_transient(status, passes, sent):
     error = error_translation.explain("SubmitJob", refusal("Code", status))
     assert (error_translation.may_pass(error), error.sent) == (passes, sent)
     assert "SubmitJob was refused: No. (Code)" in str(error)
@@ -150,7 +150,7 @@ async def test_only_a_service_s_own_trouble_passes(status, passes, sent):
         ("ClientException", "No such queue.", "No such queue. (ClientException)"),
     ],
 )
-async def test_who_is_refused_is_told_why(code, message, words):
+async def test_refusal_explains_its_cause(code, message, words):
     error = error_translation.explain("SubmitJob", refusal(code, 403, message))
     assert words in str(error)
     is_permission = "permission" in words
@@ -159,7 +159,7 @@ async def test_who_is_refused_is_told_why(code, message, words):
     assert of_credentials == (code not in ("AccessDeniedException", "ClientException"))
 
 
-async def test_a_login_that_has_ended_is_told():
+async def test_expired_login_names_command():
     failure = botocore.exceptions.UnauthorizedSSOTokenError()
     error = error_translation.explain("DescribeJobs", failure)
     error.__cause__ = failure
@@ -168,7 +168,7 @@ async def test_a_login_that_has_ended_is_told():
     assert "network" not in str(error_translation.explain_tries(error, 3, 10))
 
 
-async def test_an_answer_that_cannot_be_read_is_no_stranger():
+async def test_unreadable_response_is_translated():
     error = botocore.parsers.ResponseParserError("no XML")
     assert isinstance(error, error_translation.ALL)
     assert error_translation.explain("GetRole", error).sent

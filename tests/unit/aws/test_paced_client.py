@@ -1,4 +1,4 @@
-"""All of it in virtual time."""
+"""Request pacing, in virtual time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")
 
 
 async def turns(limiter, clock, count):
-    """Let callers come all at once; return when each had its turn."""
+    """Let callers arrive at once; return when each had its turn."""
     begin, moments = clock.now(), []
 
     async def one():
@@ -28,25 +28,25 @@ async def turns(limiter, clock, count):
     return moments
 
 
-async def test_turns_are_evenly_spaced_and_in_order(clock):
+async def test_turns_are_evenly_spaced_in_order(clock):
     assert await turns(Limiter(10), clock, 5) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
 
 
-async def test_a_rest_saves_up_no_burst(clock):
+async def test_idle_time_allows_no_burst(clock):
     limiter = Limiter(10)
     await turns(limiter, clock, 3)
     await asyncio.sleep(60)
     assert await turns(limiter, clock, 3) == pytest.approx([0, 0.1, 0.2])
 
 
-async def test_an_event_loop_that_stood_still_makes_up_for_nothing(clock, monkeypatch):
+async def test_stalled_event_loop_allows_no_burst(clock, monkeypatch):
     sleep = asyncio.sleep
     monkeypatch.setattr(asyncio, "sleep", lambda wait_s: sleep(wait_s + 5))
     moments = await turns(Limiter(10), clock, 3)
     assert moments == pytest.approx([0, 5.1, 10.19], abs=0.001)
 
 
-async def test_a_429_takes_a_share_of_the_pace_at_which_the_call_was_sent(clock):
+async def test_throttling_reduces_pace_by_share(clock):
     limiter = Limiter(40)
     limiter.throttled(40)
     assert limiter.pace == pytest.approx(34)
@@ -54,21 +54,21 @@ async def test_a_429_takes_a_share_of_the_pace_at_which_the_call_was_sent(clock)
     assert limiter.pace == pytest.approx(28.9)
 
 
-async def test_of_several_429_on_their_way_together_only_the_first_counts(clock):
+async def test_simultaneous_throttling_counts_once(clock):
     limiter = Limiter(40)
     for _ in range(10):
         limiter.throttled(40)
     assert limiter.pace == pytest.approx(34)
 
 
-async def test_the_pace_has_a_floor(clock):
+async def test_pace_has_a_floor(clock):
     limiter = Limiter(40)
     for _ in range(50):
         limiter.throttled(limiter.pace)
     assert limiter.pace == 0.5
 
 
-async def test_each_second_adds_a_call_a_second(clock):
+async def test_pace_recovers_by_one_per_second(clock):
     limiter = Limiter(40)
     limiter.throttled(10)
     for second in range(1, 4):
@@ -76,7 +76,7 @@ async def test_each_second_adds_a_call_a_second(clock):
         assert limiter.pace == pytest.approx(8.5 + second, rel=0.02)
 
 
-async def test_without_a_429_it_comes_back_soon_and_goes_no_further(clock):
+async def test_pace_recovers_to_its_maximum(clock):
     limiter = Limiter(40)
     limiter.throttled(1)
     await asyncio.sleep(6)
@@ -87,14 +87,14 @@ async def test_without_a_429_it_comes_back_soon_and_goes_no_further(clock):
     assert limiter.pace == 40
 
 
-async def test_a_429_is_followed_by_a_rest(clock):
+async def test_throttling_is_followed_by_pause(clock):
     limiter = Limiter(10)
     limiter.throttled(10)
     (moment,) = await turns(limiter, clock, 1)
     assert 0.5 / 8.5 <= moment <= 1 / 8.5  # half to one interval of the new pace
 
 
-async def test_a_429_slows_down_those_who_wait_already(clock):
+async def test_throttling_slows_waiting_callers(clock):
     limiter = Limiter(10)
     waiting = asyncio.ensure_future(turns(limiter, clock, 5))
     await asyncio.sleep(0.05)  # one had its turn, four wait
@@ -104,7 +104,7 @@ async def test_a_429_slows_down_those_who_wait_already(clock):
     assert all(0.3 < gap < 0.7 for gap in gaps)
 
 
-async def test_a_429_lets_nobody_pass_those_who_wait_already(clock):
+async def test_throttling_keeps_the_waiting_order(clock):
     limiter = Limiter(10)
     order = []
 
@@ -120,7 +120,7 @@ async def test_a_429_lets_nobody_pass_those_who_wait_already(clock):
     assert order == [*range(10), "late"]
 
 
-async def test_who_stops_waiting_leaves_the_others_their_turns(clock):
+async def test_cancelled_caller_loses_only_own_turn(clock):
     limiter = Limiter(10)
     tasks = [asyncio.ensure_future(limiter.turn()) for _ in range(5)]
     await asyncio.sleep(0.05)
@@ -133,11 +133,11 @@ async def test_who_stops_waiting_leaves_the_others_their_turns(clock):
 
 
 class Account:
-    """Clients that always have something to submit, and an account's limit before them.
+    """Clients that always have calls to submit, and the account's limit.
 
     Attributes:
-        accepted: For each client, when its calls were accepted.
-        refused: Likewise.
+        accepted: Times of each client's accepted calls.
+        refused: Times of each client's throttled calls.
     """
 
     def __init__(self, clock, calls_per_s):
@@ -149,14 +149,14 @@ class Account:
         self.refused = []
 
     def add(self, begin=0, end=1000):
-        """Return a client's calls, to be awaited with the others'."""
+        """Return a client's calls, to await together with those of others."""
         number = len(self.accepted)
         self.accepted.append([])
         self.refused.append([])
         return self._submit(number, begin, end)
 
     def during(self, begin, end, moments):
-        """Return how many moments of each client lie between two."""
+        """Return each client's number of calls within a period."""
         return [sum(begin <= moment < end for moment in own) for own in moments]
 
     async def _submit(self, number, begin, end):
@@ -181,16 +181,16 @@ class Account:
 
 
 def jain(shares):
-    """Jain's index: 1 where all have the same, 1/n where one has all."""
+    """Return Jain's index: 1 if all have the same share, 1/n if one has everything."""
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
 
 
 @pytest.fixture(autouse=True)
-def _same_luck():
+def _fixed_seed():
     random.seed(1)
 
 
-async def test_alone_nothing_is_refused(clock):
+async def test_single_client_is_never_throttled(clock):
     account = Account(clock, 50)
     await account.add(end=60)
     assert account.refused == [[]]
@@ -201,7 +201,7 @@ async def test_alone_nothing_is_refused(clock):
     ("clients", "calls_per_s", "most_refused"),
     [(2, 50, 0.03), (4, 50, 0.07), (8, 50, 0.2), (4, 10, 0.6)],
 )
-async def test_many_share_the_limit_and_use_it_up(clock, clients, calls_per_s, most_refused):
+async def test_many_clients_share_the_limit(clock, clients, calls_per_s, most_refused):
     account = Account(clock, calls_per_s)
     await asyncio.gather(*(account.add(end=70) for _ in range(clients)))
     accepted = account.during(10, 70, account.accepted)
@@ -213,14 +213,14 @@ async def test_many_share_the_limit_and_use_it_up(clock, clients, calls_per_s, m
     assert sum(refused) < most_refused * (sum(accepted) + sum(refused))
 
 
-async def test_who_comes_later_takes_a_share_and_leaves_the_others_theirs(clock):
+async def test_late_client_gets_fair_share(clock):
     account = Account(clock, 50)
     await asyncio.gather(*(account.add(begin, end=60) for begin in (0, 0, 0, 30)))
     assert jain(account.during(30, 40, account.accepted)) > 0.85
     assert jain(account.during(40, 60, account.accepted)) > 0.9
 
 
-async def test_who_is_left_alone_comes_back_to_full_speed(clock):
+async def test_last_client_recovers_full_speed(clock):
     account = Account(clock, 50)
     await asyncio.gather(*(account.add(end=end) for end in (60, 30, 30, 30)))
     assert account.during(45, 60, account.accepted)[0] == pytest.approx(45 * 15, rel=0.02)
@@ -230,7 +230,7 @@ async def test_who_is_left_alone_comes_back_to_full_speed(clock):
 
 
 @pytest.mark.parametrize("end", ["another error", "a cancel"])
-async def test_an_hour_without_a_call_is_no_hour_of_throttling(end, clock):
+async def test_idle_hour_is_no_throttled_hour(end, clock):
     answers = [THROTTLED, refusal("ClientException", 400)]
     if end == "a cancel":
         answers = [THROTTLED] * 3
@@ -245,11 +245,11 @@ async def test_an_hour_without_a_call_is_no_hour_of_throttling(end, clock):
     assert await lane.once("describe_jobs", jobs=["j"]) == {"jobs": []}
 
 
-async def test_a_call_that_fails_for_long_is_told_meanwhile(clock, caplog):
+async def test_lasting_failure_is_logged_meanwhile(clock, caplog):
     tries = Tries(60.0)
     error = ServiceError("SubmitJob: no route")
     with pytest.raises(ServiceError, match="no route; tried .* times in 6"):
         while True:
             await tries.wait_after(error)
-    assert 2 <= len(caplog.messages) <= 4  # in a minute
+    assert 2 <= len(caplog.messages) <= 4  # within a minute
     assert "retrying for" in caplog.messages[0]

@@ -1,4 +1,4 @@
-"""Listings of S3, as AWS writes them and as others do."""
+"""S3 listings, as returned by AWS and by other servers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ AT = "2026-01-02T03:04:05.678Z"
 
 
 def answer(*objects, more=""):
-    said = "".join(f"<Contents>{each}</Contents>" for each in objects)
+    contents = "".join(f"<Contents>{each}</Contents>" for each in objects)
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3">'
-        f"<Name>b</Name><Prefix>p%2F</Prefix><KeyCount>{len(objects)}</KeyCount>{said}{more}"
+        f"<Name>b</Name><Prefix>p%2F</Prefix><KeyCount>{len(objects)}</KeyCount>{contents}{more}"
         "</ListBucketResult>"
     )
 
@@ -27,17 +27,17 @@ def entry(key, size=1):
     return f"<Key>{key}</Key><LastModified>{AT}</LastModified>{owner}<Size>{size}</Size>"
 
 
-def test_encoded_keys_are_what_they_were():
+def test_encoded_keys_are_decoded():
     text = answer(entry("p/%01+%2B%25/%2F/..%C3%BC", 17), more="<EncodingType>url</EncodingType>")
     assert s3._read(text) == Page([Listed("p/\x01 +%///..\u00fc", 17, AT)], [], "")
 
 
-def test_keys_of_a_server_that_encodes_none_are_what_they_were():
+def test_unencoded_keys_are_unchanged():
     text = answer(entry("p/a+%2F&amp;&lt;Key&gt;"), entry("p/b", 2))
     assert [each.key for each in s3._read(text).objects] == ["p/a+%2F&<Key>", "p/b"]
 
 
-def test_a_page_tells_how_to_go_on_and_what_lies_deeper():
+def test_page_has_token_and_prefixes():
     more = (
         "<CommonPrefixes><Prefix>p/a%20b/</Prefix></CommonPrefixes>"
         "<CommonPrefixes><Prefix>p//</Prefix></CommonPrefixes>"
@@ -58,7 +58,7 @@ def test_a_page_tells_how_to_go_on_and_what_lies_deeper():
         answer("<Key>"),
     ],
 )
-def test_what_is_no_listing_is_no_empty_one(text):
+def test_invalid_listing_is_rejected(text):
     with pytest.raises(GenericError, match="is not a listing"):
         s3._read(text)
 
@@ -66,7 +66,7 @@ def test_what_is_no_listing_is_no_empty_one(text):
 @pytest.mark.parametrize(
     "at", [AT, "2026-01-02T03:04:05.678000+00:00", "Fri, 02 Jan 2026 03:04:05 GMT"]
 )
-def test_moments(at):
+def test_timestamps_are_parsed(at):
     assert moment_of(at).replace(microsecond=0) == datetime(
         2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc
     )
