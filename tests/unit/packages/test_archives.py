@@ -26,7 +26,7 @@ def files(folder):
     ]
 
 
-def test_an_archive_is_the_same_for_the_same_files(tmp_path):
+def test_same_files_give_same_archive(tmp_path):
     first = build(files(tmp_path), tmp_path)
     os.utime(tmp_path / "module.py", (1, 1))
     (tmp_path / "other").mkdir()
@@ -38,7 +38,8 @@ def test_an_archive_is_the_same_for_the_same_files(tmp_path):
     assert {each.name for each in tmp_path.iterdir()} == {"module.py", "other", first.sha256}
 
 
-def test_an_archive_has_sources_compiled_beside_them_and_nothing_of_this_machine(tmp_path):
+def test_archive_has_sources_and_compiled_modules(tmp_path):
+    """It has no trace of the machine that built it."""
     made = build(files(tmp_path), tmp_path)
     tag = sys.implementation.cache_tag
     with zipfile.ZipFile(made.path) as archive:
@@ -60,7 +61,7 @@ def test_an_archive_has_sources_compiled_beside_them_and_nothing_of_this_machine
     assert str(tmp_path).encode() not in made.path.read_bytes()
 
 
-def test_a_compiled_file_is_taken_though_its_source_has_another_time(tmp_path):
+def test_compiled_module_is_used_despite_timestamp(tmp_path):
     made = build(files(tmp_path), tmp_path)
     unpacked = tmp_path / "unpacked"
     with zipfile.ZipFile(made.path) as archive:
@@ -68,23 +69,23 @@ def test_a_compiled_file_is_taken_though_its_source_has_another_time(tmp_path):
     folder = unpacked / "lib/site-packages/pack"
     compiled = importlib.util.cache_from_source(str(folder / "module.py"))
     (folder / "module.py").write_bytes(SOURCE + b"raise RuntimeError('compiled again')\n")
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-v", "-c", "import module; print(module.told())"],
         cwd=folder,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert f"(True, '{folder / 'module.py'}')" == told.stdout.strip()
-    assert f"code object from '{compiled}'" in told.stderr
+    assert f"(True, '{folder / 'module.py'}')" == done.stdout.strip()
+    assert f"code object from '{compiled}'" in done.stderr
 
 
-def test_a_higher_level_saves_bytes(tmp_path):
+def test_higher_level_saves_bytes(tmp_path):
     text = [File("a.txt", b"".join(b"%d %d\n" % (n, n * n % 97) for n in range(30_000)))]
     assert build(text, tmp_path, level=9).size < build(text, tmp_path).size
     large = tmp_path / "large"
     large.write_bytes(text[0].source)
-    # A file is copied in pieces, which zipfile compresses by another level unless told.
+    # Files are copied in pieces, which zipfile compresses with its own level by default.
     copied = [File("a.txt", large)]
     assert build(copied, tmp_path, level=9).size < build(copied, tmp_path).size
 
@@ -92,23 +93,23 @@ def test_a_higher_level_saves_bytes(tmp_path):
 @pytest.mark.parametrize(
     "name", ["", "/a", "../a", "a/../../b", "a//b", "a/", ".", "..", "a\\b", "a\nb", "a\ud800"]
 )
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
+def test_name_outside_archive_is_rejected(tmp_path, name):
     with pytest.raises(ValueError, match="not a valid name"):
         build([File(name, b"")], tmp_path)
 
 
-def test_a_name_is_there_once(tmp_path):
+def test_duplicate_name_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="is a duplicate"):
         build([File("a", b"1"), File("a", b"2")], tmp_path)
 
 
-def test_what_cannot_be_read_is_named_and_leaves_nothing(tmp_path):
+def test_unreadable_file_is_named(tmp_path):
     with pytest.raises(BuildError, match=r"No such file or directory \(.*gone"):
         build([File("a", tmp_path / "gone")], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_fails_is_told_of(tmp_path, monkeypatch):
+def test_failed_process_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "__file__", str(tmp_path / "gone.py"))
     with pytest.raises(BuildError, match=r"gone\.py"):
         build([File("a", b"")], tmp_path)

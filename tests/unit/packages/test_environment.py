@@ -12,7 +12,7 @@ from farcall.packages.target import Target
 from tests.support.wheels import make_wheel
 from tests.unit.packages.test_installed import install
 
-assert uv_package.find_uv_bin()  # while it can still be imported
+assert uv_package.find_uv_bin()  # find it while it can still be imported
 HERE = {"aarch64": "arm64", "arm64": "arm64"}.get(os.uname().machine, "x86_64")
 OTHER = {"x86_64": "arm64", "arm64": "x86_64"}[HERE]
 
@@ -43,7 +43,7 @@ def pack_all(found, folder):
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A path with nothing installed."""
+    """Import path with nothing installed."""
     site = tmp_path / "env" / SITE
     site.mkdir(parents=True)
     others = [each for each in sys.path if not installed.scan([each])]
@@ -54,19 +54,19 @@ def site(tmp_path, monkeypatch):
 def add(site, *args, **more):
     install(site.parents[2], make_wheel(site.parents[3] / "wheels", *args, **more))
     for origin in site.glob("*.dist-info/direct_url.json"):
-        origin.unlink()  # as if it came from an index
+        origin.unlink()  # as if installed from an index
 
 
 def why(found, name):
     return next(stays.why for stays in found.stays if stays.name == name)
 
 
-# --- what the code imports ----------------------------------------------------------------------
+# --- imported packages ------------------------------------------------------------------------
 
 
 @pytest.fixture
 def code(monkeypatch):
-    """Sets what the code imports, and what the process has loaded."""
+    """Return a function that sets the imports of the code, and the loaded modules."""
 
     def set_names(named=(), loaded=()):
         names = frozenset(named), frozenset(loaded)
@@ -75,7 +75,7 @@ def code(monkeypatch):
     return set_names
 
 
-def test_imported_distributions_travel_with_what_they_require(site, code):
+def test_imported_packages_include_their_requirements(site, code):
     add(site, "user-code", requires=["base[fast]>=1", "absent; python_version < '3'"])
     add(site, "base", requires=["quick; extra == 'fast'", "docs; extra == 'docs'"])
     for name in ("quick", "docs", "absent", "unused"):
@@ -84,7 +84,7 @@ def test_imported_distributions_travel_with_what_they_require(site, code):
     assert [name for name, _ in names(find("auto"))] == ["base", "quick", "user-code"]
 
 
-def test_loaded_distributions_travel_but_for_the_clients(site, code):
+def test_loaded_packages_are_sent_without_clients(site, code):
     add(site, "farcall", requires=["client"])
     for name in ("client", "plugin"):
         add(site, name)
@@ -94,16 +94,16 @@ def test_loaded_distributions_travel_but_for_the_clients(site, code):
     assert [name for name, _ in names(find("auto"))] == ["client"]
 
 
-def test_code_that_imports_nothing_sends_nothing(site, code):
+def test_code_without_imports_sends_nothing(site, code):
     add(site, "unused")
     code(["farcall", "json"])
     assert names(find("auto")) == []
 
 
-# --- what is installed here -------------------------------------------------------------------
+# --- local packages ---------------------------------------------------------------------------
 
 
-def test_what_is_installed_travels_but_what_only_the_client_needs(site):
+def test_local_packages_exclude_client_dependencies(site):
     for name in ("farcall", "covalent", "pip", "uv", "wheel", "user-code", "tool"):
         add(site, name)
     add(site, "setuptools", requires=["pip"])
@@ -115,7 +115,7 @@ def test_what_is_installed_travels_but_what_only_the_client_needs(site):
     assert why(found, "tool") == "in exclude_packages"
 
 
-def test_what_was_packed_is_known_until_it_is_installed_anew(site, tmp_path):
+def test_packed_packages_are_cached_until_reinstalled(site, tmp_path):
     add(site, "grown")
     add(site, "same")
     first = pack_all(find("local"), tmp_path)
@@ -128,7 +128,7 @@ def test_what_was_packed_is_known_until_it_is_installed_anew(site, tmp_path):
     assert second["grown"].sha256 != first["grown"].sha256
 
 
-def test_each_that_cannot_travel_is_named(site):
+def test_each_unsendable_package_is_named(site):
     for name in ("first", "second", "fine"):
         add(site, name)
     for name in ("first", "second"):
@@ -140,21 +140,19 @@ def test_each_that_cannot_travel_is_named(site):
     assert names(find("local", exclude_packages=["first", "second"])) == [("fine", "1.0")]
 
 
-def test_what_was_changed_by_hand_is_told_and_packed_anew(site, tmp_path):
+def test_manually_changed_package_is_repacked(site, tmp_path):
     add(site, "changed")
     first = pack_all(find("local"), tmp_path)
     (site / "changed.py").write_text("VERSION = 'by hand'\n")
-    (said,) = environment.forget_changed(find("local"))
-    assert (said.name, said.why) == ("changed", "changed.py: changed since it was installed")
+    (change,) = environment.forget_changed(find("local"))
+    assert (change.name, change.why) == ("changed", "changed.py: changed since it was installed")
     assert pack_all(find("local"), tmp_path)["changed"] != first["changed"]
 
 
 # --- another platform ---------------------------------------------------------------------------
 
 
-def test_for_another_architecture_compiled_ones_are_fetched_in_their_version(
-    site, index, tmp_path
-):
+def test_other_architecture_fetches_same_versions(site, index, tmp_path):
     add(site, "pure")
     add(site, "compiled", "1.1", tag=f"py3-none-{linux(HERE)}")
     for version in ("1.0", "1.1", "1.2"):
@@ -169,9 +167,7 @@ def test_for_another_architecture_compiled_ones_are_fetched_in_their_version(
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
-def test_a_client_on_another_system_has_wheels_for_linux_fetched(
-    site, index, tmp_path, monkeypatch, system
-):
+def test_other_system_fetches_linux_wheels(site, index, tmp_path, monkeypatch, system):
     tag = {"darwin": "macosx_11_0_arm64", "win32": "win_amd64"}[system]
     add_foreign(site, "compiled", tag)
     index.add("compiled", tag=f"py3-none-{tag}")
@@ -184,13 +180,13 @@ def test_a_client_on_another_system_has_wheels_for_linux_fetched(
 
 
 def add_foreign(site, name, tag):
-    """Install what is of another system, by making its metadata say so."""
+    """Install a package whose metadata name another system."""
     add(site, name)
     wheel = site / f"{name}-1.0.dist-info/WHEEL"
     wheel.write_text(wheel.read_text().replace("none-any", f"none-{tag}").replace("true", "false"))
 
 
-def test_all_that_have_no_wheel_are_named_before_anything_is_sent(site, index):
+def test_all_missing_wheels_are_named(site, index):
     for name in ("lacking", "absent", "there"):
         add(site, name, tag=f"py3-none-{linux(HERE)}")
     index.add("lacking", tag="py3-none-win_amd64")
@@ -205,7 +201,7 @@ def test_all_that_have_no_wheel_are_named_before_anything_is_sent(site, index):
     ]
 
 
-def test_what_was_compiled_from_a_folder_is_refused_for_another_platform(site):
+def test_local_build_needs_same_platform(site):
     add(site, "built", tag=f"py3-none-{linux(HERE)}")
     (site / "built-1.0.dist-info/direct_url.json").write_text(
         '{"url": "file:///home/me/built", "dir_info": {}}'
@@ -218,7 +214,7 @@ def test_what_was_compiled_from_a_folder_is_refused_for_another_platform(site):
 # --- lists and files ----------------------------------------------------------------------------
 
 
-def test_a_list_is_resolved_once_with_what_it_needs(index, tmp_path):
+def test_list_is_resolved_once(index, tmp_path):
     index.add("wanted", "1.0", requires=["needed>=1", "windows; sys_platform == 'win32'"])
     index.add("wanted", "2.0", requires=["needed>=1"])
     index.add("needed", "1.5")
@@ -233,7 +229,7 @@ def test_a_list_is_resolved_once_with_what_it_needs(index, tmp_path):
     assert names(find(["wanted"])) == [("needed", "1.6"), ("wanted", "2.0")]
 
 
-def test_an_index_that_is_down_is_told_and_what_was_resolved_still_works(index, tmp_path):
+def test_cached_resolution_works_without_index(index, tmp_path):
     index.add("wanted")
     pack_all(find(["wanted"]), tmp_path)
     index.close()
@@ -244,7 +240,7 @@ def test_an_index_that_is_down_is_told_and_what_was_resolved_still_works(index, 
     assert not isinstance(caught.value, SettingsError)
 
 
-def test_extras_come_on_top_of_what_is_installed_and_keep_to_it(site, index):
+def test_extra_packages_respect_installed_versions(site, index):
     add(site, "needed", "1.0")
     add(site, "replaced", "1.0")
     for version in ("1.0", "2.0"):
@@ -256,7 +252,7 @@ def test_extras_come_on_top_of_what_is_installed_and_keep_to_it(site, index):
     assert [item.pin is None for item in found.items] == [False, True, False]
 
 
-def test_of_requirements_on_top_what_is_there_in_a_fitting_version_is_kept(site):
+def test_fitting_installed_versions_are_kept(site):
     add(site, "fitting", "1.5")
     add(site, "older", "1.0")
     wanted = [
@@ -271,13 +267,13 @@ def test_of_requirements_on_top_what_is_there_in_a_fitting_version_is_kept(site)
         environment.lacking(left_out, None, wanted)
 
 
-def test_what_the_runtime_has_is_there_without_being_asked_for():
+def test_runtime_packages_are_present():
     wanted = ["cloudpickle>=1", "obstore>=99", "absent"]
     settings = Settings(architecture=HERE)
     assert environment.lacking(settings, None, wanted) == ["obstore>=99", "absent"]
 
 
-def test_what_cannot_be_resolved_is_refused_in_uvs_words(index):
+def test_unresolvable_list_quotes_uv(index):
     index.add("wanted")
     text = refused(["wanted==9"])
     assert "there is no version of wanted==9" in text
@@ -289,7 +285,7 @@ def test_what_cannot_be_resolved_is_refused_in_uvs_words(index):
     assert "exclude_packages" in text
 
 
-def test_passwords_are_not_shown(index, monkeypatch):
+def test_passwords_are_hidden(index, monkeypatch):
     secret = index.url.replace("http://", "http://me:s3cr3t@")
     monkeypatch.setenv("UV_DEFAULT_INDEX", secret)
     assert "s3cr3t" not in refused(["absent"])
@@ -299,9 +295,7 @@ def test_passwords_are_not_shown(index, monkeypatch):
         assert b"s3cr3t" not in note.read_bytes()
 
 
-def test_a_requirements_file_may_include_others_name_an_index_and_folders(
-    index, tmp_path, monkeypatch
-):
+def test_requirements_file_supports_includes(index, tmp_path, monkeypatch):
     index.add("wanted", "1.0")
     index.add("limited", "1.0")
     index.add("limited", "2.0")
@@ -332,7 +326,7 @@ def test_a_requirements_file_may_include_others_name_an_index_and_folders(
     assert "by-the-project" not in dict(names(find(str(requirements))))
 
 
-def test_hashes_of_a_requirements_file_are_verified(index, tmp_path):
+def test_requirement_hashes_are_verified(index, tmp_path):
     index.add("wanted")
     requirements = tmp_path / "requirements.txt"
     requirements.write_text(f"wanted==1.0 --hash=sha256:{'0' * 64}\n")
@@ -340,13 +334,13 @@ def test_hashes_of_a_requirements_file_are_verified(index, tmp_path):
     assert "0" * 64 in text
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_missing_requirements_file_is_named(tmp_path):
     assert f"{tmp_path}/gone.txt does not exist" in refused(f"{tmp_path}/gone.txt")
 
 
 @pytest.fixture
 def locked(index, tmp_path, site):
-    """A project with a member and a lock."""
+    """Project with a member and a lock file."""
     index.add("wanted", "1.0", requires=["needed"])
     index.add("needed", "1.0")
     index.add("development")
@@ -371,18 +365,18 @@ def locked(index, tmp_path, site):
     return project
 
 
-def test_a_lock_travels_as_it_is_with_its_hashes(locked, tmp_path):
+def test_lock_file_is_used_unchanged(locked, tmp_path):
     found = find(str(locked / "uv.lock"))
     assert names(found) == [("needed", "1.0"), ("of-the-member", "1.0"), ("wanted", "1.0")]
     assert pack_all(found, tmp_path)["needed"].version == "1.0"
 
 
-def test_a_wheel_that_is_not_the_locks_is_refused(locked, index, tmp_path):
+def test_wheel_with_wrong_hash_is_rejected(locked, index, tmp_path):
     index.add("needed", "1.0", {"needed.py": "import evil\n"})
     assert "needed" in refused(str(locked / "uv.lock"))
 
 
-def test_a_lock_that_does_not_fit_its_project_is_refused(locked):
+def test_outdated_lock_file_is_rejected(locked):
     project = locked / "pyproject.toml"
     project.write_text(project.read_text().replace("'wanted',", "'wanted', 'development',"))
     assert "uv lock" in refused(str(locked / "uv.lock"))
@@ -390,10 +384,10 @@ def test_a_lock_that_does_not_fit_its_project_is_refused(locked):
     assert "no pyproject.toml next to it" in refused(str(locked / "uv.lock"))
 
 
-# --- the cache ----------------------------------------------------------------------------------
+# --- cache ------------------------------------------------------------------------------------
 
 
-def test_a_cache_that_others_can_write_to_is_not_believed(site, tmp_path):
+def test_cache_writable_by_others_is_ignored(site, tmp_path):
     add(site, "fine")
     pack_all(find("local"), tmp_path)
     assert find("local").items[0].packed
@@ -402,7 +396,7 @@ def test_a_cache_that_others_can_write_to_is_not_believed(site, tmp_path):
     assert find("local").items[0].packed is None
 
 
-def test_without_uv_it_is_said_what_to_install(index, monkeypatch):
+def test_missing_uv_is_named(index, monkeypatch):
     monkeypatch.setattr(uv.importlib.util, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SettingsError, match="pip install uv"):

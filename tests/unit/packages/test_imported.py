@@ -1,4 +1,4 @@
-"""Which top-level modules the project's code imports."""
+"""Top-level modules that the project's code imports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from farcall.payload import sources
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A folder that alone is on the import path, with a script and a loaded module ``lib``."""
+    """Make a folder the only one on the import path, with a script and a loaded module `lib`."""
     root = tmp_path / "project"
     root.mkdir()
     lib = ModuleType("lib")
@@ -44,7 +44,7 @@ def named(**options):
         ("important = 1\nfrom_here = 2", set()),
     ],
 )
-def test_imports_of_the_script_are_found(project, text, found):
+def test_imports_of_script_are_found(project, text, found):
     (project / "main.py").write_text(text)
     assert named() == found
 
@@ -71,7 +71,7 @@ def test_imports_are_found_without_sources(project):
     assert named(sources=None) == {"numpy"}
 
 
-def test_loaded_modules_are_returned_apart(project):
+def test_loaded_modules_are_returned_separately(project):
     (project / "main.py").write_text("import numpy")
     names, loaded = imported.modules(Settings())
     assert "pytest" in loaded

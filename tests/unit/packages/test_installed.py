@@ -42,7 +42,7 @@ def build_editable(folder, *_):
 
 
 def install(prefix, *wheels, editable=()):
-    """Have uv install into a folder that is shaped like an environment; return its site folder."""
+    """Install with uv into a folder shaped like an environment; return its site folder."""
     wanted = [*map(str, wheels), *(part for each in editable for part in ("-e", str(each)))]
     subprocess.run(
         [
@@ -84,7 +84,7 @@ def tooled(tmp_path):
     return install(tmp_path / "env", wheel)
 
 
-def test_a_distribution_is_the_files_of_its_record(tooled):
+def test_distribution_has_files_of_its_record(tooled):
     found = only(tooled)
     about = installed.describe(found)
     assert (about.name, about.version, about.is_pure, about.problem) == ("tooled", "1.0", True, "")
@@ -107,14 +107,15 @@ def test_a_distribution_is_the_files_of_its_record(tooled):
     assert files["bin/shell.sh"].is_executable
 
 
-def test_the_first_line_of_a_script_with_a_long_path_is_three(tooled):
+def test_three_line_shebang_is_replaced(tooled):
     script = tooled.parents[2] / "bin/other"
     script.write_bytes(b"#!/bin/sh\n'''exec' /a/long/path/python \"$0\" \"$@\"\n' '''\nprint(1)\n")
     files = {file.name: file.source for file in content(tooled).files}
     assert files["bin/other"] == b"#!/usr/bin/env python3\nprint(1)\n"
 
 
-def test_what_tells_of_this_machine_stays_and_the_digest_does_not_depend_on_it(tooled):
+def test_machine_specific_files_are_omitted(tooled):
+    """The digest does not depend on them."""
     before = content(tooled).files
     info = tooled / "tooled-1.0.dist-info"
     (info / "direct_url.json").write_text(json.dumps({"url": "file:///home/me", "dir_info": {}}))
@@ -123,16 +124,16 @@ def test_what_tells_of_this_machine_stays_and_the_digest_does_not_depend_on_it(t
     cached.mkdir()
     (cached / "__init__.cpython-311.pyc").write_bytes(b"")
 
-    def as_pip_has_it(rows):
+    def as_written_by_pip(rows):
         rows = [row for row in rows if "uv_cache" not in row[0]]
         more = ["tooled/__pycache__/__init__.cpython-311.pyc", "", ""]
         return [*reversed(rows), more, ["tooled-1.0.dist-info/direct_url.json", "sha256=x", "9"]]
 
-    change_record(tooled, "tooled", as_pip_has_it)
+    change_record(tooled, "tooled", as_written_by_pip)
     assert sorted(content(tooled).files) == sorted(before)
 
 
-def test_the_record_that_travels_lists_what_travels(tooled):
+def test_sent_record_lists_sent_files(tooled):
     files = {file.name: file.source for file in content(tooled).files}
     record = files[f"{SITE}/tooled-1.0.dist-info/RECORD"].decode()
     listed = {os.path.normpath(f"{SITE}/{row[0]}") for row in csv.reader(record.splitlines())}
@@ -143,7 +144,7 @@ def test_the_record_that_travels_lists_what_travels(tooled):
 @pytest.mark.parametrize(
     "path", ["../../../../elsewhere", "/etc/passwd", "../../other/x.py", "../x.py", "../../../x"]
 )
-def test_a_file_outside_of_the_environment_is_refused(tooled, path):
+def test_file_outside_environment_is_rejected(tooled, path):
     change_record(tooled, "tooled", lambda rows: [*rows, [path, "", ""]])
     with pytest.raises(SettingsError, match="outside its environment's folders") as caught:
         content(tooled)
@@ -151,24 +152,24 @@ def test_a_file_outside_of_the_environment_is_refused(tooled, path):
     assert "tooled 1.0" in str(caught.value)
 
 
-def test_a_file_that_is_gone_is_named(tooled):
+def test_missing_file_is_named(tooled):
     (tooled / "tooled/data.json").unlink()
     with pytest.raises(SettingsError, match=r"missing: .*tooled/data\.json.*reinstall it"):
         content(tooled)
 
 
-def test_without_a_record_it_is_refused_by_name(tooled):
+def test_missing_record_is_rejected(tooled):
     (tooled / "tooled-1.0.dist-info/RECORD").unlink()
     assert "has no RECORD" in installed.describe(only(tooled)).problem
 
 
-def test_sources_with_metadata_beside_them_are_the_users_own(tmp_path):
+def test_sources_with_metadata_are_editable(tmp_path):
     (tmp_path / "mine.egg-info").mkdir()
     (tmp_path / "mine.egg-info/PKG-INFO").write_text("Name: mine\nVersion: 3\n")
     assert installed.describe(only(tmp_path)).is_editable
 
 
-def test_an_editable_install_is_told(tmp_path):
+def test_editable_install_is_recognized(tmp_path):
     project = tmp_path / "project"
     (project / "mine").mkdir(parents=True)
     (project / "mine/__init__.py").touch()
@@ -176,13 +177,13 @@ def test_an_editable_install_is_told(tmp_path):
         "[project]\nname='mine'\nversion='1'\n"
         "[build-system]\nrequires=[]\nbuild-backend='backend'\nbackend-path=['.']\n"
     )
-    # Enough of a backend, for there is no index to fetch one from.
+    # A minimal build backend, because there is no index to fetch one from.
     (project / "backend.py").write_text(BACKEND.format(project=str(project)))
     about = installed.describe(only(install(tmp_path / "env", editable=[project])))
     assert (about.name, about.is_editable) == ("mine", True)
 
 
-def test_a_local_install_and_one_of_a_commit_travel_by_their_record(tooled):
+def test_folder_and_commit_installs_use_record(tooled):
     info = tooled / "tooled-1.0.dist-info"
     for origin, source in (
         ({"url": "file:///src", "dir_info": {}}, "a folder"),
@@ -196,7 +197,7 @@ def test_a_local_install_and_one_of_a_commit_travel_by_their_record(tooled):
         assert "u:p" not in about.source
 
 
-def test_the_first_on_the_path_shadows_the_others(tmp_path):
+def test_first_on_path_shadows_others(tmp_path):
     first = install(tmp_path / "first", make_wheel(tmp_path, "Same-Name", "2.0"))
     second = install(tmp_path / "second", make_wheel(tmp_path, "same_name", "1.0"))
     (found,) = installed.scan([str(tmp_path / "gone"), str(first), str(second)])
@@ -205,7 +206,7 @@ def test_the_first_on_the_path_shadows_the_others(tmp_path):
     assert installed.describe(found).version == "1.0"
 
 
-def test_what_no_record_lists_is_told_and_stays(tooled):
+def test_unlisted_files_are_reported_not_sent(tooled):
     (tooled / "tooled/by_hand.py").touch()
     (tooled / "loose").mkdir()
     (tooled / "loose/loose.py").touch()
@@ -217,7 +218,7 @@ def test_what_no_record_lists_is_told_and_stays(tooled):
     ]
 
 
-def test_what_was_changed_since_it_was_installed_is_told(tooled):
+def test_changed_files_are_reported(tooled):
     found = only(tooled)
     assert installed.changed(found) == []
     module, record = tooled / "tooled/__init__.py", found.info / "RECORD"
@@ -232,7 +233,7 @@ def test_what_was_changed_since_it_was_installed_is_told(tooled):
     ]
 
 
-def test_this_interpreters_environment_is_there_as_importlib_has_it():
+def test_scan_matches_importlib_metadata():
     from importlib.metadata import distributions
 
     from packaging.utils import canonicalize_name

@@ -10,14 +10,14 @@ FIRST = Packed("first", "1.0", "a" * 64, 10, 100)
 SECOND = Packed("second", "2.0", "b" * 64, 20, 200)
 
 
-def test_the_container_reads_what_is_written():
+def test_container_reads_written_manifest():
     target = Target("arm64")
     read = environment.read_manifest(manifest.seal(target, [SECOND, FIRST]).data)
     assert (read.python, read.architecture) == (target.python, "arm64")
     assert [tuple(each) for each in read.distributions] == [FIRST, SECOND]
 
 
-def test_the_same_environment_is_written_in_the_same_way():
+def test_same_environment_gives_same_manifest():
     sealed = manifest.seal(Target("x86_64"), [FIRST, SECOND])
     assert sealed == manifest.seal(Target("x86_64"), iter([SECOND, FIRST]))
     assert sealed.sha256 == hashlib.sha256(sealed.data).hexdigest()

@@ -25,7 +25,7 @@ def modules(archive):
     return {name.split("/")[0] for name in names if ".dist-info" not in name}
 
 
-def test_it_holds_the_runtime_and_what_that_imports_and_runs_without_any_package(tmp_path):
+def test_runtime_archive_runs_without_packages(tmp_path):
     _, make = runtime_archive.seal(HERE, tmp_path)
     archive = make()
     expected = {"farcall_runtime", "cloudpickle", "obstore"}
@@ -39,7 +39,7 @@ def test_it_holds_the_runtime_and_what_that_imports_and_runs_without_any_package
     assert subprocess.run(command, capture_output=True, text=True).stdout == "well\n"
 
 
-def test_the_same_is_made_again_and_known_without_making_it(tmp_path, monkeypatch):
+def test_runtime_archive_is_deterministic_and_cached(tmp_path, monkeypatch):
     first, _ = runtime_archive.seal(HERE, tmp_path)
     monkeypatch.setattr(runtime_archive, "build", None)
     assert first == runtime_archive.seal(HERE, tmp_path)[0]
@@ -48,7 +48,7 @@ def test_the_same_is_made_again_and_known_without_making_it(tmp_path, monkeypatc
     assert first == runtime_archive.seal(HERE, tmp_path)[0]
 
 
-def test_for_another_processor_obstore_is_fetched_in_the_same_version(tmp_path, monkeypatch):
+def test_other_processor_fetches_same_obstore_version(tmp_path, monkeypatch):
     asked = []
 
     def fetch(pins, target, source, to):
@@ -63,17 +63,18 @@ def test_for_another_processor_obstore_is_fetched_in_the_same_version(tmp_path, 
     assert target == OTHER
 
 
-@pytest.mark.slow  # asks the package index
-def test_the_archive_of_another_processor_has_its_obstore(tmp_path):
+@pytest.mark.slow  # uses the package index
+def test_archive_has_obstore_of_other_processor(tmp_path):
     _, make = runtime_archive.seal(OTHER, tmp_path)
     archive = zipfile.ZipFile(make().path)
     (name,) = (each for each in archive.namelist() if each.endswith(".so"))
-    # Of an ELF file the machine, https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html
+    # Machine field of an ELF file,
+    # https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html
     machine = int.from_bytes(archive.read(name)[18:20], "little")
     assert machine == {"x86_64": 62, "arm64": 183}[OTHER.architecture]
 
 
-def test_a_distribution_without_metadata_is_named(tmp_path, monkeypatch):
+def test_distribution_without_metadata_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(runtime_archive.installed, "scan", lambda path=None: [])
     with pytest.raises(FarcallError, match="obstore|cloudpickle"):
         runtime_archive.seal(HERE, tmp_path)

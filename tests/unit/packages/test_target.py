@@ -16,7 +16,7 @@ def needs(marker, **options):
     return Target("arm64").needs(Requirement(f"a; {marker}"), **options)
 
 
-def test_markers_are_those_of_the_job_and_not_of_this_machine(monkeypatch):
+def test_markers_are_evaluated_for_job_platform(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     assert needs("sys_platform == 'linux' and os_name == 'posix' and platform_system == 'Linux'")
     assert needs("platform_machine == 'aarch64'")
@@ -30,20 +30,20 @@ def test_markers_are_those_of_the_job_and_not_of_this_machine(monkeypatch):
     assert Target("x86_64").needs(Requirement("a"))
 
 
-def test_uv_is_told_of_linux_with_the_images_libraries():
+def test_uv_target_is_linux_of_image():
     assert Target("x86_64").platform == "x86_64-manylinux_2_36"
     assert Target("arm64").platform == "aarch64-manylinux_2_36"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="jobs run Linux")
-def test_only_the_same_processor_and_system_are_the_same_platform(monkeypatch):
+def test_same_platform_requires_processor_and_system(monkeypatch):
     assert Target(HERE).is_here
     assert not Target({"x86_64": "arm64", "arm64": "x86_64"}[HERE]).is_here
     for module, name, value in (
         (sys, "platform", "darwin"),
         (platform, "machine", lambda: "riscv64"),
         (target, "_libc", lambda: ""),  # musl
-        (target.sysconfig, "get_config_var", lambda _: 1),  # without the interpreter's lock
+        (target.sysconfig, "get_config_var", lambda _: 1),  # free-threaded Python
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, value)
