@@ -1,4 +1,4 @@
-"""Moments, as they are written on a command line."""
+"""Times and durations on the command line."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from farcall.cli.common import moment, seconds
         ("1h30m", timedelta(minutes=90)),
     ],
 )
-def test_so_long_ago_is_counted_from_now(text, ago):
+def test_age_is_counted_from_now(text, ago):
     before = datetime.now(timezone.utc)
     assert before <= moment(text) + ago <= datetime.now(timezone.utc)
 
 
-def test_a_date_is_of_its_zone_or_of_this_machine_s():
+def test_date_uses_its_or_local_zone():
     noon = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
     assert moment("2026-11-20T14:00+02:00") == noon
     assert moment("2026-11-20T12:00") == datetime(2026, 11, 20, 12).astimezone()
@@ -36,17 +36,17 @@ def test_a_date_is_of_its_zone_or_of_this_machine_s():
 @pytest.mark.parametrize(
     "text", ["", "h", "3", "3y", "-3h", "yesterday", "2026-13-01", f"{9**20}w"]
 )
-def test_what_is_neither_is_refused_with_what_is_allowed(text):
+def test_invalid_time_is_rejected(text):
     with pytest.raises(click.BadParameter, match="is not an age, such as 90s"):
         moment(text)
 
 
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("1h30m", 5400)])
-def test_a_time_is_a_number_of_seconds_or_has_units(text, value):
+def test_duration_accepts_seconds_or_units(text, value):
     assert seconds(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "-1", "soon", "1:30", "nan", "10 minutes"])
-def test_what_is_no_time_is_refused_with_what_is(text):
+def test_invalid_duration_is_rejected(text):
     with pytest.raises(click.BadParameter, match=r"not a valid duration: use units, such as 90s"):
         seconds(text)

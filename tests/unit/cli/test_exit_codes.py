@@ -29,15 +29,15 @@ from farcall.model.errors import (
         (LookupError("of the function"), exit_codes.FAILED),
     ],
 )
-def test_an_error_has_the_code_of_its_kind(error, code):
+def test_error_class_selects_exit_code(error, code):
     assert exit_codes.code_of(error) == code
 
 
-def test_the_help_tells_every_code():
-    told = {int(code) for code in re.findall(r"^ +(\d+)  ", exit_codes.TABLE, re.MULTILINE)}
-    assert told == {
+def test_help_lists_every_exit_code():
+    listed = {int(code) for code in re.findall(r"^ +(\d+)  ", exit_codes.TABLE, re.MULTILINE)}
+    assert listed == {
         0,
-        2,  # click's own
+        2,  # click's own code
         exit_codes.FAILED,
         exit_codes.UNKNOWN,
         exit_codes.REFUSED,

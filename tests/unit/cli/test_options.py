@@ -1,4 +1,4 @@
-"""Options of a job on a command line."""
+"""Job options on the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from farcall.cli.options import given
 
 
 @pytest.mark.parametrize(
-    ("assignment", "said"),
+    ("assignment", "message"),
     [
         ("vpcu=3", "did you mean vcpu?"),
         ("vcpu=true", "a Boolean is not a number"),
@@ -20,12 +20,12 @@ from farcall.cli.options import given
         ("vcpu", "NAME=VALUE"),
     ],
 )
-def test_an_option_is_refused_as_a_usage_error(assignment: str, said: str) -> None:
-    with pytest.raises(click.UsageError, match=re.escape(said)):
+def test_invalid_option_is_a_usage_error(assignment: str, message: str) -> None:
+    with pytest.raises(click.UsageError, match=re.escape(message)):
         given([assignment], {})
 
 
-def test_options_are_read_as_their_types_say() -> None:
+def test_options_are_parsed_by_their_type() -> None:
     words = ['tags={"a": "b"}', "stuck_timeout_s=null", "keep-artifacts=yes", "queue=123"]
 
     options = given(words, {"vcpu": "4", "memory": None})

@@ -1,4 +1,4 @@
-"""What is printed is shown, whatever it is printed to."""
+"""Output is escaped for its destination."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from farcall.model.output import LogLine
 from tests.support import hostile
 
 
-def test_what_is_said_into_a_stream_of_text_alone_needs_no_encoding(monkeypatch):
+def test_text_stream_needs_no_encoding(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     printing.say(f"é {hostile.TEXT}")
@@ -25,7 +25,7 @@ class _Terminal(io.TextIOWrapper):
 
 
 def terminal(monkeypatch):
-    """Make a terminal of both streams; return what gives the rows on it."""
+    """Replace both streams with one terminal; return a function that returns its rows."""
     opened = _Terminal(io.BytesIO(), encoding="utf-8")
     monkeypatch.setattr(sys, "stdout", opened)
     monkeypatch.setattr(sys, "stderr", opened)
@@ -51,7 +51,7 @@ def line(text, stream="stdout"):
     return LogLine(text, stream, 1, None)
 
 
-def test_a_bar_is_in_the_last_row_until_its_line_comes(monkeypatch):
+def test_bar_stays_in_last_row(monkeypatch):
     shown = terminal(monkeypatch)
     printer = printing.Printer(begin=lambda _: "fit | ")
     printer.print([state("10% #"), state("20% ##\x1b[2J")])
@@ -67,20 +67,20 @@ def test_a_bar_is_in_the_last_row_until_its_line_comes(monkeypatch):
     assert shown()[4:] == [""]
 
 
-def test_a_bar_is_cut_to_the_terminal_s_width(monkeypatch):
+def test_bar_is_cut_to_terminal_width(monkeypatch):
     shown = terminal(monkeypatch)
     printing.Printer().print([state("\u4e2d" * 100)])
     assert shown() == ["\u4e2d" * 39]
 
 
-def test_elsewhere_than_on_a_terminal_states_are_left_out(monkeypatch):
+def test_bar_states_are_omitted_outside_terminals(monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     monkeypatch.setattr(sys, "stdout", out)
     printing.Printer().print([state("10%", "stdout"), line("100%"), state("1%", "stdout")])
     assert out.buffer.getvalue() == b"100%\n"
 
 
-def test_what_the_terminals_encoding_lacks_is_shown(monkeypatch):
+def test_unencodable_characters_are_escaped(monkeypatch):
     out = _Terminal(io.BytesIO(), encoding="latin-1")
     monkeypatch.setattr(sys, "stdout", out)
     printing.say("é\u4e2d\ud800")

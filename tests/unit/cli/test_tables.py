@@ -1,4 +1,4 @@
-"""What the cells of a table of jobs say."""
+"""Cells of job tables."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ BUNDLE = "s3://bucket/farcall/v1/mary-20261122-101500-0a1b2c/bundles/sample-0123
 
 
 class Blocked(JobDetail):
-    """What a backend cannot place."""
+    """Job that a backend cannot place."""
 
     is_blocked = True
 
 
-def detail(status=JobStatus.RUNNING, **said):
-    return JobDetail("6f1c", "sample-0123456789abcdef", status, **said)
+def detail(status=JobStatus.RUNNING, **text):
+    return JobDetail("6f1c", "sample-0123456789abcdef", status, **text)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [
         (-1, "0.0s"),
         (0.34, "0.3s"),
@@ -41,8 +41,8 @@ def detail(status=JobStatus.RUNNING, **said):
         (172_800, "2d"),
     ],
 )
-def test_a_span_has_a_unit_of_which_there_are_two(seconds, said):
-    assert tables.span(seconds) == said
+def test_duration_has_at_most_two_units(seconds, text):
+    assert tables.span(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_a_span_has_a_unit_of_which_there_are_two(seconds, said):
         (JobStatus.FAILED, NOON + timedelta(minutes=2)),
     ],
 )
-def test_a_state_began_with_what_led_to_it(status, since):
-    said = {"created_at": NOON, "started_at": NOON + timedelta(minutes=1)}
+def test_state_starts_at_its_cause(status, since):
+    text = {"created_at": NOON, "started_at": NOON + timedelta(minutes=1)}
     if status.is_final:
-        said["stopped_at"] = NOON + timedelta(minutes=2)
-    assert tables.since(detail(status, **said)) == since
+        text["stopped_at"] = NOON + timedelta(minutes=2)
+    assert tables.since(detail(status, **text)) == since
 
 
 @pytest.mark.parametrize(
-    ("job", "said"),
+    ("job", "text"),
     [
         (detail(JobStatus.SUCCEEDED, status_reason="anything"), ""),
         (
@@ -98,11 +98,11 @@ def test_a_state_began_with_what_led_to_it(status, since):
         (detail(JobStatus.FAILED, status_reason="a\nb\x1b[2J"), "a b^[[2J"),
     ],
 )
-def test_a_note_says_why_a_job_is_as_it_is(job, said):
-    assert tables.note(job) == said
+def test_note_explains_job_state(job, text):
+    assert tables.note(job) == text
 
 
-def test_plain_columns_are_as_wide_as_the_longest_cell(capsys):
+def test_plain_columns_fit_longest_cell(capsys):
     found = detail(
         array_size=3,
         created_at=NOON,
@@ -116,7 +116,7 @@ def test_plain_columns_are_as_wide_as_the_longest_cell(capsys):
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("text", "shown"),
     [
         ({}, "$ sample"),
         ({"groups": (NodeGroup(0, 0), NodeGroup(1, 3))}, "$ sample (4 nodes)"),
@@ -124,8 +124,8 @@ def test_plain_columns_are_as_wide_as_the_longest_cell(capsys):
         ({"job_id": "6f1c#3"}, "$ sample (node 3)"),
     ],
 )
-def test_a_command_job_is_told_by_its_prompt_and_its_nodes(said, told, capsys):
+def test_command_job_shows_prompt_and_nodes(text, shown, capsys):
     environment = {"FARCALL_RUN": "mary-20261122-101500-0a1b2c"}
-    job = replace(detail(environment=environment, is_command=True), **said)
+    job = replace(detail(environment=environment, is_command=True), **text)
     tables.show_lines([Entry.of(job)])
-    assert capsys.readouterr().out.rstrip().endswith(f"  {told}")
+    assert capsys.readouterr().out.rstrip().endswith(f"  {shown}")

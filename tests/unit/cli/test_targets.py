@@ -1,4 +1,4 @@
-"""What ``MODULE:FUNCTION`` names."""
+"""Functions named by `MODULE:FUNCTION`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "said"),
+    ("name", "error", "message"),
     [
         ("work:ad", click.UsageError, "work has no function 'ad'. Did you mean add?"),
         ("math:sqroot", click.UsageError, "math has no function 'sqroot'. Did you mean sqrt?"),
@@ -71,13 +71,11 @@ def _modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         ("faulty.py:add", FarcallError, "line 1, in <module>"),
     ],
 )
-def test_what_is_not_there_is_named_with_what_is_near(
-    name: str, error: type[Exception], said: str
-) -> None:
+def test_missing_function_gets_suggestion(name: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
         find(name)
 
-    assert said in str(getattr(caught.value, "message", caught.value))
+    assert message in str(getattr(caught.value, "message", caught.value))
 
 
 def test_function_made_during_import_is_found() -> None:

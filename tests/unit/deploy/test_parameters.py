@@ -9,7 +9,7 @@ from farcall.deploy import parameters
 from farcall.deploy.parameters import Wanted, merged
 
 
-def test_the_first_stack_has_a_queue_on_ec2_on_demand():
+def test_first_stack_has_ec2_queue():
     found = merged(Wanted(), {}, "farcall")
     assert ["ec2"] == parameters.compute(found)
     assert ("256", "x86_64", "", "0", "farcall/") == tuple(
@@ -18,7 +18,7 @@ def test_the_first_stack_has_a_queue_on_ec2_on_demand():
     )
 
 
-def test_what_is_not_asked_for_stays_as_it_is():
+def test_unrequested_parameters_are_kept():
     first = merged(Wanted(compute=("spot", "ec2"), max_vcpus=16, warm_s=1800), {}, "")
     again = merged(Wanted(max_vcpus=32), {**first, "VpcId": "vpc-1"}, "")
     assert again == {**first, "MaxVcpus": "32"}
@@ -26,7 +26,7 @@ def test_what_is_not_asked_for_stays_as_it_is():
     assert merged(Wanted(compute=("fargate",), warm_s=0), first, "")["Spot"] == "false"
 
 
-def test_types_are_forgotten_that_were_chosen_for_other_processors():
+def test_unsuitable_instance_types_are_dropped():
     first = merged(Wanted(instance_types=("m7i", "c7i.large")), {}, "farcall")
     assert first["InstanceTypes"] == "m7i,c7i.large"
     assert merged(Wanted(arm64=True), first, "farcall")["InstanceTypes"] == ""
@@ -36,7 +36,7 @@ def test_types_are_forgotten_that_were_chosen_for_other_processors():
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ({"instance_types": ("M7I large",)}, "--instance-types has 'M7I large'"),
         ({"warm_s": 600}, "whole minutes from 20m to 1w"),
@@ -53,8 +53,8 @@ def test_types_are_forgotten_that_were_chosen_for_other_processors():
         ),
     ],
 )
-def test_what_there_is_not_is_refused(asked, said):
+def test_invalid_parameters_are_rejected(asked, message):
     with pytest.raises(FarcallError) as caught:
         parameters.check(Wanted(**asked))
         merged(Wanted(**asked), {}, "farcall")
-    assert said in str(caught.value)
+    assert message in str(caught.value)

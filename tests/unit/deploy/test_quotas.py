@@ -1,4 +1,4 @@
-"""Warnings of ``farcall deploy`` about service quotas."""
+"""Warnings of `farcall deploy` about service quotas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VCPUS = {"L-1216C47A": 5.0, "L-34B43A08": 512.0}
 
 
 async def ask(access, service, operation, *, ServiceCode, QuotaCode):  # noqa: N803
-    """Answer GetServiceQuota; quotas that the account may not read are refused."""
+    """Answer GetServiceQuota; the account may not read other quotas."""
     if QuotaCode not in VCPUS:
         raise FarcallError("AccessDenied")
     return {"Quota": {"Value": VCPUS[QuotaCode]}}

@@ -1,4 +1,4 @@
-"""Why a stack failed: the event that caused it, and none that followed from it."""
+"""The event that caused the failure of a stack."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _STACK = "AWS::CloudFormation::Stack"
 _START = datetime(2026, 11, 1, tzinfo=timezone.utc)
 
 
-def happened(*told):
-    """Return events, one a second, of ``(resource, status, reason)``."""
+def happened(*events):
+    """Return events, one per second, from `(resource, status, reason)`."""
     return [
         Event(
             str(number),
@@ -21,11 +21,11 @@ def happened(*told):
             reason,
             _START + timedelta(seconds=number),
         )
-        for number, (resource, status, reason) in enumerate(told)
+        for number, (resource, status, reason) in enumerate(events)
     ]
 
 
-def test_the_first_that_failed_by_itself_is_the_cause():
+def test_first_own_failure_is_the_cause():
     events = happened(
         ("farcall", "CREATE_IN_PROGRESS", "User Initiated"),
         ("Ec2Queue", "CREATE_FAILED", "Resource creation cancelled"),
@@ -36,7 +36,7 @@ def test_the_first_that_failed_by_itself_is_the_cause():
     assert cause(events) == events[2]
 
 
-def test_a_former_failure_is_not_the_cause_of_this_one():
+def test_earlier_failure_is_not_the_cause():
     events = happened(
         ("farcall", "CREATE_IN_PROGRESS", "User Initiated"),
         ("Ec2Queue", "CREATE_FAILED", "former"),
@@ -46,7 +46,7 @@ def test_a_former_failure_is_not_the_cause_of_this_one():
     assert cause(events).reason == "this"
 
 
-def test_the_stack_itself_may_be_all_that_failed():
+def test_stack_itself_may_be_the_cause():
     events = happened(("farcall", "CREATE_FAILED", "Template error"))
     assert cause(events) == events[0]
     assert cause(happened(("farcall", "CREATE_COMPLETE", ""))) is None

@@ -1,4 +1,4 @@
-"""The options that a stack gives, and which ones a file takes back."""
+"""Options of a stack, and their removal from a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def given(state, kind, there, *, is_public=True):
     return stack_options.options(state, "eu-west-1", kind=kind, is_public=is_public, there=there)
 
 
-def test_options_name_what_the_stack_has_and_are_taken_back_by_its_name():
+def test_options_name_stack_resources():
+    """They are removed again by the stack's name."""
     found = given(stack(), "spot", {})
     assert found == {
         "region": "eu-west-1",
@@ -42,7 +43,7 @@ def test_options_name_what_the_stack_has_and_are_taken_back_by_its_name():
     assert stack_options.of_stack("other", "eu-west-1", {**found, "region": "eu-west-1"}) == []
 
 
-def test_on_fargate_jobs_are_told_so_and_what_else_is_said_of_them_stays():
+def test_fargate_options_keep_other_fields():
     mine = {
         "job_definition_extra": {"containerProperties": {"user": "1000"}, "schedulingPriority": 1}
     }
@@ -57,7 +58,7 @@ def test_on_fargate_jobs_are_told_so_and_what_else_is_said_of_them_stays():
     assert container["runtimePlatform"]["cpuArchitecture"] == "ARM64"
     assert "arm64" == found["architecture"]
     assert Settings(**found).architecture == "arm64"
-    # On instances again it is as it was.
+    # Switching back to EC2 restores the options.
     back = given(stack(), "spot", {**mine, **found})
     assert (mine["job_definition_extra"], "x86_64") == (
         back["job_definition_extra"],
@@ -65,7 +66,7 @@ def test_on_fargate_jobs_are_told_so_and_what_else_is_said_of_them_stays():
     )
 
 
-def test_without_public_addresses_jobs_ask_for_none():
+def test_private_subnets_assign_no_public_ip():
     extra = given(stack(), "fargate", {}, is_public=False)["job_definition_extra"]
     assert "DISABLED" == extra["containerProperties"]["networkConfiguration"]["assignPublicIp"]
     there = {"queue": "farcall-fargate", "job_definition_extra": extra}
@@ -74,21 +75,21 @@ def test_without_public_addresses_jobs_ask_for_none():
     assert "job_definition_extra" not in stack_options.of_stack("farcall", "eu-west-1", there)
 
 
-def test_who_has_packages_of_their_own_or_an_image_keeps_them():
+def test_own_packages_or_image_are_kept():
     assert "packages" not in given(stack(), "spot", {"packages": ["numpy"]})
     assert "packages" not in given(stack(), "spot", {"image": "mine"})
     there = {"queue": "farcall-spot", "packages": ["numpy"]}
     assert ["queue"] == stack_options.of_stack("farcall", "eu-west-1", there)
 
 
-def test_the_prefix_is_written_where_it_is_another():
+def test_different_prefix_is_written():
     assert "prefix" not in given(stack(), "spot", {})
     assert "mine/runs" == given(stack("mine/runs"), "spot", {})["prefix"]
     assert "" == given(stack(""), "spot", {})["prefix"]
     assert "farcall" == given(stack(), "spot", {"prefix": "mine"})["prefix"]
 
 
-def test_jobs_go_to_the_first_queue_asked_for_or_to_the_one_they_went_to():
+def test_main_queue_follows_request_or_current():
     state = stack()
     assert "fargate" == stack_options.main_kind(state, ("fargate", "spot"), {})
     assert "fargate" == stack_options.main_kind(state, (), {"queue": "farcall-fargate"})

@@ -1,4 +1,4 @@
-"""The fake cloud, by what users do: tasks, maps, jobs, and endings that are scripted."""
+"""The fake cloud, as users use it: tasks, maps, jobs, and scripted failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path):
-    """Where a fake cloud makes its own folder."""
+    """Folder in which a fake cloud creates its own folder."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -75,7 +75,7 @@ def shell(script):
     return ["sh", "-c", script]
 
 
-# --- what a task does -------------------------------------------------------------------------
+# --- tasks ------------------------------------------------------------------------------------
 
 
 async def test_function_runs_in_own_process(cloud, executor):
@@ -83,7 +83,7 @@ async def test_function_runs_in_own_process(cloud, executor):
     assert await executor.task(double)(4) == 8
 
 
-async def test_a_function_sees_nothing_of_this_process(cloud, executor, monkeypatch):
+async def test_function_does_not_see_client_environment(cloud, executor, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
     monkeypatch.setenv("FARCALL_PREFIX", "mine")
     there = await executor.task(dict)(await executor.task(lambda: dict(os.environ))())
@@ -91,13 +91,13 @@ async def test_a_function_sees_nothing_of_this_process(cloud, executor, monkeypa
     assert "mine" not in there.values()
 
 
-def who(x):
+def report_node(x):
     print(f"on {farcall_runtime.node().index}")
     return farcall_runtime.node(), x
 
 
-async def test_a_function_runs_on_several_nodes(cloud, executor):
-    job = await executor.with_options(nodes=3).submit(who, 7)
+async def test_function_runs_on_several_nodes(cloud, executor):
+    job = await executor.with_options(nodes=3).submit(report_node, 7)
     assert await job.result() == [((index, 3, "127.0.0.1"), 7) for index in range(3)]
     assert [await job.stdout(node=index) for index in range(3)] == ["on 0\n", "on 1\n", "on 2\n"]
     (detail,) = cloud.jobs
@@ -108,7 +108,7 @@ async def test_a_function_runs_on_several_nodes(cloud, executor):
 
 
 async def test_result_implies_ended_job(cloud, executor, monkeypatch):
-    """Its process ends a moment after it stored the outcome; here long after."""
+    """The process exits a moment after it stored the outcome; in this test, long after."""
     ended = threading.Event()
     wait = process._Attempt.wait
 
@@ -138,7 +138,7 @@ async def test_image_without_command_is_rejected(cloud, executor):
         await job.wait()
 
 
-async def test_values_that_were_delivered_are_deleted(cloud, executor, folder):
+async def test_delivered_results_are_deleted(cloud, executor, folder):
     async with executor:
         cloud.next_job(HostLost())
         await executor.task(double).with_options(retry_attempts=2)(1)
@@ -146,7 +146,7 @@ async def test_values_that_were_delivered_are_deleted(cloud, executor, folder):
     assert [path for path in folder.rglob("*") if path.is_file()] == []
 
 
-# --- endings ----------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------
 
 ENDINGS = [
     (HostLost(), farcall.HostLostError),
@@ -165,7 +165,7 @@ ENDINGS = [
     ENDINGS,
     ids=[error.__name__ + repr(ending.exit_code) for ending, error in ENDINGS],
 )
-async def test_an_attempt_ends_as_scripted(ending, error, cloud, executor, tmp_path):
+async def test_attempt_fails_as_scripted(ending, error, cloud, executor, tmp_path):
     cloud.next_job(ending)
     job = await executor.submit(sleep_on, str(tmp_path / "runs"))
     with pytest.raises(error) as caught:
@@ -215,7 +215,7 @@ async def test_stuck_timeout_ends_stuck_job(cloud, executor):
     assert "larger instances" in str(caught.value)
 
 
-async def test_a_stuck_job_waits_else(cloud, executor, caplog):
+async def test_stuck_job_waits_without_timeout(cloud, executor, caplog):
     cloud.next_job(Stuck())
     job = await executor.submit(double, 1)
     waiting = asyncio.ensure_future(job.result())
@@ -226,12 +226,12 @@ async def test_a_stuck_job_waits_else(cloud, executor, caplog):
         await waiting
 
 
-async def test_a_job_may_be_placed_after_all(cloud, executor):
+async def test_job_may_be_placed_later(cloud, executor):
     cloud.next_job(Stuck(for_s=0.05))
     assert await executor.task(double)(4) == 8
 
 
-async def test_a_job_is_refused(cloud, executor):
+async def test_submission_is_rejected_as_scripted(cloud, executor):
     cloud.next_job(Refused("Tag keys may not start with aws:"))
     with pytest.raises(farcall.SubmissionError, match="Tag keys may not"):
         await executor.task(double)(1)
@@ -244,15 +244,15 @@ async def test_a_job_is_refused(cloud, executor):
 
 
 @pytest.mark.parametrize("given", [HostLost, farcall.HostLostError, "lost"])
-def test_what_is_no_happening_is_refused(given, cloud):
+def test_invalid_script_is_rejected(given, cloud):
     with pytest.raises(TypeError, match=r"HostLost\(\)"):
         cloud.next_job(given)
 
 
-# --- the block --------------------------------------------------------------------------------
+# --- blocks -----------------------------------------------------------------------------------
 
 
-async def test_the_innermost_cloud_counts(cloud, executor):
+async def test_innermost_cloud_is_used(cloud, executor):
     with fake_cloud() as inner:
         await executor.task(double)(1)
         assert len(inner.jobs) == 1
@@ -262,14 +262,14 @@ async def test_the_innermost_cloud_counts(cloud, executor):
     assert len(cloud.jobs) == 1
 
 
-async def test_outside_of_the_block_there_is_none(executor):
+async def test_no_cloud_is_left_after_block(executor):
     with fake_cloud():
         await executor.task(double)(1)
     with pytest.raises(farcall.ServiceError, match="no AWS credentials"):
         await executor.task(double)(1)
 
 
-def test_nothing_is_left_when_the_block_ends(executor, tmp_path, folder):
+def test_block_end_leaves_nothing(executor, tmp_path, folder):
     mark = tmp_path / "pid"
 
     def stay(path):
@@ -314,13 +314,13 @@ def operations(folder):
     return StoreOperations(LocalStore(folder))
 
 
-async def test_a_part_that_arrived_otherwise_is_refused(operations):
+async def test_damaged_part_is_rejected(operations):
     upload = await operations.begin_upload("key")
     with pytest.raises(GenericError, match="Mismatch"):
         await operations.upload_part("key", upload, 1, b"data", hashlib.sha256().hexdigest())
 
 
-async def test_folders_are_told_by_their_names(operations, folder):
+async def test_folders_are_listed_by_name(operations, folder):
     for name in ("a/1", "a/b/2", "c"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()

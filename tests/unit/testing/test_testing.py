@@ -1,4 +1,4 @@
-"""What test suites of users' code shorten, and for whom."""
+"""Shorter waits for users' tests, and their scope."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ async def opened_with():
     return aws.timing
 
 
-async def test_the_real_ones_are_in_force_unless_somebody_says_otherwise():
+async def test_real_timing_is_the_default():
     assert await opened_with() == Timing()
 
 
-async def test_what_is_opened_in_a_block_has_its_timing_and_keeps_it():
+async def test_client_keeps_timing_of_its_block():
     short = replace(Timing.fast(), read_timeout_s=1.5)
     with use_timing(Timing.fast()):
         with use_timing(short):
@@ -50,7 +50,7 @@ async def test_what_is_opened_in_a_block_has_its_timing_and_keeps_it():
     assert await opened_with() == Timing()
 
 
-async def test_a_block_counts_for_other_threads_and_ends_by_an_error_too():
+async def test_timing_block_covers_all_threads():
     found = []
     with pytest.raises(LookupError), use_timing(Timing.fast()):
         found.append(await asyncio.to_thread(asyncio.run, opened_with()))
@@ -59,25 +59,25 @@ async def test_a_block_counts_for_other_threads_and_ends_by_an_error_too():
     assert await opened_with() == Timing()
 
 
-# --- the fake cloud, as docs/testing.md shows it ------------------------------------------------
+# --- the fake cloud in docs/testing.md --------------------------------------------------------
 
 
-def test_the_page_shows_the_files_that_are_run():
+def test_page_shows_the_tested_files():
     page = (DOCS / "testing.md").read_text(encoding="utf-8")
     for name in ("pipeline.py", "test_pipeline.py"):
         assert (DOCS / "testing" / name).read_text(encoding="utf-8") in page
 
 
-def test_the_page_tells_of_all_that_can_be_scripted():
+def test_page_lists_all_scripted_events():
     page = (DOCS / "testing.md").read_text(encoding="utf-8")
-    told = re.findall(r"^\| `(\w+)\(", page, re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)\(", page, re.MULTILINE)
     known = {*typing.get_args(Happening), *ScriptedFailure.__subclasses__()}
-    assert sorted(told) == sorted(each.__name__ for each in known)
+    assert sorted(listed) == sorted(each.__name__ for each in known)
 
 
 @pytest.mark.slow
-def test_the_example_works_without_anything(tmp_path):
-    """By another pytest, without plugins and configuration."""
+def test_example_works_without_plugins(tmp_path):
+    """It runs in another pytest, without plugins and configuration."""
     shutil.copytree(DOCS / "testing", tmp_path / "project")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"],

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from farcall.ui.watchers import Feed, Watcher
 
 
-async def test_a_slow_listener_is_told_once_of_what_changed_often():
+async def test_slow_listener_gets_changes_once():
     feed: Feed[int] = Feed(lambda key: key != 7)
     for _ in range(1000):
         feed.note(range(10))
@@ -19,7 +19,7 @@ async def test_a_slow_listener_is_told_once_of_what_changed_often():
     assert not feed.is_behind
 
 
-async def test_news_without_a_key_wake_the_listener():
+async def test_event_without_key_wakes_listener():
     feed: Feed[int] = Feed(lambda key: True)
     feed.note([])
     assert [] == await feed.take(100, 60)
@@ -27,7 +27,7 @@ async def test_news_without_a_key_wake_the_listener():
 
 
 class Counting(Watcher[int]):
-    """Counts its looks."""
+    """Counts its polls."""
 
     looks = 0
 
@@ -41,7 +41,7 @@ class Counting(Watcher[int]):
         self.looks += 1
 
 
-async def test_nobody_looks_on_where_news_come_as_the_last_listener_leaves(clock):
+async def test_last_listener_leaving_stops_polling(clock):
     watcher = Counting(SimpleNamespace(trouble="", last_minute=0))
     with watcher.listen():
         await asyncio.sleep(15)

@@ -1,4 +1,4 @@
-"""What the page reads of its jobs' calls and errors, and how little."""
+"""Reading of jobs' calls and errors for the web UI, with few requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settle(rate):
 
 
 class Account:
-    """One session; counts the jobs that are read."""
+    """Account with one session, which records the jobs that are read."""
 
     def __init__(self, session):
         self._reasons = Reasons(session)
@@ -66,13 +66,13 @@ async def test_calls_and_errors_are_read_once(entries):
     assert (whys.of(well).call, whys.of(well).error) == ("settle(rate=0.5)", None)
     assert whys.of(failed).call == "settle(rate=0.75)"
     assert whys.of(failed).error == "ValueError: singular matrix 0.75"
-    whys.note(found)  # noted again, as after a listing
+    whys.note(found)  # a listing notes them again
     assert [] == await whys.read()
     assert not whys.are_left
     assert 1 == len(account.read)
 
 
-async def test_so_many_are_read_at_a_time_the_newest_first(entries, monkeypatch):
+async def test_newest_jobs_are_read_first(entries, monkeypatch):
     monkeypatch.setattr(jobs, "_AT_ONCE", 1)
     session, found = entries
     account = Account(session)
@@ -84,7 +84,7 @@ async def test_so_many_are_read_at_a_time_the_newest_first(entries, monkeypatch)
     assert [[job] for job in newest_first] == account.read
 
 
-async def test_a_job_that_ends_is_read_again(entries):
+async def test_finished_job_is_read_again(entries):
     session, found = entries
     _, failed = found
     ended = found[failed]

@@ -1,4 +1,4 @@
-"""What clients learn of the API by discovery."""
+"""API discovery of the local Kubernetes emulator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from farcall_local.kubernetes import discovery
 from farcall_local.kubernetes.kinds import KINDS
 
 
-def test_every_kind_is_found_from_the_root():
+def test_discovery_finds_every_kind():
     core = [f"/api/{version}" for version in discovery.answer("/api")["versions"]]
     groups = discovery.answer("/apis")["groups"]
     assert "" not in {group["name"] for group in groups}
@@ -27,5 +27,5 @@ def test_every_kind_is_found_from_the_root():
     "path",
     ["/", "/api/v2", "/apis/batch/v2", "/apis/none/v1", "/apis/batch/v1/jobs", "/x"],
 )
-def test_paths_that_are_none(path):
+def test_unknown_paths_are_none(path):
     assert discovery.answer(path) is None

@@ -24,20 +24,20 @@ from farcall_local.kubernetes.kinds import EVENT, JOB, POD
         ("app=", ""),
     ],
 )
-def test_labels(text, selected):
+def test_labels_select_objects(text, selected):
     objects = {"a": {"app": "a"}, "b": {"app": "b", "farcall/run": "x.y_z"}, "c": None}
     selects = selectors.labels(text)
     found = [n for n, has in objects.items() if selects({"metadata": {"labels": has}})]
     assert "".join(found) == selected
 
 
-def test_an_empty_selector_selects_everything():
+def test_empty_selector_selects_everything():
     assert selectors.labels("")({"metadata": {}})
     assert selectors.fields(POD, "")({"metadata": {}})
 
 
 @pytest.mark.parametrize("text", ["a b", "a=b=c", "a in b", "a>1", "a in (b"])
-def test_labels_that_cannot_be_parsed_are_refused(text):
+def test_invalid_label_selector_is_rejected(text):
     with pytest.raises(BadRequestError, match="unable to parse requirement"):
         selectors.labels(text)
 
@@ -54,7 +54,7 @@ def test_labels_that_cannot_be_parsed_are_refused(text):
         (EVENT, "involvedObject.name=x,reason=Failed", True),
     ],
 )
-def test_fields(kind, text, selected):
+def test_fields_select_objects(kind, text, selected):
     document = {
         "metadata": {"name": "a", "namespace": "default"},
         "spec": {},
@@ -65,7 +65,7 @@ def test_fields(kind, text, selected):
     assert selectors.fields(kind, text)(document) is selected
 
 
-def test_a_field_that_cannot_be_selected_by_is_refused():
+def test_unsupported_field_selector_is_rejected():
     with pytest.raises(BadRequestError, match='"spec.parallelism" is not a known field selector'):
         selectors.fields(JOB, "spec.parallelism=1")
     with pytest.raises(BadRequestError, match="invalid selector"):

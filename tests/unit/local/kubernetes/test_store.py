@@ -31,7 +31,7 @@ def running(store, name="a", **metadata):
     return store.create(POD, {**pod, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}})
 
 
-def test_what_is_created_has_what_the_server_sets(store):
+def test_created_object_has_server_fields(store):
     job = store.create(JOB, {**named("a"), "spec": {"completions": 2}})
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     metadata = job["metadata"]
@@ -41,7 +41,7 @@ def test_what_is_created_has_what_the_server_sets(store):
     assert store.get(JOB, "default", "a") is job
 
 
-def test_a_name_is_there_once_in_a_namespace(store):
+def test_name_is_unique_within_namespace(store):
     store.create(JOB, named("a"))
     store.create(JOB, named("a", "other"))
     store.create(POD, named("a"))
@@ -49,14 +49,14 @@ def test_a_name_is_there_once_in_a_namespace(store):
         store.create(JOB, named("a"))
 
 
-def test_a_generated_name_is_new_each_time(store):
+def test_generated_name_is_unique(store):
     made = [store.create(POD, {"metadata": {"generateName": "a-"}}) for _ in range(3)]
     names = {pod["metadata"]["name"] for pod in made}
     assert len(names) == 3
     assert all(name.startswith("a-") and len(name) == 7 for name in names)
 
 
-def test_a_list_is_ordered_and_of_one_namespace_or_all(store):
+def test_list_is_sorted_by_namespace(store):
     for name, namespace in (("b", "default"), ("a", "other"), ("a", "default")):
         store.create(POD, named(name, namespace))
 
@@ -70,23 +70,24 @@ def test_a_list_is_ordered_and_of_one_namespace_or_all(store):
     assert listed("default") == [("default", "a"), ("default", "b")]
 
 
-def test_an_update_of_what_has_changed_since_is_a_conflict(store):
+def test_outdated_update_is_a_conflict(store):
     old = store.create(JOB, named("a"))
     new = store.update(JOB, {**old, "spec": {}})
     with pytest.raises(ConflictError, match="the object has been modified; please apply"):
         store.update(JOB, {**old, "spec": {"parallelism": 1}})
     assert store.get(JOB, "default", "a") is new
-    store.update(JOB, {**named("a"), "spec": {"parallelism": 1}})  # whatever has happened
+    # without a version, there is no conflict
+    store.update(JOB, {**named("a"), "spec": {"parallelism": 1}})
 
 
-def test_what_is_not_there_is_neither_updated_nor_deleted(store):
+def test_missing_object_is_not_found(store):
     with pytest.raises(NotFoundError, match='^pods "a" not found$'):
         store.update(POD, named("a"))
     with pytest.raises(NotFoundError, match='^jobs.batch "a" not found$'):
         store.delete(JOB, "default", "a")
 
 
-def test_an_object_with_finalizers_goes_with_the_last(store):
+def test_last_finalizer_deletes_object(store):
     store.create(POD, named("a", finalizers=["one", "two"]))
     pod = store.delete(POD, "default", "a")
     assert pod["metadata"]["deletionTimestamp"]
@@ -103,7 +104,7 @@ def test_an_object_with_finalizers_goes_with_the_last(store):
     ]
 
 
-def test_a_pod_that_runs_is_given_time_to_end(store):
+def test_running_pod_gets_grace_period(store):
     running(store)
     pod = store.delete(POD, "default", "a")
     assert pod["metadata"]["deletionGracePeriodSeconds"] == 30
@@ -123,21 +124,21 @@ def test_a_pod_that_runs_is_given_time_to_end(store):
         {"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 0}},
     ],
 )
-def test_a_pod_that_does_not_run_goes_at_once(store, pod):
+def test_unstarted_pod_is_deleted_at_once(store, pod):
     store.create(POD, {**named("a"), **pod})
     store.delete(POD, "default", "a")
     assert store.get(POD, "default", "a") is None
 
 
-def test_subscribers_are_told_of_each_change(store):
-    told = []
-    unsubscribe = store.subscribe(lambda *change: told.append(change))
+def test_subscribers_receive_each_change(store):
+    changes = []
+    unsubscribe = store.subscribe(lambda *change: changes.append(change))
     first = store.create(JOB, named("a"))
     second = store.update(JOB, {**first, "spec": {"parallelism": 1}})
     last = store.delete(JOB, "default", "a")
     unsubscribe()
     store.create(JOB, named("a"))
-    assert told == [
+    assert changes == [
         ("ADDED", JOB, first, None),
         ("MODIFIED", JOB, second, first),
         ("DELETED", JOB, last, second),
@@ -145,7 +146,7 @@ def test_subscribers_are_told_of_each_change(store):
     assert int(last["metadata"]["resourceVersion"]) > int(second["metadata"]["resourceVersion"])
 
 
-async def test_a_watch_begins_after_a_version_and_goes_on(store):
+async def test_watch_starts_after_version(store):
     store.create(JOB, named("a"))
     since = store.version
     store.create(JOB, named("b"))
@@ -163,7 +164,7 @@ async def test_a_watch_begins_after_a_version_and_goes_on(store):
         ]
 
 
-async def test_a_watch_from_before_what_is_remembered_is_refused(store):
+async def test_watch_before_history_expires(store):
     store.create(JOB, named("a"))
     with store.watch(JOB, 1) as behind, store.watch(JOB, store.version) as open_:
         version = store.version
@@ -178,7 +179,7 @@ async def test_a_watch_from_before_what_is_remembered_is_refused(store):
         assert change.document["metadata"]["name"] == "b"
 
 
-async def test_a_watch_that_falls_behind_is_refused(store, monkeypatch):
+async def test_slow_watch_expires(store, monkeypatch):
     monkeypatch.setattr(store_module, "HISTORY", 10)
     since = store.version
     job = store.create(JOB, {**named("a"), "status": {}})
@@ -188,4 +189,4 @@ async def test_a_watch_that_falls_behind_is_refused(store, monkeypatch):
         store.since(JOB, since)
     kept = store.since(JOB, store.version - 10)
     assert [change.document["status"]["active"] for change in kept] == list(range(11, 21))
-    assert job["status"] == {}, "what was handed out is not changed"
+    assert job["status"] == {}, "a returned object was modified"
