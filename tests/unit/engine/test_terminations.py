@@ -221,7 +221,7 @@ async def test_ctrl_c_logs_unterminated_jobs(terminations, client, caplog):
         signal.raise_signal(signal.SIGINT)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-        assert told == [signal.SIGINT]
+        assert received == [signal.SIGINT]
         assert "exited without cancelling 2 jobs (x, y)" in caplog.text
 
         await terminations.leave(["z"], 1, "left")  # an outer block
