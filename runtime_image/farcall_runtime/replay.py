@@ -70,8 +70,8 @@ def main(folder: Path) -> int:
     except (RefusedError, StorageError, envelope.EnvelopeError) as error:
         return _fail(str(error))
     except BaseException as error:  # unpickling runs the user's code
-        text = failures.with_traceback(error, error.__traceback__)
-        return _fail(f"the function and its arguments cannot be unpickled here:\n{text.rstrip()}")
+        text = _traceback(error, error.__traceback__)
+        return _fail(f"the function and its arguments cannot be unpickled here:\n{text}")
     if order.call >= len(calls):
         return _fail(f"--call is {order.call}; use a call from 0 to {len(calls) - 1}")
     processes.remember(function)
@@ -125,7 +125,7 @@ def _call(function: Any, args: Any, kwargs: Any, *, debug: bool) -> int:
             value = task.run_coroutine(value)
     except BaseException as error:  # sys.exit is the function's failure, too
         stack = error.__traceback__.tb_next if error.__traceback__ else None
-        text = failures.with_traceback(error, stack).rstrip()
+        text = _traceback(error, stack)
         code = _fail(f"the call failed after {time.perf_counter() - began:.1f} s:\n{text}")
         if debug and stack is not None:
             _debug(stack)
@@ -133,6 +133,11 @@ def _call(function: Any, args: Any, kwargs: Any, *, debug: bool) -> int:
     _say(f"the call returned after {time.perf_counter() - began:.1f} s")
     print(repr(value))  # noqa: T201
     return 0
+
+
+def _traceback(error: BaseException, stack: TracebackType | None) -> str:
+    """Return an error's traceback, with the paths that the debugger shows, too."""
+    return sources.text_here(failures.with_traceback(error, stack)).rstrip()
 
 
 def _debug(stack: TracebackType) -> None:

@@ -44,6 +44,7 @@ async def test_failed_call_is_replayed_locally(executor, farcall):
     assert "and your permissions" in told
     assert "wanted = json.loads(text)" in trace
     assert "farcall_runtime" not in trace
+    assert "farcall-sources:" not in trace
 
 
 async def test_debugger_stops_in_user_frame(executor, commands):

@@ -118,4 +118,4 @@ async def test_delivered_task_has_logged_usage(executor, why, session):
 async def test_missing_outcome_names_image(executor, why, cloud):
     cloud.next_job(OutcomeMissing())
     found = await why(await executor.submit(pow, 2, 3))
-    assert "use an image built" in found.remedy
+    assert "built from farcall's Dockerfile" in found.remedy
