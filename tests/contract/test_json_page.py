@@ -40,7 +40,7 @@ def test_page_has_every_field(title, fields):
     assert {*fields} - {*re.findall(r"`(\w+)`", section(title))} == set()
 
 
-def test_page_has_no_other_field_of_jobs():
+def test_page_has_no_unknown_job_field():
     named = {
         name
         for cell in re.findall(r"^\| (`.*?) \|", section("Job"), re.M)

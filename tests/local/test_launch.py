@@ -158,7 +158,7 @@ def test_command_gets_credentials():
     assert run_command([sys.executable, "-c", script]) == 0
 
 
-def test_files_of_working_directory_are_not_imported(tmp_path, monkeypatch):
+def test_working_directory_is_not_imported(tmp_path, monkeypatch):
     for module in ("calendar", "cmd", "json", "moto", "secrets", "types"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)

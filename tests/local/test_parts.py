@@ -50,7 +50,7 @@ def test_small_jobs_cannot_starve_wide_job():
     assert processors.take() == "wide"
 
 
-def test_cancelled_jobs_are_dropped_and_retries_go_first():
+def test_cancelled_jobs_drop_retries_go_first():
     """A cancelled job does not block others; a retry is added at the front."""
     waiting = {"b", "c"}
     processors = Processors(1, waiting.__contains__)

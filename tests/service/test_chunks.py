@@ -42,7 +42,7 @@ class Loud:
         return print, ("unpickled",)
 
 
-async def test_each_call_has_its_own_output_and_time(executor: BatchExecutor) -> None:
+async def test_calls_have_own_output_and_time(executor: BatchExecutor) -> None:
     def work(x: int, _loud: object) -> int:
         print("out", x)  # stays in Python's buffer
         print("err", x, file=sys.stderr)
@@ -66,7 +66,7 @@ async def test_each_call_has_its_own_output_and_time(executor: BatchExecutor) ->
     assert len({result.job_id for result in found}) == 1
 
 
-async def test_no_byte_is_lost_or_counted_twice(executor: BatchExecutor) -> None:
+async def test_every_byte_is_counted_once(executor: BatchExecutor) -> None:
     def work(x: int) -> None:
         if x == 0:  # the thread writes while the other calls run
             threading.Thread(target=background, daemon=True).start()

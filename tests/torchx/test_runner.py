@@ -167,7 +167,7 @@ def test_former_scheduler_app_is_described(runner, former, go):
 # --- lists ------------------------------------------------------------------------------------
 
 
-def test_apps_are_listed_by_queue_user_and_state(runner):
+def test_list_filters_queue_user_and_state(runner):
     cfg = {**CFG, "user": "tester-of-lists"}
     first = runner.run(app(role("true")), "aws_batch", cfg)
     second = runner.run(app(role("exit 1")), "aws_batch", cfg)

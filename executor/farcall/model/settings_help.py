@@ -90,7 +90,7 @@ def _default(field: FieldInfo) -> Any:
 
 def _allowed(name: str, field: FieldInfo, text: str) -> str:
     if name in PATTERNS:
-        return re.sub(r",? (is|are) allowed$", "", PATTERNS[name])
+        return PATTERNS[name].removeprefix("use ")
     if get_origin(field.annotation) is Literal:
         return " or ".join(f'"{value}"' for value in get_args(field.annotation))
     bounds = {key: getattr(m, key) for m in field.metadata for key in _BOUNDS if hasattr(m, key)}

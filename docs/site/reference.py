@@ -1,4 +1,4 @@
-"""Reference pages of the command line, one per command, generated from its help.
+"""Generated reference pages: one per command, from its help, and a table of all options.
 
 A hook of mkdocs, which mkdocs.yml names.
 """
@@ -7,25 +7,30 @@ from __future__ import annotations
 
 import html
 import inspect
+import json
 import re
 from collections.abc import Iterator
 
 import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from pydantic.fields import FieldInfo
 
 from farcall.cli.main import PANELS, cli
+from farcall.model.settings import ENVIRONMENT_PREFIX, PLATFORMS, Settings, options_of
+from farcall.model.settings_help import describe
 
+_OPTIONS = "options-table.md"
 _EXAMPLES = re.compile(r"\x08\nExamples:\n(.*?)(?:\n\n|$)", re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the pages to the navigation, below the panels of ``farcall --help``."""
+    """Add the pages to the navigation: commands below the panels of ``farcall --help``."""
     panels = [
         {title: [{name: f"commands/{name}.md"} for name in panel]}
         for title, panel in PANELS.items()
     ]
-    config.nav = [*(config.nav or []), {"Commands": panels}]
+    config.nav = [*(config.nav or []), {"Commands": panels}, {"Options table": _OPTIONS}]
     return config
 
 
@@ -35,7 +40,43 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for name in panel:
             page = "\n".join(_page(click.Context(cli, info_name="farcall"), name))
             files.append(File.generated(config, f"commands/{name}.md", content=page))
+    files.append(File.generated(config, _OPTIONS, content="\n".join(_options())))
     return files
+
+
+def _options() -> Iterator[str]:
+    """Yield the lines of the table of options."""
+    yield from ("# Options table", "", "Every option, with its type, its range and its platforms.")
+    yield from ("[Options](options.md) explains them and where farcall looks them up.", "")
+    yield "| option | type | default | accepted values | environment variable | platforms |"
+    yield "|---|---|---|---|---|---|"
+    for option in describe():
+        field = Settings.model_fields[option.name]
+        kind = field.annotation
+        platforms = [name for name in PLATFORMS if option.name in options_of(name)]
+        cells = (
+            f"<code>{option.name}</code>",
+            _cell(kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")),
+            "" if option.default is None else f"<code>{_cell(json.dumps(option.default))}</code>",
+            _cell(option.allowed or _range(field)),
+            f"<code>{ENVIRONMENT_PREFIX}{option.name.upper()}</code>",
+            ", ".join(PLATFORMS[name] for name in platforms),
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def _range(field: FieldInfo) -> str:
+    """Return the bounds of a number; empty for other types."""
+    found = {
+        name: getattr(each, name)
+        for each in field.metadata
+        for name in _BOUNDS
+        if hasattr(each, name)
+    }
+    return ", ".join(f"{_BOUNDS[name]} {bound}" for name, bound in found.items())
+
+
+_BOUNDS = {"gt": "more than", "ge": "at least", "le": "at most"}
 
 
 def _page(above: click.Context, name: str, heading: str = "#") -> Iterator[str]:
