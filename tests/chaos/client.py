@@ -1,6 +1,6 @@
-"""One client of a chaos run, or one that recovers the run of a killed client: a process.
+"""A client process of a chaos run, or a process that recovers the run of a killed client.
 
-It writes each end down as soon as it knows it, because it may be killed at any time.
+It writes each result to a file immediately, because it may be killed at any time.
 """
 
 from __future__ import annotations
@@ -181,13 +181,13 @@ async def _guarded(job):
 def main(spec):
     client = Client(spec)
     client.note(started=os.getpid())
-    # The first use starts what lasts: obstore's runtime and its threads.
+    # The first use starts long-lived objects: obstore's runtime and its threads.
     asyncio.run(_guarded(_open_and_close(client.executor)))
     before = Held.now()
     left = asyncio.run(_guarded(client.recover() if spec["recovers"] else client.run()))
     deadline = time.monotonic() + PATIENCE_S
     while before.new() and time.monotonic() < deadline:
-        time.sleep(0.1)  # obstore closes its connections in threads of its own
+        time.sleep(0.1)  # obstore closes its connections in its own threads
     client.note(over=True, leaked=[*left, *before.new()])
 
 

@@ -1,4 +1,4 @@
-"""What a chaos run does. The seed decides what happens; the machine also decides when."""
+"""The plan of a chaos run. The seed decides what happens; the machine also decides when."""
 
 from __future__ import annotations
 

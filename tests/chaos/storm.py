@@ -18,7 +18,7 @@ NO_START = "CannotPullContainerError: pull image manifest has been retried 5 tim
 
 
 class Storm:
-    """Deals the blows of a plan, each as soon as its moment has come and a target exists.
+    """Deals the blows of a plan, each as soon as it is due and a target exists.
 
     Args:
         plan: The plan.
@@ -125,7 +125,7 @@ def _folder(process):
     return job.replace(".", ":"), attempt
 
 
-#: What the API meets at each step, with its chance: in a run of a minute about ten times each.
+#: Faults of the API with their chance per step: about ten of each kind in a run of a minute.
 _API_BLOWS = {
     "lost answer": (0.02, lambda hooks, _: hooks.lose_answer()),
     "cut watches": (0.01, lambda hooks, _: hooks.cut_watches()),

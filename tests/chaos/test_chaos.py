@@ -31,7 +31,7 @@ def test_each_task_ends_once(record: Record) -> None:
     assert {blow["kind"] for blow in record.dealt} >= {"client", "container"}
 
 
-def test_each_task_ends_once_on_kubernetes(tmp_path: Path) -> None:
+def test_each_kubernetes_task_ends_once(tmp_path: Path) -> None:
     record = run(SEED, TASKS, 3, tmp_path, CLIENTS, kubernetes=True)
     account = Account(record)
 
@@ -39,16 +39,16 @@ def test_each_task_ends_once_on_kubernetes(tmp_path: Path) -> None:
     assert {blow["kind"] for blow in record.dealt} >= {"client", "container"}
 
 
-def lose_an_end(record: Record, told: dict[str, Any]) -> None:
+def lose_result(record: Record, told: dict[str, Any]) -> None:
     record.told = [line for line in record.told if line.get("task") != told["task"]]
 
 
-def submit_it_twice(record: Record, told: dict[str, Any]) -> None:
+def submit_twice(record: Record, told: dict[str, Any]) -> None:
     (job_id, job) = next(iter(record.truth.submitted.items()))
     record.truth.jobs[f"another-{job_id}"] = job
 
 
-def leave_an_object(record: Record, told: dict[str, Any]) -> None:
+def leave_object(record: Record, told: dict[str, Any]) -> None:
     record.truth.keys["chaos/0/somewhere"] = 0.0
 
 
@@ -59,9 +59,9 @@ def alive_in(record: Record) -> list[int]:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (lose_an_end, "no end at all"),
-        (submit_it_twice, "2 jobs carry the bundle"),
-        (leave_an_object, "unknown object"),
+        (lose_result, "no end at all"),
+        (submit_twice, "2 jobs carry the bundle"),
+        (leave_object, "unknown object"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

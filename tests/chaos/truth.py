@@ -23,7 +23,7 @@ class Truth:
     """Everything in the account.
 
     Attributes:
-        jobs: Descriptions in Batch's words by job ID, including arrays and their child jobs.
+        jobs: Job ID to Batch's description, including arrays and their child jobs.
         keys: Upload time of each object in the bucket, in seconds since 1970, by key.
         uploads: Keys of unfinished multipart uploads.
     """
@@ -110,7 +110,7 @@ def _describe(batch, ids):
     ]
 
 
-# --- Kubernetes, in Batch's words, so that one accountant serves both platforms -----------------
+# --- Kubernetes, described like Batch, so that the same checks apply to both platforms ----------
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ SHARED = 99_999_999
 
 
 def note(path, **line):
-    """Append a line to a file of several writers, with one write, which is never torn."""
+    """Append a line to a file of several writers with a single atomic write."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, json.dumps({**line, "at": time.time()}).encode() + b"\n")
@@ -29,7 +29,7 @@ def note(path, **line):
 
 
 def read(path):
-    """Return what `note` has written so far."""
+    """Return the lines that `note` has written so far."""
     if not Path(path).exists():
         return []
     with Path(path).open("rb") as file:

@@ -27,5 +27,5 @@ def outcomes(embedded, image, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", _PLAIN)
-def test_container_behaves_as_a_local_call(outcomes, name):
+def test_container_behaves_like_local_call(outcomes, name):
     compare(*outcomes[name], name)

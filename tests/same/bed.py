@@ -1,7 +1,7 @@
-"""Make a program's calls, here or as one job, and write the result of each.
+"""Run a program's calls, locally or as one job, and write the result of each call.
 
-Each program's script ends with a call of it. It is copied to a folder named site-packages, so that
-it does not belong to the program's project.
+Each program's script ends with a call of `run`. This module is copied to a folder named
+site-packages, so that it does not belong to the program's project.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LIBRARIES = {
 
 
 def run(calls, check=None):
-    """Make the calls, each of a function and its arguments, and write a line for each."""
+    """Run the calls, each with a function and arguments, and write a line for each."""
     with Path(os.environ["SAME_OUT"]).open("w") as file:
         for get in _PLACES[os.environ["SAME_WHERE"]](calls):
             file.write(json.dumps(_outcome(get, check)) + "\n")
@@ -132,7 +132,7 @@ def _name(kind):
 
 
 def _is_copy(kind):
-    """Return whether this process has another class of the same name."""
+    """Return whether this process has a different class with the same name."""
     found = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
         if part == "<locals>":
@@ -142,7 +142,7 @@ def _is_copy(kind):
 
 
 def _shape(value, depth=0):
-    """Return the classes of a value and of what is in it."""
+    """Return the classes of a value and of the values in it."""
     kind = type(value)
     told = _name(kind) + ("!copy" if _is_copy(kind) else "")
     if isinstance(value, type):

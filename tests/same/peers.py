@@ -1,4 +1,4 @@
-"""``python -m tests.same.peers``: the programs in farcall, spawn and loky, as a table."""
+"""``python -m tests.same.peers``: compare the programs in farcall, spawn and loky."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACES = {
 
 
 def main():
-    """Print which programs behave as they do here, by the place where their calls run."""
+    """Print which programs behave as they do locally, by the place where their calls run."""
     found = {place: {} for place in PLACES}
     with farcall_local.start() as aws, tempfile.TemporaryDirectory() as top:
         runner = Runner(Path(top), aws.environment, timeout_s=120)

@@ -1,4 +1,4 @@
-"""Programs that make calls in several places, and the comparison of their outcomes."""
+"""Programs that run calls in several places, and the comparison of their outcomes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ linecache.cache["<cell 1>"] = len(source), None, source.splitlines(True), "<cell
 exec(compile(source, "<cell 1>", "exec"), vars(__main__))
 """
 _ALSO = ("type_hints", "abc_registration", "contextvars", "import_main")
-"""Programs that are tried without a guard and as a notebook's cell, too."""
+"""Programs that are also tested without a guard and as a notebook cell."""
 
 NAMES = [
     *PROGRAMS,
@@ -53,12 +53,12 @@ NAMES = [
 
 
 class Runner:
-    """Runs programs, each in a folder of its own.
+    """Runs programs, each in its own folder.
 
     Args:
         top: An empty folder.
-        variables: Environment variables of the programs, such as those of the cloud.
-        timeout_s: Seconds that a program may take in one place.
+        variables: Environment variables of the programs, such as the emulator's.
+        timeout_s: Time limit of a program in one place, in seconds.
     """
 
     def __init__(self, top, variables, timeout_s=300):
@@ -74,13 +74,13 @@ class Runner:
         }
 
     def run_all(self, names):
-        """Run programs here and in jobs, three at a time; return the outcomes by name."""
+        """Run programs locally and in jobs, three at a time; return the outcomes by name."""
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             found = pool.map(lambda name: self.run(name, ("here", "job")), names)
             return dict(zip(names, found, strict=True))
 
     def run(self, name, places):
-        """Run a program in each of some places; return the outcomes of its calls by place."""
+        """Run a program in several places; return the outcomes of its calls by place."""
         program, _, mode = name.partition("-")
         options, files = PROGRAMS[program]
         root = self._top / name
@@ -117,13 +117,13 @@ class Runner:
 
 
 def without_addresses(said):
-    """Return an outcome without what differs between processes by its nature."""
+    """Return an outcome without the addresses that differ between processes."""
     plain = said.get("repr", "").startswith("<")
     return {key: value for key, value in said.items() if not (key == "repr" and plain)}
 
 
 _EXPLAINED = {
-    "exc_ctrl_c",  # what would end this process arrives as a TaskError
+    "exc_ctrl_c",  # an exception that would end this process arrives as a TaskError
 }
 
 

@@ -1,4 +1,4 @@
-"""Functions of small projects behave in a job as they do here.
+"""Functions of small projects behave the same in a job and locally.
 
 Starts the local AWS emulator, and two processes for each project.
 """
@@ -45,5 +45,5 @@ def _is_here(item):
     "name",
     [pytest.param(name, marks=_marks(name)) for name in NAMES],
 )
-def test_job_behaves_as_a_local_call(outcomes, name):
+def test_job_behaves_like_local_call(outcomes, name):
     compare(*outcomes[name], name)
