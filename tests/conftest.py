@@ -1,4 +1,4 @@
-"""What all tests share: an environment without the developer's AWS, and an embedded one."""
+"""Common fixtures: an environment without the developer's AWS account, and local emulators."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from tests.support.wheels import Index
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--aws", action="store_true", help="check a real AWS account's Batch too")
+    parser.addoption("--aws", action="store_true", help="test Batch in a real AWS account")
     parser.addoption(
-        "--kubeconfig", help="check the Kubernetes of this file's context, not the embedded one"
+        "--kubeconfig", help="test the cluster of this file's context instead of the emulator"
     )
 
 
 def pytest_configure() -> None:
-    """Have Ctrl-C reach what tests start, also where the tests run in the background.
+    """Make Ctrl-C reach child processes, even if the tests run in the background.
 
-    A shell without job control has its background jobs ignore SIGINT, and whatever they start
-    inherits that: a Ctrl-C test would wait for an end that never comes. A handler of Python's is
-    not inherited; children begin with the signal's default.
+    A shell without job control makes background jobs ignore SIGINT, and child processes inherit
+    that, so a Ctrl-C test would wait forever. A Python handler is not inherited, so child
+    processes start with the signal's default action.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _SMALL = ("unit", "contract")
-"""Folders whose tests start no server of their own; see ``tests/README.md``."""
+"""Folders whose tests start no servers; see ``tests/README.md``."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -58,8 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _forget_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Unload what a test imported from its temporary folder.
 
-    What is loaded from a folder of its own counts as the project's code. The jobs of all later
-    tests would get it, and import the modules of tests instead of taking functions by value.
+    Modules from such a folder count as the project's code. All later jobs would get them, and
+    would import test modules instead of unpickling functions by value.
     """
     before = set(sys.modules)
     yield
@@ -73,7 +73,7 @@ def _forget_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _clean_environment(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Let no test find the developer's credentials, options or files, but where asked to."""
+    """Hide the developer's credentials, options and files from tests, unless --aws is given."""
     if pytestconfig.getoption("--aws"):
         return
     for name in os.environ:
@@ -81,13 +81,13 @@ def _clean_environment(
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # it keeps the keys it has found once
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # the session caches credentials
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def timing(request: pytest.FixtureRequest) -> Timing:
-    """Waits and limits of a test: short ones, except those that it names by a mark."""
+    """Waits and limits of a test: short ones, unless the test sets them with a marker."""
     return marked(Timing.fast(), request)
 
 
@@ -99,7 +99,7 @@ def _timing_in_force(timing: Timing) -> Iterator[None]:
 
 @pytest.fixture
 def module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have a test's module pickled by value: a job has no tests to import."""
+    """Pickle a test's module by value, because a job cannot import tests."""
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
@@ -120,7 +120,7 @@ def embedded() -> Iterator[farcall_local.LocalAWS]:
 
 @pytest.fixture(scope="module")
 def own_embedded() -> Iterator[farcall_local.LocalAWS]:
-    """One of a module's own, for what it makes there: queues that others would be told of."""
+    """A separate emulator for a module that creates queues, which other tests would see."""
     with farcall_local.start() as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
@@ -128,7 +128,7 @@ def own_embedded() -> Iterator[farcall_local.LocalAWS]:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    """A package index, the only one that uv asks."""
+    """A package index, which is the only one that uv uses."""
     with contextlib.closing(Index(tmp_path / "index")) as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
@@ -139,10 +139,10 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 def aws(
     embedded: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[farcall_local.LocalAWS]:
-    """The local AWS emulator, with the environment set to it; ends the jobs that a test leaves.
+    """Use the local AWS emulator via the environment; terminate a test's unfinished jobs.
 
-    Otherwise two jobs that sleep would occupy both processors of a small machine, and the next
-    tests would wait until the jobs' time limit.
+    Otherwise two sleeping jobs would occupy both processors of a small machine, and later tests
+    would wait until the jobs' time limit.
     """
     for name, value in embedded.environment.items():
         monkeypatch.setenv(name, value)
@@ -162,7 +162,7 @@ def embedded_kubernetes() -> Iterator[farcall_local.LocalAWS]:
 def kubernetes(
     embedded_kubernetes: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch
 ) -> farcall_local.LocalAWS:
-    """A local AWS emulator with a Kubernetes, and the environment set to both."""
+    """Use a local AWS emulator with a Kubernetes emulator via the environment."""
     for name, value in embedded_kubernetes.environment.items():
         monkeypatch.setenv(name, value)
     return embedded_kubernetes
@@ -170,7 +170,7 @@ def kubernetes(
 
 @pytest.fixture
 def options(aws: farcall_local.LocalAWS) -> dict[str, Any]:
-    """Small jobs that are tried once and gathered quickly."""
+    """Options of small jobs without retries and with a short linger time."""
     return {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
 
 

@@ -1,4 +1,4 @@
-"""Emulated AWS services that farcall needs in tests and does not ship.
+"""Emulated AWS services that farcall needs only in tests.
 
 `start` adds them to `farcall_local`: CloudFormation, IAM permissions, EC2, ECR.
 """
@@ -14,21 +14,21 @@ ROOT = Path(__file__).parents[2]
 
 
 class TestAWS(LocalAWS):
-    """The local AWS emulator with what `tests.emulators.account` adds."""
+    """The local AWS emulator with the extension `tests.emulators.account`."""
 
     __test__ = False
 
     def resources(self) -> dict[str, list[str]]:
-        """Return the names of what is in the account, by kind such as ``buckets``.
+        """Return the names of the account's resources, by kind such as ``buckets``.
 
-        Kinds of which nothing exists are left out. So is what AWS puts into every account, such
-        as its network, and what no longer exists: deleted stacks, deregistered definitions.
+        Kinds without resources are omitted, as are resources that AWS creates in every account,
+        such as the default network, deleted stacks and deregistered job definitions.
         """
         found: dict[str, list[str]] = self._call("resources", {})
         return found
 
     def set_registry(self, host: str) -> None:
-        """Name the registry for which ECR gives a password, as ``host:port``; empty for none."""
+        """Set the registry for which ECR returns a password, as ``host:port``; empty for none."""
         self._call("registry", {"host": host})
 
 
@@ -36,10 +36,10 @@ def start(*, enforce_iam: bool = False, empty: bool = False, **options: Any) -> 
     """Start the local AWS emulator with the services of this package.
 
     Args:
-        enforce_iam: Whether the policies of IAM are enforced. The key in the environment is the
-            root user's, who may do everything.
-        empty: Whether the account begins without bucket, queue, roles and log groups.
-        options: Others of `farcall_local.start`.
+        enforce_iam: Whether IAM policies are enforced. The key in the environment is the root
+            user's, which has all permissions.
+        empty: Whether the account starts without bucket, queue, roles and log groups.
+        options: Other options of `farcall_local.start`.
     """
     extension = {
         "name": "tests.emulators.account:Account",

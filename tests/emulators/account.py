@@ -1,4 +1,4 @@
-"""What tests add to the local AWS emulator, in its process; see `tests.emulators.start`."""
+"""The tests' extension of the local AWS emulator, in its process; see `tests.emulators.start`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Account:
         default_user_config["iam"]["load_aws_managed_policies"] = is_empty
 
     def attach(self, server: LocalServer) -> None:
-        """Take the server whose requests this answers."""
+        """Set the server whose requests this extension handles."""
         self._server = server
         self._front = server.front
         self._guard = Guard(self._front.locks["iam"], self._front.locks["sts"])
@@ -69,14 +69,14 @@ class Account:
     def log_objection(
         self, role_arn: str, session: str, action: str, group: str, stream: str
     ) -> str | None:
-        """Return why an execution role may not write a log; None where it may."""
+        """Return the reason why an execution role may not write a log, or None if it may."""
         if not self.enforces_permissions:
             return None
         need = Need(f"logs:{action}", log_arn(group, stream))
         return self._guard.objection(role_arn, session, need)
 
     def control(self, name: str, document: dict[str, Any]) -> dict[str, Any] | None:
-        """Carry out a development call; None where it is none of these."""
+        """Handle a development call; return None if it is unknown."""
         if name == "registry":
             registry.serve(document["host"])
             return {}
@@ -117,7 +117,7 @@ class Account:
         return self._stacks.answer(body, key)
 
     def _make_batch_role(self, document: dict[str, Any]) -> None:
-        """Make Batch's own role, as it does with the first environment that names no other."""
+        """Create Batch's service-linked role with the first environment without another role."""
         with self._front.locks["iam"]:
             iam = get_backend("iam")[names.ACCOUNT_ID]["aws"]
             exists = any(role.arn == BATCH_ROLE for role in iam.roles.values())

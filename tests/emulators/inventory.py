@@ -11,15 +11,15 @@ from moto.backends import get_backend
 
 from farcall_local import names
 
-#: What AWS puts into an account by itself has this path.
+#: Path of the roles that AWS creates by itself.
 _SERVICE_LINKED = "/aws-service-role/"
 
 
 def of_moto(locks: Mapping[str, AbstractContextManager[Any]]) -> dict[str, list[str]]:
-    """Return the names of what moto keeps, by kind.
+    """Return the names of moto's resources, by kind.
 
     Args:
-        locks: Of the services; held while they are read.
+        locks: Locks of the services, which are held while they are read.
     """
     found: dict[str, list[str]] = {}
     with locks["s3"]:

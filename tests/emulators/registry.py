@@ -1,7 +1,7 @@
 """ECR of the local AWS emulator: moto's repositories, and a registry's password.
 
-There are no images in them. Docker is sent to the registry that `Controls.configure` names, and
-never to the address that a real account's has.
+The repositories contain no images. Docker uses the registry that `TestAWS.set_registry` sets, and
+never the address of a real account's registry.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _LIFETIME = timedelta(hours=12)
 
 
 class _Registry:
-    """The one there is, as moto's state is the module's."""
+    """The only registry, because moto's state is global."""
 
     host = ""
 
 
 def serve(host: str) -> None:
-    """Name the registry that images are pushed to.
+    """Set the registry to which images are pushed.
 
     Args:
-        host: Its host and port, where it speaks HTTP and takes the user ``AWS`` with the password
+        host: Host and port of a registry with HTTP, the user ``AWS`` and the password
             ``<account>-auth-token``; empty for none.
     """
     _Registry.host = host
 
 
 def install() -> None:
-    """Have moto answer so. This loads what moto has of ECR."""
+    """Replace moto's method with `get_authorization_token`. This imports moto's ECR."""
     from moto.ecr.responses import ECRResponse
 
     responses: Any = ECRResponse
@@ -42,7 +42,7 @@ def install() -> None:
 
 
 def get_authorization_token(_: Any) -> ActionResult:
-    """Answer GetAuthorizationToken, instead of the method of moto's."""
+    """Handle GetAuthorizationToken instead of moto."""
     if not _Registry.host:
         from moto.ecr.exceptions import InvalidParameterException
 

@@ -1,4 +1,4 @@
-"""Test modules that cannot run because something is absent: skipped, and an error in CI."""
+"""Test modules that lack a requirement: they are skipped, and fail in CI."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 
 class Absent(pytest.Module):
-    """Stands for a test module; says what is absent without importing the module."""
+    """A stand-in for a test module that is not imported, because a requirement is missing."""
 
     reason = ""
 
     @classmethod
     def because(cls, reason: str, path: Path, parent: pytest.Collector) -> Absent:
-        """Return what `pytest_pycollect_makemodule` gives instead of a module."""
+        """Return a stand-in, for use in `pytest_pycollect_makemodule`."""
         module: Absent = cls.from_parent(parent, path=path)
         module.reason = reason
         return module
@@ -24,4 +24,4 @@ class Absent(pytest.Module):
     def collect(self) -> list[Any]:
         if os.environ.get("CI") == "true":
             pytest.fail(f"{self.reason}; in CI this is an error")
-        pytest.skip(self.reason)  # a developer's machine need not have everything
+        pytest.skip(self.reason)  # a developer's machine may lack requirements

@@ -1,4 +1,4 @@
-"""Functions that raise exceptions whose own code fails, or that are not as exceptions are."""
+"""Functions that raise exceptions whose own code fails, or that are malformed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The browser of the tests: the one that .ci/browser finds."""
+"""The browser for the tests, which .ci/browser finds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ _SAID = subprocess.run(
     [Path(__file__).parents[2] / ".ci" / "browser"], capture_output=True, text=True, check=False
 )
 
-#: Its path; empty where there is none. Read here: tests see nothing of this environment.
+#: Path of the browser; empty if it is missing. Read here, because tests do not see this
+#: environment.
 BROWSER = _SAID.stdout.strip() if _SAID.returncode == 0 else ""
-#: Why there is none.
+#: Reason why the browser is missing.
 LACKING = _SAID.stderr.strip()

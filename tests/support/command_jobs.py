@@ -1,4 +1,4 @@
-"""Command jobs, submitted by the backend itself: what is tested looks at them alone."""
+"""Command jobs that are submitted with the backend, for tests that only read jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = {"vcpu": 1, "memory": 0.25, "retry_attempts": 1}
 
 
 def shell(text: str, count: int = 1, **more: Any) -> Nodes:
-    """Return nodes that run a line of a shell."""
+    """Return nodes that run a shell command."""
     return Nodes(count, IMAGE, ["sh", "-c", text], **more)
 
 
@@ -37,7 +37,7 @@ async def submit(
 
 
 async def described(session: Session, job_id: str, *statuses: JobStatus) -> JobDetail:
-    """Wait until a job is in one of these, by default until it has ended."""
+    """Wait until a job has one of the statuses, by default a final one; describe it."""
     wanted = statuses or (JobStatus.SUCCEEDED, JobStatus.FAILED)
 
     async def look() -> JobDetail | None:

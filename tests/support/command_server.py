@@ -1,8 +1,8 @@
-"""Fork server: has imported the commands of farcall or TorchX, and forks one per request.
+"""Fork server: imports the commands of farcall or TorchX, and forks a process per request.
 
-Runs as a script, which `tests.support.commands` starts and talks with over a socket. A request is
-four bytes of length and JSON; with it come the command's three streams, and a fourth descriptor
-that gets its exit code.
+Runs as a script, which `tests.support.commands` starts and uses via a socket. A request has four
+bytes of length, then JSON, with the command's three streams and a fourth descriptor that receives
+the exit code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LENGTH_BYTES = 4
 
 
 def _serve(control: socket.socket, program: Path) -> None:
-    """Fork commands until the other side is gone; a command comes back from here."""
+    """Fork commands until the client closes the socket; returns only in a command's process."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     while True:
         length, descriptors, _, _ = socket.recv_fds(control, LENGTH_BYTES, 4)
@@ -41,7 +41,7 @@ def _serve(control: socket.socket, program: Path) -> None:
 
 
 def _is_command(code: int) -> bool:
-    """Fork again, and be the command; the other one waits for it and tells how it ended."""
+    """Fork again and return True in the child; the parent waits and writes the exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
@@ -56,7 +56,7 @@ def _become(request: dict[str, Any], streams: list[int], program: Path) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    # A stream takes from its file, once and for all, whether it is a terminal.
+    # A stream checks only once whether its file is a terminal, so new streams are created.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         old = getattr(sys, name)
         new = open(  # noqa: SIM115 - for as long as the process lives
@@ -85,7 +85,7 @@ def _torchx() -> Callable[[], object]:
     importlib.import_module("farcall.torchx.batch.scheduler")
     importlib.import_module("torchx.components.dist")
     importlib.import_module("torchx.components.utils")
-    globals()["main"] = main  # as the installed command has it
+    globals()["main"] = main  # as in the installed command
     return lambda: main(sys.argv[1:])
 
 
@@ -94,7 +94,7 @@ _PROGRAMS = {FARCALL: _farcall, TORCHX: _torchx}
 
 def _main() -> None:
     program = Path(sys.argv[2])
-    sys.path[0] = str(program.parent)  # as the installed command has it
+    sys.path[0] = str(program.parent)  # as in the installed command
     from farcall.model.timing import Timing, put_in_force
 
     run = _PROGRAMS[program]()

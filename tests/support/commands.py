@@ -1,7 +1,7 @@
-"""Runs ``farcall``, or ``torchx``, without half a second of imports.
+"""Runs ``farcall`` or ``torchx`` without half a second of imports.
 
-A command has a process of its own, with its arguments, environment, directory, streams and exit
-code, as the installed one has: one is forked that has imported farcall's commands already.
+Like an installed command, each one has its own process with arguments, environment, directory,
+streams and exit code; but the process is forked from a server that has imported the commands.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tests.support.command_server import TORCHX as TORCHX
 
 
 def run_installed(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as it is installed."""
+    """Run the installed command."""
     return subprocess.run([FARCALL, *arguments], capture_output=True, text=True, check=False)
 
 
 class Commands:
-    """Runs a program; close it at the end.
+    """Runs a program's commands with a fork server, which must be closed.
 
     Args:
         program: `FARCALL` or `TORCHX`.
@@ -45,14 +45,14 @@ class Commands:
             )
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the fork server."""
         self._control.close()
         self._server.wait()
 
     def run(
         self, *arguments: object, answer: str = "", **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command with additional variables; return its exit code and output."""
+        """Run a command with additional environment variables; return exit code and output."""
         words = list(map(str, arguments))
         with contextlib.ExitStack() as stack:
             stdin, stdout, stderr = (
@@ -71,7 +71,7 @@ class Commands:
     def run_on_terminal(
         self, *arguments: object, columns: int = 80, answer: str = ""
     ) -> terminal.Shown:
-        """Run a command on a terminal, and give it an answer to what it asks."""
+        """Run a command on a terminal, and type an answer to its prompts."""
         words = list(map(str, arguments))
         return terminal.show(
             lambda its, environment: self._start(words, 3 * [its], environment),
@@ -82,7 +82,7 @@ class Commands:
     def _start(
         self, words: list[str], streams: list[int], environment: dict[str, str]
     ) -> Callable[[], int]:
-        """Have a command run; return what waits for its end and returns its exit code."""
+        """Start a command; return a function that waits for it and returns the exit code."""
         code, its = os.pipe()
         request = {"argv": words, "cwd": os.getcwd(), "env": environment}  # noqa: PTH109 - a text
         data = json.dumps(request).encode()

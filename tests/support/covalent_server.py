@@ -1,4 +1,4 @@
-"""A Covalent server of one's own: its own home, its own port, this machine only.
+"""A separate Covalent server with its own home and port, for this machine only.
 
 Covalent is not imported here, only in the server's process.
 """
@@ -28,29 +28,29 @@ from farcall_local.command import handling
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Seconds in which a server has to answer. It takes two, and some more the first time after an
-#: installation, when Python compiles some 2,000 modules.
+#: Time limit for a server's start in seconds. A start takes two seconds, and longer after an
+#: installation, because Python compiles about 2,000 modules.
 START_TIMEOUT_S = 90.0
-#: Seconds until a stopped server has cancelled its dispatches and is gone.
+#: Time limit in seconds for a stopped server to cancel its dispatches and exit.
 STOP_TIMEOUT_S = 10.0
 
-#: How often a server is looked at that starts or stops.
+#: Poll interval while a server starts or stops, in seconds.
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 30
-#: A killed process gives its port back a moment later.
+#: Time limit for a killed process to release its port, in seconds.
 _FREE_S = 5.0
 
 _LOOPBACK = "127.0.0.1"
-#: Below the ports that Linux gives to outgoing connections: one of those could hold the port of
-#: a server before its restart.
+#: Below the ports that Linux uses for outgoing connections: a connection could occupy the port of
+#: a server during its restart.
 _PORTS = range(20_000, 32_768)
 
 #: What ``covalent start`` does, in one process: bring the database up to date, write the
 #: configuration, run Covalent's ``app.py`` as the main program.
 #:
-#: The process ends when its standard input does, as `farcall_local`'s does: the process that
-#: started it holds the other end. It ends the way ``covalent stop`` ends it, by SIGINT to the
-#: server and SIGKILL to the workers, and at once when that takes too long.
+#: Like `farcall_local`, the process exits when its standard input is closed, because the process
+#: that started it holds the other end. Like ``covalent stop``, it sends SIGINT to the server and
+#: SIGKILL to the workers, and kills itself if that takes too long.
 _BOOT = """
 import importlib.util, json, os, runpy, signal, sys, threading, time
 
@@ -78,7 +78,7 @@ directory = package.submodule_search_locations[0]
 # The server names its module "app" and its templates relatively.
 os.chdir(directory)
 sys.path[0] = directory
-# Whoever asks on import which program this is shall get the answer it will have.
+# Modules that read the program's name on import must get the final one.
 __file__ = os.path.join(directory, "app.py")
 sys.argv = [__file__, *options["arguments"]]
 
@@ -93,12 +93,12 @@ runpy.run_path(__file__, run_name="__main__")
 
 
 class CovalentServer:
-    """A Covalent server that shares nothing with the user's; a context manager that ends it.
+    """A Covalent server that shares nothing with the user's; a context manager that stops it.
 
-    It runs in a child process that ends when this process does, however that happens. What it
-    knows is in its home: another server on the same home, started later, has the same port and
-    the same dispatches. Whoever can reach its port can run code as this user; it is open to this
-    machine alone.
+    It runs in a child process that exits when this process exits for any reason. Its state is in
+    its home: a later server with the same home has the same port and the same dispatches. Every
+    client that can reach its port can run code as this user, so it listens only on the loopback
+    interface.
 
     Example::
 
@@ -106,20 +106,20 @@ class CovalentServer:
             subprocess.run([sys.executable, "workflow.py"], env=os.environ | server.environment)
 
     Args:
-        home: Directory for everything that Covalent writes; made where it is missing.
-        environment: Variables for the server besides this process's, such as those of an AWS
-            account. This process's own ``COVALENT_*`` are not passed on.
+        home: Directory for all of Covalent's files; created if it is missing.
+        environment: Additional environment variables for the server, such as those of an AWS
+            account. This process's own ``COVALENT_*`` variables are not passed on.
         python: Interpreter of the environment in which Covalent is installed.
-        cluster: Whether to start a Dask cluster, which takes some seconds more. Without it, an
-            electron that names no executor runs on Covalent's ``local``.
+        cluster: Whether to start a Dask cluster, which takes a few seconds more. Without it, an
+            electron without an executor runs on Covalent's ``local`` executor.
 
     Attributes:
-        home: As an absolute path.
-        port: Port of every service and of the page.
-        address: URL of it.
-        environment: Variables that make ``import covalent`` in another process find the server
-            and leave the user's configuration alone. To be set before the import; they name
-            directories and the address, and hold nothing of the server's own environment.
+        home: Absolute path of the home.
+        port: Port of every service and of the web UI.
+        address: URL of the server.
+        environment: Environment variables with which ``import covalent`` in another process finds
+            the server and does not change the user's configuration. They must be set before the
+            import. They contain directories and the address, but not the server's environment.
     """
 
     def __init__(
@@ -159,15 +159,15 @@ class CovalentServer:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return self._process is not None and not _has_ended(self._process)
 
     @property
     def pid(self) -> int:
-        """ID of the server's process, which leads a group of its own.
+        """ID of the server's process, which leads its own process group.
 
         Raises:
-            FarcallError: The server was not started, or was ended by `stop` or `kill`.
+            FarcallError: The server was not started, or was stopped with `stop` or `kill`.
         """
         if self._process is None:
             raise FarcallError(f"The Covalent server in {self.home} was not started.")
@@ -175,15 +175,15 @@ class CovalentServer:
 
     @property
     def log(self) -> str:
-        """What all servers of this home have written so far."""
+        """Output of all servers of this home so far."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def start(self) -> None:
-        """Start the server and wait until it answers. Does nothing while it runs.
+        """Start the server and wait until it responds. No-op if it is running.
 
         Raises:
-            FarcallError: It has ended or does not answer, or its port is taken; the message
-                holds the end of the log.
+            FarcallError: The server has exited or does not respond, or its port is in use; the
+                message contains the end of the log.
         """
         if self.running:
             return
@@ -205,23 +205,23 @@ class CovalentServer:
             raise
 
     def stop(self) -> None:
-        """End the server as ``covalent stop`` does, which cancels what runs. May be repeated."""
+        """Stop the server like ``covalent stop``, which cancels dispatches. Idempotent."""
         if self._process is None:
             return
         assert self._process.stdin is not None
         self._process.stdin.close()
-        # The server kills itself first where it can.
+        # The server tries to exit by itself first.
         deadline = time.monotonic() + STOP_TIMEOUT_S + 1
         while not _has_ended(self._process) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         self.kill()
 
     def kill(self) -> None:
-        """Kill the server and its children, so that none of them can do anything any more."""
+        """Kill the server and its child processes immediately."""
         if self._process is None:
             return
-        # The process was not reaped yet: its ID is its own, even if it has ended. macOS
-        # answers EPERM for a group that holds nothing but such a process.
+        # The process was not reaped yet, so its ID is not reused, even if it has exited. macOS
+        # returns EPERM for a group that contains only such a process.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
@@ -238,12 +238,12 @@ class CovalentServer:
             },
             "timeout": STOP_TIMEOUT_S,
         }
-        # What tasks were given and returned lies there.
+        # The home contains arguments and results of tasks.
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self.home / "tmp"
         temporary.mkdir(exist_ok=True)
         environment = {
-            # Covalent looks for it even where it needs nothing in it.
+            # Covalent requires HOME, even if it uses no file in it.
             "HOME": str(self.home),
             **{k: v for k, v in os.environ.items() if not k.startswith("COVALENT_")},
             **self.environment,
@@ -258,7 +258,7 @@ class CovalentServer:
                 stderr=log,
                 cwd=temporary,
                 env=environment,
-                # A Ctrl-C is for the user's program, which decides when its server ends.
+                # Ctrl-C must reach only the user's program, which decides when to stop the server.
                 start_new_session=True,
             )
 
@@ -275,7 +275,7 @@ class CovalentServer:
             time.sleep(_POLL_S)
 
     def _answers(self) -> bool:
-        """Return whether the server has its database and can read it."""
+        """Return whether the server responds and can read its database."""
         try:
             Covalent(self.address).latest()
         except FarcallError:
@@ -288,10 +288,10 @@ class CovalentServer:
 
 
 def _client_environment(home: Path, port: int, *, cluster: bool) -> dict[str, str]:
-    """Return what leads Covalent into a home.
+    """Return environment variables that make Covalent use a home.
 
-    Covalent writes its configuration file from these when it is first imported, by the server or
-    by a client; from then on the file is what counts for all but ``COVALENT_DATA_DIR`` and
+    Covalent creates its configuration file from these variables when the server or a client first
+    imports it; later, only the file counts, except for ``COVALENT_DATA_DIR`` and
     ``COVALENT_DISABLE_DASK``.
     """
     return {
@@ -301,7 +301,7 @@ def _client_environment(home: Path, port: int, *, cluster: bool) -> dict[str, st
         "COVALENT_DATABASE": str(_database(home)),
         "COVALENT_CACHE_DIR": str(home / "cache"),
         "COVALENT_LOGDIR": str(home / "cache"),
-        # What has no variable of Covalent's own, above all its executors' working directories.
+        # For paths without a COVALENT_* variable, mainly the executors' working directories.
         "XDG_CACHE_HOME": str(home / "cache"),
         "XDG_DATA_HOME": str(home / "data"),
         "COVALENT_DISPATCHER_ADDR": _LOOPBACK,
@@ -315,7 +315,7 @@ def _database(home: Path) -> Path:
 
 
 def _configured_port(home: Path) -> int | None:
-    """Return the port in a home's configuration, None where there is none yet."""
+    """Return the port in a home's configuration, or None without a configuration."""
     try:
         return int(dispatcher_section(home / "config" / "covalent.conf")["port"])
     except FileNotFoundError:
@@ -331,7 +331,7 @@ def _free_port() -> int:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as candidate:
-        # As the server does: connections of a former server that linger are no obstacle.
+        # Like the server, ignore lingering connections of a former server.
         candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             candidate.bind((_LOOPBACK, port))
@@ -341,16 +341,16 @@ def _is_free(port: int) -> bool:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether a process has ended, without freeing its ID and with it its group's."""
+    """Return whether a process has exited, without reaping it, so that its ID is not reused."""
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process.pid, flags) is not None
 
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
-    """Let signals wait, so that a handler that raises does not come between two steps.
+    """Defer signals, so that a handler that raises does not run between two steps.
 
-    In other threads than the main one nothing is to be done: handlers run there alone.
+    No-op in other threads than the main thread, because handlers run only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,8 @@
-"""CPython's own tests of executors and futures, wherever an interpreter on this machine has them.
+"""CPython's own tests of executors and futures, from any interpreter on this machine.
 
-Interpreters are often installed without their test suite. Then that of another one serves: of the
-same version, or of the neighbour that lays it out alike, a module up to 3.11, a package since.
+Interpreters are often installed without their test suite. Then the test suite of another
+interpreter is used: of the same version, or of a neighboring version with the same layout, which
+is a module up to 3.11 and a package since 3.12.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NEIGHBOUR = {10: 11, 11: 10, 12: 13, 13: 12}
 
 
 def folder() -> Path | None:
-    """Return a folder ``test`` that holds them, this interpreter's own before others'."""
+    """Return a folder ``test`` with the tests, preferably this interpreter's own."""
     return next(
         (found for found in _folders() if any(found.glob("test_concurrent_futures*"))), None
     )
@@ -40,17 +41,17 @@ def _folders() -> Iterator[Path]:
         version = f"3.{each}"
         for python in interpreters(version):
             yield Path(python).resolve().parents[1] / "lib" / f"python{version}" / "test"
-        yield Path(f"/usr/lib/python{version}/test")  # Debian has them in a package of their own
+        yield Path(f"/usr/lib/python{version}/test")  # from a separate package on Debian
 
 
 def load(place: Path) -> list[ModuleType]:
-    """Import their modules from a folder."""
+    """Import the test modules from a folder."""
     import test
     from test import support
 
     if str(place) not in test.__path__:
-        test.__path__.append(str(place))  # last: the support they need is this interpreter's
-    # 3.13's ask the support for these, and that of 3.12 does not have them.
+        test.__path__.append(str(place))  # last, so that test.support is this interpreter's
+    # The tests of 3.13 use these names, which test.support of 3.12 lacks.
     vars(support).setdefault("Py_GIL_DISABLED", False)
     vars(support).setdefault("requires_gil_enabled", lambda _reason: lambda test: test)
     whole = importlib.import_module(NAME)

@@ -1,4 +1,4 @@
-"""Distributions as clients store them, written by hand: small and malformed ones."""
+"""Small and malformed packed distributions, in the format in which clients store them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ARCHITECTURE = {"aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
 
 
 class Stored(NamedTuple):
-    """A distribution, packed.
+    """A packed distribution.
 
     Attributes:
-        row: What a manifest says of it.
+        row: Its row in a manifest.
         data: Its archive.
     """
 
@@ -32,7 +32,7 @@ class Stored(NamedTuple):
 
 
 def entry(name, mode=0o100644):
-    """Return what a zip file says of one of its files."""
+    """Return the metadata of a file in a zip file."""
     info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     info.create_system = 3
     info.external_attr = mode << 16
@@ -41,7 +41,7 @@ def entry(name, mode=0o100644):
 
 
 def zipped(*files):
-    """Return a zip file of pairs, `entry` and content, in their order, whatever they are."""
+    """Return a zip file of pairs of `entry` and content, without any checks."""
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w") as archive:
         for info, content in files:
@@ -50,7 +50,7 @@ def zipped(*files):
 
 
 def stored(name, data, version="1.0", *, unpacked=None):
-    """Return an archive as a manifest names it."""
+    """Return an archive with its row in a manifest."""
     if unpacked is None:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             unpacked = sum(info.file_size for info in archive.infolist())
@@ -62,12 +62,10 @@ def distribution(name, files, version="1.0", *, entry_points="", unpacked=None):
     """Pack a distribution.
 
     Args:
-        name: Its name.
-        files: Content by name; a name that begins with a slash is one of the prefix, others are
-            of site-packages.
-        version: Its version.
-        entry_points: What its metadata has of these.
-        unpacked: How many bytes the manifest says there are, where that is not the truth.
+        files: Name to content. A name that begins with a slash is relative to the prefix, other
+            names are relative to site-packages.
+        entry_points: Content of entry_points.txt.
+        unpacked: A wrong unpacked size for the manifest, in bytes.
     """
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     every = {
@@ -103,5 +101,5 @@ def manifest(*distributions, **differs):
 
 
 def fact(data):
-    """Return what a bundle says of a manifest."""
+    """Return the digest and size of a manifest, as in a bundle."""
     return [hashlib.sha256(data).hexdigest(), len(data)]

@@ -1,4 +1,4 @@
-"""What may go wrong on the way to AWS: which request meets which fault, and in whose words."""
+"""Faults of requests to AWS: which request has which fault, and the services' error responses."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Fault: TypeAlias = "str | float | tuple[int, str | dict[str, object]]"
-"""How a request goes wrong.
+"""The fault of a request.
 
-Answered in the service's own words, and not passed on:
+Error responses in the service's own format; the request is not forwarded:
 
-* ``"throttled"``: too many requests; Batch says 429 TooManyRequestsException, S3 503 SlowDown
+* ``"throttled"``: too many requests; Batch: 429 TooManyRequestsException, S3: 503 SlowDown
 * ``"error"``: 500, ServerException, InternalError
 * ``"slow down"``: 503
-* ``"expired"``: the credentials have; S3 says 400 ExpiredToken, Batch 403 ExpiredTokenException
+* ``"expired"``: expired credentials; S3: 400 ExpiredToken, Batch: 403 ExpiredTokenException
 * ``"denied"``: 403 AccessDenied
-* ``"redirected"``, ``"malformed"``: the bucket is in `ELSEWHERE`; S3 says 301 PermanentRedirect
-  or 400 AuthorizationHeaderMalformed
-* ``"kept"``: to a bulk deletion S3 says 200, and of its first key SlowDown; it deletes none
-* ``"page"``: 200 and a page of HTML, as a proxy answers that wants somebody to log in
+* ``"redirected"``, ``"malformed"``: the bucket is in `ELSEWHERE`; S3: 301 PermanentRedirect or
+  400 AuthorizationHeaderMalformed
+* ``"kept"``: 200 for a bulk deletion in S3, with SlowDown for the first key; deletes nothing
+* ``"page"``: 200 and an HTML page, like a captive portal's login page
 * ``(503, "SlowDown")``: this status and code; ``(200, {...})``: this JSON document
 
-Something happens to the connection:
+Faults of the connection:
 
-* ``"reset"``: not passed on, and reset
-* ``"lost"``: passed on, and closed without an answer
-* ``"truncated"``: passed on, and closed in the middle of the answer
-* ``"hang"``: not passed on, and never answered
-* ``"held"``: passed on when `Proxy.release` is called, whoever waits for the answer by then
+* ``"reset"``: not forwarded, and reset
+* ``"lost"``: forwarded, and closed without a response
+* ``"truncated"``: forwarded, and closed in the middle of the response
+* ``"hang"``: not forwarded, without a response
+* ``"held"``: forwarded when `Proxy.release` is called, even if the client has given up
 
-Or to the answer:
+Faults of the response:
 
-* ``"empty"``: the lists in Batch's answer are, as Batch's lists lag behind
-* ``"slow"``, or seconds as a number: it is passed on so much later
+* ``"empty"``: the lists in Batch's response are empty, because Batch's lists lag behind
+* ``"slow"``, or a number of seconds: forwarded with this delay
 """
 
 FAULTS = (
@@ -53,7 +53,7 @@ FAULTS = (
     "lost",
     "truncated",
 )
-"""Faults that come and go in ordinary life."""
+"""Transient faults that occur in practice."""
 
 SLOW_S = 2.0
 ELSEWHERE = "eu-west-1"
@@ -61,7 +61,7 @@ ELSEWHERE = "eu-west-1"
 _SCOPE = re.compile(r"Credential=[^/,\s]+/[^/,\s]+/([^/,\s]+)/([^/,\s]+)/aws4_request")
 _KIND = re.compile(r"/v1/(?:shared/[0-9a-f]+/|(?!packages/|runtime/)[^/]+/)?([a-z]+)")
 
-# Status and code: of S3, of Batch, of IAM and STS (AWS's query protocol), of the others (JSON).
+# Status and code for S3, Batch, IAM and STS (AWS's query protocol), and other services (JSON).
 _WORDS = {
     "throttled": (
         (503, "SlowDown"),
@@ -107,18 +107,18 @@ _SAID = {
 
 @dataclass(frozen=True)
 class Request:
-    """A request on its way.
+    """A request to AWS.
 
     Attributes:
-        operation: Its service and operation in lower case, such as ``batch submitjob`` or
-            ``logs getlogevents``; of S3 the method and the part of the key that says what an
-            object is, such as ``s3 PUT bundles``, ``s3 LIST outcomes`` and ``s3 DELETE`` for
-            many objects at once; ``credentials GET`` of what bears no signature.
-        method: GET, PUT and so on.
-        path: With its query.
-        region: That it is signed for.
-        access_key_id: That it is signed with.
-        amz: Its headers that begin with ``x-amz-``, in lower case, which are signed too.
+        operation: Service and operation in lower case, such as ``batch submitjob`` or
+            ``logs getlogevents``. For S3, the method and the part of the key with the kind of
+            object, such as ``s3 PUT bundles``, ``s3 LIST outcomes``, and ``s3 DELETE`` for bulk
+            deletions. ``credentials GET`` for unsigned requests.
+        method: HTTP method.
+        path: Path with the query.
+        region: Region in the signature.
+        access_key_id: Access key in the signature.
+        amz: Signed headers that begin with ``x-amz-``, in lower case.
     """
 
     operation: str
@@ -130,18 +130,18 @@ class Request:
 
     @property
     def service(self) -> str:
-        """As in the signature, such as ``batch``."""
+        """Service in the signature, such as ``batch``."""
         return self.operation.partition(" ")[0]
 
     @classmethod
     def read(cls, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Request:
-        """Tell what a request is.
+        """Parse a request.
 
         Args:
-            method: GET, PUT and so on.
-            path: With its query.
-            headers: By name, in any case.
-            body: May be left empty for S3.
+            method: HTTP method.
+            path: Path with the query.
+            headers: Headers with names in any case.
+            body: May be empty for S3.
         """
         authorization = headers.get("Authorization", "")
         found = _SCOPE.search(authorization)
@@ -172,21 +172,21 @@ def _s3_operation(method: str, path: str) -> str:
 
 
 class Faults:
-    """Decides what each request meets. Operations may be patterns, such as ``"s3 *"``.
+    """Decides the fault of each request. Operations may be patterns, such as ``"s3 *"``.
 
-    Safe to use from several threads.
+    Thread-safe.
 
     Args:
-        chances: For an operation the probability of each fault, from 0 to 1 in sum. Of several
-            patterns that match the first one counts.
-        seed: The n-th request of an operation always meets the same with the same seed, whatever
-            comes in between.
+        chances: Operation to the probability of each fault; the sum is from 0 to 1. The first
+            matching pattern counts.
+        seed: With the same seed, the n-th request of an operation always has the same fault,
+            independent of other requests.
 
     Attributes:
-        scripted: For an operation what its next requests meet, the first of the list first; an
-            empty string lets one through.
-        lasting: For an operation what every request meets.
-        injected: What was met how often, by operation and fault, such as ``batch submitjob lost``.
+        scripted: Operation to the faults of its next requests, in order; an empty string means no
+            fault.
+        lasting: Operation to the fault of every request.
+        injected: Number of faults by operation and fault, such as ``batch submitjob lost``.
     """
 
     def __init__(
@@ -201,11 +201,11 @@ class Faults:
         self._lock = threading.Lock()
 
     def meet(self, operation: str, given: Fault = "") -> Fault:
-        """Return what a request meets, or an empty string.
+        """Return and count the fault of a request, or an empty string.
 
         Args:
-            operation: As `Request.operation`.
-            given: What somebody else has decided already.
+            operation: See `Request.operation`.
+            given: A fault that is already decided.
         """
         with self._lock:
             fault = given or self._decide(operation)
@@ -257,12 +257,12 @@ _PAGES: dict[Fault, Callable[[bytes], tuple[dict[str, str], bytes]]] = {
 def refusal(
     service: str, fault: Fault, body: bytes = b""
 ) -> tuple[int, dict[str, str], bytes] | None:
-    """Return status, headers and body with which a service answers; None if it does not.
+    """Return status, headers and body of a service's response; None for other faults.
 
     Args:
-        service: As in a request's signature.
-        fault: What the request meets.
-        body: Of a bulk deletion, its own.
+        service: Service in the request's signature.
+        fault: Fault of the request.
+        body: Body of a bulk deletion request.
     """
     protocol = {"s3": 0, "credentials": 0, "batch": 1, "iam": 2, "sts": 2}.get(service, 3)
     text = "Spoilt."

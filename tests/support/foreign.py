@@ -1,4 +1,4 @@
-"""Jobs and job definitions of others than farcall."""
+"""Jobs and job definitions that were not created with farcall."""
 
 from __future__ import annotations
 
@@ -32,11 +32,9 @@ def submit(
 
     Args:
         batch: A boto3 client.
-        queue: Where to.
-        definition: The job definition's name; it is registered if need be, but only once: other
-            tests count those named ``farcall-*``.
-        name: The job's.
-        environment: Variables that the job says it has, whatever farcall makes of them.
+        definition: Name of the job definition. It is registered only if it is missing, because
+            other tests count the definitions named ``farcall-*``.
+        environment: Environment variables of the job.
     """
     if not _is_known(batch, definition):
         batch.register_job_definition(

@@ -1,11 +1,11 @@
-"""Texts of tasks and names with terminal sequences."""
+"""Hostile texts with terminal sequences, for names and output of tasks."""
 
 from __future__ import annotations
 
 import re
 
 MARK = "HOSTILE"
-"""What is to be seen of it."""
+"""The part of a hostile text that must be visible."""
 
 SEQUENCES = {
     "title": "\x1b]0;owned\x07",
@@ -20,16 +20,16 @@ SEQUENCES = {
     "lines": "\x85\u2028\v\f",
 }
 TEXT = f"{MARK}{''.join(SEQUENCES.values())}end"
-"""One line that has them all, except the carriage return."""
+"""One line with all sequences, except the carriage return."""
 
 OVERWRITE = "\rowned"
 
 _OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[hl]|\x1b\[1A|\x1b\[2K|\r(?=\x1b\[2K)")
-"""What rich sends: colours, and what a spinner needs."""
+"""Sequences of rich: colors and spinners."""
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def obeyed(text: str) -> set[str]:
-    """Return what a terminal would obey in a text, colours and the ends of lines excepted."""
+    """Return the control characters in a text, except colors and line ends."""
     return set(_OBEYED.findall(_OWN.sub("", text)))

@@ -39,12 +39,12 @@ def policy(name: str) -> dict[str, Any]:
 
 
 def actions(document: dict[str, Any]) -> list[str]:
-    """Return every action a policy allows."""
+    """Return every action that a policy allows."""
     return sorted(a for s in document["Statement"] for a in _many(s["Action"]))
 
 
 def without(document: dict[str, Any], action: str, folder: str = "") -> dict[str, Any]:
-    """Return a policy less one action, altogether or on a folder of the bucket alone."""
+    """Return a policy without an action, completely or only for a folder of the bucket."""
     statements = []
     for statement in document["Statement"]:
         others = [a for a in _many(statement["Action"]) if a != action]
@@ -57,15 +57,15 @@ def without(document: dict[str, Any], action: str, folder: str = "") -> dict[str
 
 
 def _names(statement: dict[str, Any]) -> list[str]:
-    """Return what a statement is about: resources, or folders that may be listed."""
+    """Return the resources of a statement, or the folders that may be listed."""
     condition = statement.get("Condition", {}).get("StringLike", {})
     return _many(condition.get("s3:prefix", statement["Resource"]))
 
 
 def _elsewhere(statement: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Return a statement that is about everything but a folder."""
+    """Return a statement without the resources in a folder."""
     left = [each for each in _names(statement) if folder not in each]
-    assert left, f"{statement} is about {folder} alone"
+    assert left, f"{statement} has only resources in {folder}"
     if "Condition" in statement:
         return {**statement, "Condition": {"StringLike": {"s3:prefix": left}}}
     return {**statement, "Resource": left}
@@ -90,7 +90,7 @@ class Enforced:
         return self.client(service, self.aws.environment)
 
     def client(self, service: str, keys: dict[str, str]) -> Any:
-        """Return a client with some keys."""
+        """Return a client with the given credentials."""
         return boto3.client(
             service,
             endpoint_url=self.aws.endpoint_url,
@@ -101,7 +101,7 @@ class Enforced:
         )
 
     def restore(self) -> None:
-        """Put the documented policies into force."""
+        """Restore the documented policies."""
         trust = json.dumps(policy("trust"))
         for role in (JOB_ROLE, EXECUTION_ROLE):
             self.iam.update_assume_role_policy(RoleName=role, PolicyDocument=trust)
@@ -110,7 +110,7 @@ class Enforced:
         self.set_policy("execution-role", policy("execution-role"))
 
     def set_policy(self, name: str, document: dict[str, Any]) -> None:
-        """Put a policy instead of one of the three."""
+        """Replace one of the three policies."""
         text = json.dumps(document)
         if name == "client":
             self.iam.put_user_policy(UserName=USER, PolicyName="farcall", PolicyDocument=text)
@@ -119,7 +119,7 @@ class Enforced:
         self.iam.put_role_policy(RoleName=role, PolicyName="farcall", PolicyDocument=text)
 
     def take_away(self, name: str, action: str, folder: str = "") -> None:
-        """Take an action out of a policy, altogether or on a folder of the bucket alone."""
+        """Remove an action from a policy, completely or only for a folder of the bucket."""
         self.set_policy(name, without(policy(name), action, folder))
 
 

@@ -1,4 +1,4 @@
-"""Jobs that Batch knows, found by the name of their function."""
+"""Jobs in Batch, found by the name of their function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import farcall_local
 
 
 def find(name: str) -> list[dict[str, Any]]:
-    """Return a function's jobs from DescribeJobs; an array is one."""
+    """Return a function's jobs from DescribeJobs, with one entry per array."""
     batch = boto3.client("batch")
     listed = batch.list_jobs(
         jobQueue=os.environ["FARCALL_QUEUE"],
@@ -23,12 +23,12 @@ def find(name: str) -> list[dict[str, Any]]:
 
 
 def states(name: str) -> set[str]:
-    """Return the states that the jobs of a function have."""
+    """Return the statuses of a function's jobs."""
     return {job["status"] for job in find(name)}
 
 
 def terminate_all(aws: farcall_local.LocalAWS, since: float) -> None:
-    """Terminate unfinished jobs of an emulator's own queue; do not wait for their end.
+    """Terminate unfinished jobs in an emulator's own queue without waiting for their exit.
 
     Args:
         aws: The emulator.

@@ -1,4 +1,4 @@
-"""Schemas of Kubernetes's releases, in which no field is allowed that they do not have."""
+"""Schemas of Kubernetes releases, which reject unknown fields."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import kubernetes_validate
 
 RELEASES = ("1.33", "1.34", "1.35", "1.36", "1.37")
-"""From the first in which each index of a Job has its own attempts for good."""
+"""Releases from the first one in which backoffLimitPerIndex of Jobs is stable."""
 
 
 def check(document: dict[str, Any], releases: Sequence[str] = RELEASES[-1:]) -> None:
     """Validate a document with the schemas of several releases.
 
     Raises:
-        kubernetes_validate.ValidationError: It is not.
+        kubernetes_validate.ValidationError: The document is invalid.
     """
     for release in releases:
         kubernetes_validate.validate(document, release, strict=True)

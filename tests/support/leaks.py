@@ -1,13 +1,13 @@
-"""What a process holds on to: threads, open files, tasks of event loops.
+"""Leak checks: threads, open files and event loop tasks of a process.
 
-A test takes note of it before, when everything that lasts as long as the process is there already
-(imported, connected, warmed up), and finds nothing new some time after::
+A test records them when all long-lived objects exist (imported, connected, warmed up), and checks
+later that there is nothing new::
 
     before = Held.now()
     ...
     await before.outlived()
 
-Threads of C and Rust code are not seen: obstore keeps its own for as long as the process lives.
+Threads of C and Rust code are not detected: obstore keeps its threads until the process exits.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 PATIENCE_S = 120.0
-"""For how long what is on its way out may take: connections that wait for another request."""
+"""Time limit in seconds for objects to disappear, such as idle connections."""
 
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class Held(NamedTuple):
-    """What a process holds at a moment.
+    """Objects that a process holds at a moment.
 
     Attributes:
-        threads: Python's threads.
-        files: What is open, by what it is: of a file its path.
-        tasks: Tasks of the running event loop, except the one that asks.
+        threads: Python threads.
+        files: Number of open descriptors by kind, or by path for files.
+        tasks: Tasks of the running event loop, except the current task.
     """
 
     threads: frozenset[threading.Thread]
@@ -41,7 +41,7 @@ class Held(NamedTuple):
 
     @classmethod
     def now(cls) -> Held:
-        """Return what this process holds; its garbage, which may hold files, is collected."""
+        """Return the objects that this process holds after garbage collection."""
         gc.collect()
         try:
             tasks = frozenset(asyncio.all_tasks()) - {asyncio.current_task()}
@@ -50,17 +50,17 @@ class Held(NamedTuple):
         return cls(frozenset(threading.enumerate()), _files(), frozenset(t for t in tasks if t))
 
     def new(self) -> list[str]:
-        """Return what the process holds now and did not hold at this moment."""
+        """Return the objects that the process holds now, but did not hold at this moment."""
         now = Held.now()
         threads = [f"thread {thread.name}" for thread in now.threads - self.threads]
         files = [f"{count} x {what}" for what, count in (now.files - self.files).items()]
         return threads + files + [f"task {task!r}" for task in now.tasks - self.tasks]
 
     async def outlived(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait until nothing is left that was not held at this moment.
+        """Wait until the process holds no new objects.
 
         Raises:
-            AssertionError: Something stays.
+            AssertionError: New objects are left.
         """
         deadline = time.monotonic() + patience_s
         while found := self.new():
@@ -68,7 +68,7 @@ class Held(NamedTuple):
             await asyncio.sleep(0.1)
 
     def check(self, patience_s: float = PATIENCE_S) -> None:
-        """The same where no event loop runs."""
+        """Wait like `outlived`, but without an event loop."""
         deadline = time.monotonic() + patience_s
         while found := self.new():
             assert time.monotonic() < deadline, f"this is left: {found}"
@@ -76,14 +76,14 @@ class Held(NamedTuple):
 
 
 def _files() -> Counter[str]:
-    """Return what is open: sockets and pipes are distinguished only by kind."""
+    """Return the open descriptors; sockets and pipes are distinguished only by kind."""
     found: Counter[str] = Counter()
     if not _DESCRIPTORS.exists():  # no Linux
         return found
     for entry in list(_DESCRIPTORS.iterdir()):
         try:
             target = str(entry.readlink())
-        except FileNotFoundError:  # the one by which the folder was read
+        except FileNotFoundError:  # the descriptor with which the folder was read
             continue
         found[target.partition(":[")[0]] += 1
     return found

@@ -1,4 +1,4 @@
-"""farcall's own wheel and sdist, as its users install them."""
+"""farcall's own wheel and sdist."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RUN = (sys.executable, "-m", "uv", "run", "--isolated", "--no-project")
-"""Runs a program in an environment of its own."""
+"""Command that runs a program in a separate environment."""
 
 ENVIRONMENT = {
     name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))
 }
-"""As it is before a test gets another home: what was downloaded once is not downloaded again."""
+"""Environment before tests get another home, so that uv's download cache is used."""
 
 _BUILD = (
     "import sys, hatchling.build as build; "

@@ -1,4 +1,4 @@
-"""Waiting until something is true, however slow the machine is."""
+"""Waiting for conditions with a timeout that is long enough for slow machines."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Seconds until it counts as never; less than a test's own timeout, so this error is reported.
+#: Timeout of a wait in seconds; less than a test's own timeout, so that this error is reported.
 PATIENCE_S = 300.0
 _POLL_S = 0.03
 
 
 def until(condition: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """Look again and again until a condition is true; return what it then gives."""
+    """Poll until a condition is true; return its value."""
     __tracebackhide__ = True  # the caller's line has the condition
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
-        assert time.monotonic() < deadline, _told(found, patience_s)
+        assert time.monotonic() < deadline, _timeout_message(found, patience_s)
         time.sleep(_POLL_S)
     return found
 
@@ -28,11 +28,11 @@ def until(condition: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
 async def until_async(
     condition: Callable[[], T | Awaitable[T]], patience_s: float = PATIENCE_S
 ) -> T:
-    """The same for event loops, which go on between the looks; the condition may be async."""
+    """Poll like `until`, but in an event loop; the condition may be async."""
     __tracebackhide__ = True
     deadline = time.monotonic() + patience_s
     while not (found := await _look(condition)):
-        assert time.monotonic() < deadline, _told(found, patience_s)
+        assert time.monotonic() < deadline, _timeout_message(found, patience_s)
         await asyncio.sleep(_POLL_S)
     return found
 
@@ -42,5 +42,5 @@ async def _look(condition: Callable[[], T | Awaitable[T]]) -> T:
     return await found if inspect.isawaitable(found) else found
 
 
-def _told(found: object, patience_s: float) -> str:
-    return f"it has not become true in {patience_s:g} s; it last gave {found!r}"
+def _timeout_message(found: object, patience_s: float) -> str:
+    return f"the condition is not true after {patience_s:g} s; its last value is {found!r}"

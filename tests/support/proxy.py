@@ -31,11 +31,11 @@ _TURNS = 10
 
 
 class Proxy:
-    """Passes requests on, and spoils some; a context manager. It has a thread of its own.
+    """Forwards requests and injects faults; a context manager with its own thread.
 
-    What a request meets is asked for in this order: `rule`, `faults` (the next of a list),
-    `lasting` (always), ``chances`` (at random). Operations are named as `faults.Request` says,
-    faults as `faults.Fault`; an operation may be a pattern, such as ``"s3 *"``::
+    The fault of a request is decided in this order: `rule`, `faults` (the next of a list),
+    `lasting` (always), ``chances`` (at random). See `faults.Request` for operations and
+    `faults.Fault` for faults; an operation may be a pattern, such as ``"s3 *"``::
 
         with Proxy(aws.endpoint_url, {"batch *": {"lost": 0.02, "error": 0.02}}, seed=7) as proxy:
             proxy.faults["batch submitjob"] += ["lost", "throttled"]
@@ -44,28 +44,29 @@ class Proxy:
         print(proxy.injected)
 
     Args:
-        target: URL of what is behind it.
-        chances: For operations the probability of each fault, from 0 to 1 in sum. Of several
-            patterns that match the first one counts.
-        seed: The n-th request of an operation meets the same with the same seed.
+        target: URL of the server behind the proxy.
+        chances: Operation to the probability of each fault; the sum is from 0 to 1. The first
+            matching pattern counts.
+        seed: With the same seed, the n-th request of an operation has the same fault.
 
     Attributes:
-        port: Its port of the loopback.
-        url: Its address, to be given to an executor as ``endpoint_url``.
-        counts: Requests by operation, such as ``batch submitjob`` and ``s3 PUT bundles``.
-        regions: The same by region, such as ``us-east-1 batch submitjob``.
-        answers: How often what is behind the proxy answered how, such as
+        port: Port on the loopback interface.
+        url: URL of the proxy, for an executor's ``endpoint_url``.
+        counts: Number of requests by operation, such as ``batch submitjob`` and
+            ``s3 PUT bundles``.
+        regions: Number of requests by region and operation, such as ``us-east-1 batch submitjob``.
+        answers: Number of the server's responses by operation and status, such as
             ``s3 PUT outcomes 200``.
         seen: Every request.
-        injected: What was met how often, such as ``batch submitjob lost``.
-        changes: For an operation of Batch, by its name alone, a function that is given its answer
-            and changes it; it may take its time.
-        rule: Given a request, returns the fault it meets, or an empty string.
-        faults: For an operation, what its next requests meet.
-        lasting: For an operation, what every request meets.
-        ignored: Names of headers that S3 is not given, as if it did not know them.
-        keys: Access key by which such a request is signed again, by the environment's names.
-        chances: As given; may be changed.
+        injected: Number of faults, such as ``batch submitjob lost``.
+        changes: Name of a Batch operation to a function that changes its response; the function
+            may block.
+        rule: Function that returns the fault of a request, or an empty string.
+        faults: Operation to the faults of its next requests.
+        lasting: Operation to the fault of every request.
+        ignored: Names of headers that are removed from S3 requests.
+        keys: Credentials, by environment variable, with which such a request is signed again.
+        chances: The argument; may be changed.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Proxy:
         self.close()
 
     def close(self) -> None:
-        """Close the port and every connection, and end the thread."""
+        """Close the port and every connection, and stop the thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -119,33 +120,33 @@ class Proxy:
             each.close()
 
     def refuse(self) -> None:
-        """Close the port and every connection: who connects from now on is refused."""
+        """Close the port and every connection, so that new connections are refused."""
         self._in_loop(self._close_port)
 
     def vanish(self) -> None:
-        """Answer nothing from now on, not even who connects, as a network that is gone."""
+        """Stop responding, even to new connections, as if the network is lost."""
         self._in_loop(self._fall_silent)
 
     def hang(self) -> None:
-        """Take requests from now on and answer none."""
+        """Accept requests, but do not respond to them."""
         self.lasting["*"] = "hang"
 
     def release(self) -> None:
-        """Pass on what is held."""
+        """Forward the held requests."""
         self._in_loop(self._released.set)
 
     def of(self, service: str) -> dict[str, int]:
-        """Return the requests of one service, by operation."""
+        """Return the number of requests of one service, by operation."""
         start = f"{service} "
         return {k.removeprefix(start): n for k, n in self.counts.items() if k.startswith(start)}
 
     def note(self, request: Request) -> None:
-        """Count a request."""
+        """Record and count a request."""
         self.counts[request.operation] += 1
         self.regions[f"{request.region} {request.operation}"] += 1
         self.seen.append(request)
 
-    # --- its thread ---------------------------------------------------------------------------
+    # --- thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         loop = self._loop
@@ -158,15 +159,15 @@ class Proxy:
             loop.close()
 
     async def _open(self) -> None:
-        # Each request has its own connection onward: one that was kept and is closed meanwhile
-        # would be a fault that was not requested.
+        # Each request has its own connection to the server, because a kept connection that is
+        # closed meanwhile would be an additional fault.
         self._onward = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=False,
             skip_auto_headers=_AUTOMATIC,
         )
-        # It says what goes wrong between it and its clients, which is what it is here for.
+        # The server would log connection errors, which are intended here.
         quiet = logging.getLogger("farcall.tests.proxy")
         quiet.disabled = True
         self._web = web.Server(
@@ -182,7 +183,7 @@ class Proxy:
 
     async def _end(self) -> None:
         self._server.close()
-        for _ in range(_TURNS):  # who is being accepted is a connection by then
+        for _ in range(_TURNS):  # until pending accepts have become connections
             await asyncio.sleep(0)
         self._close_port()
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -208,7 +209,7 @@ class Proxy:
     def _fall_silent(self) -> None:
         self._is_gone = True
         self._server.close()
-        # The kernel drops who wants to connect while the queue of a listener is full.
+        # The kernel drops new connections while the queue of a listener is full.
         listener = socket.create_server(("127.0.0.1", self.port), backlog=0)
         self._fillers.append(listener)
         for _ in range(4):
@@ -244,7 +245,7 @@ class Proxy:
             await asyncio.sleep(SLOW_S if fault == "slow" else fault)
         try:
             return await self._pass_on(received, request, body, fault)
-        except (aiohttp.ClientError, ConnectionError):  # what is behind it has gone, or who asked
+        except (aiohttp.ClientError, ConnectionError):  # the server or the client is gone
             return _hang_up(received)
 
     async def _pass_on(
@@ -303,7 +304,7 @@ class Proxy:
 
 
 def lose_reasons(proxy: Proxy) -> None:
-    """Have Batch not say who ended a job, or why, as one does that is not AWS's own."""
+    """Remove the termination flags and reasons from Batch's responses, as some clones do."""
 
     def lose(job: dict[str, Any]) -> None:
         for said in (job, *job.get("attempts", ())):
@@ -353,7 +354,7 @@ def _hang_up(received: web.BaseRequest, *, reset: bool = False) -> web.Response:
 async def _break_off(
     received: web.BaseRequest, reply: aiohttp.ClientResponse, content: bytes
 ) -> web.Response:
-    """Answer by half: half of the body, or where there is none of the status line."""
+    """Send half of the response's body, or half of the status line without a body."""
     transport = received.transport
     assert transport is not None
     half = f"HTTP/1.1 {reply.status} "
@@ -362,5 +363,5 @@ async def _break_off(
         kept = (f"{k}: {v}\r\n" for k, v in headers.items() if k.lower() not in _OF_ONE_CONNECTION)
         half += f"{reply.reason}\r\n{''.join(kept)}\r\n"
     transport.write(half.encode() + content[: len(content) // 2])
-    transport.close()  # after what was written
+    transport.close()  # after the data is sent
     return web.Response()

@@ -1,4 +1,4 @@
-"""Interpreters of other versions, for tests that install farcall: pyenv's, too; needed in CI."""
+"""Interpreters of other versions, including pyenv's, for tests that install farcall."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-# Here, because tests get another home, and pyenv is in the user's own.
+# Read here, because tests get another home, and pyenv is in the user's home.
 _ENVIRONMENT = dict(os.environ)
 
 
 def interpreters(version):
-    """Where a Python of a version may be."""
+    """Yield possible paths of a Python version's interpreter."""
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         yield sys.executable
     if found := shutil.which(f"python{version}", path=_ENVIRONMENT.get("PATH")):
@@ -25,7 +25,7 @@ def interpreters(version):
 
 
 def find(version):
-    """Return an interpreter that runs; pyenv's stand-ins on the PATH may not."""
+    """Return a working interpreter; pyenv's shims on the PATH may not work."""
     ask = "import sys; print(*sys.version_info[:2], sep='.')"
     for python in interpreters(version):
         done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False)
@@ -34,4 +34,4 @@ def find(version):
     reason = f"there is no Python {version} on this machine"
     if os.environ.get("CI") == "true":
         pytest.fail(f"{reason}; in CI this is an error")
-    pytest.skip(reason)  # a developer need not have them all
+    pytest.skip(reason)  # a developer's machine may lack versions

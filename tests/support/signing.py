@@ -1,4 +1,4 @@
-"""Requests of AWS's that no client makes by itself, signed as all others are."""
+"""Signed AWS requests that no client supports."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ def signed(
     body: bytes = b"",
     headers: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return a request's headers with those that sign it.
+    """Return a request's headers including its signature.
 
     Args:
-        service: Such as ``batch``.
-        method: GET, PUT and so on.
-        url: Of what is asked.
-        keys: The access key, by the names of the environment.
-        body: Of the request.
-        headers: To be signed along; what they say of the body's form or digest stays.
+        service: Service in the signature, such as ``batch``.
+        method: HTTP method.
+        keys: Credentials, by environment variable.
+        headers: Headers to sign; a given digest of the body is kept.
     """
     request = AWSRequest(method, url, headers=dict(headers or {}), data=body)
     own = Credentials(

@@ -1,4 +1,4 @@
-"""Functions that tests run as jobs. They are pickled by value, like a user's."""
+"""Functions that tests run as jobs. They are pickled by value, like users' functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a command on a terminal of its own."""
+"""Runs a command on a new pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 
 class Shown(NamedTuple):
-    """What a command has written to its terminal, and the code it left with."""
+    """Terminal output and exit code of a command."""
 
     text: str
     returncode: int
 
 
 def run(command: Sequence[object], *, columns: int = 80, answer: str = "") -> Shown:
-    """Run a command on a terminal, and give it an answer to what it asks."""
+    """Run a command on a pseudo-terminal, and type an answer to its prompts."""
 
     def start(its: int, environment: dict[str, str]) -> Callable[[], int]:
         words = list(map(str, command))
@@ -33,13 +33,13 @@ def run(command: Sequence[object], *, columns: int = 80, answer: str = "") -> Sh
 def show(
     start: Callable[[int, dict[str, str]], Callable[[], int]], *, columns: int, answer: str
 ) -> Shown:
-    """Start something on a terminal.
+    """Start a command on a pseudo-terminal; return its output and exit code.
 
     Args:
-        start: Gets the terminal, and the environment that goes with it; returns what waits for
-            its exit code.
-        columns: The terminal's width.
-        answer: What is typed.
+        start: Receives the terminal and an environment; returns a function that waits for the
+            exit code.
+        columns: Width of the terminal.
+        answer: Text to type.
     """
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
@@ -48,7 +48,7 @@ def show(
     os.close(its)
     os.write(ours, answer.encode())
     data = b""
-    with contextlib.suppress(OSError):  # Linux's way to tell that the other end is closed
+    with contextlib.suppress(OSError):  # Linux raises EIO when the other end is closed.
         while piece := os.read(ours, 65_536):
             data += piece
     os.close(ours)

@@ -1,4 +1,4 @@
-"""Waits and limits of a test, as its marks name them."""
+"""Waits and limits of a test, set with its markers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STREAM_S = 0.1
 
 
 def marked(timing: Timing, request: pytest.FixtureRequest) -> Timing:
-    """Return what ``@pytest.mark.timing(read_timeout_s=2.0)`` and the like make of a timing."""
-    for mark in reversed([*request.node.iter_markers("timing")]):  # the nearest last
+    """Apply markers like ``@pytest.mark.timing(read_timeout_s=2.0)`` to a timing."""
+    for mark in reversed([*request.node.iter_markers("timing")]):  # the nearest marker wins
         timing = replace(timing, **mark.kwargs)
     return timing

@@ -1,9 +1,9 @@
-"""Volcano's kinds, field by field: what a strict API server refuses of a document of theirs.
+"""Validation of Volcano's resources, like a strict API server.
 
-The structure is that of Volcano's own CustomResourceDefinitions, without descriptions and bounds,
-in ``volcano_schema.json``. There an object is a table of its fields, ``!`` names those it must
-have, ``*`` is what all values of a map are; a list holds what its items are; ``=a|b`` is one of
-these texts.
+``volcano_schema.json`` has the structure of Volcano's own CustomResourceDefinitions without
+descriptions and bounds. There, an object is a table of its fields, ``!`` lists required fields,
+``*`` is the type of all values of a map, a list contains the type of its items, and ``=a|b`` is an
+enumeration of texts.
 
 Source:
     https://github.com/volcano-sh/volcano/tree/ed72c7c815a9fd547a787134676f73d42e9d049c/config/crd/volcano/bases
@@ -31,11 +31,11 @@ _NAMES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "i
 
 
 class Fault(NamedTuple):
-    """Something that is wrong with a document.
+    """An error in a document.
 
     Attributes:
-        path: Of the field, such as ``spec.tasks[0].replicas``.
-        message: What is wrong with its value; empty where there is no such field.
+        path: Path of the field, such as ``spec.tasks[0].replicas``.
+        message: Error of the value; empty if the field is unknown.
     """
 
     path: str
@@ -50,29 +50,29 @@ def _schemas() -> dict[str, Any]:
 
 
 def faults(document: dict[str, Any]) -> list[Fault]:
-    """Return what is wrong with a document of a kind of Volcano's; unknown fields are wrong."""
+    """Return the errors in a Volcano document, including unknown fields."""
     schema = _schemas()[f"{document['apiVersion']} {document['kind']}"]
-    # What metadata may have is every kind's own.
+    # The schema does not contain metadata, which is the same for every kind.
     rest = {name: value for name, value in document.items() if name != "metadata"}
-    return list(_look(schema, rest, ""))
+    return list(_check(schema, rest, ""))
 
 
-def _look(schema: Any, value: Any, path: str) -> Iterator[Fault]:
+def _check(schema: Any, value: Any, path: str) -> Iterator[Fault]:
     if schema == "any" or value is None:
         return
     if isinstance(schema, dict):
-        yield from _look_at_object(schema, value, path)
+        yield from _check_object(schema, value, path)
     elif isinstance(schema, list):
         if not isinstance(value, list):
             yield _wrong(path, value, "array")
             return
         for number, item in enumerate(value):
-            yield from _look(schema[0], item, f"{path}[{number}]")
+            yield from _check(schema[0], item, f"{path}[{number}]")
     else:
-        yield from _look_at_leaf(schema, value, path)
+        yield from _check_leaf(schema, value, path)
 
 
-def _look_at_object(schema: dict[str, Any], value: Any, path: str) -> Iterator[Fault]:
+def _check_object(schema: dict[str, Any], value: Any, path: str) -> Iterator[Fault]:
     if not isinstance(value, dict):
         yield _wrong(path, value, "object")
         return
@@ -84,10 +84,10 @@ def _look_at_object(schema: dict[str, Any], value: Any, path: str) -> Iterator[F
         if each is None:
             yield Fault(_below(path, name))
         else:
-            yield from _look(each, item, _below(path, name))
+            yield from _check(each, item, _below(path, name))
 
 
-def _look_at_leaf(schema: str, value: Any, path: str) -> Iterator[Fault]:
+def _check_leaf(schema: str, value: Any, path: str) -> Iterator[Fault]:
     if schema.startswith("="):
         allowed = schema[1:].split("|")
         if value not in allowed:

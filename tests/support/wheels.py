@@ -1,4 +1,4 @@
-"""Wheels written by hand, and an index of a test's own that has them."""
+"""Handwritten wheels, and a package index that serves them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ def make_wheel(
     """Write a wheel; return its path.
 
     Args:
-        folder: Where it lies.
+        folder: Folder for the wheel.
         name: Name of the distribution.
-        version: Its version.
-        files: Content by name; by default a module whose ``VERSION`` is its version.
-        tag: What it is for; all but ``-none-any`` are not pure.
-        requires: What it needs.
-        entry_points: What stands in the file of these.
+        files: Name to content; by default a module with its ``VERSION``.
+        tag: Compatibility tag; only a wheel with ``-none-any`` is pure.
+        requires: Requirements.
+        entry_points: Content of entry_points.txt.
     """
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
@@ -58,11 +57,11 @@ def make_wheel(
 
 
 class Index:
-    """A package index: a folder for each name, as https://peps.python.org/pep-0503/ has it.
+    """A package index with a folder per project, see https://peps.python.org/pep-0503/.
 
     Attributes:
-        folder: Its root.
-        asked: Paths that were asked for.
+        folder: Root folder.
+        asked: Paths of the requests.
     """
 
     def __init__(self, folder):
@@ -99,15 +98,15 @@ class Index:
 
     @property
     def environment(self):
-        """What leads uv here."""
+        """Environment variables that make uv use this index."""
         return {"UV_DEFAULT_INDEX": self.url, "UV_HTTP_RETRIES": "0", "UV_NO_CONFIG": "1"}
 
     def add(self, name, *args, **more):
-        """Put a wheel into it, as `make_wheel` does."""
+        """Add a wheel, see `make_wheel`."""
         return make_wheel(self.folder / name, name, *args, **more)
 
     def close(self):
-        """Be gone."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,7 +1,6 @@
-"""Objects of the bucket as a stranger writes them: by their format, whatever our code would do.
+"""Objects in the bucket, written from their format, independently of farcall's code.
 
-What is written here is what lies in buckets: a change that these do not follow breaks the
-protocol.
+They have the format of existing objects: a change that makes them unreadable breaks the protocol.
 """
 
 from __future__ import annotations
@@ -12,36 +11,36 @@ import struct
 from collections.abc import Sequence
 
 ROOT_HEAD = struct.Struct(">12sQQIII")
-"""Of a bundle's root: prefix, offsets of root and pages, bytes of meta, functions, entries."""
+"""Head of a root: prefix, offsets of root and pages, bytes of meta, functions, entries."""
 
 ROOT_SIZE = struct.Struct(">I")
-"""The last bytes of a bundle."""
+"""Size of the root, the last bytes of a bundle."""
 
 ROW = struct.Struct(">QQ32sI")
-"""Of an index: offset, length, SHA-256, and number of the entry's function."""
+"""Row of an index: offset, length, SHA-256, and number of the entry's function."""
 
 COUNT = struct.Struct(">I")
-"""Before packed buffers, and before the description in an outcome: how many, or how long."""
+"""Number of packed buffers, or length of the description in an outcome."""
 
 LENGTH = struct.Struct(">Q")
-"""Of each packed buffer."""
+"""Length of a packed buffer."""
 
 
 def row(offset: int, data: bytes, function: int = 0) -> bytes:
-    """Return the row of an index that these bytes fit, at this place."""
+    """Return the index row of some bytes at an offset."""
     return ROW.pack(offset, len(data), hashlib.sha256(data).digest(), function)
 
 
 def root(
     prefix: bytes, offsets: tuple[int, int], counts: tuple[int, int, int], body: bytes
 ) -> bytes:
-    """Return the root of an index, whatever it says.
+    """Return the root of an index without any checks.
 
     Args:
         prefix: The first twelve bytes.
-        offsets: Of the root and of the pages.
-        counts: Bytes of meta, functions, entries.
-        body: What follows, with the size at the end.
+        offsets: Offsets of the root and of the pages.
+        counts: Bytes of meta, number of functions and of entries.
+        body: The rest, with the size at the end.
     """
     return ROOT_HEAD.pack(prefix, *offsets, *counts) + body
 
@@ -52,14 +51,14 @@ def packed(count: int, lengths: Sequence[int]) -> bytes:
 
 
 def outcome(key: bytes, place: str, prefix: bytes, length: int, body: bytes) -> bytes:
-    """Return an outcome with a signature that fits.
+    """Return an outcome with a valid signature.
 
     Args:
-        key: What it is signed with.
-        place: Its key in the bucket, which is signed with it.
+        key: Outcome key for the signature.
+        place: Key in the bucket, which is signed, too.
         prefix: The first twelve bytes.
-        length: How long it says that its description is.
-        body: The description and what follows.
+        length: Declared length of the description.
+        body: The description and the rest.
     """
     name = place.encode()
     said = COUNT.pack(length)

@@ -36,7 +36,7 @@ class _StackError(Exception):
 
 
 class Stacks:
-    """All stacks. Safe to use from several threads.
+    """All stacks. Thread-safe.
 
     Args:
         endpoint_url: URL of the local AWS emulator.

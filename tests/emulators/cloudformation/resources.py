@@ -75,7 +75,7 @@ class Account:
         self.tags = tags
         session = Session()
         for name in ("config_file", "credentials_file"):
-            session.set_config_variable(name, "")  # the user's own are for AWS
+            session.set_config_variable(name, "")  # ignore the user's own files
         session.set_config_variable("data_path", str(_MODELS))
         session.set_credentials(*key)
         config = Config(
@@ -92,7 +92,7 @@ class Account:
 
     @property
     def tag_pairs(self) -> list[dict[str, str]]:
-        """The stack's tags, as most services take them."""
+        """The stack's tags in the format of most services."""
         return [{"Key": key, "Value": value} for key, value in self.tags.items()]
 
     def call(self, service: str, operation: str, **properties: Any) -> dict[str, Any]:
@@ -101,8 +101,8 @@ class Account:
         Args:
             service: botocore's name, such as ``ec2``.
             operation: Such as ``CreateLaunchTemplate``.
-            **properties: Its input as a template has it: names in any case, numbers as text,
-                policies as objects. Names that the operation does not know are left out.
+            **properties: Input as in a template: names in any case, numbers as text, policies as
+                objects. Names that the operation does not know are dropped.
         """
         client = self._clients[service]
         shape = client.meta.service_model.operation_model(operation).input_shape

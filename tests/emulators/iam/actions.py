@@ -1,7 +1,7 @@
-"""Which permissions a request needs: its actions, the resources and the condition keys.
+"""Permissions that a request requires: actions, resources and condition keys.
 
-What is not farcall's is mapped as well as the names allow, on the resource ``*``; a policy that
-names resources then refuses it, which is the safe side.
+Requests that farcall does not send are mapped by their names, with the resource ``*``, so that a
+policy with specific resources denies them.
 
 Sources:
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsbatch.html
@@ -44,10 +44,10 @@ class Call:
     """A request as its signature covers it.
 
     Attributes:
-        service: As in the credential scope; empty where nothing is signed.
+        service: Service in the credential scope; empty if the request is unsigned.
         method: HTTP method.
-        uri: Path and query as they were sent.
-        headers: Under their usual names, such as ``X-Amz-Date``.
+        uri: Raw path and query.
+        headers: Headers with their usual names, such as ``X-Amz-Date``.
         body: Empty for an upload to S3, whose signature covers its digest instead.
     """
 
@@ -75,7 +75,7 @@ class Call:
         return {name: values[0] for name, values in found.items()}
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON in the body; nothing where there is none to be read."""
+        """Return the JSON object in the body; empty if the body is not a JSON object."""
         try:
             found = json.loads(self.body or b"{}")
         except ValueError:
@@ -84,7 +84,7 @@ class Call:
 
 
 def needs(call: Call) -> list[Need]:
-    """Return every permission a request needs; all of them must be there."""
+    """Return all permissions that a request requires."""
     mapping = _MAPPINGS.get(call.service)
     return mapping(call) if mapping else [Need(f"{call.service}:{_operation(call)}")]
 
@@ -93,9 +93,9 @@ def needs(call: Call) -> list[Need]:
 
 
 def listing(call: Call) -> Need | None:
-    """Return what S3 wants before it says that an object is not there; None for other requests.
+    """Return the permission that S3 requires for a 404 response; None for other requests.
 
-    Whoever may not list is told 403 instead of 404. The key stands for the prefix then.
+    Without permission to list, S3 returns 403 instead of 404. The key is used as the prefix.
 
     Sources:
         https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html
@@ -108,7 +108,7 @@ def listing(call: Call) -> Need | None:
 
 
 def doomed_keys(call: Call) -> list[str]:
-    """Return the keys a DeleteObjects request names; none for other requests."""
+    """Return the keys in a DeleteObjects request; empty for other requests."""
     _, key = _place(call.path)
     if call.service != "s3" or call.method != "POST" or key or "delete" not in call.query:
         return []
@@ -119,7 +119,7 @@ def doomed_keys(call: Call) -> list[str]:
     return [node.text or "" for node in root.iterfind("{*}Object/{*}Key")]
 
 
-#: What moto has no actions for: their names less Get, or Put, which deleting needs, too.
+#: Actions that moto lacks, without Get or Put; a deletion requires Put, too.
 _BUCKET_SETTINGS = {
     "encryption": "EncryptionConfiguration",
     "ownershipControls": "BucketOwnershipControls",
@@ -180,7 +180,7 @@ def _ec2(call: Call) -> list[Need]:
     return [Need(f"ec2:{name}", arn) for arn in arns]
 
 
-#: What an operation's name contains, the resource, and the parameter with its ID.
+#: Part of an operation's name, the resource type, and the parameter with the resource's ID.
 _EC2_KINDS = (
     ("SecurityGroup", "security-group", "GroupId"),
     ("LaunchTemplate", "launch-template", "LaunchTemplateId"),
@@ -202,7 +202,7 @@ def _ecr(call: Call) -> list[Need]:
 
 
 def log_arn(group: str, stream: str = "") -> str:
-    """Return the ARN of a log stream, or the one by which policies name a log group."""
+    """Return the ARN of a log stream, or of a log group in the format of policies."""
     arn = f"arn:aws:logs:{names.REGION}:{names.ACCOUNT_ID}:log-group:{group}"
     return f"{arn}:log-stream:{stream}"
 
@@ -231,7 +231,7 @@ def _iam(call: Call) -> list[Need]:
     return found
 
 
-#: Resources of IAM and the parameters with their names, the one that an operation is about first.
+#: IAM resource types and the parameters with their names; the first match is the main resource.
 _IAM_KINDS = (
     ("instance-profile", "InstanceProfileName"),
     ("role", "RoleName"),
@@ -243,13 +243,13 @@ def _iam_arn(kind: str, name: str) -> str:
     return f"arn:aws:iam::{names.ACCOUNT_ID}:{kind}/{name}"
 
 
-#: Batch's own role, by which it acts where an environment names no other.
+#: Batch's service-linked role, which it uses if an environment has no other role.
 BATCH_ROLE = _iam_arn("role", f"aws-service-role/{BATCH}/AWSServiceRoleForBatch")
 
 
 def _sts(call: Call) -> list[Need]:
     if _operation(call) == "GetCallerIdentity":
-        return []  # which cannot be denied
+        return []  # cannot be denied
     return [Need(f"sts:{_operation(call)}", call.form.get("RoleArn", "*"))]
 
 
@@ -272,7 +272,7 @@ def _batch(call: Call) -> list[Need]:
     if name in ("CancelJob", "TerminateJob"):
         jobs = [document.get("jobId")]
     elif name in ("CancelJobs", "TerminateJobs"):
-        # The bulk operations have no actions of their own.
+        # The bulk operations use the actions of the single operations.
         name, jobs = name[:-1], document.get("jobs") or []
     elif name in _RESOURCES:
         return _changing(name, document)
@@ -281,7 +281,7 @@ def _batch(call: Call) -> list[Need]:
     return [Need(f"batch:{name}", _batch_arn("job", job)) for job in jobs]
 
 
-#: The resource that each operation is about, and the parameter that names it.
+#: Operation to its resource type and the parameter with the resource's name.
 _RESOURCES = {
     "CreateComputeEnvironment": ("compute-environment", "computeEnvironmentName"),
     "CreateJobQueue": ("job-queue", "jobQueueName"),
@@ -295,7 +295,7 @@ _RESOURCES = {
 
 
 def _changing(name: str, document: dict[str, Any]) -> list[Need]:
-    """Return what an operation on one resource needs, on others that it names, and to pass."""
+    """Return the permissions for an operation on a resource and the resources that it uses."""
     kind, parameter = _RESOURCES[name]
     arn = _batch_arn(kind, document.get(parameter))
     found = [Need(f"batch:{name}", arn)]

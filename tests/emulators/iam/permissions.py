@@ -1,10 +1,10 @@
-"""Whether the policies of IAM let the sender of a request do what it asks for.
+"""Authorization of requests with IAM policies.
 
-The users, roles and policies are moto's, and `farcall_local.services.admission` knows who the
-sender is. To the account itself, its root user, no policy applies.
+Users, roles and policies are stored in moto, and `farcall_local.services.admission` identifies the
+caller. No policy applies to the root user.
 
-What is not looked at: permissions boundaries, session policies, policies of resources, and who
-may assume a role by STS.
+Not evaluated: permissions boundaries, session policies, resource-based policies, and trust
+policies for AssumeRole in STS.
 
 Source:
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
@@ -32,7 +32,7 @@ class _Caller(NamedTuple):
 
 
 class Guard:
-    """Checks each request. Safe to use from several threads.
+    """Checks each request. Thread-safe.
 
     Args:
         locks: Held, in this order, while moto's IAM and STS are read.
@@ -42,15 +42,15 @@ class Guard:
         self._iam, self._sts = locks
 
     def admit(self, call: Call, identity: Any) -> RefusedError | None:
-        """Let a request pass.
+        """Check a request.
 
         Args:
             call: The request.
-            identity: moto's access key it was signed with.
+            identity: moto's access key that signed the request.
 
         Returns:
-            What to answer instead of 404, where the caller must not learn that an object is not
-            there.
+            The error to return instead of 404, if the caller must not learn that an object does
+            not exist; otherwise None.
 
         Raises:
             RefusedError: A permission is missing.
@@ -59,7 +59,7 @@ class Guard:
             caller = _Caller(identity.arn, _documents(identity.collect_policies()))
         for need in actions.needs(call):
             if need.resource == actions.BATCH_ROLE and self._has_batch_role():
-                continue  # it is made once in an account
+                continue  # it is created only once per account
             text = _objection(caller, need)
             if text is not None:
                 raise RefusedError(Reason.DENIED, text)
@@ -73,12 +73,10 @@ class Guard:
         return any(role.arn == actions.BATCH_ROLE for role in roles)
 
     def objection(self, role_arn: str, session: str, need: Need) -> str | None:
-        """Return what AWS says where a role lacks a permission; None where it has it.
+        """Return AWS's error message if a role lacks a permission, or None.
 
         Args:
-            role_arn: The role.
-            session: Name of the session in which it is assumed.
-            need: The permission.
+            session: Name of the role session.
         """
         role = role_arn.rpartition("/")[2]
         backend = iam_backends[names.ACCOUNT_ID]["aws"]
@@ -90,7 +88,7 @@ class Guard:
 
 
 def _documents(policies: Iterable[Any]) -> list[dict[str, Any]]:
-    """Read policies as moto keeps them: a role's own, a user's own, and managed ones."""
+    """Parse policies in moto's formats: inline policies of roles and users, managed policies."""
     texts = []
     for policy in policies:
         if isinstance(policy, str):
@@ -103,7 +101,7 @@ def _documents(policies: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _objection(caller: _Caller, need: Need) -> str | None:
-    """Return AWS's sentence where a permission is missing."""
+    """Return AWS's error message if a permission is missing."""
     try:
         if allows(caller.policies, need):
             return None

@@ -1,8 +1,8 @@
-"""What IAM policies say of a request. No I/O and nothing of moto.
+"""Evaluation of IAM policies, without I/O and without moto.
 
-moto's own evaluation leaves out most of the conditions and denies what an Allow's condition does
-not meet, so policies are evaluated here. An element that is not known here stops the evaluation
-with an error instead of being passed over.
+moto's own evaluation ignores most conditions and denies a request that does not meet the
+condition of an Allow statement, so policies are evaluated here. An unknown element raises an error
+instead of being ignored.
 
 Sources:
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
@@ -23,17 +23,17 @@ CONDITION_KEYS = {"iam:awsservicename", "iam:passedtoservice", "s3:prefix"}
 
 
 class UnknownElementError(Exception):
-    """A policy has something that is not evaluated here."""
+    """A policy has an element that is not supported here."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """One permission a request needs.
+    """A permission that a request requires.
 
     Attributes:
-        action: Such as ``s3:GetObject``.
-        resource: Its ARN; ``*`` where the action knows no resources.
-        context: Values of the condition keys the request has, such as ``s3:prefix``.
+        action: IAM action, such as ``s3:GetObject``.
+        resource: ARN of the resource; ``*`` if the action has no resource types.
+        context: Condition keys of the request to their values, such as ``s3:prefix``.
     """
 
     action: str
@@ -46,7 +46,7 @@ def allows(documents: Iterable[Mapping[str, Any]], need: Need) -> bool:
 
     Raises:
         UnknownElementError: A statement for this action has an element, an effect, a condition
-            key or an operator that is not evaluated here.
+            key or an operator that is not supported here.
     """
     return any(
         _applies(statement, need)
@@ -103,5 +103,5 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 
 def many(value: Any) -> list[Any]:
-    """Return a list of what a policy contains as one value or as a list."""
+    """Return a list of values, which a policy may contain as a single value."""
     return value if isinstance(value, list) else [value]
