@@ -244,7 +244,7 @@ async def test_destroy_lists_and_cancels_running_jobs(account, farcall_command):
     assert 0 == started.returncode, started.stderr
     refused = await farcall_command("destroy")
     assert 2 == refused.returncode
-    assert "with it end 1 job (sleep" in refused.stdout
+    assert "cancels     1 job (sleep" in refused.stdout
     assert "nothing was deleted: stdin is not a terminal" in refused.stderr
     done = await farcall_command("destroy", "--yes", "--empty-bucket")
     assert (0, {}) == (done.returncode, account.aws.resources()), done.stderr

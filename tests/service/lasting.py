@@ -12,7 +12,7 @@ from farcall import FarcallError, ServiceError
 from farcall.testing import Timing
 
 REMEDY = re.compile(
-    "check |try again|renew |need permission|captive portal|find out|can be set to"
+    "check |try again|renew |need permission|captive portal|find out|set [a-z_]+ to"
 )
 
 

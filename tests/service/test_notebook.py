@@ -100,4 +100,4 @@ def test_cells_show_progress_and_errors(notebook: Notebook) -> None:
         assert "in check\n" in error
         assert "/farcall/" not in error
 
-    assert "write `await halve(...)`" in notebook.error("halve.run(2)")
+    assert "Write `await halve(...)`" in notebook.error("halve.run(2)")
