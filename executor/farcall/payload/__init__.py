@@ -1,1 +1,1 @@
-"""Python values to bytes and back: arguments, functions, results, output. No network."""
+"""Serialization of arguments, functions, results and output. No network access."""

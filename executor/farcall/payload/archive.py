@@ -1,7 +1,7 @@
-"""Archive: folders as one reproducible gzipped tar file.
+"""Reproducible archives: folders as one gzipped tar file.
 
 Names are sorted, and times and owners are not stored, so the same files, modes and links result in
-the same bytes and the same hash. (Another zlib may compress differently: that costs one more
+the same bytes and the same hash. (Another zlib may compress differently, which costs one more
 upload.) Permission bits and links are stored; links are never followed. A folder's owner can
 always read and write it, so that its contents can be unpacked.
 """
@@ -39,7 +39,10 @@ Most such folders contain files that no job needs.
 _STEP_BYTES = 1024 * 1024
 _LEVEL = 6
 _MOMENT = 946684800
-"""Time of all files, 1 January 2000: zip supports none before 1980, and GNU tar warns of 1970."""
+"""Modification time of all files: 1 January 2000.
+
+zip supports none before 1980, and GNU tar warns about 1970.
+"""
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 _MODE = 0o777
@@ -128,7 +131,7 @@ def pack(sources: Iterable[Source], cache_dir: str) -> Archive:
     try:
         digest, size = _write(file, entries, cache_dir)
     except BaseException:
-        with contextlib.suppress(OSError):  # unwritten data found no space
+        with contextlib.suppress(OSError):  # unwritten data may not fit on the disk
             file.close()
         raise
     files = sum(stat.S_ISREG(entry.found.st_mode) for entry in entries.values())
@@ -231,7 +234,7 @@ def _is_kept(entry: _Entry) -> bool:
 
 
 def _check_parents(entries: dict[str, _Entry]) -> None:
-    """Check that no entry is below a non-folder, and would be written through a link."""
+    """Check that no entry is below a non-folder, which would write through a link."""
     for name, entry in entries.items():
         parent = posixpath.dirname(name)
         while parent:
@@ -268,7 +271,7 @@ def _check_size(entries: dict[str, _Entry]) -> int:
 
 
 def _tell_of_links(entries: dict[str, _Entry]) -> None:
-    """Warn of links that lead out of the archive; it does not contain their targets."""
+    """Warn about links that point outside the archive, which lacks their targets."""
     out = [name for name, entry in entries.items() if _leads_out(name, entry)]
     if out:
         _log.warning(
@@ -328,7 +331,7 @@ def _write(file: BinaryIO, entries: dict[str, _Entry], cache_dir: str) -> tuple[
     """Write the archive; return its hash and its size."""
     hashed = _Hashed(file, cache_dir)
     zipped = gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=hashed, mtime=0)
-    # busybox's tar supports GNU's long names, but not those of pax.
+    # busybox's tar supports GNU's long names, but not pax's.
     with (
         zipped,
         tarfile.open(
@@ -355,7 +358,7 @@ def _add(tar: tarfile.TarFile, name: str, entry: _Entry) -> None:
         tar.addfile(info)
     elif stat.S_ISLNK(entry.found.st_mode):
         info.type = tarfile.SYMTYPE
-        info.mode = _MODE  # some systems have modes of links
+        info.mode = _MODE  # some systems store modes of links
         info.linkname = _link(entry.path)
         tar.addfile(info)
     else:

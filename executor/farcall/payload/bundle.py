@@ -1,4 +1,4 @@
-"""Bundle: a job's input, which is uploaded before the job is submitted. No I/O."""
+"""Bundles: a job's input, which is uploaded before the job is submitted. No I/O."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from farcall_runtime.contract import Location
 from farcall_runtime.envelope import Buffer
 
 _STEP_BYTES = 8 * 1024 * 1024
-"""Bytes hashed in one call; meanwhile the bytes before are uploaded."""
+"""Maximum bytes hashed in one call; the bytes before are uploaded meanwhile."""
 
 _FULL_BYTES = 4 * 1024**3
-"""Size in bytes from which a bundle takes no more tasks, so that its tasks can begin."""
+"""Size in bytes at which a bundle stops taking tasks, so that its tasks can begin."""
 
 _LARGEST_BYTES = 64 * 1024**3
 """Maximum size of a task's arguments in bytes.
@@ -34,7 +34,7 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
 
 
 FIXED = "fixed"
-"""Key of a bundle fact: names of the function's keywords that are fixed for all calls."""
+"""Key of a bundle fact: names of the keyword arguments that all calls share."""
 
 
 class Bundle:
@@ -45,7 +45,7 @@ class Bundle:
     Args:
         settings: The options.
         root: Key prefix of the run.
-        name: A name to recognise it by, such as the function's.
+        name: A recognizable name, such as the function's.
         tasks: Function and arguments of each task, at least one; all functions have one origin.
         workflow: The workflow of the tasks.
         facts: Further facts, JSON; read after the tasks.
@@ -57,7 +57,7 @@ class Bundle:
 
     Attributes:
         where: Its location; its job has the same name, so that either can be found from the other.
-        keys: Every key that it has had.
+        keys: All keys that it has had.
         key: Secret that signs the job's outcomes.
         size: Number of tasks, after `pieces` is exhausted.
         digest: SHA-256 of the root of its index in hexadecimal, after `pieces` is exhausted.
@@ -96,7 +96,7 @@ class Bundle:
         self._shared: dict[bytes, tuple[int, Future[str]]] = {}  # without the bytes
 
     def pieces(self) -> Iterator[Buffer]:
-        """Yield the bytes, once, hashing them on the way and retaining none.
+        """Yield the bytes, once, hashing them meanwhile and retaining none.
 
         Raises:
             TaskTooLargeError: The arguments of a task exceed the maximum size of an upload.
@@ -166,7 +166,7 @@ class Bundle:
         )
 
     def _note_shared(self, values: Iterable[Piece]) -> int:
-        """Share values that are not shared yet; return their size in bytes."""
+        """Share the values that are not shared yet; return their size in bytes."""
         size = 0
         for value in values:
             if value.sha256 in self._shared:

@@ -1,9 +1,9 @@
-"""Call texts: what a task was called with, in a line, for lists. No I/O.
+"""Call texts: one-line summaries of the arguments of calls, for lists. No I/O.
 
-A text is made by the types of the arguments and not by their ``repr``, which may take long, have
-effects, or tell a secret: numbers, texts, dates and short containers as they are, arrays and
-frames by their shape, everything else by the name of its class. So it takes some microseconds,
-however large the arguments are, and calls nothing of the user's own.
+A summary depends on the types of the arguments and not on their ``repr``, which may take long,
+have side effects, or reveal a secret. Numbers, strings, dates and short containers are shown as
+they are, arrays and frames by their shape, and everything else by its class name. So a summary
+takes microseconds, however large the arguments are, and runs none of the user's code.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from farcall_runtime import envelope
 from farcall_runtime.envelope import Buffer
 
 LONGEST = 200
-"""Characters of a text."""
+"""Maximum characters of a summary."""
 
 _LONGEST_NAME = 60
 _LONGEST_STRING = 48
-_MOST_BITS = 200  # of an int, which are 60 digits
+_MOST_BITS = 200  # of an int: 60 digits
 _MOST_ITEMS = 6
 _DEEPEST = 2
 _MOST_DIMENSIONS = 8
 _MOST_BYTES = 16 * 1024 * 1024
-"""More than the texts of the largest array take."""
+"""Maximum size of the unpacked summaries; the largest array job's take less."""
 
 _HIDDEN = "***"
 _MORE = "..."
@@ -50,22 +50,22 @@ _SECRET_WORDS = frozenset(("key", "keys", "auth", "pass"))
 _WORDS = re.compile("[A-Z]?[a-z]+|[A-Z]+")
 _USERS = re.compile(r"(?<=://)[^/@\s]+@")
 _USERS_WITHIN = 1000
-"""Name and password in a URL, and how far they are looked for."""
+"""Characters of a string that are searched for a user name and password in a URL."""
 
 _ARRAYS = ("cupy", "jax", "jaxlib", "numpy", "pandas", "polars", "pyarrow", "scipy", "torch")
-"""Packages whose objects tell their shape at once."""
+"""Packages whose objects know their shape without computing it."""
 
 _module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 _name_of: Callable[[type], Any] = type.__dict__["__qualname__"].__get__
-"""Past a metaclass of the user's."""
+"""Read a class's module and name without calling the user's metaclass."""
 
 
 class CallTexts:
-    """Makes the texts of one function's calls.
+    """Summarizer of one function's calls.
 
     Args:
         function: The function.
-        fixed: Keywords that are the same in all calls.
+        fixed: Keyword arguments that all calls share.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class CallTexts:
         self._function = function
 
     def of(self, calls: Sequence[Call]) -> str:
-        """Return the text of a task's calls: that of the first one, and how many others there are.
+        """Return the summary of a task's calls: the first call, and the number of others.
 
-        It has `LONGEST` characters at most, none of them a control character, and never fails.
+        It has at most `LONGEST` characters, without control characters. It never raises.
         """
         if not calls:
             return ""
@@ -90,7 +90,7 @@ class CallTexts:
             if self._names is None:
                 self._names = _parameters(self._function)
             inside = self._arguments(args, kwargs, LONGEST - len(self._name) - len(more) - 2)
-        except Exception:  # such as one that another thread changes meanwhile
+        except Exception:  # for example, another thread changes an argument meanwhile
             inside = _MORE
         return f"{self._name}({inside}){more}"
 
@@ -107,23 +107,23 @@ class CallTexts:
 
 
 def seal(texts: Sequence[str]) -> bytes:
-    """Return a bundle's texts as they are stored; empty where there are none."""
+    """Serialize a bundle's summaries; return b"" if all are empty."""
     return zlib.compress(json.dumps(texts).encode(), 1) if any(texts) else b""
 
 
 def read(data: Buffer, entries: int) -> list[str]:
-    """Read what `seal` made, once its digest was compared.
+    """Read the output of `seal`, after its digest was verified.
 
     Args:
         data: The bytes.
         entries: Number of the bundle's tasks.
 
     Returns:
-        A text for each task. Whoever submitted them may have written anything there: they are cut,
-        and their control characters shown.
+        A summary for each task. Because their author is not trusted, they are cut, and control
+        characters are escaped.
 
     Raises:
-        IntegrityError: They are no texts.
+        IntegrityError: The data cannot be read, or does not match the tasks.
     """
     try:
         found = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
@@ -141,7 +141,7 @@ def _shown(text: str) -> str:
 def _named(
     names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield arguments with their names, of positional ones those of the parameters."""
+    """Yield each argument with its name; a positional one with its parameter's name."""
     for number, value in enumerate(args):
         yield (names[number] if number < len(names) else ""), value
     for name, value in kwargs.items():
@@ -154,7 +154,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         code = function.__code__
         return list(code.co_varnames[: code.co_argcount])
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    with contextlib.suppress(TypeError, ValueError):  # a built-in that does not tell
+    with contextlib.suppress(TypeError, ValueError):  # a built-in without a signature
         found = inspect.signature(function).parameters.values()
         return [each.name for each in found if each.kind in positional]
     return []
@@ -162,7 +162,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 @functools.lru_cache(1024)
 def _is_secret(name: str) -> bool:
-    """Return whether what is called like this is not to be shown."""
+    """Return whether a parameter name suggests a secret."""
     if _SECRETS.search(name):
         return True
     lowered = name.lower()
@@ -217,7 +217,7 @@ def _item(item: tuple[Any, Any], room: int, depth: int) -> str:
 
 
 def _other(value: Any, kind: type, room: int, depth: int) -> str:
-    """Return the text of what is no plain value of Python's."""
+    """Return the text of a value that is not of a plain built-in type."""
     if issubclass(kind, enum.Enum):
         return f"{_name_of(kind)}.{object.__getattribute__(value, '_name_')}"
     if issubclass(kind, types.FunctionType | types.BuiltinFunctionType):
@@ -240,7 +240,7 @@ def _class_name(kind: type) -> str:
 
 
 def _array(value: Any, kind: type, room: int, depth: int) -> str:
-    """Return the text of an array, a frame, or a scalar of these packages."""
+    """Return the text of an array, a frame, or a scalar from these packages."""
     name = kind.__name__
     shape = value.shape if hasattr(kind, "shape") else None
     if shape == () and hasattr(kind, "item") and str(_module_of(kind)).startswith("numpy"):
@@ -284,7 +284,7 @@ def _fraction(value: fractions.Fraction) -> str:
 
 
 def _decimal(value: decimal.Decimal) -> str:
-    # Its digits can only be counted by making them, or by its size: eight bytes have 19.
+    # Counting the digits would create them, so the size decides: eight bytes have 19 digits.
     return str(value) if value.__sizeof__() <= _MOST_BITS else "Decimal"
 
 

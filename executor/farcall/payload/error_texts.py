@@ -1,7 +1,7 @@
-"""Error texts: why calls failed, in a line each, and grouped. No I/O, and nothing is unpickled.
+"""One-line failure reasons of calls, and groups of them. No I/O.
 
-Two failures are the same where the class of the error is, the function of the user's that raised
-it, and its message except numbers, addresses and UUIDs.
+Nothing is unpickled. Two failures are the same if the error's class, the user's function that raised it, and the message
+without numbers, addresses and UUIDs are the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from farcall.model.errors import FarcallError
 from farcall.model.failure_reasons import FailureReason
 
 LONGEST = 200
-"""Characters of a text."""
+"""Maximum characters of a reason."""
 
 _MOST_GROUPS = 100
 _MOST_TOLD = 5
@@ -28,13 +28,13 @@ _VARYING = re.compile(rf"{_UUID}|0x[0-9a-fA-F]+|(?<![A-Za-z_0-9])\d+(?:\.\d+)?(?
 
 
 class Reason(NamedTuple):
-    """Why a call has no value.
+    """Failure reason of a call.
 
     Attributes:
         kind: Class of the error, as a traceback names it.
         text: Class and first line of the message, at most 200 characters, without control
             characters.
-        place: File and function that raised it, ``"fit.py:solve"``; empty where that is not known.
+        place: File and function that raised it, ``"fit.py:solve"``; empty if unknown.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Reason(NamedTuple):
 
     @classmethod
     def of(cls, kind: str, message: str, place: str = "") -> Reason:
-        """Return a reason of an error's class and message."""
+        """Return the reason for an error's class and message."""
         first = next((line for line in message.splitlines() if line.strip()), "")
         kind = _in_a_line(kind)
         text = _in_a_line(f"{kind}: {first.strip()}") if first else kind
@@ -51,18 +51,18 @@ class Reason(NamedTuple):
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Reason:
-        """Return why a call failed that raised, as its outcome says."""
+        """Return the reason of a call that raised, from its record in the outcome."""
         first = record["chain"][0]
         return cls.of(str(first["type"]), str(first["message"]), str(record.get("place", "")))
 
     @classmethod
     def of_failure_reason(cls, why: FailureReason) -> Reason:
-        """Return why a job failed, as a backend, or its outcome, says it in farcall's words."""
+        """Return the reason for a `FailureReason` of a backend or an outcome."""
         return cls.of(why.kind.__name__, why.sentence)
 
     @classmethod
     def of_error(cls, error: BaseException) -> Reason:
-        """Return why a call failed of which there is but the error; no code of a user's is run."""
+        """Return the reason if only the error is known; run no user code."""
         kind = type(error).__name__
         if not isinstance(error, FarcallError):
             return cls.of(kind, "")
@@ -72,7 +72,7 @@ class Reason(NamedTuple):
 
     @property
     def likeness(self) -> tuple[str, str, str]:
-        """What is the same in reasons of one group."""
+        """Key that is equal for all reasons of one group."""
         return self.kind, self.place, _VARYING.sub("#", self.text)
 
 
@@ -81,10 +81,10 @@ class Group:
     """Calls that failed for the same reason.
 
     Attributes:
-        reason: That of the first of them.
-        example: Number of that one.
-        count: How many they are.
-        call: What that one was called with; empty where that is not known.
+        reason: Reason of the first call.
+        example: Index of the first call.
+        count: Number of calls.
+        call: Summary of the first call's arguments; empty if unknown.
     """
 
     reason: Reason
@@ -92,10 +92,10 @@ class Group:
     count: int = 0
     call: str = ""
     varying: frozenset[int] = frozenset()
-    """Places of numbers, addresses and UUIDs in the text that differ between the calls."""
+    """Positions of numbers, addresses and UUIDs in the text that differ between calls."""
 
     def __str__(self) -> str:
-        """Return the reason, how often it was one, and of which call."""
+        """Return the reason, the number of calls, and an example."""
         call = f": {self.call}" if self.call else ""
         if self.count == 1:
             return f"{self.text} (call {self.example}{call})"
@@ -103,21 +103,21 @@ class Group:
 
     @property
     def text(self) -> str:
-        """What the reasons have in common, with ``...`` where they differ."""
+        """Common text of the reasons, with ``...`` where they differ."""
         places = itertools.count()
         return _VARYING.sub(
             lambda found: "..." if next(places) in self.varying else found[0], self.reason.text
         )
 
     def add(self, reason: Reason, count: int) -> None:
-        """Take in calls that failed for the same reason."""
+        """Add calls that failed for the same reason."""
         self.count += count
         both = zip(_VARYING.findall(self.reason.text), _VARYING.findall(reason.text), strict=False)
         self.varying |= {place for place, (one, other) in enumerate(both) if one != other}
 
 
 class Groups:
-    """Calls that failed, by their reasons; of very many reasons the last ones are one group."""
+    """Failed calls, grouped by reason; reasons above the maximum share one group."""
 
     def __init__(self) -> None:
         self._groups: dict[object, Group] = {}
@@ -126,7 +126,7 @@ class Groups:
         return bool(self._groups)
 
     def __str__(self) -> str:
-        """Return the classes of the errors with their counts: ``ValueError x14, KeyError x1``."""
+        """Return the error classes with their counts: ``ValueError x14, KeyError x1``."""
         counts: Counter[str] = Counter()
         for group in self._groups.values():
             counts[group.reason.kind] += group.count
@@ -135,10 +135,10 @@ class Groups:
         return ", ".join([*told, f"others x{left}"] if left else told)
 
     def add(self, number: int, reason: Reason, count: int = 1) -> Group:
-        """Take in calls that failed.
+        """Add failed calls.
 
         Returns:
-            The group that they are part of.
+            Their group.
         """
         key: object = reason.likeness
         if key not in self._groups and len(self._groups) >= _MOST_GROUPS:
@@ -153,7 +153,7 @@ class Groups:
         return sorted(self._groups.values(), key=lambda group: (-group.count, group.example))
 
     def record(self) -> list[dict[str, Any]]:
-        """Return them as JSON has words for it."""
+        """Return the groups as JSON."""
         return [
             {
                 "text": group.text,
@@ -165,14 +165,14 @@ class Groups:
         ]
 
     def lines(self) -> list[str]:
-        """Return the largest of them in a line each, and how many others there are."""
+        """Return one line for each of the largest groups, and the number of other errors."""
         groups = self.groups
         told = [str(group) for group in groups[:_MOST_TOLD]]
         left = sum(group.count for group in groups[_MOST_TOLD:])
         return [*told, f"{left} x other errors"] if left else told
 
     def told(self) -> str:
-        """Return them in a line: of a single one its text, of several their classes."""
+        """Return one line: a single group's text, or the classes of several."""
         groups = self.groups
         if len(groups) != 1:
             return str(self)

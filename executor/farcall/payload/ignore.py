@@ -1,8 +1,8 @@
-"""Ignore file: which paths of a folder a ``.dockerignore`` leaves out, as docker reads it. No I/O.
+"""Ignore files: the paths that a ``.dockerignore`` excludes, as in docker. No I/O.
 
-A pattern is of a path below the folder: ``*`` and ``?`` match all but a slash, ``**`` any number
-of folders, ``[...]`` one character of a class. What matches is left out with all that lies below;
-``!`` takes paths back in. The last line that matches decides.
+A pattern matches paths below the folder: ``*`` and ``?`` match everything except a slash, ``**``
+any number of folders, ``[...]`` one character of a class. A match excludes the path and everything
+below it; ``!`` includes paths again. The last matching line decides.
 
 Source:
     https://docs.docker.com/build/concepts/context/#dockerignore-files
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from farcall.model.errors import SettingsError
 
 NAME = ".dockerignore"
-"""Name of the file, in the folder that it is about."""
+"""Name of the file, in the folder that it applies to."""
 
 _WILD = re.compile(r"[*?\[\\]")
 
@@ -27,9 +27,9 @@ class _Rule(NamedTuple):
     """A line of the file.
 
     Attributes:
-        pattern: Matches the paths, and all that lies below them.
-        takes_back: Whether what it matches is not left out after all.
-        beginning: The text with which each path begins that it can match.
+        pattern: Matches the paths, and everything below them.
+        takes_back: Whether matching paths are included again.
+        beginning: Common prefix of all paths that it can match.
     """
 
     pattern: re.Pattern[str]
@@ -41,11 +41,11 @@ class Ignore:
     """The rules of one folder.
 
     Args:
-        lines: The file's lines; none for no such file.
-        where: What errors call the file.
+        lines: The file's lines; none if there is no file.
+        where: Name of the file in errors.
 
     Raises:
-        SettingsError: A line is no pattern.
+        SettingsError: A line is not a valid pattern.
     """
 
     def __init__(self, lines: Iterable[str] = (), where: str = NAME) -> None:
@@ -67,7 +67,7 @@ class Ignore:
                 self._rules.append(rule)
 
     def leaves_out(self, path: str) -> bool:
-        """Return whether a path is left out."""
+        """Return whether a path is excluded."""
         is_out = False
         for rule in self._rules:
             if rule.takes_back == is_out and rule.pattern.fullmatch(path):
@@ -75,7 +75,7 @@ class Ignore:
         return is_out
 
     def leaves_out_all_of(self, folder: str) -> bool:
-        """Return whether no rule includes anything of an excluded folder.
+        """Return whether no rule includes a path below an excluded folder.
 
         Args:
             folder: Its path relative to the folder of the file, with slashes.
@@ -91,10 +91,10 @@ def _may_lie_below(beginning: str, folder: str) -> bool:
 
 
 def _rule(text: str) -> _Rule | None:
-    """Read a line; None where it says nothing.
+    """Parse a line; return None if it has no effect.
 
     Raises:
-        ValueError: It is no pattern.
+        ValueError: The line is not a valid pattern.
     """
     takes_back = text.startswith("!")
     if takes_back:
@@ -134,17 +134,17 @@ def _regex(pattern: str) -> str:
 
 
 def _any_folders(pattern: str, at: int) -> str:
-    """Return what matches ``**`` where the pattern goes on at ``at``."""
+    """Return the regular expression for ``**``, if the pattern continues at ``at``."""
     return ".*" if _behind(pattern, at) == len(pattern) else "(?:.*/)?"
 
 
 def _behind(pattern: str, at: int) -> int:
-    """Return where the pattern goes on behind ``**``, whose slash belongs to it."""
+    """Return the position after ``**`` and the slash that belongs to it."""
     return at + 1 if pattern.startswith("/", at) else at
 
 
 def _class(pattern: str, at: int) -> tuple[str, int]:
-    """Read a class of characters, whose ``[`` is read; return it, and where it ends."""
+    """Parse a character class after its ``[``; return its regex and its end."""
     found = re.compile(r"(\^?)((?:\\.|[^\]\\])+)\]", re.DOTALL).match(pattern, at)
     if found is None:
         raise ValueError("the [ is not closed")

@@ -35,7 +35,7 @@ class NodeEnd(NamedTuple):
 
     @property
     def ended_at(self) -> float:
-        """When it ended, by its own clock; 0 for an unreadable outcome."""
+        """Time of its end, by the node's clock; 0 if the outcome is unreadable."""
         return 0.0 if self.meta is None else float(self.meta["ended_at"])
 
     def line(self, error: BaseException) -> str:

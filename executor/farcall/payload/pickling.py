@@ -31,7 +31,7 @@ from farcall_runtime import envelope, failures, pickles
 from farcall_runtime.contract import SHARED_LEAST_BYTES
 from farcall_runtime.envelope import Buffer
 
-# --- Culprit: the part of some arguments that cannot be pickled, and what to pass instead
+# --- Explanation: which part of the arguments cannot be pickled, and what to pass instead
 
 
 _DEEPEST = 6
@@ -158,8 +158,8 @@ class Origin(NamedTuple):
     """The interpreter that pickled a function; the container's must match.
 
     Attributes:
-        python: Version of its Python, such as ``"3.11.7"``.
-        cloudpickle: Version of its cloudpickle.
+        python: Python version, such as ``"3.11.7"``.
+        cloudpickle: cloudpickle version.
     """
 
     python: str
@@ -167,7 +167,7 @@ class Origin(NamedTuple):
 
     @property
     def minor(self) -> tuple[int, int]:
-        """Major and minor version of its Python."""
+        """Major and minor version of Python."""
         major, minor, *_ = self.python.split(".")
         return int(major), int(minor)
 
@@ -183,8 +183,8 @@ class Packed:
         pieces: The bytes, in pieces.
         size: Number of bytes.
         origin: The interpreter that pickled the functions in it.
-        text: Summary of arguments for lists; may be empty.
-        shared: The distinct large values that they refer to.
+        text: Summary of the arguments for lists; may be empty.
+        shared: The distinct large values that it refers to.
     """
 
     pieces: Iterable[Buffer]
@@ -232,13 +232,13 @@ def pack_function(
 
     Args:
         function: The function.
-        fixed: Keywords that are the same in all calls; they are pickled with the function.
+        fixed: Keyword arguments that all calls share; they are pickled with the function.
         digests: Cache of the digests of large values.
         using: How the project is pickled; None for all of it by value.
 
     Raises:
-        TaskNotPicklableError: A keyword, or an object that the function refers to, cannot be
-            pickled.
+        TaskNotPicklableError: A keyword argument, or an object that the function refers to, cannot
+            be pickled.
     """
     called = functools.partial(function, **fixed) if fixed else function
     using = using or Pickling(None)
@@ -281,12 +281,12 @@ def pack_calls(
 ) -> Iterator[Packed]:
     """Pickle the arguments of tasks: one call each, or several for chunks.
 
-    A few are pickled at a time, on demand: the pickles of a large sweep are never all in memory,
-    and other threads wait neither for all of them nor for their hashing.
+    A few tasks are pickled at a time, on demand: the pickles of a large sweep are never in memory
+    together, and other threads do not wait for all of them to be pickled and hashed.
 
     Args:
         groups: The calls of each task.
-        cache_dir: Folder for pickles that are too large for the memory; None for none.
+        cache_dir: Folder for pickles that do not fit into memory; None for none.
         to_text: Summarizes the calls; None for no summaries.
         digests: Cache of the digests of large values.
         using: How the project is pickled; None for all of it by value.
@@ -371,14 +371,14 @@ def _pickle_call(
 
 
 def pack_value(value: object, using: Pickling | None = None) -> Value:
-    """Pickle a value that is stored by itself.
+    """Pickle a value that is stored separately.
 
     Args:
         value: The value.
         using: How the project is pickled; None for all of it by value.
 
     Raises:
-        TaskNotPicklableError: The value cannot be pickled; the message says why.
+        TaskNotPicklableError: The value cannot be pickled; the message contains the reason.
     """
     try:
         with (using or Pickling(None)).in_force():

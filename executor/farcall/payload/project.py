@@ -1,9 +1,8 @@
-"""Project pickling: functions, classes and modules by name where jobs have them, else by value.
+"""Project pickling: by name if jobs have the definition, otherwise by value.
 
 A job has the project's files (`farcall.payload.sources`) and runs the script, or its definitions
-(`farcall.payload.script`). So a module there is the module that it is here, and functions and
+(`farcall.payload.script`). So a module in the job is the same module as here, and functions and
 classes are pickled by name. Lambdas, local functions and local classes are pickled by value.
-
 `farcall_runtime.sources` is the other side.
 """
 
@@ -32,7 +31,7 @@ from farcall_runtime import sources as runtime
 from farcall_runtime.sources import MAIN, Reference, Rules
 
 LARGEST_PLAIN_BYTES = 64 * 1024
-"""Limit of a variable's value that is set in the job."""
+"""Maximum size in bytes of a variable's value that is set in the job."""
 
 _PLAIN = frozenset({int, float, str, bool, type(None), complex, bytes})
 _ANY_PLAIN = _PLAIN | {list, tuple, set, dict}
@@ -40,10 +39,10 @@ _MOST_ITEMS = 100
 
 
 class Pickling:
-    """How functions, classes and modules of the project are pickled at one moment.
+    """Pickling rules for the project's functions, classes and modules at one moment.
 
     Args:
-        sources: The project's files; None to pickle all of it by value.
+        sources: The project's files; None to pickle everything by value.
     """
 
     def __init__(self, sources: Sources | None) -> None:
@@ -61,7 +60,7 @@ class Pickling:
 
     @classmethod
     def of(cls, settings: Settings) -> Pickling:
-        """Return how the options have the project pickled now.
+        """Return the pickling rules for the options, as of now.
 
         Raises:
             SettingsError: A folder of the option ``sources`` does not exist.
@@ -70,7 +69,7 @@ class Pickling:
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
-        """Pickle by these rules, for as long as the block lasts."""
+        """Pickle by these rules inside the block."""
         token = pickles.rules.set(self._rules)
         try:
             yield
@@ -78,7 +77,7 @@ class Pickling:
             pickles.rules.reset(token)
 
     def prepared(self, called: Callable[..., Any]) -> Any:
-        """Return what is pickled for a function: with the project in which it is called."""
+        """Return the object to pickle for a function: it sets up the project, then calls."""
         if self._sources is None or not (self._sources.files or self._script):
             return called
         plain, others = {}, {}
@@ -103,7 +102,7 @@ class Pickling:
         """Return the script's variables that are set in the job, plain ones and others.
 
         Returns:
-            These, and the names that a function reads.
+            The two, and the names that the function reads.
         """
         main = sys.modules[MAIN]
         variables = vars(main)
@@ -118,10 +117,10 @@ class Pickling:
         return plain, others | found.tasks, read
 
     def remake(self, called: Callable[..., Any]) -> bool:
-        """Have the job make variables of the script that a function reads and nothing can pickle.
+        """Make the job create unpicklable script variables that a function reads.
 
         Returns:
-            Whether there is one.
+            Whether there is such a variable.
         """
         script = self._script
         if script is None or script.is_guarded:
@@ -143,7 +142,7 @@ class Pickling:
         except OSError:
             cwd = None
         main = sys.modules.get(MAIN)
-        # Under a program that is installed, such as pytest, the function's module imports all.
+        # Under an installed program, such as pytest, the function's module imports everything.
         eager = bool(main_file()) or not getattr(main, "__file__", None)
         imports = []
         for name, module in self._sent.items():
@@ -162,7 +161,7 @@ class Pickling:
         }
 
     def _in_job(self, values: Any) -> Any:
-        """Return variables whose plain values have the job's paths in place of the project's."""
+        """Replace the project's paths in plain values with the job's paths."""
         sources = self._sources
         assert sources is not None  # noqa: S101
         roots = [(root, place) for root, place in sources.roots.items() if len(root) > 1]
@@ -190,7 +189,7 @@ class Pickling:
 
 
 def _names(sources: Sources) -> list[str]:
-    """Return the modules that a job must take from the project, whatever else has their names."""
+    """Return the modules that a job must import from the project, despite equal names."""
     tops: dict[str, None] = {}
     for file in sources.files:
         for place in sources.path:
@@ -211,7 +210,7 @@ class _Variables(NamedTuple):
     """Variables of a module that are set in a job.
 
     Attributes:
-        plain: Values that are plain, not too large, and others than the source says.
+        plain: Plain values that are not too large and differ from the source.
         tasks: Tasks that were made of functions; in a job they are the functions.
     """
 
@@ -224,7 +223,7 @@ class _Known(NamedTuple):
 
     Attributes:
         values: Values of all variables, in their order.
-        changing: Those that may have to be set in a job, now or after a change in place.
+        changing: Variables that may have to be set in a job, now or after a change in place.
     """
 
     values: tuple[Any, ...]
@@ -232,7 +231,7 @@ class _Known(NamedTuple):
 
 
 _known: WeakKeyDictionary[ModuleType, _Known] = WeakKeyDictionary()
-"""A large project has thousands of variables, and is examined before each submission."""
+"""Cache: a large project has thousands of variables, examined at each submission."""
 
 
 def _variables_of(module: ModuleType) -> _Variables:
@@ -257,7 +256,7 @@ def _variables_of(module: ModuleType) -> _Variables:
 
 
 _CLASSES = frozenset({type, ABCMeta})
-"""Metaclasses of classes whose attributes may be set; Enum's, for example, may not."""
+"""Metaclasses of classes with settable attributes; excludes Enum's, for example."""
 
 
 def _are_same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
@@ -265,7 +264,7 @@ def _are_same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
 
 
 def _can_change(module: ModuleType, name: str, value: Any) -> bool:
-    """Return whether a variable may have to be set in a job, now or after a change in place."""
+    """Return whether a variable may have to be set in a job, now or later."""
     kind = type(value)
     if kind in _CLASSES:
         return _is_class_of(module, name, value)
@@ -276,12 +275,12 @@ def _can_change(module: ModuleType, name: str, value: Any) -> bool:
 
 
 def _is_class_of(module: ModuleType, name: str, value: Any) -> bool:
-    """Return whether a variable is a class that the module defines at its top."""
+    """Return whether a variable is a class defined at the module's top level."""
     return bool(value.__module__ == module.__name__ and value.__qualname__ == name)
 
 
 class _Settled(NamedTuple):
-    """A class whose attributes no job needs, as long as they stay as they are.
+    """A class with no attributes that a job needs, as long as they do not change.
 
     Attributes:
         values: Values of all attributes, in their order.
@@ -296,7 +295,7 @@ _settled: WeakKeyDictionary[type, _Settled] = WeakKeyDictionary()
 
 
 def _class_attributes(module: ModuleType, kind: type) -> dict[str, Any]:
-    """Return the plain attributes that are others than the source says, as ``Class.name``."""
+    """Return plain attributes that differ from the source, as ``Class.name``."""
     values = tuple(vars(kind).values())
     before = _settled.get(kind)
     if before is not None and _are_same(before.values, values) and not any(before.containers):
@@ -321,22 +320,22 @@ def _class_attributes(module: ModuleType, kind: type) -> dict[str, Any]:
 
 
 def _is_literal(literals: dict[str, Any], name: str, value: Any) -> bool:
-    """Return whether a variable has the value that its source says, or is set by the import."""
+    """Return whether a variable has its source's value, or is set by the import."""
     literal = literals.get(name, literals)
     return _is_dunder(name) or (type(literal) is type(value) and literal == value)
 
 
 def _literals(module: ModuleType, kind: str = "") -> dict[str, Any]:
-    """Return the constants that a module's source assigns to names, or to those of a class."""
+    """Return the constants that a module's source assigns, at its top or in a class."""
     return _literals_of(module.__name__, getattr(module.__spec__, "loader", None)).get(kind, {})
 
 
 @functools.lru_cache(4096)
 def _literals_of(name: str, loader: Any) -> dict[str, dict[str, Any]]:
-    """Return the constants in a module's source by class; those outside classes by ``""``."""
+    """Return a module's constants by class; those outside classes under ``""``."""
     try:
         code = loader.get_code(name)
-    except Exception:  # a loader may be anything
+    except Exception:  # a loader may raise anything
         code = None
     if not isinstance(code, CodeType):
         return {}
@@ -345,15 +344,16 @@ def _literals_of(name: str, loader: Any) -> dict[str, dict[str, Any]]:
 
 
 def _constants_in(code: CodeType) -> dict[str, Any]:
-    """Return the constants that are assigned to names, each of them once.
+    """Return the constants that are assigned to names exactly once.
 
-    These pairs of instructions are what an assignment of a constant is compiled to, in each
-    version from 3.10 on: https://docs.python.org/3/library/dis.html
+    An assignment of a constant compiles to these pairs of instructions in each version from 3.10
+    on:
+    https://docs.python.org/3/library/dis.html
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
     extended = 0
-    value: list[Any] = []  # what the instruction before gave, if that is known
+    value: list[Any] = []  # result of the previous instruction, if it is known
     for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
         argument = extended << 8 | low
         extended = argument if operation == _EXTENDED else 0
@@ -386,7 +386,7 @@ def _is_dunder(name: str) -> bool:
 
 
 def _size(value: Any, most: int, depth: int = 0) -> int:
-    """Return what is left of a number of bytes after a plain value; negative if too little is."""
+    """Subtract a plain value's size from a budget in bytes; negative if exceeded."""
     kind = type(value)
     if kind in _PLAIN:
         return most - (len(value) if kind in (str, bytes) else 16)
@@ -401,7 +401,7 @@ def _size(value: Any, most: int, depth: int = 0) -> int:
 
 
 def _names_read(called: Any, variables: dict[str, Any]) -> set[str]:
-    """Return the variables of a module that a function reads, or what it calls there."""
+    """Return a module's variables that a function reads, directly or through calls."""
     read: set[str] = set()
     seen: set[int] = set()
     left = [called]
@@ -421,7 +421,7 @@ def _names_read(called: Any, variables: dict[str, Any]) -> set[str]:
 
 
 def _inside(value: Any) -> list[Any]:
-    """Return what a value may call: what it wraps, is a method of, or holds."""
+    """Return the objects that a value may call: wrapped, bound or contained ones."""
     if isinstance(value, FunctionType):
         return [*map(_contents, value.__closure__ or ()), getattr(value, "__wrapped__", None)]
     if isinstance(value, MethodType):
@@ -444,7 +444,7 @@ def _inside(value: Any) -> list[Any]:
 def _contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # it is empty
+    except ValueError:  # the cell is empty
         return None
 
 
@@ -461,7 +461,7 @@ def _constants_of(file: str) -> frozenset[str]:
 
 
 class _CallerRules(Rules):
-    """Here: jobs have the modules whose files are sent, and maybe the script."""
+    """Caller's rules: jobs have the modules that are sent, and maybe the script."""
 
     def __init__(
         self,

@@ -75,7 +75,7 @@ _HINTS = (
     ),
     ("ModuleNotFoundError", r"No module named '(\w+)(?:\.[^']*)?'.*", _IS_LACKING),
 )
-"""Class and text of the error, and the hint, which uses the groups of the text."""
+"""Class and message of an error, and the hint, which uses the message's groups."""
 
 
 def hint(kind: str, message: str) -> str:
@@ -189,9 +189,10 @@ def is_success(meta: dict[str, Any]) -> bool:
 def read(
     meta: dict[str, Any], value: Buffer, job: About, why: FailureReason | None = None
 ) -> list[Result]:
-    """Turn a verified outcome into results. Call it in a thread of its own.
+    """Turn a verified outcome into results. Call it in a separate thread.
 
-    A value's own code may raise any exception while it is unpickled; that exception is the error
+    A value's own code may raise any exception while it is unpickled; that exception becomes the
+    error
     of its call only. Outside the main thread, no `KeyboardInterrupt` is a real Ctrl-C.
 
     Args:
@@ -232,7 +233,7 @@ def complete(
     calls: int,
     why: FailureReason | None = None,
 ) -> list[Result]:
-    """Add a result for each call that was not begun to the results of `read`."""
+    """Add a result for each call that did not begin to the results of `read`."""
     if len(found) >= calls:
         return found
     if meta["status"] in (OutcomeStatus.DONE, OutcomeStatus.REFUSED):  # none could run
@@ -283,7 +284,7 @@ def was_told_to_stop(record: dict[str, Any]) -> bool:
 
 
 def of_process(meta: dict[str, Any]) -> FailureReason:
-    """Return why a task did not finish, from its outcome; see `endings.of_process`."""
+    """Return why a task did not finish, from its outcome."""
     status = meta["status"]
     if status == OutcomeStatus.PEER_FAILED:
         return of_node(meta["peer"])
@@ -409,7 +410,7 @@ _CONTEXT: Any = BaseException.__context__
 
 
 _LONG = {"Batch": "AWS Batch"}
-"""Long names of platforms, for readers who may not know that there is one."""
+"""Long names of platforms, for readers who may not know the short ones."""
 
 
 def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> BaseException:

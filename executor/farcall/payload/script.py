@@ -1,9 +1,9 @@
-"""The script: which statements of ``__main__`` a job runs again.
+"""Scripts: the statements of ``__main__`` that a job runs again.
 
-Below its guard, ``if __name__ == "__main__":``, a script is run again as far as it had run, except
-for the guard's block. Without a guard, and in a notebook, running it again could submit the jobs
-again, or delete what it deletes. Then only imports, functions and classes are made again; the
-variables that a function reads are pickled by value.
+If the calls are below the guard, ``if __name__ == "__main__":``, the job runs the script up to the
+statement that the caller had reached, except for the guard's block. Without a guard, and in a
+notebook, running it again could submit the jobs again, or delete files again. Then only imports,
+functions and classes are executed again; the variables that a function reads are pickled by value.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _log = logging.getLogger("farcall")
 _MAKERS = {
     *("object", "TypeVar", "ParamSpec", "NewType", "ContextVar", "namedtuple", "NamedTuple"),
     *("TypedDict", "make_dataclass", "Enum", "IntEnum", "Lock", "RLock", "getLogger"),
-    *("CDLL", "LoadLibrary"),  # whose pickles cannot be read
+    *("CDLL", "LoadLibrary"),  # their instances cannot be unpickled
 }
-"""What is called to define something: making it again has no effect on anything else."""
+"""Callables that define something; calling them again has no other effect."""
 
 _SETTERS = ("register", "set_", "filterwarnings", "simplefilter", "basicConfig", "setLevel")
-"""Beginnings of the names of functions that change how others behave."""
+"""Name prefixes of functions that change the behavior of others."""
 
 _OWN_NAMES = {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__builtins__"}
 _INTERACTIVE = ("<ipython-input-", "<python-input-", "<stdin", "<cell")
@@ -46,12 +46,12 @@ class _Part:
     """A file of the script, or a cell of a notebook.
 
     Attributes:
-        name: The file, as code objects have it.
-        place: Its place in the archive; empty for a cell, whose source is sent.
+        name: The file name in code objects.
+        place: Its path in the archive; empty for a cell, whose source is sent.
         source: The source.
-        statements: The statements at its top.
-        done: How many of them have run.
-        runs: Numbers of those that the job runs.
+        statements: The top-level statements.
+        done: Number of statements that have run.
+        runs: Indices of the statements that the job runs.
     """
 
     name: str
@@ -63,11 +63,11 @@ class _Part:
 
 
 class Script:
-    """What a job makes of ``__main__``.
+    """The part of ``__main__`` that a job runs.
 
     Args:
         parts: The script's file, or the notebook's cells in the order in which they were run.
-        is_guarded: Whether the calls come from below the guard.
+        is_guarded: Whether the calls are below the guard.
     """
 
     def __init__(self, parts: list[_Part], *, is_guarded: bool) -> None:
@@ -106,7 +106,7 @@ class Script:
         self._made -= bound_names([statement])
 
     def _is_definition(self, statement: ast.stmt) -> bool:
-        """Return whether a statement defines something, of what a job has."""
+        """Return whether a statement defines something using only names that a job has."""
         if isinstance(statement, ast.Import | ast.ImportFrom):
             return True
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -130,21 +130,21 @@ class Script:
         return all(each in known or hasattr(builtins, each) for each in names)
 
     def is_made(self, name: str) -> bool:
-        """Return whether a name is in the job what it is here."""
+        """Return whether a name has the same value in the job as here."""
         if name in self._set_elsewhere:
             return False
         return name in self._made or (self._has_star and self.is_guarded)
 
     def is_constant(self, name: str) -> bool:
-        """Return whether a name is bound once, to what an expression at the top returns."""
+        """Return whether a name is bound once, by an expression at the top level."""
         statements = [part.statements[number] for part in self._parts for number in part.runs]
         return self.is_made(name) and name in constant_names(statements)
 
     def remake(self, name: str) -> bool:
-        """Have the job bind a name as the script did, where its value cannot be pickled.
+        """Make the job bind a name as the script did, because its value is unpicklable.
 
         Returns:
-            Whether there is a single statement that binds it, which the job did not run before.
+            Whether a single statement binds it, and the job did not run that statement before.
         """
         found = [
             (part, number)
@@ -163,11 +163,11 @@ class Script:
         return True
 
     def plan(self, read: Collection[str]) -> dict[str, Any]:
-        """Return what the job runs.
+        """Return the job's instructions for ``__main__``.
 
         Args:
             read: The names that the function reads. If none of them needs farcall, the job does
-                not import it, which would take longer than many a function.
+                not import it, because the import takes longer than many functions run.
         """
         first = self._parts[0] if self._parts else None
         spec = getattr(sys.modules[MAIN], "__spec__", None) if main_file() else None
@@ -184,13 +184,13 @@ class Script:
         }
 
     def _without_farcall(self, read: Collection[str]) -> list[list[int]]:
-        """Return the statements that each part runs, without those that need farcall."""
+        """Return each part's statements to run, without those that need farcall."""
         self._split = self._split or self._by_need()
         every, others, names = self._split
         return every if names.intersection(read) else others
 
     def _by_need(self) -> tuple[list[list[int]], list[list[int]], set[str]]:
-        """Return the statements that each part runs, those that need no farcall, and its names."""
+        """Return each part's statements, those that need no farcall, and farcall's names."""
         every = [sorted(part.runs) for part in self._parts]
         names: set[str] = set()
         others: list[list[int]] = []
@@ -210,7 +210,7 @@ class Script:
         return every, others, names
 
     def _is_lost(self, statement: ast.stmt) -> bool:
-        """Return whether a job lacks what a statement did to a module or a class."""
+        """Return whether a job lacks a statement's effect on a module or class."""
         if not (_is_setting(statement) or _is_seed(statement)):
             return False
         targets = statement.targets if isinstance(statement, ast.Assign) else [_called(statement)]
@@ -218,7 +218,7 @@ class Script:
         return any(root in self._made for root in roots)
 
     def _warn(self) -> None:
-        """Warn, once, of settings and registrations that a job does not have."""
+        """Warn once about settings and registrations that a job does not have."""
         for part in self._parts:
             if part.name in _warned:
                 continue
@@ -241,7 +241,7 @@ _warned: set[str] = set()
 
 
 def find(sources: Sources) -> Script | None:
-    """Return what a job makes of ``__main__``; None where that is no script of the user's."""
+    """Return the job's part of ``__main__``; None if it is not the user's script."""
     main = sys.modules.get(MAIN)
     if main is None:
         return None
@@ -283,7 +283,7 @@ def _guarded(file: str, place: str, source: bytes, done: int) -> Script:
 
 
 def _of_cells() -> Script | None:
-    """Return the script that a notebook's cells, or what was typed at a prompt, make."""
+    """Return the script that consists of a notebook's cells or a prompt's input."""
     variables = vars(sys.modules[MAIN])
     known = {code.co_filename for value in list(variables.values()) for code in _codes(value)}
     running = _running()
@@ -314,7 +314,7 @@ def _codes(value: Any) -> Iterator[CodeType]:
 
 
 def _running() -> Mapping[str, int]:
-    """Return at which line the main thread is in each file whose top-level statements it runs."""
+    """Return the main thread's current line in each file whose top level it runs."""
     variables = vars(sys.modules[MAIN])
     ident = threading.main_thread().ident
     frame: FrameType | None = sys._current_frames().get(ident or 0)
@@ -329,7 +329,7 @@ def _running() -> Mapping[str, int]:
 
 
 def _imports_farcall(statement: ast.stmt) -> bool:
-    """Return whether a statement imports farcall, and nothing else."""
+    """Return whether a statement imports only farcall."""
     if isinstance(statement, ast.ImportFrom):
         return not statement.level and (statement.module or "").partition(".")[0] == "farcall"
     return isinstance(statement, ast.Import) and all(
@@ -338,13 +338,13 @@ def _imports_farcall(statement: ast.stmt) -> bool:
 
 
 def _count_before(statements: list[ast.stmt], line: int) -> int:
-    """Return how many statements end before the one that a line is in."""
+    """Return the number of statements before the one that contains a line."""
     count = sum(1 for each in statements if (each.end_lineno or each.lineno) < line)
     return min(count, len(statements) - 1)
 
 
 def _is_guard(statement: ast.stmt) -> bool:
-    """Return whether a statement is an ``if`` that asks whether this is the script."""
+    """Return whether a statement is an ``if __name__ == "__main__":``."""
     if not isinstance(statement, ast.If):
         return False
     for each in ast.walk(statement.test):
@@ -356,7 +356,7 @@ def _is_guard(statement: ast.stmt) -> bool:
 
 
 def _is_as_loaded(file: str, statements: list[ast.stmt]) -> bool:
-    """Return whether a script's functions are where they were when it was started."""
+    """Return whether the script's functions are still at the lines loaded."""
     lines: dict[str, set[int]] = {}  # a name may be defined more than once
     for node in statements:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -409,7 +409,7 @@ _TYPE_NODES = (
 
 
 def _is_setting(statement: ast.stmt) -> bool:
-    """Return whether a statement changes how a module or a class behaves."""
+    """Return whether a statement changes the behavior of a module or class."""
     if isinstance(statement, ast.Assign):
         is_computed = any(isinstance(each, ast.Call) for each in ast.walk(statement.value))
         return not is_computed and all(
@@ -428,20 +428,20 @@ def _names_of(node: ast.AST) -> Iterator[str]:
 
 
 def _is_seed(statement: ast.stmt) -> bool:
-    """Return whether a statement seeds random numbers, which all jobs would have in common."""
+    """Return whether a statement seeds random numbers, which all jobs would share."""
     function = _called(statement)
     return function is not None and function.attr.endswith("seed")
 
 
 def _called(statement: ast.stmt) -> ast.Attribute | None:
-    """Return the attribute that a statement calls, and does nothing else."""
+    """Return the attribute that a statement calls, if it does nothing else."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     function = call.func if isinstance(call, ast.Call) else None
     return function if isinstance(function, ast.Attribute) else None
 
 
 def _names_in(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement reads when it is run; a lambda reads others later."""
+    """Return the names that a statement reads when it runs, except in lambdas."""
     lambdas = [each for each in ast.walk(statement) if isinstance(each, ast.Lambda)]
     later = {id(inner) for each in lambdas for inner in ast.walk(each.body)}
     return {
@@ -452,7 +452,7 @@ def _names_in(statement: ast.stmt) -> set[str]:
 
 
 def _needs(statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:
-    """Return the names that a definition reads while it is run: not what its functions read."""
+    """Return the names that a definition reads when it runs, except in its functions."""
     found: set[str] = set()
     bound: set[str] = {statement.name}
     left: list[ast.AST] = [statement]

@@ -1,8 +1,8 @@
 """Shared values: large parts of pickles, named by digest and stored once. No I/O.
 
-Pieces of a pickle and of its buffers from `SHARED_LEAST_BYTES` on are not part of the bundle. The
-pickle refers to them by their SHA-256, and each is an object of its own, which all tasks and all
-runs below one prefix share.
+Pieces of a pickle and of its buffers of at least `SHARED_LEAST_BYTES` are not part of the bundle.
+The pickle refers to them by their SHA-256. Each is an object in the bucket, which all tasks and
+all runs below one prefix share.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Piece:
 Share: TypeAlias = "Callable[[Piece], Future[str]]"
 """Starts to store a value in the bucket; the result is its generation there.
 
-It is called in a thread, where it may block if too many uploads are in progress.
+It is called in a thread, and may block if too many uploads are in progress.
 """
 
 
@@ -66,13 +66,13 @@ def stay_here(_piece: Piece) -> Future[str]:
 class Digests:
     """Cache of digests, so that an array in a thousand calls is hashed once.
 
-    It assumes that values do not change meanwhile, so it serves one map, or the calls submitted at
-    one moment. It keeps weak references to values whose type supports them. It retains ``bytes``
+    It assumes that values do not change meanwhile, so it serves one map, or the calls submitted
+    together. It keeps weak references to values whose type supports them. It retains ``bytes``
     until they have no other owner and the next large value arrives.
 
     Args:
-        most: Maximum number of shared values; further values are stored in the bundle. A map over
-            as many large values as calls gains nothing from an object for each.
+        most: Maximum number of shared values; further values are stored in the bundle. If each
+            call has its own large value, separate objects gain nothing.
     """
 
     def __init__(self, most: int = _MOST_VALUES) -> None:
@@ -145,7 +145,7 @@ def sha256(data: Buffer) -> bytes:
 def take(
     parts: Iterable[pickles.Pieces], digests: Digests
 ) -> tuple[list[list[Buffer | Reference]], tuple[Piece, ...]]:
-    """Replace the pieces that are to be shared with references.
+    """Replace the pieces to share with references.
 
     Args:
         parts: A pickle and its buffers, as returned by `pickles.dump`.
@@ -192,9 +192,10 @@ def _is_elsewhere(piece: memoryview) -> bool:
 
 
 class Value:
-    """A value that is stored by itself, and appears in arguments as the value itself.
+    """A value that is stored separately, and appears in arguments as the value itself.
 
-    In the bucket, its objects are those of the same value passed directly; its small parts are
+    In the bucket, its objects are the same as if the value were passed directly; its small parts
+    are
     stored with the arguments.
 
     Attributes:
@@ -216,10 +217,10 @@ class Value:
         """Pickle a value.
 
         Raises:
-            Exception: Whatever the value's own pickling code raises.
+            Exception: Raised by the value's own pickling code.
         """
         pickled, *buffers = pickles.dump(value, least_bytes=SHARED_LEAST_BYTES)
-        # Joined, because a value that is passed many times must be a few bytes each time.
+        # Join the pieces, because a value that is passed many times must take few bytes each time.
         parts = [list(_joined(pickled)), *buffers]
         return cls(*take(parts, digests or Digests()))
 

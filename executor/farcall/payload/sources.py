@@ -1,9 +1,9 @@
-"""Project files: the caller's own modules and data, which are sent to jobs as one archive.
+"""Project files: the caller's modules and data, sent to jobs as one archive.
 
-What is installed is imported in the job from its image or from synced packages. Everything else
-that the caller can import is the project: the folders on ``sys.path`` that hold no installed
-packages, and the homes of other loaded modules. `farcall.payload.project` says how functions and
-classes are pickled then.
+Installed modules are imported in the job from its image or from synced packages. Everything else
+that the caller can import is the project: the folders on ``sys.path`` without installed packages,
+and the homes of other loaded modules. `farcall.payload.project` decides how functions and classes
+are then pickled.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from farcall_runtime.sources import MAIN
 _log = logging.getLogger("farcall")
 
 AUTO = "auto"
-"""Value of the option ``sources``: the project's folders are found."""
+"""Value of the option ``sources`` that detects the project's folders."""
 
 MOST_FILES = 2000
 MOST_BYTES = 20 * 1000**2
-"""Limits of what is sent from one folder; above them only its loaded packages are."""
+"""Limits for one folder; above them, only its loaded packages are sent."""
 
 LARGEST_DATA_BYTES = 1000**2
-"""Limit of a file that is no code."""
+"""Maximum size of a file that is not code."""
 
 _MOST_SEEN = 20_000
-"""Limit of the entries of a folder that are looked at."""
+"""Maximum number of a folder's entries that are examined."""
 
 _CODE = (".py", ".so", ".pyd")
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "dist-packages"}
@@ -80,10 +80,10 @@ class File(NamedTuple):
     """A file that is sent.
 
     Attributes:
-        path: Where it is here.
-        place: Where it is in the archive, with slashes.
-        size: Its bytes.
-        changed: When it was changed, in nanoseconds.
+        path: Local path.
+        place: Path in the archive, with slashes.
+        size: Size in bytes.
+        changed: Modification time in nanoseconds.
     """
 
     path: str
@@ -96,7 +96,7 @@ class LeftOut(NamedTuple):
     """A file or folder of the project that is not sent.
 
     Attributes:
-        path: Where it is.
+        path: Local path.
         why: The reason.
     """
 
@@ -106,14 +106,14 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """The project's files at one moment, and how they are laid out in a job.
+    """The project's files at one moment, and their layout in a job.
 
     Attributes:
-        files: The files, in the order of their places.
-        left_out: What is not sent.
-        archive: The files, packed; see `farcall_runtime.sources.pack`.
-        path: Places of the folders that are on the import path, in its order.
-        roots: The folders, and their places.
+        files: The files, sorted by place.
+        left_out: Files and folders that are not sent.
+        archive: The packed files; see `farcall_runtime.sources.pack`.
+        path: Places of the folders on the import path, in its order.
+        roots: The folders and their places.
     """
 
     files: tuple[File, ...]
@@ -125,21 +125,21 @@ class Sources:
 
     @property
     def size(self) -> int:
-        """Bytes of the files."""
+        """Total size of the files in bytes."""
         return sum(each.size for each in self.files)
 
     @functools.cached_property
     def digest(self) -> str:
-        """Digest of the archive, as paths in a job show it."""
+        """Digest of the archive, as it appears in a job's paths."""
         return self.archive.sha256.hex()[: runtime.DIGEST_LENGTH]
 
     def place_of(self, path: str) -> str | None:
-        """Return where a file is in the archive; None if it is not sent."""
+        """Return a file's path in the archive; None if the file is not sent."""
         found = self.places.get(path)
         return self.places.get(os.path.abspath(path)) if found is None else found
 
     def folder_of(self, path: str) -> str | None:
-        """Return where a folder is in the archive; None if it is in none of the folders."""
+        """Return a folder's path in the archive; None if it is outside the project."""
         path = os.path.abspath(path)
         for root in sorted(self.roots, key=len, reverse=True):
             if path == root or path.startswith(f"{root.rstrip('/')}/"):
@@ -148,7 +148,7 @@ class Sources:
 
 
 class Archive(bytes):
-    """The packed files, which are shared by tasks from a smaller size on than other values."""
+    """The packed files, which are shared from a smaller size on than other values."""
 
     @functools.cached_property
     def sha256(self) -> bytes:
@@ -156,8 +156,10 @@ class Archive(bytes):
         return hashlib.sha256(self).digest()
 
     LEAST_BYTES = 40 * 1024
-    """An archive of this size is an object of its own; a smaller one is in the bundle, whose end
-    the container's first request brings."""
+    """Size in bytes from which an archive is a separate object.
+
+    A smaller one is at the end of the bundle, which the container's first request reads.
+    """
 
 
 # --- which folders ------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ class Archive(bytes):
 
 @functools.lru_cache(1024)
 def is_installed(path: str) -> bool:
-    """Return whether a file or folder is part of Python, of an installed package, or farcall's."""
+    """Return whether a path belongs to Python, an installed package, or farcall."""
     folder, name = os.path.split(path)
     resolved = os.path.join(_resolved(folder), name)
     if os.path.islink(resolved):
@@ -179,12 +181,14 @@ def is_installed(path: str) -> bool:
 
 
 _resolved = functools.lru_cache(1024)(os.path.realpath)
-"""`os.path.realpath` of folders. It reads every folder above a path, and a program has hundreds of
-modules in few folders."""
+"""Cached `os.path.realpath` for folders.
+
+It reads every folder above a path, and a program has hundreds of modules in few folders.
+"""
 
 
 def home_of(module: ModuleType) -> tuple[str, str]:
-    """Return the folder in which a module is found by its name; or none, and its file."""
+    """Return the folder from which a module is imported, or its file if unknown."""
     file = str(module.__file__)
     return _home_of(module.__name__, file if file.startswith(os.sep) else os.path.abspath(file))
 
@@ -208,7 +212,7 @@ def _has_source(module: object) -> bool:
 
 
 def project_modules() -> list[ModuleType]:
-    """Return the loaded modules of the project, except the script, in the order of imports."""
+    """Return the project's loaded modules except the script, in import order."""
     global _modules_seen
     loaded = sys.modules.copy()
     newest = len(loaded), next(reversed(loaded)), id(next(reversed(loaded.values())))
@@ -234,7 +238,7 @@ def _is_of_project(name: str, module: Any) -> bool:
 
 
 def main_file() -> str:
-    """Return the file of the running script; empty if it has none, or is installed."""
+    """Return the running script's file; empty if it has none, or is installed."""
     main = sys.modules.get(MAIN)
     file = getattr(main, "__file__", None)
     if not isinstance(file, str) or not file.endswith(".py"):
@@ -244,7 +248,7 @@ def main_file() -> str:
 
 
 def _found_roots() -> tuple[list[str], list[str], list[str]]:
-    """Return the folders on the import path, other homes of modules, and files of modules."""
+    """Return the folders on the import path, other homes of modules, and other files."""
     on_path: list[str] = []
     for entry in sys.path:
         path = os.path.abspath(entry or os.curdir)
@@ -266,7 +270,7 @@ def _found_roots() -> tuple[list[str], list[str], list[str]]:
 
 @functools.cache
 def _is_foreign(path: str) -> bool:
-    """Return whether a folder on the import path holds what is installed, or farcall itself."""
+    """Return whether a folder contains installed packages, or farcall itself."""
     homes = {os.path.dirname(each) for each in _OWN}
     return is_installed(path) or os.path.realpath(path) in homes
 
@@ -275,11 +279,11 @@ def _is_foreign(path: str) -> bool:
 
 
 class _TooManyError(Exception):
-    """A folder has more than is sent of one."""
+    """A folder exceeds the limits of one folder."""
 
 
 class _Rules(NamedTuple):
-    """Patterns of what stays here, and the folder that they are about."""
+    """Patterns of excluded paths, and the folder that they apply to."""
 
     ignore: Ignore
     folder: str
@@ -298,7 +302,7 @@ def _ignore(lines: tuple[str, ...], where: str) -> Ignore:
 
 
 def _ignored_by(root: str) -> _Rules | None:
-    """Return the ignore file of a folder, or of one above it up to the top of its project."""
+    """Return the ignore file of a folder, or of a folder above it in its project."""
     folder = root
     while True:
         file = Path(folder, IGNORE_FILE)
@@ -325,11 +329,11 @@ class _Walk:
 
         Args:
             root: The folder.
-            place: Its place in the archive.
-            only: Names of the entries that are wanted; None for all.
+            place: Its path in the archive.
+            only: Names of the entries to add; None for all.
 
         Raises:
-            _TooManyError: There is more than is sent of one folder; nothing was added.
+            _TooManyError: The folder exceeds the limits; nothing was added.
         """
         rules = self._rules(root)
         files: dict[str, File] = {}
@@ -377,7 +381,7 @@ class _Walk:
 
 
 def _entries(folder: str, left_out: list[LeftOut]) -> list[os.DirEntry[str]]:
-    """Return what is in a folder; nothing of a virtual environment."""
+    """Return the entries of a folder; none for a virtual environment."""
     try:
         with os.scandir(folder) as found:
             entries = list(itertools.islice(found, _MOST_SEEN))
@@ -390,10 +394,10 @@ def _entries(folder: str, left_out: list[LeftOut]) -> list[os.DirEntry[str]]:
 def _judge(
     entry: os.DirEntry[str], root: str, rules: Sequence[_Rules], left_out: list[LeftOut]
 ) -> os.stat_result | None:
-    """Return what is known of a file to send, or of a folder to look into; None of others."""
+    """Return the stat result of a file to send or a folder to walk; None for others."""
     name = entry.name
     if name.startswith(".") or name in _SKIPPED or name.endswith((".pyc", ".pyo")):
-        return None  # which needs no mention
+        return None  # too common to report
     try:
         stat = entry.stat()
     except OSError as error:
@@ -409,7 +413,7 @@ def _judge(
 
 
 def _why_not(entry: os.DirEntry[str], root: str, size: int) -> str:
-    """Return why a file or folder is not sent, whatever the rules say; empty if it is."""
+    """Return why a file or folder cannot be sent, whatever the rules; empty if it can."""
     if entry.is_symlink():
         if entry.is_dir():
             return "a link to a folder"
@@ -427,19 +431,19 @@ def _why_not(entry: os.DirEntry[str], root: str, size: int) -> str:
 
 
 def _is_home(path: str) -> bool:
-    """Return whether a folder holds more than one project by its nature."""
+    """Return whether a folder typically contains several projects."""
     others = (os.sep, os.path.expanduser("~"), tempfile.gettempdir())
     return os.path.realpath(path) in {os.path.realpath(each) for each in others}
 
 
 _warned: set[str] = set()
-"""Folders that were found to be too large: looking at all of one again would take too long."""
+"""Folders that exceed the limits; walking one again would take too long."""
 
 _first_seen: dict[str, tuple[Any, int]] = {}
 
 
 def _add_root(walk: _Walk, root: str, place: str, *, is_whole: bool) -> None:
-    """Add the files of a folder, or where they are too many what is loaded from it."""
+    """Add the files of a folder; if they are too many, only the loaded ones."""
     if is_whole and not _is_home(root) and root not in _warned:
         with contextlib.suppress(_TooManyError):
             walk.add_folder(root, place)
@@ -466,7 +470,7 @@ def _loaded_files(root: str) -> list[str]:
 
 
 def _loaded_in(root: str) -> list[str]:
-    """Return the entries of a folder that modules are loaded from."""
+    """Return the entries of a folder from which modules are loaded."""
     found = {os.path.relpath(each, root).split(os.sep)[0] for each in _loaded_files(root)}
     return sorted(found)
 
@@ -476,13 +480,13 @@ def _loaded_in(root: str) -> list[str]:
 _lock = threading.RLock()
 _found: dict[str, tuple[tuple[Any, ...], Sources]] = {}
 _by_digest: dict[str, Sources] = {}
-"""What was sent, without the archives."""
+"""Sent sources by digest, without the archives."""
 
 _MOST_KNOWN = 64
 
 
 def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sources | None:
-    """Return the project's files as they are now; packed again only where something changed.
+    """Return the project's current files; repack them only if something changed.
 
     Args:
         option: The option ``sources``: ``"auto"``, folders, or None.
@@ -529,7 +533,7 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
 
 
 def _warn_of_changes(files: Mapping[str, File]) -> None:
-    """Warn of modules that were edited since: a job imports the file, as it is now."""
+    """Warn about modules that were edited since their import: a job runs the new file."""
     for module in project_modules():
         file = files.get(str(module.__file__))
         if file is None:
@@ -547,7 +551,7 @@ def _warn_of_changes(files: Mapping[str, File]) -> None:
 
 
 def why_left_out(module: str) -> str:
-    """Return which file or folder of a top-level module was not sent, and why; empty for none."""
+    """Return which path of a top-level module was not sent, and why; empty for none."""
     for found in _by_digest.values():
         for each in found.left_out:
             if os.path.splitext(os.path.basename(each.path))[0] == module:
@@ -567,7 +571,7 @@ def _folder(named: str) -> str:
 
 
 def _layout(roots: Iterable[str]) -> dict[str, str]:
-    """Return the place of each folder; one in another lies instead of that."""
+    """Return the place of each folder; a folder inside another is placed inside it."""
     places: dict[str, str] = {}
     number = 0
     for root in sorted(dict.fromkeys(roots), key=len):
@@ -606,11 +610,11 @@ _IN_JOB = re.compile(
 
 
 def _compiled(file: File) -> list[tuple[str, bytes]]:
-    """Return what Python has compiled of a module here, for a job would compile it each time.
+    """Return the local bytecode of a module, because a job would compile it each time.
 
-    Its header is replaced by one that says that it needs no comparison with the source
+    Its header is replaced by one that requires no comparison with the source
     (https://docs.python.org/3/reference/import.html#cached-bytecode-invalidation), and the path in
-    it by the place: an import puts the path of the job in its place.
+    it by the place, which an import replaces with the job's path.
     """
     if not file.path.endswith(".py"):
         return []
@@ -619,9 +623,9 @@ def _compiled(file: File) -> list[tuple[str, bytes]]:
         data = Path(path).read_bytes()
         magic, flags, changed, size = data[:4], *struct.unpack_from("<III", data, 4)
     except (OSError, NotImplementedError, struct.error):
-        return []  # none, a Python that makes none, or one that was cut short
+        return []  # there is none, Python caches none, or the file is truncated
     is_current = (flags, changed, size) == (0, file.changed // 10**9 & 0xFFFFFFFF, file.size)
-    own = file.path.encode()  # more than once if the module has its path in a text, too
+    own = file.path.encode()  # found more than once if the module has its path in a string, too
     if magic != importlib.util.MAGIC_NUMBER or not is_current or data.count(own) != 1:
         return []
     folder, _, _ = file.place.rpartition("/")
@@ -631,7 +635,7 @@ def _compiled(file: File) -> list[tuple[str, bytes]]:
 
 
 def localized(said: Any) -> Any:
-    """Return what an outcome says with the paths of the project here, not those of the job."""
+    """Replace the job's paths in parts of an outcome with local paths."""
     if isinstance(said, str):
         if runtime.MARKER not in said:
             return said
@@ -642,7 +646,7 @@ def localized(said: Any) -> Any:
 
 
 def local_path(digest: str, place: str) -> str:
-    """Return the file here that an archive had under a place; the place where it is not known."""
+    """Return the local path of a file in an archive; its place if unknown."""
     sources = _by_digest.get(digest)
     if sources is not None:
         for root, start in sources.roots.items():

@@ -1,4 +1,4 @@
-"""Spill files in ``cache_dir``, for what memory would not do for."""
+"""Spill files in ``cache_dir``, for data that does not fit into memory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 class NoRoomError(FarcallError):
-    """Something large was to lie in ``cache_dir``, which has no room for it."""
+    """``cache_dir`` has no space for a large file."""
 
     @classmethod
     def of(cls, folder: str, what: str, error: OSError) -> NoRoomError:
-        """Return the error that says what did not fit, and what to do."""
+        """Return the error, with the data that did not fit and a remedy."""
         if folder == DEFAULT_CACHE_DIR:
             folder = tempfile.gettempdir()
         return cls(
@@ -37,15 +37,15 @@ class NoRoomError(FarcallError):
 
 
 def open_file(folder: str) -> BinaryIO:
-    """Open a file that has no name.
+    """Open a file without a name.
 
     Args:
-        folder: Where it lies; made for this user alone if it is not there. The default of
-            ``cache_dir`` would be its first user's: in its place the system's folder for
-            temporary files is taken, where everybody may have such a file.
+        folder: Folder of the file; created with access only for this user if it is missing. For
+            the default of ``cache_dir``, which would belong to the machine's first user, the
+            system's folder for temporary files is used, to which all users have access.
 
     Raises:
-        OSError: The folder cannot be made or written to, or a stranger's link leads there.
+        OSError: The folder cannot be created or written to, or another user's link leads there.
     """
     if folder == DEFAULT_CACHE_DIR:
         return tempfile.TemporaryFile()
@@ -56,14 +56,14 @@ def open_file(folder: str) -> BinaryIO:
 
 
 def _refuse_strangers_links(path: Path) -> None:
-    """Refuse a way that another user of this machine may lead elsewhere at any time."""
+    """Reject a path that another user of this machine could redirect at any time."""
     for part in (*reversed(path.parents), path):
         if part.is_symlink() and part.lstat().st_uid not in (0, os.geteuid()):
             raise PermissionError(errno.EPERM, "is a symbolic link of another user", str(part))
 
 
 def is_needed(size: int) -> bool:
-    """Return whether a value had better lie in a file: it would take half the memory that is left.
+    """Return whether a value takes more than half of the available memory.
 
     Args:
         size: Its size in bytes.
@@ -73,30 +73,30 @@ def is_needed(size: int) -> bool:
 
 
 def _available() -> int | None:
-    """Return what the kernel says a new program could have, in bytes; None where it does not."""
+    """Return the kernel's estimate of available memory in bytes; None if unknown."""
     try:
         lines = _MEMINFO.read_text(encoding="ascii").splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return None
     sizes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return int(sizes[0]) * 1024 if sizes else None
 
 
 FolderFor: TypeAlias = Callable[[int], "str | None"]
-"""Gives the folder in which something of a size lies; None for memory."""
+"""Returns the folder for data of a given size; None for memory."""
 
 
 def in_memory(_size: int) -> None:
-    """Have everything lie in memory."""
+    """Return None for each size: everything stays in memory."""
 
 
 def where_needed(folder: str) -> FolderFor:
-    """Have what memory would not do for lie in a folder."""
+    """Return a `FolderFor` that names the folder for data too large for memory."""
     return lambda size: folder if is_needed(size) else None
 
 
 class Spill(pickles.Sink):
-    """Keeps a pickle in memory, and moves it to a file where memory runs short."""
+    """Sink that keeps a pickle in memory, and moves it to a file if memory runs short."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -106,10 +106,10 @@ class Spill(pickles.Sink):
         self._look_at = _STEP_BYTES
 
     def write(self, data: Buffer) -> int:
-        """Keep bytes, or an array of any shape and type; return the number of bytes.
+        """Append bytes, or an array of any shape and type; return the number of bytes.
 
         Raises:
-            NoRoomError: The folder has no room for it, or cannot be written to.
+            NoRoomError: The folder has no space, or cannot be written to.
         """
         size = super().write(data)
         self._size += size
@@ -120,10 +120,10 @@ class Spill(pickles.Sink):
         return size
 
     def taken(self) -> pickles.Pieces:
-        """Return what was written, a view of the file where there is one.
+        """Return the written data; a view of the file if there is one.
 
         Raises:
-            NoRoomError: The folder has no room for it.
+            NoRoomError: The folder has no space.
         """
         if self._file is None:
             return super().taken()
@@ -145,5 +145,5 @@ class Spill(pickles.Sink):
 
 
 def _close(file: BinaryIO) -> None:
-    with contextlib.suppress(OSError):  # what was to be written and found no room
+    with contextlib.suppress(OSError):  # unwritten data that did not fit
         file.close()

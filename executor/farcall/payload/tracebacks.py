@@ -13,7 +13,7 @@ _FRAME = re.compile(r'(?P<margin>[ |]*)File "(?P<file>[^"]+)", line (?P<line>\d+
 def with_source(text: str) -> str:
     """Add source lines to a traceback if the image lacks the file.
 
-    A function that is pickled by value leaves its file behind, so Python finds no source in the
+    A function that is pickled by value is sent without its file, so Python finds no source in the
     job. As in any traceback, the lines are the file's current ones.
     """
     lines = text.splitlines()

@@ -1,6 +1,6 @@
 """Unpickling: results back to objects. No I/O.
 
-A class that this process has or can import is this process's class, so ``isinstance`` and
+If this process has a class or can import it, its own class is used, so ``isinstance`` and
 ``except`` work as in a local call.
 """
 
@@ -24,7 +24,7 @@ def load(parts: Sequence[Buffer]) -> Any:
     """Unpickle a value from a verified outcome.
 
     Raises:
-        Exception: Whatever the value's unpickling code raises.
+        Exception: Raised by the value's own unpickling code.
     """
     return pickles.load(parts, _HomeUnpickler)
 
@@ -35,7 +35,7 @@ def load_pieces(parts: Sequence[Sequence[Buffer]]) -> Any:
 
 
 class _HomeUnpickler(pickle.Unpickler):
-    """Reads a pickle made in the container with the classes of this process.
+    """Unpickler that reads a container's pickle with the classes of this process.
 
     A class that was sent by value comes back by value, as a copy. If this process has the
     original, or can import it, the original is used and stays unchanged.
@@ -49,7 +49,8 @@ class _HomeUnpickler(pickle.Unpickler):
         try:
             return super().load()
         finally:
-            # It holds methods of this object, a cycle that Python 3.10's collector does not see.
+            # It contains methods of this object, a cycle that Python 3.10's collector does not
+            # see.
             self.memo.clear()
 
     def find_class(self, module: str, name: str) -> Any:
@@ -82,7 +83,7 @@ class _HomeUnpickler(pickle.Unpickler):
         )
 
     def _known(self, tracker: str, module: str, qualname: str) -> type | None:
-        """Return the class that was sent from here, or this process's own of that name."""
+        """Return the class that was sent from here, or this process's class of that name."""
         sent = _internals._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
         if isinstance(sent, type) and sent not in _copies:
             return sent
@@ -98,7 +99,7 @@ class _HomeUnpickler(pickle.Unpickler):
 
 
 def _main_global(name: str, copy: bytes | None) -> Any:
-    """Return what the script that runs here has under a name, or else the copy."""
+    """Return the local script's variable of a name, or else the copy."""
     try:
         return sources.global_of(sources.MAIN, name)
     except AttributeError:
@@ -119,10 +120,10 @@ _HERE: dict[str, Any] = {
     "prepared": _prepared,
     "text_here": localized,
 }
-"""What a pickle calls here instead of `farcall_runtime.sources`, which acts in a job."""
+"""Replacements for functions of `farcall_runtime.sources`, which act in a job."""
 
 _copies: WeakSet[type] = WeakSet()
-"""Classes that a result brought along, which cloudpickle returns for every later result."""
+"""Classes that a result contained; cloudpickle returns them for later results."""
 
 
 def _find(module: str, qualname: str) -> type | None:
@@ -130,7 +131,7 @@ def _find(module: str, qualname: str) -> type | None:
     if "<locals>" in qualname or not module:
         return None
     try:
-        # A module that another thread is importing may be waiting for this very result.
+        # A module that another thread is importing may be waiting for this result.
         found: Any = sys.modules.get(module) or importlib.import_module(module)
         for name in qualname.split("."):
             found = getattr(found, name)
