@@ -1,1 +1,1 @@
-"""Object storage, one bucket: bundles, outcomes, chunks of output, deletions. Nothing of Batch."""
+"""Object storage in one bucket: bundles, outcomes, output chunks, deletions."""

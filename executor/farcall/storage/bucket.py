@@ -34,17 +34,17 @@ _FIRST_WAIT_S = 0.2
 
 _WHOLE = "Received non-partial response when range requested"
 RANGE_IGNORED = "RangeIgnored"
-"""farcall's code for a store that returns a whole object instead of a range."""
+"""farcall's error code for a store that returns a whole object instead of a range."""
 
 _DENIED = "AccessDenied"
-"""S3 returns it for each key of a bulk deletion, with status 200."""
+"""S3's error code for each denied key of a bulk deletion, with status 200."""
 _SAID = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
 _ELSEWHERE = ("PermanentRedirect", "AuthorizationHeaderMalformed")
-"""Codes of a request sent to, or signed for, another region than the bucket's."""
+"""Error codes of a request sent to, or signed for, a region other than the bucket's."""
 
 _REDIRECT = "Received redirect without LOCATION"
-"""obstore's text for the first of these."""
+"""obstore's text for a permanent redirect."""
 
 _SAY_AFTER_S, _SAY_S = 10.0, 30.0
 
@@ -100,7 +100,7 @@ class Bucket:
             operation: S3's name of the operation, such as ``"GetObject"``.
             key: Key of the object, for errors.
             request: Makes the request.
-            sending: Whether it sends so much that it may take long.
+            sending: Whether the request is a large upload, which may take long.
 
         Raises:
             FileNotFoundError: The object does not exist.
@@ -128,7 +128,7 @@ class Bucket:
             await clock.back_off(tries, _FIRST_WAIT_S)
 
     async def _is_over(self, told: Exception, spent_s: float, met: Counter[str]) -> bool:
-        """Return whether there is no further attempt; otherwise prepare it.
+        """Return whether the request must not be repeated; otherwise prepare a repetition.
 
         Args:
             told: Error of the last attempt.
@@ -148,7 +148,7 @@ class Bucket:
         return not _may_pass(told) or spent_s > self._timing.store_retry_s
 
     async def _move(self) -> bool:
-        """Reopen the bucket for its actual region; return whether that differs."""
+        """Reopen the bucket for its actual region; return whether it differs."""
         if self._locate is None or not await self._locate():
             return False
         self._stores.clear()
@@ -251,7 +251,7 @@ def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: flo
     what_to_do = demanded(told) or error_translation.remedy(told)
     if told.code in _ELSEWHERE:
         what_to_do = "the bucket of s3_bucket_name is in another region: set region to that one"
-    if isinstance(error, UnauthenticatedError):  # raised if they could not be fetched
+    if isinstance(error, UnauthenticatedError):  # raised if credentials could not be fetched
         what_to_do = f"tried {tries} times in {spent_s:.0f} s; {error_translation.NO_CREDENTIALS}"
     if what_to_do:
         return error_translation.like(told, f"{told}; {what_to_do}")

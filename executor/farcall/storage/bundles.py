@@ -1,7 +1,7 @@
 """Bundle reader: a submitted bundle's facts, and its tasks' arguments.
 
-A bundle is trusted if the digest of its index matches the one in Batch. Before the digest is
-known, its facts are only hints, and nothing of it is unpickled.
+A bundle is trusted if the digest of its index matches the digest in Batch. Before that check, its
+facts are only hints, and nothing of it is unpickled.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from farcall_runtime.contract import Location
 from farcall_runtime.envelope import PAGE_ROWS, Buffer, Index, Part, Reference
 
 _FIRST_READ_BYTES = 64 * 1024
-"""Size of the first request: all of a small bundle, and the index of a large one."""
+"""Size in bytes of the first request: a small bundle, or a large one's index."""
 
 _SMALL_BYTES = 256 * 1024
-"""Maximum total size of arguments that are fetched together, if their rows are in one page, and
-that are handled without a thread, which would take longer.
+"""Maximum total size of small arguments in bytes.
+
+Up to this size, the arguments of a page of rows are fetched together, and handled without a
+thread, which would take longer.
 """
 
 _PARALLEL = 8
@@ -156,7 +158,7 @@ def _unpickled(
     fixed: Sequence[str],
     about: About,
 ) -> list[Call]:
-    """Unpickle a task's calls, with the fixed keywords of its function."""
+    """Unpickle a task's calls, with the keyword arguments that all calls share."""
 
     def find(wanted: Reference) -> Buffer:
         return bytearray(shared[wanted])  # a copy: changes stay separate
@@ -194,9 +196,9 @@ class _Page(NamedTuple):
 
 
 class Bundle:
-    """A submitted bundle, whose end has been fetched, read once for all its tasks.
+    """A submitted bundle, whose end has been fetched; it is read once for all its tasks.
 
-    Nothing of it is unpickled here, so another Python may have created it.
+    Nothing of it is unpickled here, so another Python version may have created it.
 
     Args:
         store: The bucket.
@@ -217,7 +219,7 @@ class Bundle:
 
     @property
     def fixed(self) -> Sequence[str]:
-        """Names of the functions' keywords that are fixed for all calls, after reading."""
+        """Names of the keyword arguments that all calls share, after reading."""
         return self._index.meta.get(FIXED, ()) if self._index is not None else ()
 
     async def index(self) -> Index:
@@ -259,7 +261,7 @@ class Bundle:
         return await self._read(await self.index(), part)
 
     async def payload(self, number: int) -> tuple[Buffer, Buffer]:
-        """Return a task's verified arguments, and its function if that has fixed keywords.
+        """Return a task's verified arguments, and its function if calls share arguments.
 
         Raises:
             EnvelopeError: The bundle differs from the submitted one.
@@ -358,7 +360,7 @@ class Bundle:
 
 
 async def _tail(store: Store, where: Location) -> Buffer | None:
-    """Return the last bytes of a bundle with at least the root of its index."""
+    """Return the last bytes of a bundle, including at least the root of its index."""
     tail = await store.get_end(where.bundle_key, _FIRST_READ_BYTES)
     if tail is not None and (size := envelope.root_size(tail)) > len(tail):
         tail = await store.get_end(where.bundle_key, size)

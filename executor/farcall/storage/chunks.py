@@ -1,4 +1,4 @@
-"""Output chunks, which a running task stores; its outcome holds the rest.
+"""Output chunks, which a running task stores; its outcome contains the rest.
 
 Most output is never read, so chunks are fetched on demand, several at once, and verified and
 joined in threads.
@@ -28,7 +28,7 @@ from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 8
 _AHEAD = 4
-"""Chunks of a stream that are fetched in parallel."""
+"""Maximum number of a stream's chunks that are fetched in parallel."""
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """Maximum bytes of a stream in a chunk."""
@@ -43,18 +43,18 @@ END_BYTES = 64 * 1024
 """Maximum bytes of a stream's end in an error."""
 
 FETCHED_END_BYTES = END_BYTES + CHUNK_BYTES
-"""Maximum bytes of a stream that are fetched for its end: chunks are fetched as a whole."""
+"""Maximum bytes of a stream that are fetched for its end, in entire chunks."""
 
 _MOST_END_CHUNKS = 8
 
 SMALL_BYTES = 256 * 1024
-"""Maximum bytes of output that is fetched together with a result, because it costs little."""
+"""Maximum bytes of output that are fetched with a result, because it costs little."""
 
 _SMALL_CHUNKS = 8
 
 
 class Piece(NamedTuple):
-    """A whole stream, or its end.
+    """A stream, or its end.
 
     Attributes:
         data: Its bytes, with a note at each gap.
@@ -120,7 +120,13 @@ class Written:
         return out, err
 
     def _piece(self, stream: str, found: Iterable[bytes], size: int) -> Piece:
-        """Join the last pieces of a stream: the outcome's, and chunks of a total size."""
+        """Join the last pieces of a stream: the outcome's, and the given chunks.
+
+        Args:
+            stream: The stream.
+            found: The pieces, in their order.
+            size: Total size of the chunks among them in bytes.
+        """
         said = self.said[stream]
         before, gaps = said["stored"] - size, said.get("gaps", ())
         notes = output.Notes(gaps, before)
@@ -128,7 +134,7 @@ class Written:
         return Piece(data, before + output.noted_before(before, gaps) if before else 0)
 
     async def whole(self, store: Store) -> tuple[Piece, Piece]:
-        """Return both whole streams, with a note at each gap.
+        """Return both streams completely, with a note at each gap.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
@@ -148,7 +154,7 @@ class Written:
         return whole
 
     async def end(self, store: Store) -> tuple[Piece, Piece]:
-        """Return the end of both streams: of each up to 64 KiB, or the outcome's bytes.
+        """Return the end of both streams: up to 64 KiB of each, or the outcome's bytes.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
@@ -175,9 +181,9 @@ class Written:
         return Piece(piece.data[more:], piece.left_out + more)
 
     async def text(self, store: Store, stream: str) -> str:
-        """Return a whole stream as UTF-8, with a note at each gap.
+        """Return a complete stream as UTF-8, with a note at each gap.
 
-        It is in memory once, with a few chunks that are being fetched.
+        Memory holds it once, together with the few chunks that are being fetched.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
@@ -192,7 +198,7 @@ class Written:
         return text + decoder.decode(b"", final=True)
 
     async def _pieces(self, store: Store, stream: str) -> AsyncGenerator[bytes, None]:
-        """Yield a whole stream in order."""
+        """Yield a complete stream in order."""
         said, tail = self.said[stream], self.tails[stream]
         notes = output.Notes(said.get("gaps", ()))
         kept, number = 0, 0
@@ -214,7 +220,7 @@ class Written:
             yield piece
 
     async def _stored_from(self, store: Store, stream: str, first: int) -> int:
-        """Return the number of bytes in a stream's chunks from a given number on."""
+        """Return the total size of a stream's chunks from a given number on, in bytes."""
         where, index, attempt = self.submission.where, self.index, self.attempt
         listed = dict(await store.list_keys(f"{where.streams_prefix(index)}{attempt}/{stream}/"))
         keys = [
@@ -263,7 +269,7 @@ class ChunkPlace(NamedTuple):
 
 
 def chunk_in(name: str) -> tuple[int, str, int] | None:
-    """Parse a chunk's name, such as ``1/stdout/0``; None if it is another object's."""
+    """Parse a chunk's name, such as ``1/stdout/0``; None for other objects."""
     number, _, rest = name.partition("/")
     stream, _, sequence = rest.partition("/")
     attempt = number_in(number)
@@ -284,7 +290,8 @@ class Chunks:
         """List the existing chunks in the order in which they were stored.
 
         Args:
-            attempt: Only chunks of this attempt; by default of all, the first attempt's first.
+            attempt: Only chunks of this attempt; by default of all attempts, the first one's
+                first.
 
         Raises:
             ServiceError: S3 refused.
@@ -327,7 +334,7 @@ class Chunks:
         return await _read_chunk(self._store, self._submission, key)
 
     async def text(self, stream: str) -> str:
-        """Return a stream of all attempts in sequence, as far as chunks exist.
+        """Return a stream of all attempts, one after the other, as far as chunks exist.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.

@@ -1,11 +1,10 @@
 """Deletion batcher: deletes objects in bulk, a little after they are last needed.
 
-A container whose request had no response stores its outcome again, and a container whose attempt
-Batch repeats would run the function again, if the outcome is gone. So delivery is recorded before
-outcomes are deleted: with a *receipt* for those of a bundle that is still needed, and otherwise
-with the deletion of the bundle, which a container needs to run. A container in doubt checks for
-both; S3 is consistent, so an object that it does not find did not exist before.
-
+If the outcome is gone, a container whose request had no response stores it again, and a container
+whose attempt Batch repeats would run the function again. So delivery is recorded before outcomes
+are deleted: with a *receipt* if their bundle is still needed, and otherwise with the deletion of
+the bundle, which a container needs to run. A container in doubt checks for both. S3 is consistent,
+so an object that it does not find did not exist before:
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/Welcome.html#ConsistencyModel
 """
 
@@ -33,7 +32,9 @@ from farcall_runtime.contract import Location
 _log = logging.getLogger("farcall")
 
 _MOST = 1000
-"""Maximum keys per request, https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
+"""Maximum keys per request.
+
+https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
 """
 
 _PARALLEL = 32
@@ -50,7 +51,7 @@ class _Bundle:
         number: The number of the receipt; once written, no other client writes it.
         is_begun: Whether a receipt may exist.
         is_written: Whether a receipt exists.
-        is_done: Whether the bundle is to be deleted, too, because it is no longer needed.
+        is_done: Whether to delete the bundle, too, because it is no longer needed.
     """
 
     submission: Submission
@@ -78,7 +79,7 @@ class Deletions:
 
     Args:
         bucket: The bucket.
-        timing: How long deletions wait for further ones.
+        timing: Contains the time that deletions wait for further ones.
     """
 
     def __init__(self, bucket: Bucket, timing: Timing) -> None:
@@ -95,13 +96,13 @@ class Deletions:
         self._may_delete = True
 
     def add(self, keys: Iterable[str]) -> None:
-        """Delete objects, together with others added within a moment."""
+        """Delete objects, together with others that are added shortly after."""
         if self._may_delete:
             self._doomed.extend(keys)
             self._start()
 
     def add_delivered(self, submission: Submission, index: int, keys: Iterable[str]) -> None:
-        """Delete a task's objects, its outcome included, after writing a receipt."""
+        """Delete a task's objects, including its outcome, after writing a receipt."""
         if not self._may_delete:
             return
         where = submission.where
@@ -134,7 +135,7 @@ class Deletions:
         """Delete all pending objects now."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        # At once, so that no sweep starts while the cancelled one ends.
+        # Start the next sweep at once, so that no other starts while the cancelled one ends.
         self._sweeping = asyncio.ensure_future(self._sweep(0))
         await asyncio.gather(self._sweeping, return_exceptions=True)
 
@@ -149,7 +150,7 @@ class Deletions:
             some = keys[start : start + _MOST]
             try:
                 await self._delete(some)
-            except FileNotFoundError:  # from a folder, which stops there; S3 returns no such error
+            except FileNotFoundError:  # from a folder, which stops at a missing file; S3 returns no such error
                 for key in some:
                     with contextlib.suppress(FileNotFoundError):
                         await self._delete([key])
@@ -201,7 +202,7 @@ class Deletions:
     async def _write_receipt(self, bundle: _Bundle) -> None:
         async with self._places:
             while not await self._put_receipt(bundle):
-                bundle.number += 1  # another client's, or from an unanswered request
+                bundle.number += 1  # the number was taken by another client or an unanswered request
 
     async def _put_receipt(self, bundle: _Bundle) -> bool:
         """Write a receipt; return whether it was stored."""

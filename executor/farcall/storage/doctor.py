@@ -32,10 +32,10 @@ _ACCESS_POINT = (
     "check the bucket itself: FARCALL_S3_BUCKET_NAME=BUCKET farcall doctor",
 )
 _USE_DAYS = 7
-"""Days for which Batch lists an ended job, and for which its objects are needed."""
+"""Days for which Batch lists a finished job, which needs its objects that long."""
 
 _KEPT_DAYS = _USE_DAYS + FRESH.days
-"""Shared values may be reused for some days after they were stored."""
+"""Days for which objects must exist, because shared values may be reused for some days."""
 
 _ADVISED_DAYS = 30
 
@@ -90,7 +90,7 @@ async def _locate(client: Any, access: Aws, name: str) -> list[Finding]:
 
 
 async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
-    """Write, read and delete an object as client and container do."""
+    """Write, read and delete an object as the client and the container do."""
     name = settings.s3_bucket_name
     root = run_root(settings.prefix, f"doctor-{secrets.token_hex(6)}")
     key = Location(name, root, "doctor").bundle_key
@@ -116,7 +116,7 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
     except ServiceError as error:
         if not error_translation.is_denied(error):
             raise
-        # Without this permission the caller cannot submit. Other checks cover other permissions.
+        # Without this permission, the caller cannot submit. Other checks cover other permissions.
         remedy = (
             demanded(error)
             or f"allow s3:{error.operation} under {settings.prefix}/, see docs/iam/client.json"
@@ -146,7 +146,7 @@ async def _overwrites(bucket: Bucket, key: str) -> list[Finding]:
 
 
 async def _ranges(bucket: Bucket, key: str, data: bytes) -> list[Finding]:
-    """Check that ranges of an object can be read, at its middle and at its end."""
+    """Check that ranges in the middle and at the end of an object can be read."""
     half = len(data) // 2
     for where, part in (((1, half), data[1:half]), ({"suffix": half}, data[half:])):
 
@@ -237,7 +237,7 @@ async def _versions(client: Any, settings: Settings) -> list[Finding]:
 
 
 async def _retention(client: Any, name: str) -> str:
-    """Return for how long Object Lock keeps every version; empty if it does not."""
+    """Return for how long Object Lock keeps each version; empty if it does not."""
     try:
         reply = await _configured(
             client,

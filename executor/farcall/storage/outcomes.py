@@ -31,7 +31,7 @@ class Stored(NamedTuple):
 
     Attributes:
         outcome: Its content.
-        at: When it was stored.
+        at: Time at which it was stored.
         size: Size of the object in bytes.
     """
 

@@ -1,8 +1,8 @@
-"""Packages in the bucket: archives and manifests, each under its SHA-256.
+"""Packages in the bucket: archives and manifests, each named by its SHA-256.
 
 They have no owner: all users of a distribution share it, and farcall deletes none. A lifecycle
-rule deletes them 30 days after they were stored, so packages in use are stored again before. A
-list shows which ones exist; a job compares what it fetches with the digest that it received.
+rule deletes them 30 days after they were stored, so packages in use are stored again before that.
+A list shows which ones exist; a job compares each download with the digest that it received.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Stored(NamedTuple):
 
     Attributes:
         size: Its size in bytes.
-        at: When it was stored.
+        at: Time at which it was stored.
     """
 
     size: int
@@ -65,8 +65,9 @@ def is_there(stored: Mapping[str, Stored], sha256: str, size: int) -> bool:
 async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool | None:
     """Return whether an object exists, will not expire soon, and matches its digest.
 
-    S3 has verified the SHA-256 of each farcall upload. An object that another user has
-    stored in its place has another SHA-256, or none.
+    S3 has verified the SHA-256 of each farcall upload. An object that another user has stored
+    under
+    the same key has another SHA-256, or none.
 
     Args:
         store: The bucket.
@@ -75,7 +76,7 @@ async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool | No
         size: Size of the object in bytes.
 
     Returns:
-        None if the object was uploaded in parts, because S3 has no SHA-256 of the whole then.
+        None if the object was uploaded in parts, because S3 then has no SHA-256 of the object.
 
     Raises:
         SettingsError: The bucket does not exist.

@@ -1,26 +1,25 @@
-"""Shared values in the bucket: stored once, deleted once no run refers to them.
+"""Shared values in the bucket: stored once, deleted when no run refers to them.
 
-A value has no owner, and no server counts its references. *Markers* record them, and an order of
-requests keeps a value from being deleted while a run is about to use it. Under
+A value has no owner, and no server counts its references. *Markers* record them, and the order of
+requests keeps a value from being deleted while a run is about to use it. Below
 ``shared/<sha256>/`` there are
 
 * ``data/<generation>``: the bytes. Each upload has a unique name;
 * ``held/<run>``: the marker of a run that refers to the value;
-* ``condemned/<generation>``: says that a client may be deleting these bytes.
+* ``condemned/<generation>``: records that a client may be deleting these bytes.
 
 To use a value, `hold` stores a marker, lists the condemned generations, then lists the data. It
 uses a generation that is not condemned; otherwise it stores a new one. Only then is a job
-submitted that names it.
+submitted that names the generation.
 
 To delete a value, `collect` checks that there is no marker, condemns each generation, and checks
 for markers again. If there is one by now, the generations remain condemned, and no new run uses
 them. Otherwise it deletes the data, and then the condemnations.
 
-S3's lists, reads and writes are consistent, so one of the two sees the other: either the marker
-existed at the second check, or its owner lists later, and finds the generation condemned or
+S3's lists, reads and writes are consistent, so one of the two clients sees the other: either the
+marker existed at the second check, or its owner lists later, and finds the generation condemned or
 deleted. Every other order that was tested lost a value: data listed before the condemned
 generations, no condemnations, a marker stored last, one key for each value.
-
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/Welcome.html#ConsistencyModel
 """
 
@@ -42,16 +41,16 @@ from farcall_runtime.envelope import Buffer
 _log = logging.getLogger("farcall")
 
 ABANDONED = timedelta(days=1)
-"""Age of a marker from which its run is assumed to have ended, or to sleep."""
+"""Age at which a marker's run is assumed to have ended, or to be suspended."""
 
 FRESH = timedelta(days=10)
-"""Age of data from which it is copied before it is used again.
+"""Age at which data is copied before it is used again.
 
 A lifecycle rule deletes it 30 days after it was stored.
 """
 
 MARK = b"farcall"
-"""Content of a marker, which shows its origin to a reader of the bucket."""
+"""Content of a marker, which identifies its origin."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _STEP_BYTES = 8 * 1024 * 1024
@@ -78,8 +77,8 @@ async def hold(
         Its generation, for the bundles that refer to it.
 
     Raises:
-        FarcallError: It is not in the bucket, and its bytes are not here; or they were changed
-            after they were hashed.
+        FarcallError: It is neither in the bucket nor in this process; or it was changed after it
+            was hashed.
         SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
@@ -151,7 +150,7 @@ async def collect(store: Store, place: SharedPlace) -> bool:
     """
     if await _is_held(store, place):
         return False
-    # In this order: a generation that was condemned before, and has no data now, never has any
+    # In this order: a generation that was condemned before, and has no data now, never gets data
     # again.
     condemned = await store.list_stored(place.condemned_prefix)
     there = await store.list_stored(place.data_prefix)
@@ -212,11 +211,12 @@ async def _copy(store: Store, place: SharedPlace, generation: str, to: str) -> b
 
 
 def _checked(piece: Piece, data: Buffer) -> Iterator[bytes]:
-    """Yield copies of a value's bytes, which must match their digest.
+    """Yield copies of a value's bytes, and verify their digest.
 
     Raises:
-        FarcallError: They do not match; nothing is stored then, because the error comes before the
-            end.
+        FarcallError: The digest does not match. Nothing is stored then, because the error is
+            raised
+            before the end.
     """
     digest = hashlib.sha256()
     for start in range(0, len(data), _STEP_BYTES):

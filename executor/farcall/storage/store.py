@@ -45,7 +45,10 @@ _SHORT_BYTES = 1024 * 1024
 """Maximum size of an upload that takes less than half a minute on any network."""
 
 _RECEIPT_BYTES = 64 * 1024
-"""More than the size of any receipt (one bit per task). Other writers can store anything."""
+"""Maximum size of a receipt in bytes; a valid one has one bit per task.
+
+Other writers can store objects of any size.
+"""
 
 _MOST_DIGITS = 12
 _CHUNK = re.compile(r"\d{8}|[1-9]\d{8,11}", re.ASCII)
@@ -56,7 +59,7 @@ NO_SUCH_KEY = "NoSuchKey"
 _TOO_LARGE_TO_COPY = "InvalidRequest"
 _NO_KEY = "farcall-looks-whether-the-bucket-is-there"
 _ABORT_S = 5.0
-"""Maximum time that an abandoned upload waits for S3 to abort it, in seconds."""
+"""Maximum time in seconds for which an abandoned upload waits for its abortion."""
 
 T = TypeVar("T")
 
@@ -80,7 +83,7 @@ class Arrived:
 
 
 def number_in(text: str) -> int | None:
-    """Return the number in a part of a key; None if not in farcall's notation.
+    """Parse a number in a key; return None if it is not in farcall's notation.
 
     Other writers can store anything, such as ``007``, ``+1`` and digits of other alphabets.
     """
@@ -133,8 +136,8 @@ class Store:
             SettingsError: The bucket does not exist.
             ServiceError: S3 refused or could not be reached.
         """
-        # One GET tells a missing bucket from a missing object. Without s3:ListBucket S3 answers
-        # both with 403, so this also finds a client that could not see its outcomes.
+        # One GET distinguishes a missing bucket from a missing object. Without s3:ListBucket, S3
+        # returns 403 for both, so this also finds a client that could not list its outcomes.
         key = f"{contract.outcomes_prefix(root)}{_NO_KEY}"
         with contextlib.suppress(FileNotFoundError):
             await self._requests.ask("GetObject", key, lambda s: obstore.get_async(s, key))
@@ -224,8 +227,8 @@ class Store:
         try:
             await self._ask("CompleteMultipartUpload", key, complete)
         except ServiceError as error:
-            # On a second attempt this means that the first one succeeded and its response was
-            # lost, because no other client knows the upload.
+            # On a second attempt, this error means that the first one succeeded and its response
+            # was lost, because no other client knows the upload.
             if error.code != NO_UPLOAD or await self._size_of(key) != size:
                 raise
 
@@ -283,7 +286,7 @@ class Store:
             except ServiceError as error:
                 if concerns_all(error) or is_of_credentials(error) or may_pass(error):
                     raise
-                # Such as an object of another storage class, or encrypted with another key.
+                # For example, an object of another storage class, or encrypted with another key.
                 _log.warning("%s; skipped, because it is not one of farcall's receipts", error)
         return found
 
@@ -314,7 +317,7 @@ class Store:
     async def get_large(
         self, key: Callable[[int], str], size: int, folder: str | None = None
     ) -> tuple[Buffer, str] | None:
-        """Return a value that is stored in parts, fetched in parallel, and its digest.
+        """Fetch a value that is stored in parts, in parallel; return it and its digest.
 
         Args:
             key: Returns the key of a part. Parts are numbered from 0 and have `VALUE_PART_BYTES`.
@@ -362,13 +365,13 @@ class Store:
         return await fetch_in_parts(part, size, write)
 
     async def get_part(self, key: str, offset: int, length: int, size: int) -> Buffer | None:
-        """Return a range of an object, large ones in parallel; None if it does not exist.
+        """Fetch a range of an object, in parallel if it is large; None if none exists.
 
         Args:
             key: Key of the object.
             offset: First byte of the range.
             length: Number of bytes.
-            size: Size of the whole object in bytes.
+            size: Size of the object in bytes.
 
         Raises:
             envelope.IntegrityError: The object has another size.
@@ -413,7 +416,7 @@ class Store:
         except FileNotFoundError:
             return None
         except ServiceError as error:
-            # For an empty object, some stores return the whole object where S3 returns 416.
+            # For an empty object, some stores return the entire object if S3 returns 416.
             is_empty = error.code == RANGE_IGNORED and await self._size_of(key) == 0
             if is_empty or error.code == _BEHIND_END:
                 raise envelope.IntegrityError("it is too short") from error
@@ -458,12 +461,12 @@ class Store:
     async def list_outcomes(
         self, root: str, bundle: str = "", after: str = ""
     ) -> tuple[list[Arrived], str]:
-        """Return one page of at most 1000 outcomes of a run, sorted by their keys.
+        """Return one page of up to 1000 outcomes of a run, sorted by key.
 
         Args:
             root: Key prefix of the run.
-            bundle: Only outcomes of this bundle; by default of all.
-            after: ``<bundle>/<index>``, or any text: only outcomes after it.
+            bundle: Only outcomes of this bundle; by default of all bundles.
+            after: Only outcomes after this position: ``<bundle>/<index>``, or any text.
 
         Returns:
             The outcomes. If there may be more, the last one's ``<bundle>/<index>`` as the next

@@ -1,4 +1,4 @@
-"""Multipart transfers: made while they are sent, hashed while they are fetched. No I/O."""
+"""Multipart transfers: generated while sent, hashed while fetched. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from farcall_runtime.envelope import Buffer
 
 SINGLE_PUT_BYTES = 16 * 1024 * 1024
-"""Objects up to this size are stored by one request."""
+"""Maximum size in bytes of an object that is stored with one request."""
 
 PART_BYTES = 8 * 1024 * 1024
 PARALLEL_PARTS = 6
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 
 class Part(NamedTuple):
-    """A part of an object that is sent.
+    """A part of an object to upload.
 
     Attributes:
-        data: Its bytes, a copy: what they came from may be changed while they are sent.
-        digest: Their SHA-256, hexadecimal.
+        data: Its bytes. They are a copy, because the original may change during the upload.
+        digest: SHA-256 of the bytes in hexadecimal.
     """
 
     data: bytes
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 def joined(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
-    """Join small pieces, of which a bundle of many tasks has several for each."""
+    """Join small pieces; a bundle of many tasks has several for each task."""
     small: list[Buffer] = []
     size = 0
     for piece in pieces:
@@ -59,7 +59,7 @@ def joined(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
 
 
 def take(chunks: Iterator[Buffer]) -> list[Buffer]:
-    """Return as many as make one request, and one more where there are more."""
+    """Return the chunks of a single request, and one more chunk if there are more."""
     taken: list[Buffer] = []
     size = 0
     while size <= SINGLE_PUT_BYTES and (chunk := next(chunks, None)) is not None:
@@ -69,7 +69,7 @@ def take(chunks: Iterator[Buffer]) -> list[Buffer]:
 
 
 def in_parts(first: list[Buffer], chunks: Iterator[Buffer]) -> Iterator[Part]:
-    """Cut an object into parts of `PART_BYTES`; the last one may be smaller."""
+    """Split an object into parts of `PART_BYTES`; the last one may be smaller."""
     taken: list[Buffer] = []
     size = 0
     while (chunk := first.pop(0) if first else next(chunks, None)) is not None:
@@ -78,7 +78,7 @@ def in_parts(first: list[Buffer], chunks: Iterator[Buffer]) -> Iterator[Part]:
             cut = PART_BYTES - size
             made = [Part.of([*taken, rest[:cut]])]
             taken, size, rest = [], 0, rest[cut:]
-            yield made.pop()  # so that nothing here keeps it
+            yield made.pop()  # pop it, so that nothing here retains it
         if rest:
             taken.append(rest)
             size += len(rest)
@@ -89,17 +89,17 @@ def in_parts(first: list[Buffer], chunks: Iterator[Buffer]) -> Iterator[Part]:
 async def send_in_parts(
     make: Callable[[], Awaitable[Part | None]], send: Callable[[int, Part], Awaitable[T]]
 ) -> list[T]:
-    """Have an object sent, while its next parts are made.
+    """Send an object while its next parts are made.
 
     Args:
-        make: Makes the next part; None where there is none.
-        send: Sends a part. They count from 1.
+        make: Returns the next part; None after the last.
+        send: Sends a part; parts are numbered from 1.
 
     Returns:
-        What it returned for each, in their order.
+        The results of ``send``, in the order of the parts.
 
     Raises:
-        Exception: The first one that either of them raised.
+        Exception: The first exception that either function raises.
     """
     sent: list[asyncio.Future[T]] = []
     under_way: set[asyncio.Future[T]] = set()
@@ -107,7 +107,7 @@ async def send_in_parts(
         while (part := await make()) is not None:
             sent.append(asyncio.ensure_future(send(len(sent) + 1, part)))
             under_way.add(sent[-1])
-            del part  # it is to go as soon as it is sent
+            del part  # release it as soon as it is sent
             while len(under_way) >= PARALLEL_PARTS:
                 done, under_way = await asyncio.wait(
                     under_way, return_when=asyncio.FIRST_COMPLETED
@@ -126,16 +126,16 @@ async def fetch_in_parts(
     size: int,
     write: Callable[[Buffer], object],
 ) -> str | None:
-    """Have an object written in its order, while its next parts are on their way.
+    """Write an object in order while its next parts are fetched.
 
     Args:
         part: Fetches the bytes from the first number up to, not including, the second; None
-            where the object is not what it should be.
+            if the object is not as expected.
         size: The object's size in bytes.
         write: Takes the bytes; it is called in a thread.
 
     Returns:
-        SHA-256 of the bytes, hexadecimal; None if a part was.
+        SHA-256 of the bytes in hexadecimal; None if ``part`` returned None.
     """
     digest = hashlib.sha256()
 
@@ -169,6 +169,6 @@ class Filling:
         self._at = 0
 
     def write(self, data: Buffer) -> None:
-        """Put bytes behind those that are there."""
+        """Append bytes."""
         self._target[self._at : self._at + len(data)] = data
         self._at += len(data)
