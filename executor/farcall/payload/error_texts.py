@@ -1,7 +1,7 @@
 """One-line failure reasons of calls, and groups of them. No I/O.
 
-Nothing is unpickled. Two failures are the same if the error's class, the user's function that raised it, and the message
-without numbers, addresses and UUIDs are the same.
+Nothing is unpickled. Two failures are the same if the error's class, the user's function that
+raised it, and the message without numbers, addresses and UUIDs are the same.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _DENIED = "AccessDenied"
 _SAID = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
 _ELSEWHERE = ("PermanentRedirect", "AuthorizationHeaderMalformed")
-"""Error codes of a request sent to, or signed for, a region other than the bucket's."""
+"""Error codes of a request sent to, or signed for, another region."""
 
 _REDIRECT = "Received redirect without LOCATION"
 """obstore's text for a permanent redirect."""

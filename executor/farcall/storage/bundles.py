@@ -196,7 +196,7 @@ class _Page(NamedTuple):
 
 
 class Bundle:
-    """A submitted bundle, whose end has been fetched; it is read once for all its tasks.
+    """A submitted bundle, whose index is read once for all its tasks.
 
     Nothing of it is unpickled here, so another Python version may have created it.
 

@@ -150,7 +150,7 @@ class Deletions:
             some = keys[start : start + _MOST]
             try:
                 await self._delete(some)
-            except FileNotFoundError:  # from a folder, which stops at a missing file; S3 returns no such error
+            except FileNotFoundError:  # from a folder as the store, not from S3
                 for key in some:
                     with contextlib.suppress(FileNotFoundError):
                         await self._delete([key])
@@ -202,7 +202,7 @@ class Deletions:
     async def _write_receipt(self, bundle: _Bundle) -> None:
         async with self._places:
             while not await self._put_receipt(bundle):
-                bundle.number += 1  # the number was taken by another client or an unanswered request
+                bundle.number += 1  # taken by another client or an unanswered request
 
     async def _put_receipt(self, bundle: _Bundle) -> bool:
         """Write a receipt; return whether it was stored."""

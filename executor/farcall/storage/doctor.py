@@ -35,7 +35,7 @@ _USE_DAYS = 7
 """Days for which Batch lists a finished job, which needs its objects that long."""
 
 _KEPT_DAYS = _USE_DAYS + FRESH.days
-"""Days for which objects must exist, because shared values may be reused for some days."""
+"""Days for which objects must exist; shared values may be reused for some days."""
 
 _ADVISED_DAYS = 30
 
