@@ -1,1 +1,1 @@
-"""The work of one event loop: gather and submit, follow, fetch and end jobs. No user's objects."""
+"""Jobs of one event loop: submit, track, fetch and terminate them."""

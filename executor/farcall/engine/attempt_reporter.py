@@ -40,7 +40,7 @@ _LARGEST_BYTES = 1024 * 1024
 
 
 class AttemptReporter:
-    """Warns of failed attempts while their tasks continue."""
+    """Reporter of failed attempts whose tasks continue."""
 
     def __init__(self, backend: Backend, stores: Stores) -> None:
         self._backend = backend
@@ -123,7 +123,8 @@ class AttemptReporter:
         new = await self._find_new(watch)
         if not new:
             return
-        # Only Batch knows whether another attempt follows: a cancelled task stores the same.
+        # Only Batch knows whether another attempt follows: a cancelled task stores the same
+        # object.
         id_of = watch.job.id_of
         asked = list(new)[: max(1, self._lines_left)]
         found = await self._backend.describe(map(id_of, asked))
@@ -132,7 +133,7 @@ class AttemptReporter:
             number = new.pop(index)
             detail = found.get(id_of(index))
             if detail is None or (_goes_on(detail) and detail.attempts < number):
-                continue  # Batch is about to learn of its end
+                continue  # Batch will report its end soon
             follow = follow or _goes_on(detail)
             self.note(watch, index, detail)
             watch.tried[index] = max(number, watch.tried.get(index, 0))
@@ -142,10 +143,10 @@ class AttemptReporter:
                 watch.tried[index] = number
 
     async def _find_new(self, watch: TrackedJob) -> dict[int, int]:
-        """Return each task's latest attempt that has stored an outcome since, by index."""
+        """Return each task's latest attempt with a new outcome, by task index."""
         where = watch.submission.where
         listed = await self._stores.of(where.bucket).list_keys(where.attempts_prefix)
-        if watch.waiting:  # still
+        if watch.waiting:  # it may have finished meanwhile
             self._rests[watch] = clock.now() + (1 + len(listed) // _PAGE) * _PAGE_S
         new: dict[int, int] = {}
         for index, number in (_place(where, key) for key, _ in listed):
@@ -239,10 +240,11 @@ def _place(where: Location, key: str) -> tuple[int, int]:
 
 
 def is_the_end(meta: dict[str, Any], detail: JobDetail) -> bool:
-    """Return whether the last attempt's own outcome says how the job ended.
+    """Return whether the last attempt's own outcome explains the job's failure.
 
-    The attempt stored it for another attempt to follow, but Batch started none. If the attempt was
-    told to stop, or the job was cancelled after it, the job has its own reasons.
+    The attempt stored it because another attempt could follow, but Batch started none. If the
+    attempt
+    was asked to stop, or the job was cancelled after it, the job has another failure reason.
 
     Args:
         meta: The description of the attempt's outcome.
@@ -278,7 +280,7 @@ def of_attempt(meta: dict[str, Any], said: JobDetail | None) -> str:
 
 
 def of_tried(said: JobDetail | None) -> str:
-    """Return one line on an attempt without an outcome, by the backend's report."""
+    """Return one line on an attempt without an outcome, from the backend's report."""
     if said is None:
         return "no stored result"
     return _in_a_line(

@@ -59,8 +59,8 @@ class Cleaner:
     """Deletes the objects of tasks that were submitted in one session.
 
     Args:
-        stores: Buckets.
-        timing: Maximum number of bundles that are counted.
+        stores: The buckets.
+        timing: Contains the maximum number of bundles that are counted.
         on_deleted: Called with the location of each deleted bundle.
         on_failed: Called with a bundle's location for each of its tasks that failed.
     """
@@ -77,7 +77,7 @@ class Cleaner:
         self._on_deleted = on_deleted
         self._on_failed = on_failed
         self._held = Held()
-        self._left: dict[str, tuple[int, bool]] = {}  # by bundle: tasks, and whether all went well
+        self._left: dict[str, tuple[int, bool]] = {}  # by bundle: tasks, and whether all succeeded
 
     def note_submission(self, submission: Submission) -> None:
         """Count the tasks of a submitted job, to delete its bundle with the last one."""
@@ -96,7 +96,8 @@ class Cleaner:
     ) -> None:
         """Delete the objects of a collected task, if all of its calls succeeded.
 
-        If the process is killed before, `farcall.BatchExecutor.recover` finds the objects again.
+        If the process is killed before that, `farcall.BatchExecutor.recover` finds the objects
+        again.
 
         Args:
             settings: Options of the job.

@@ -92,7 +92,7 @@ class Delivered:
         return [*self.spent, *self.output] if self.output else self.spent
 
     def elsewhere(self) -> Written | None:
-        """Return where the output is; None if all of it is here, or there is no outcome."""
+        """Return where the output is; None if all of it is local, or there is no outcome."""
         return None if self.is_whole or self.meta is None else self.written
 
     def text(self, stream: str) -> str:

@@ -38,14 +38,14 @@ from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, OutcomeStatus
 from farcall_runtime.envelope import Outcome
 
-# --- Failure of a job: what its error says in addition to the failure reason ------------------
+# --- Job failures: facts that an error has in addition to the failure reason -----------------
 
 
 _LAST_LINES = 200
 
 
 def about_job(backend: Backend, job: About, detail: JobDetail | None, attempts: int) -> About:
-    """Add the platform's words about a job's end to the facts of an error.
+    """Add the platform's report of a job's end to the facts of an error.
 
     Args:
         backend: Platform that ran the job.
@@ -55,7 +55,7 @@ def about_job(backend: Backend, job: About, detail: JobDetail | None, attempts: 
     """
     reason, told, log_url = "", "", None
     if detail is not None:
-        # Of one that goes on by the backend's account they are no words on its end.
+        # For a job that continues according to the backend, these texts are not about its end.
         if detail.status.is_final:
             reason, told = detail.reason, detail.told
         log_url = backend.links(detail).get("log")
@@ -105,7 +105,7 @@ async def no_bound(_more_bytes: int) -> None:
 
 
 class _TakenError(Exception):
-    """An object that was listed no longer exists."""
+    """A listed object no longer exists."""
 
 
 @dataclass(slots=True)
@@ -135,9 +135,9 @@ class Output(enum.Enum):
     """Part of a task's output that is fetched in addition to the part in its outcome."""
 
     NONE = enum.auto()
-    """Nothing; after a failure the end, for the error."""
+    """No output; for a failed task the end, for the error."""
     SMALL = enum.auto()
-    """Complete output if it is small, otherwise like `NONE`."""
+    """Complete output if it is small; otherwise the same as `NONE`."""
     WHOLE = enum.auto()
 
 
@@ -355,7 +355,7 @@ class Fetcher:
         )
         try:
             value = await self._fetch_value(store, submission, index, outcome, folder_for)
-        except NoRoomError as error:  # which takes nothing from what the task has written
+        except NoRoomError as error:  # this does not affect the task's output
             return replace(known, results=task.fail(error).results)
         job = await self._complete(task, meta, out, err)
         found = await self._threads.run(read, meta, value, job)
@@ -424,13 +424,13 @@ class Fetcher:
             usage = Usage(**kept.meta["usage"])
         else:
             chunks = logs.Chunks(store, submission, index)
-            written = await chunks.written(max(1, detail.attempts))  # as its error is
+            written = await chunks.written(max(1, detail.attempts))  # as in the error
             await task.room(_bytes_written(written.said, task.output, failed=True))
         out, err = await _read_output(task, written, failed=True)
         if not out.data and not err.data:
             written = None
             said = Piece(await last_lines(self._backend, detail))
-            # What comes before the runtime writes to stderr alone.
+            # Output before the runtime starts is only on stderr.
             out, err = (out, said) if detail.runtime else (said, err)
         job = self._with(task.about, detail, out, err, detail.attempts)
         job = await self._with_earlier(task, job, detail)
@@ -455,7 +455,7 @@ class Fetcher:
         return await self._with_others(task, main, read, folder_for, main_decides=True)
 
     async def _last_attempt(self, task: _Task, detail: JobDetail) -> Outcome | None:
-        """Return what the last attempt stored when it was stopped."""
+        """Return the outcome that the last attempt stored when it was stopped."""
         key = task.submission.attempt_key(task.index, max(1, detail.attempts))
         found = await outcomes.fetch(
             task.store, task.submission, key, threads=self._threads.executor
@@ -472,7 +472,7 @@ class Fetcher:
         return about.of(out.data, err.data, (out.left_out, err.left_out))
 
     async def _with_earlier(self, task: _Task, job: About, detail: JobDetail | None) -> About:
-        """Add how the earlier attempts ended."""
+        """Add the failures of earlier attempts."""
         numbers = list(range(1, job.attempts))
         if not numbers:
             return job

@@ -26,25 +26,29 @@ from farcall_runtime.contract import outcomes_prefix
 _log = logging.getLogger("farcall")
 
 _NEAR_TIMES = 5
-"""Shortest interval between polls of a local endpoint with few waiting tasks, in multiples of the
-duration of a poll.
+"""Shortest interval between polls of a local endpoint with few waiting tasks.
+
+It is a multiple of the duration of a poll.
 """
 
 _NEAREST_S = 0.02
 _SHARE_AT_FIRST = 0.2
 _SHARE_OF_WAIT = 0.01
-"""Shares of the time since the last change by which a poll may be late: 1 s after 100 s. The first
-one applies up to the shortest interval: 0.02 s after 0.1 s, for local endpoints.
+"""Shares of the time since the last change by which a poll may be late.
+
+1 s after 100 s. The first share applies up to the shortest interval: 0.02 s after 0.1 s, for local
+endpoints.
 """
 
 _FOREIGN_PAGES = 3
 
 _FEW = 4
-"""Maximum number of bundles that are listed one by one, and of large bundles at full speed."""
+"""Maximum number of bundles listed separately, and of large ones at full speed."""
 
 _MANY = 100
-"""Number of waiting tasks from which a bundle gets its own poller. With this many tasks, intervals
-shorter than for S3 would find none sooner.
+"""Number of waiting tasks from which a bundle gets its own poller.
+
+With so many tasks, intervals shorter than for S3 would not find outcomes sooner.
 """
 
 
@@ -175,7 +179,7 @@ class _Lister:
         in_vain_s = clock.now() - self._news
         late_s = max(min(self._pause_s, _SHARE_AT_FIRST * in_vain_s), _SHARE_OF_WAIT * in_vain_s)
         wait_s = min(self._longest_s, late_s) - least_s
-        if wait_s <= 0:  # or something was announced meanwhile
+        if wait_s <= 0:  # or a change was announced meanwhile
             return
         self._wake.clear()
         with contextlib.suppress(asyncio.TimeoutError):

@@ -1,4 +1,4 @@
-"""Packages of one session, packed and uploaded before the jobs' submission.
+"""Packages of one session, packed and uploaded before jobs are submitted.
 
 Before each submission, installed packages are compared only by the names and times of their
 metadata. The bucket's packages are listed once, and again after an hour or after a job has failed.
@@ -83,7 +83,7 @@ class TaskPackages:
         self._verified: dict[tuple[Store, str], dict[str, Stored]] = {}
 
     async def store(self, store: Store, root: str, settings: Settings) -> list[str | int] | None:
-        """Make sure that the packages are in the bucket that the options name.
+        """Ensure that the bucket contains the packages that the options name.
 
         Returns:
             The bundle's record of them; None if the image contains all.
@@ -118,7 +118,7 @@ class TaskPackages:
     ) -> Settings | None:
         """Sync requirements in addition to the options' packages, if possible.
 
-        Many tasks request the same at once: one check serves them all, for ten minutes.
+        Many tasks request the same packages at once: one check serves all of them for ten minutes.
 
         Args:
             store: The bucket.
@@ -162,7 +162,7 @@ class TaskPackages:
     async def plan(
         self, store: Store | None, root: str, settings: Settings
     ) -> tuple[Environment, Manifest | None, list[Planned]]:
-        """Return the packages that would be synced, packed to know their size.
+        """Return the packages that would be synced, packed to determine their size.
 
         Args:
             store: The bucket; None to make no requests.
@@ -225,7 +225,7 @@ class TaskPackages:
         if packed:
             sealed = _seal(found)
             named[sealed.sha256] = len(sealed.data)
-        # Times are whole seconds, so an object may be replaced without a new time.
+        # Times are in seconds, so an object may be replaced without a new time.
         recent = datetime.now(timezone.utc) - _SOON
         doubted = {
             sha256: size

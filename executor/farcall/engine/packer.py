@@ -22,7 +22,7 @@ from farcall.payload.pickling import Call, Packed
 from farcall.payload.project import Pickling
 from farcall.payload.shared import Digests
 
-# --- Thread pool of a session: for what would hold up the event loop, such as pickling ----------
+# --- Thread pool of a session: for work that would block the event loop, such as pickling -------
 
 
 _THREADS = 4
@@ -66,7 +66,7 @@ class WorkerThreads:
             self.executor.shutdown(wait=False, cancel_futures=True)
 
 
-# --- Batcher: combines the requests of many coroutines within a moment --------------------------
+# --- Batcher: combines concurrent requests of many coroutines -----------------------------------
 
 
 K = TypeVar("K", bound=Hashable)
@@ -110,25 +110,25 @@ class Batcher(Generic[K, V]):
         return future
 
     async def close(self, error: Exception) -> None:
-        """End the batch that is under way, and raise an error in all callers."""
+        """Cancel the running batch, and raise an error in all callers."""
         if self._answering is not None:
             self._answering.cancel()
             await asyncio.gather(self._answering, return_exceptions=True)
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # its callers may have left, which is no reason for a warning
+                future.exception()  # its callers may have left; this suppresses asyncio's warning
         self._asked.clear()
 
     async def _run(self) -> None:
         while self._asked:
-            # At least a turn of the loop: what those do next who have waited holds it up.
+            # Wait at least one iteration of the loop, because resumed callers may block it.
             await asyncio.sleep(self._wait_s)
             keys = list(islice(self._asked, self._most))
             batch = {key: self._asked.pop(key) for key in keys}
             await self._answer_batch({k: f for k, f in batch.items() if not f.cancelled()})
-            del keys, batch  # which hold requests and responses
-        self._answering = None  # which holds the loop
+            del keys, batch  # they hold requests and responses
+        self._answering = None  # it holds the loop
 
     async def _answer_batch(self, batch: dict[K, asyncio.Future[V]]) -> None:
         answers: Sequence[V | Exception]
@@ -137,7 +137,7 @@ class Batcher(Generic[K, V]):
         except asyncio.CancelledError:
             self._asked.update(batch)  # for `close`
             raise
-        except Exception as error:  # whatever it is, no caller may wait forever
+        except Exception as error:  # no caller may wait forever
             answers = [error] * len(batch)
         for future, answer in zip(batch.values(), answers, strict=True):
             if future.done():
@@ -150,7 +150,9 @@ class Batcher(Generic[K, V]):
 
 
 _TOGETHER = 256
-"""Maximum calls pickled in one batch. Their callers resume together, which blocks the event loop.
+"""Maximum calls pickled in one batch.
+
+Their callers resume together, which blocks the event loop.
 """
 
 
@@ -184,7 +186,7 @@ class FunctionCall:
 
 
 class Packing(Protocol):
-    """The session, as far as a call uses it."""
+    """The session's interface to calls."""
 
     packer: Packer
 
@@ -212,7 +214,7 @@ def _pack_all(some: list[FunctionCall]) -> list[tuple[Packed, Packed] | Exceptio
     """Pickle a batch; an unpicklable call gets its error in place of its pickles."""
     functions: dict[tuple[int, str], Packed] = {}
     texts: dict[int, CallTexts] = {}
-    digests = Digests()  # they came within a moment
+    digests = Digests()  # the calls of a batch are concurrent
     done: list[tuple[Packed, Packed] | Exception] = []
     using: dict[str, Pickling] = {}
     for wanted in some:
@@ -232,6 +234,6 @@ def _pack_all(some: list[FunctionCall]) -> list[tuple[Packed, Packed] | Exceptio
                 wanted.calls, settings.cache_dir, to_text, digests, using=using[option]
             )
             done.append((functions[key], call))
-        except Exception as error:  # the caller gets it
+        except Exception as error:  # the caller receives it
             done.append(error)
     return done

@@ -1,14 +1,15 @@
-"""Retry: run the failed tasks of a job again, with the bundle that the job left in S3.
+"""Retry: run a job's failed tasks again, with the bundle that is still in S3.
 
-AWS Batch and the bucket determine which tasks these are: tasks that Batch calls failed, except
-those whose outcome holds a value for each call, and those that an earlier retry has run. A task
-runs again as a whole, with all calls of its chunk. The function and arguments are copied from the
-old bundle, verified by the digest that Batch holds, into a new one. They are not unpickled, so any
-farcall can retry the tasks of any Python version.
+AWS Batch and the bucket determine which tasks these are: the tasks that Batch reports as failed,
+except those whose outcome contains a result for each call, and those that an earlier retry has
+run. A task runs again with all calls of its chunk. The function and arguments are copied from the
+old bundle, verified by the digest in Batch, into a new one. They are not unpickled, so any farcall
+can retry the tasks of any Python version.
 
-Each task has one lineage: once a retry has run it, only that retry can be retried, so no more than
-one level of retries has to be read. If two clients retry a task at the same time, each of them
-stores a note first and then lists the notes. At least one of them sees the other, and gives up.
+Each task has one lineage: after a retry has run it, only that retry can be retried, so no more
+than one level of retries has to be read. If two clients retry a task at the same time, each of
+them stores a note first and then lists the notes. At least one of them sees the other's note, and
+gives up.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ from farcall_runtime.envelope import Buffer, Part
 #
 # A note is written before its job is submitted, and again when the job has an ID. It is signed
 # with the outcome key of the bundle whose tasks run again, so that write access to the bucket is
-# not enough to make a task look retried.
+# not enough to forge a retry.
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _MOST_NOTES = 1000
 _MOST_BYTES = 4 * 1024 * 1024
 _NOTES_AT_ONCE = 16
 _IN_FLIGHT = timedelta(seconds=60)
-"""Age up to which the client of a note without a job may still be about to submit it."""
+"""Age up to which the client of a note may still be about to submit its job."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Note:
         queue: Queue of the retry.
         origin: For each task of the retry, the index of the task that it runs again.
         job_id: ID of the retry; empty if it was not known yet.
-        at: When S3 stored the note; None before that.
+        at: Time at which S3 stored the note; None before that.
     """
 
     where: Location
@@ -102,7 +103,7 @@ async def write(store: Store, of: Submission, note: Note) -> None:
 
 
 async def read(store: Store, of: Submission) -> list[Note]:
-    """Return the notes on the retries of a job, without notes that others wrote.
+    """Return the notes on the retries of a job; ignore unsigned ones.
 
     Raises:
         ServiceError: S3 refused.
@@ -178,7 +179,7 @@ async def _confirmed(session: Session, submission: Submission, notes: list[Note]
 async def _find(session: Session, of: Submission, note: Note) -> JobDetail | None:
     """Return the job of a note if Batch confirms that it is a retry of a job."""
     ids = [note.job_id]
-    if not note.job_id:  # the client died before it could add the ID, or is about to add it
+    if not note.job_id:  # the client died before it added the ID, or is about to add it
         ids = await session.backend.find(note.where.bundle, note.queue)
     for detail in (await session.backend.describe(ids)).values():
         before = detail.environment.get(contract.ENV_RETRY_OF, "").partition(":")[0]
@@ -191,8 +192,8 @@ async def _find(session: Session, of: Submission, note: Note) -> JobDetail | Non
 async def _is_withdrawn(session: Session, note: Note, detail: JobDetail) -> bool:
     """Return whether the client gave up the submission of a retry.
 
-    That deletes the bundle, and Batch's job is terminated if Batch accepts it anyway. Such a retry
-    has no results and cannot be retried itself, so the tasks can be retried by another one.
+    Giving up deletes the bundle, and Batch's job is terminated if Batch accepts it anyway. Such a
+    retry has no results and cannot be retried, so another retry can run the tasks.
     """
     has_success = bool(detail.status_summary.get(JobStatus.SUCCEEDED.value))
     if note.job_id or detail.status is not JobStatus.FAILED or has_success:
@@ -201,17 +202,19 @@ async def _is_withdrawn(session: Session, note: Note, detail: JobDetail) -> bool
     return await store.stored(note.where.bundle_key) is None
 
 
-# --- Plan: what would run -----------------------------------------------------------------------
+# --- Plan: tasks that would run -----------------------------------------------------------------
 
 CHANGEABLE = (
     *("vcpu", "memory", "num_gpus", "time_limit", "retry_attempts", "retry_on", "tags"),
     *("queue", "priority", "share_identifier", "priority_class", "max_parallel", "ttl"),
 )
-"""Options that a retry can change: those that a submission sets outside the job definition, on
-either platform."""
+"""Options that a retry can change.
+
+A submission sets them outside the job definition, on either platform.
+"""
 
 _SAME = (FIXED, PACKAGES, SHARED)
-"""Facts of a bundle that hold for any subset of its tasks."""
+"""Facts of a bundle that apply to any subset of its tasks."""
 
 _PARALLEL = 32
 _LARGE_BYTES = 1024 * 1024
@@ -238,19 +241,19 @@ class FailedTask(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a retry of a job would run.
+    """The tasks and options of a retry.
 
     Attributes:
         submission: The job.
         detail: Batch's description of the job.
         workflow: The workflow that the job belongs to.
-        settings: The options, with those that the job was submitted with.
+        settings: The options, including those with which the job was submitted.
         tasks: The tasks that would run again.
         total: Number of tasks of the job; 1 for an array task.
         unfinished: Number of tasks that have not finished.
         retries: Earlier retries of the job; their tasks are not among ``tasks``.
         noted: Bundles of the retries that notes described, whether or not they have a job.
-        facts: What the job's bundle says of all its tasks.
+        facts: The bundle's facts about all its tasks.
         origin: Python and cloudpickle that pickled the functions.
     """
 
@@ -298,7 +301,7 @@ class Plan:
         return self.settings.replace(**options)
 
     def tell(self, settings: Settings) -> str:
-        """Describe in a line what would run, and with which options.
+        """Describe the tasks and options of the retry in one line.
 
         Args:
             settings: The options of the new job, as `with_options` returns them.
@@ -352,11 +355,11 @@ def _shown(value: object) -> str:
 
 
 async def look(session: Session, settings: Settings, job_id: str) -> Plan:
-    """Return which tasks of a job failed, and with which options they ran.
+    """Return which tasks of a job failed, and the options with which they ran.
 
     Args:
         session: The event loop's session.
-        settings: The options; those that the job was submitted with replace them.
+        settings: The options; those with which the job was submitted replace them.
         job_id: A single job, an array job, or an array task.
 
     Raises:
@@ -408,7 +411,7 @@ async def look(session: Session, settings: Settings, job_id: str) -> Plan:
 
 
 async def until_ended(session: Session, job_id: str) -> None:
-    """Wait until Batch reports a job as finished, which it does later than the job's outcome.
+    """Wait until Batch reports a job as finished, which is later than its outcome.
 
     Args:
         session: The event loop's session.
@@ -425,7 +428,7 @@ async def until_ended(session: Session, job_id: str) -> None:
 
 
 def _refuse_kind(detail: JobDetail) -> None:
-    """Raise an error for jobs that cannot be retried by farcall."""
+    """Raise an error for jobs that farcall cannot retry."""
     if detail.is_command:
         raise FarcallError(
             f"job {detail.job_id} ({detail.name}) runs a command and has no calls. Submit it "
@@ -469,7 +472,7 @@ def _as_submitted(
     facts: Mapping[str, Any],
     own: Mapping[str, Any],
 ) -> Settings:
-    """Return the options that make a job like an existing one, except its definition."""
+    """Return the options of an existing job, except those of its definition."""
     root = submission.where.root.split("/")
     found: dict[str, Any] = {
         "s3_bucket_name": submission.where.bucket,
@@ -499,7 +502,7 @@ def _as_submitted(
 async def _ends(
     session: Session, submission: Submission, detail: JobDetail, only: int | None
 ) -> tuple[list[FailedTask], int]:
-    """Return the tasks of a job that have failed, and how many have not finished.
+    """Return a job's failed tasks, and the number of unfinished ones.
 
     Args:
         session: The event loop's session.
@@ -516,7 +519,8 @@ async def _ends(
         unfinished = sum(not child.status.is_final for child in found.values())
         failed = [child for child in found.values() if child.status is JobStatus.FAILED]
     else:
-        # Failed tasks are listed last: a task that fails between the lists is in the second one.
+        # Failed tasks are listed last, so that a task that fails between the lists is in the
+        # second.
         done: set[int] = set()
         if not detail.status.is_final:
             done = {child.index for child in await _children(session, detail, JobStatus.SUCCEEDED)}
@@ -524,7 +528,7 @@ async def _ends(
         if not detail.status.is_final:
             unfinished = submission.size - len(done | {child.index for child in failed})
     if failed:
-        # A host that is lost after its task has stored the outcome fails the task for Batch.
+        # If a host is lost after its task has stored the outcome, Batch reports a failed task.
         complete = await delivered(session, submission)
         failed = [child for child in failed if child.index not in complete]
         complete = await _successes(session, submission, failed)
@@ -544,7 +548,7 @@ async def _children(session: Session, detail: JobDetail, status: JobStatus) -> l
 
 
 async def delivered(session: Session, submission: Submission) -> set[int]:
-    """Return the indexes of tasks whose results a client has received."""
+    """Return the indexes of tasks whose results a client has collected."""
     store = session.stores.of(submission.where.bucket)
     keys = await store.list_keys(f"{submission.where.bundle_key}{contract.RECEIPTS}")
     return await store.receipted(submission, [key for key, _ in keys])
@@ -553,7 +557,7 @@ async def delivered(session: Session, submission: Submission) -> set[int]:
 async def _successes(
     session: Session, submission: Submission, failed: Sequence[JobDetail]
 ) -> set[int]:
-    """Return the indexes of failed tasks whose outcome holds a value for each call."""
+    """Return the indexes of failed tasks whose outcome contains all results."""
     store = session.stores.of(submission.where.bucket)
     doubtful = [child.index for child in failed if child.exit_code != ExitCode.RAISED]
     if not doubtful:
@@ -578,7 +582,7 @@ async def _successes(
         async with few if size > _LARGE_BYTES else many:
             try:
                 found = await outcomes.fetch(store, submission, key, size=size)
-            except envelope.EnvelopeError:  # not written by the job
+            except envelope.EnvelopeError:  # the job did not write it
                 return False
         meta = found.outcome.meta if found is not None else None
         if meta is None or not is_success(meta):
@@ -603,13 +607,13 @@ async def _stored(store: Store, submission: Submission) -> dict[int, int]:
 
 
 async def _attempted(store: Store, submission: Submission) -> dict[int, dict[int, int]]:
-    """Return the sizes of the outcomes of failed attempts, by task index and attempt number."""
+    """Return the sizes of failed attempts' outcomes, by task index and attempt number."""
     prefix = submission.where.attempts_prefix
     found: dict[int, dict[int, int]] = {}
     for key, size in await store.list_keys(prefix):
         index, _, attempt = key[len(prefix) :].partition("/")
         numbers = number_in(index), number_in(attempt)
-        if numbers[0] is not None and numbers[1] is not None:  # others can write other keys
+        if numbers[0] is not None and numbers[1] is not None:  # other writers can store anything
             found.setdefault(numbers[0], {})[numbers[1]] = size
     return found
 
@@ -630,7 +634,7 @@ class Retried(NamedTuple):
 
 
 async def submit(session: Session, plan: Plan, settings: Settings) -> list[Retried]:
-    """Submit a plan as one job; as several if one bundle would be too large.
+    """Submit a plan as one job, or as several if one bundle would be too large.
 
     Cancelling the wait withdraws the request; a job that is accepted anyway is terminated.
 
@@ -641,8 +645,8 @@ async def submit(session: Session, plan: Plan, settings: Settings) -> list[Retri
 
     Raises:
         NothingToRetryError: The plan has no tasks.
-        IntegrityError: The bucket does not hold what was submitted.
-        SettingsError: Something the options name does not exist, or they make no job.
+        IntegrityError: The bucket's content differs from the submission.
+        SettingsError: A resource that the options name does not exist, or the options are invalid.
         SubmissionError: Batch refused the job.
         ServiceError: AWS refused a call.
     """
@@ -682,19 +686,19 @@ async def _submit(session: Session, plan: Plan, settings: Settings) -> list[Retr
             raise _differs(error, about, plan.submission) from error
         done.append(Retried(submission, tuple(copied.taken)))
         note = Note(submission.where, settings.queue, done[-1].origin, submission.job_id)
-        with contextlib.suppress(FarcallError):  # the job is found by its name then
+        with contextlib.suppress(FarcallError):  # without it, the job is found by its name
             await write(store, plan.submission, note)
     return done
 
 
 class _Claim:
-    """One retry's notes, by which other clients see that it runs the tasks.
+    """One retry's notes, which show other clients that it runs the tasks.
 
     Args:
         store: The bucket.
         plan: The tasks to run again.
         queue: Queue of the retry.
-        copied: The tasks that the retry's bundle has.
+        copied: The tasks in the retry's bundle.
     """
 
     def __init__(self, store: Store, plan: Plan, queue: str, copied: _Copied) -> None:
@@ -724,13 +728,13 @@ class _Claim:
             )
 
     async def release(self) -> None:
-        """Delete the notes, so that others can retry the tasks at once."""
+        """Delete the notes, so that other clients can retry the tasks at once."""
         with contextlib.suppress(ServiceError):
             of = self._plan.submission.where
             await self._store.delete([of.retry_key(bundle) for bundle in self._own])
 
     def _competes(self, note: Note, notes: list[Note]) -> bool:
-        """Return whether a note is of another retry of these tasks that has or gets a job."""
+        """Return whether a note's retry runs the same tasks, and has or will have a job."""
         if note.where.bundle in self._own or set(note.origin).isdisjoint(self._copied.taken):
             return False
         since = max(each.at for each in notes if each.where.bundle in self._own and each.at)
@@ -740,20 +744,20 @@ class _Claim:
 
 
 def _job_id_of(plan: Plan) -> str:
-    """Return the ID that the retry records: that of a task, if it is the only one."""
+    """Return the ID that the retry records: the task's if there is only one."""
     if len(plan.tasks) == 1:
         return plan.submission.id_of(plan.tasks[0].number)
     return plan.submission.job_id
 
 
 class _Copied:
-    """Tasks that are copied from one bundle into another; in a thread, during the upload.
+    """Tasks copied from one bundle into another; in a thread, during the upload.
 
     Args:
         session: The event loop's session.
         plan: The tasks to run again.
         left: The tasks still to be copied; copied tasks are removed.
-        texts: For each task of the old job the text that lists show, if it is known.
+        texts: The summary of each task of the old job, if known.
 
     Attributes:
         taken: Indexes of the copied tasks in the old job.
@@ -825,10 +829,10 @@ class _Streamed:
         self._read = read
 
     def __iter__(self) -> Iterator[Buffer]:
-        """Yield the bytes, then compare their digest.
+        """Yield the bytes, then verify their digest.
 
         Raises:
-            IntegrityError: They are not what was submitted.
+            IntegrityError: The bytes differ from the submission.
         """
         digest = hashlib.sha256()
         end = self._part.offset + self._part.length

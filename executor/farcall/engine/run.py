@@ -94,7 +94,7 @@ class JobRun(ABC):
 
     @property
     def is_completed(self) -> bool:
-        """Whether the job's end is known here."""
+        """Whether this process knows the job's end."""
         return self._arrival is not None
 
     async def session(self) -> Session:
@@ -248,11 +248,11 @@ class CommandRun(JobRun):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a run fetches when its task has finished.
+    """Parts of a task's outcome that a run fetches.
 
     Attributes:
         calls: Number of calls in the task, if known.
-        output: How much of the task's output is fetched with the result. The rest can be fetched
+        output: Part of the task's output that is fetched with the result. The rest can be fetched
             later, except with `Output.NONE`, which deletes it with the result.
         read: Reads the results from the outcome.
         folder_for: Folder for a large result; by default ``cache_dir`` if memory is short.
@@ -267,7 +267,7 @@ class Wanted:
 
 
 class Call(Protocol):
-    """What a task runs."""
+    """The function call of a task."""
 
     @property
     def name(self) -> str:
@@ -288,9 +288,9 @@ class TaskRun(JobRun):
         job_id: The job's ID; for an array task ``"<array job>:<index>"``.
         settings: Options of the job.
         place: The task's submission and its index in it; by default Batch is called.
-        wanted: What is fetched.
+        wanted: Parts of the outcome to fetch.
         on_end: Called with the job's ID when its end is known.
-        on_spent: Called when the result was handed over and is deleted from the bucket.
+        on_spent: Called when the result was returned and is being deleted from the bucket.
     """
 
     __slots__ = ("_delivery", "_is_discarded", "_on_spent", "_place", "wanted")
@@ -324,12 +324,12 @@ class TaskRun(JobRun):
         workflow: Workflow | None = None,
         node: NodeOf | None = None,
     ) -> TaskRun:
-        """Submit a task, together with others that arrive within ``linger_s``, and track it.
+        """Submit a task together with others that arrive within ``linger_s``; track it.
 
         Args:
-            call: What the task runs.
+            call: The function call.
             settings: Options of the job.
-            wanted: What is fetched.
+            wanted: Parts of the outcome to fetch.
             on_end: Called with the job's ID when the task has finished.
             planned: See `Submitter.submit`.
             workflow: Workflow of the job.
@@ -414,14 +414,14 @@ class TaskRun(JobRun):
         """
         delivery = self._delivery
         if delivery is not None and not delivery.done():
-            self.watch(*await self.find())  # refuses another event loop
+            self.watch(*await self.find())  # raises on another event loop
             if delivery.get_loop() is not asyncio.get_running_loop():
                 delivery = self._delivery = None
         while delivery is None or _has_failed(delivery):
             session, submission, index = await self.find()
             self.watch(session, submission, index)
             arrival = await self._arrived()
-            delivery = self._delivery  # which another caller may have started meanwhile
+            delivery = self._delivery  # another caller may have started it meanwhile
             if not _was_closed(arrival) and (delivery is None or _has_failed(delivery)):
                 fetching = self._fetch(session, submission, index, arrival)
                 delivery = self._delivery = asyncio.ensure_future(fetching)
@@ -454,7 +454,7 @@ class TaskRun(JobRun):
         if self._is_discarded or settings.keep_artifacts:
             return
         self._is_discarded = True
-        with contextlib.suppress(FarcallError):  # a lifecycle rule deletes what is left
+        with contextlib.suppress(FarcallError):  # a lifecycle rule deletes the rest
             session, submission, index = await self.find()
             spent, output, holder = delivered.all_spent, [], None
             if self.wanted.output is not Output.NONE and not delivered.is_whole:
@@ -472,7 +472,7 @@ class TaskRun(JobRun):
         """Run the failed task again; see `farcall.Job.retry`.
 
         Raises:
-            NothingToRetryError: There is nothing to run again.
+            NothingToRetryError: No task can run again.
             SettingsError: A value is wrong, or a retry cannot change the option.
             SubmissionError: Batch did not accept the job.
             ServiceError: AWS refused a call.
@@ -513,7 +513,7 @@ class TaskRun(JobRun):
 
     @contextlib.asynccontextmanager
     async def _printed(self) -> AsyncIterator[None]:
-        """Print the task's output while the block runs, if that is wanted."""
+        """Print the task's output while the block runs, if the run has a writer."""
         if self.wanted.writer is None:
             yield
             return

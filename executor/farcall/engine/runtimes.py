@@ -30,7 +30,7 @@ class _Stored:
     Attributes:
         key: The archive's key; empty if it is not known to exist.
         looked_at: Time of the last check, by the loop's clock.
-        lock: Held while it is uploaded.
+        lock: Held while the archive is uploaded.
     """
 
     key: str = ""
@@ -66,7 +66,7 @@ class Runtimes:
         return _runtime(self._access, store.bucket, found.key, target)
 
     def forget(self) -> None:
-        """Record a job's failure, so that the next submission checks the archive."""
+        """Check the archive again before the next submission, because a job has failed."""
         self._stored.clear()
 
 
@@ -89,7 +89,7 @@ async def planned(
 
 
 async def _store(store: Store, prefix: str, target: Target) -> str:
-    """Make sure that the archive is in the bucket for long enough; return its key."""
+    """Ensure that the bucket will contain the archive for long enough; return its key."""
     with tempfile.TemporaryDirectory(prefix="farcall-runtime-") as folder:
         sealed, make = await asyncio.to_thread(runtime_archive.seal, target, Path(folder))
         if await packages.verify(store, prefix, *sealed):

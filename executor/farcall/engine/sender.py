@@ -3,13 +3,13 @@
 SubmitJob has no idempotency token. A request without a response may have been executed, or may be
 executed later, so farcall never repeats the same request:
 
-1. farcall looks for the job by its unique name, in Batch's lists, which lag behind, and by the
-objects that the job may have stored. If it finds the job, it tracks that job. 2. Otherwise the
-request is *withdrawn*: the bundle is renamed, so that the old name no longer exists. A job that
-appears later finds no payload, runs nothing, and is not retried; farcall looks for such jobs and
-terminates them. 3. farcall looks once more. A job that started in time is tracked and gets its
-bundle back. 4. The request is sent again with the new name, unless it was the last try or was
-cancelled.
+1. farcall searches for the job by its unique name, in Batch's lists, which lag behind, and by the
+   objects that the job may have stored. If it finds the job, it tracks that job.
+2. Otherwise the request is *withdrawn*: the bundle is renamed, so that the old name no longer
+   exists. A job that appears later finds no payload, runs nothing, and is not retried; farcall
+   searches for such jobs and terminates them.
+3. farcall searches once more. A job that started in time is tracked and gets its bundle back.
+4. The request is sent again with the new name, unless it was the last try or was cancelled.
 
 So a function runs twice only if Batch had accepted the job, the job had fetched its payload before
 the withdrawal, and Batch still does not list the job long after its submission.
@@ -38,13 +38,13 @@ from farcall_runtime.contract import Location
 
 # --- Requests in flight: SubmitJob calls that outlast their callers, and lost responses
 #
-# SubmitJob takes no token. A job whose request was not answered is looked for by its name, which
-# is unique, in Batch's lists, which lag behind.
+# SubmitJob has no token. A job whose request had no response is searched for by its unique name in
+# Batch's lists, which lag behind.
 
 
 _CANCELLED = "cancelled while it was submitted"
 _AGAIN_S = 5.0
-"""Interval between two searches for a job that Batch should list by now."""
+"""Interval in seconds between searches for a job that Batch should list by now."""
 
 
 def _never() -> bool:
@@ -83,7 +83,7 @@ class InFlight:
             if ticket.withdraw():
                 sent.cancel()
             else:
-                # Shielded: a second cancel must not cut off a request that is on its way.
+                # Shielded, because a second cancel must not interrupt a request in flight.
                 ending = asyncio.ensure_future(self._terminate_late(name, sent))
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)
@@ -142,7 +142,7 @@ class InFlight:
         kept: str = "",
         waits_s: Iterable[float] | None = None,
     ) -> None:
-        """Look for withdrawn jobs from time to time, and terminate those that appear.
+        """Search for withdrawn jobs from time to time, and terminate those that appear.
 
         Args:
             name: Name of the jobs.
@@ -185,7 +185,7 @@ class InFlight:
 
 
 def unanswered(name: str, error: ServiceError, failure: ServiceError) -> ServiceError:
-    """Return an error that says that a job may run."""
+    """Return an error that warns that a job may run."""
     return error_translation.like(
         failure,
         f"{error}; cannot determine whether job {name} was submitted, because the search for "
@@ -242,7 +242,7 @@ class Sender:
         return await self._in_flight.finish(sending, ticket, lambda: bundle.where.bundle)
 
     async def close(self) -> None:
-        """Stop the searches for withdrawn jobs: without a payload they end by themselves."""
+        """Stop the searches for withdrawn jobs, which exit because they have no payload."""
         await self._in_flight.close()
 
     async def _send(
@@ -280,12 +280,12 @@ class Sender:
             found = await self._withdraw(bundle, queue, error)
             if found:
                 return found
-            ticket.note_refused()  # only now: until here a job of it could run
+            ticket.note_refused()  # only now: before, its job could run
         if last is not None:
             raise last from error
         return None
 
-    # --- without an answer --------------------------------------------------------------------
+    # --- without a response -------------------------------------------------------------------
 
     async def _look(self, where: Location, queue: str, error: ServiceError) -> str | None:
         """Return the job of a request without a response; None if it seems to have none."""
@@ -300,13 +300,13 @@ class Sender:
         return None
 
     async def _withdraw(self, bundle: Bundle, queue: str, error: ServiceError) -> str | None:
-        """Remove the payload of the job of a request without a response.
+        """Remove the payload of the job whose request had no response.
 
         Returns:
-            The job, if it has started anyway; then it has its payload back.
+            The job, if it has started anyway; then its payload is restored.
 
         Raises:
-            ServiceError: The search failed; then the job has its payload back, too.
+            ServiceError: The search failed; then the payload is restored, too.
         """
         old = bundle.where
         new = bundle.rename()
@@ -332,7 +332,7 @@ class Sender:
         return None
 
     async def _await_listed(self, where: Location, queue: str) -> str:
-        """Return the ID of a job that has stored an object, once Batch lists it."""
+        """Wait until Batch lists a job that has stored an object; return its ID."""
         found = await self._in_flight.await_listed(where.bundle, queue)
         if found:
             return found[0]
@@ -355,9 +355,9 @@ async def _wait(tries: Tries, error: ServiceError) -> ServiceError | None:
 async def withdraw(
     store: Store, old: Location, new: Location, look: Callable[[], Awaitable[T | None]]
 ) -> T | None:
-    """Rename a bundle whose job was not found, and look for the job once more.
+    """Rename a bundle whose job was not found, and search for the job once more.
 
-    The bundle gets its old name back if the job is found, or if the search fails.
+    If the job is found or the search fails, the old name is restored.
 
     Args:
         store: Bucket of the bundle.
@@ -399,18 +399,18 @@ async def has_begun(store: Store, where: Location) -> bool:
 if TYPE_CHECKING:
     from farcall.engine.session import Session
 
-# --- Exactly-once launch of command jobs: one job of a name runs, whatever becomes of SubmitJob
+# --- Exactly-once launch of command jobs, even if SubmitJob's response is lost
 #
-# A command job has no payload that could be taken from it, so a request that was not answered is
-# followed by a longer wait than a function's; see `farcall.engine.sender` for those:
+# A command job has no payload that could be withdrawn. So a request without a response is followed
+# by a longer wait than a function's; see the module docstring for functions:
 #
-# 1. The job is looked for by its name, for as long as lists may lag behind. It is adopted where it
-#    is found.
-# 2. Where it is not, the request is sent again, for a job of the same name.
-# 3. The name is looked for now and then. Of several jobs all but one are ended; where the last
-#    request was given up or cancelled, all of them.
+# 1. The job is searched for by its name, for as long as lists may lag behind. If it is found, it
+#    is adopted.
+# 2. Otherwise the request is sent again, for a job of the same name.
+# 3. The name is searched for from time to time. If there are several jobs, all except one are
+#    terminated; if the last request was given up or cancelled, all of them.
 #
-# So a command runs twice only where Batch lists its first job later than that.
+# So a command runs twice only if Batch lists its first job later than that.
 
 
 async def launch(
@@ -482,7 +482,7 @@ class Launcher:
 
     async def _launch(self, job: JobSpec, ticket: Ticket) -> str:
         tries = Tries(self._timing.submit_retry_s)
-        lost = 0  # requests that may have been carried out, whose jobs were not found
+        lost = 0  # requests that may have been executed, whose jobs were not found
         kept = ""
         try:
             while not kept:

@@ -48,7 +48,7 @@ from farcall_runtime.contract import ENV_JOB_ID, ENV_OWN_JOB_ID, Location, run_r
 _log = logging.getLogger("farcall")
 
 _LAST_TURNS = 100
-"""Event loop iterations at shutdown, so that cancellations and responses reach their callers."""
+"""Event loop iterations at shutdown, to deliver cancellations and responses."""
 
 _LAST_REPORT_S = 0.05
 _COPIED_AT_ONCE = 2
@@ -66,7 +66,7 @@ _PLATFORM_OPTIONS = (
     *("scheduler", "service_account", "priority_class", "s3_secret"),
 )
 
-# Functions in C: each submission calls them.
+# Implemented in C, because each submission calls them.
 _connection_of = attrgetter(*_CONNECTION_OPTIONS)
 _platform_of = attrgetter(*_PLATFORM_OPTIONS)
 _place_of = attrgetter("s3_bucket_name", "prefix", *_PLATFORM_OPTIONS)
@@ -228,11 +228,11 @@ class Session:
 
     async def close(self) -> None:
         """Finish pending requests, and close the clients. Jobs continue."""
-        if not self._is_closing:  # a second time would cut the first one short
+        if not self._is_closing:  # a second close would interrupt the first one
             self._is_closing = True
             _forget(self)
             self._keeper.cancel()
-        # Who cancels the wait cuts nothing short either.
+        # Cancelling the wait does not interrupt it, either.
         await asyncio.shield(asyncio.gather(self._keeper, return_exceptions=True))
 
     async def _keep(self) -> None:
@@ -242,7 +242,7 @@ class Session:
             self._is_closing = True
             try:
                 await self._finish()
-            except asyncio.CancelledError:  # the event loop ends, and cancels all others too
+            except asyncio.CancelledError:  # the event loop ends, which cancels all tasks
                 await self._finish()
             finally:
                 await self.backend.close()
@@ -251,15 +251,15 @@ class Session:
 
     async def _finish(self) -> None:
         """Finish the requests on which results or terminations depend."""
-        # When the event loop ends, every task is cancelled at once: let those that own jobs
-        # ask for their end before the clients close. They find this session, and open no other.
-        if self._blocks:  # who is inside may have to clean up before
+        # When the event loop ends, every task is cancelled at once: let the owners of jobs
+        # terminate them before the clients close. They find this session, and do not open another.
+        if self._blocks:  # code inside a block may have to clean up first
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(self.timing.last_blocks_s, self._until(lambda: not self._blocks))
         await _give_way()
         _forget(self)
         await self.terminations.settle()
-        await self._close_submitters()  # at once, without waiting for more to come
+        await self._close_submitters()  # at once, without waiting for further tasks
         await self.tracker.close()
         await self.node_logs.close()
         await self.relay.close()
@@ -272,11 +272,11 @@ class Session:
         await asyncio.gather(*openings, return_exceptions=True)
         await self._close_submitters()
         await self.launcher.close()
-        await _give_way()  # the notified callers may end their jobs, too
+        await _give_way()  # the notified callers may terminate their jobs, too
         await self.terminations.settle()
         self.cleaner.let_go()
         for store in self.stores:
-            with contextlib.suppress(Exception):  # what remains is harmless
+            with contextlib.suppress(Exception):  # remaining objects do no harm
                 await self._flush(store)
         await self._let_go_of_shared()
         await self._last_reports()
@@ -375,7 +375,7 @@ async def _open_aws(settings: Settings) -> tuple[Access, Backend]:
 
 @contextlib.contextmanager
 def _explained_in_job(settings: Settings) -> Iterator[None]:
-    """In a job, explain in an error about a missing resource why options are unset."""
+    """Explain, in a job's error about a missing resource, why options are unset."""
     try:
         yield
     except SettingsError as error:
@@ -402,7 +402,7 @@ class UnguardedModuleError(FarcallError):
 
 @contextlib.contextmanager
 def importing(name: str) -> Iterator[None]:
-    """Refuse sessions and calls while a command imports the user's module.
+    """Reject sessions and calls while a command imports the user's module.
 
     Args:
         name: The module, or the path of its file.
@@ -416,7 +416,7 @@ def importing(name: str) -> Iterator[None]:
 
 
 def check_import() -> None:
-    """Refuse to run jobs for a module that a command is importing.
+    """Reject jobs of a module that a command is importing.
 
     Raises:
         UnguardedModuleError: A module is being imported; the message names the line.
@@ -472,9 +472,9 @@ async def _give_way() -> None:
 
 
 def this_user() -> str:
-    """Return the user's name as it begins the names of runs."""
+    """Return the user's name for the beginning of run names."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # no such user in a container with a bare uid
+    except (KeyError, OSError):  # the container has no user with this ID
         name = "user"
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:32] or "user"

@@ -2,8 +2,8 @@
 
 A value is retained from the first bundle that refers to it. It is released an hour after its last
 bundle has finished, or when the session ends; a value that the user has put is released when the
-user discards it. A bundle has finished when it was deleted, so a bundle that is kept because a
-task failed keeps its values; `farcall.storage.shared` describes what happens to them.
+user discards it. A bundle has finished when it was deleted, so a bundle that is kept because of a
+failed task retains its values. `farcall.storage.shared` describes how released values are deleted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SMALL_AT_ONCE = 4
 _PARALLEL = 16
 
 _STRANGERS = 100
-"""Maximum number of other sessions' values that are checked, once per session, for release."""
+"""Maximum number of other sessions' values checked for release, once per session."""
 
 
 @dataclass(eq=False)
@@ -43,11 +43,11 @@ class _Value:
 
     Attributes:
         store: The bucket.
-        place: The value's place in the bucket.
+        place: The value's location in the bucket.
         generation: The upload that bundles name; empty if none is known to exist.
         marked_at: Time at which the marker was last stored, by two clocks.
         used_at: Time of the last use, by two clocks.
-        pins: How often the user has put it.
+        pins: Number of times that the user has put it.
         users: Bundles that refer to it, including those being built.
         lock: Held while it is stored or released.
     """
@@ -63,7 +63,7 @@ class _Value:
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing refers to it."""
+        """Whether it has no references."""
         return not self.pins and not self.users
 
 
@@ -79,7 +79,7 @@ class Use:
         self._under_way: list[Future[str]] = []
 
     def __call__(self, piece: Piece) -> Future[str]:
-        """Make sure that a value is in the bucket; wait if several are being uploaded.
+        """Ensure that the bucket has a value; wait if several are being uploaded.
 
         Returns:
             A future of its generation.
@@ -113,7 +113,7 @@ class SharedValues:
         self._bundles: dict[str, Use] = {}
         self._large = asyncio.Semaphore(1)  # each one uploads several parts at a time
         self._small = asyncio.Semaphore(_SMALL_AT_ONCE)
-        # Not the event loop's own pool, which bundles that wait for values may fill.
+        # Separate from the event loop's pool, which bundles that wait for values may fill.
         self._threads: ThreadPoolExecutor | None = None
         self._renewing: asyncio.Future[None] | None = None
         self._sweeping: dict[tuple[Store, str], asyncio.Future[None]] = {}
@@ -126,7 +126,7 @@ class SharedValues:
         """Retain values that the user puts, until `discard` or the session's end.
 
         Raises:
-            Exception: See `hold`; in this case none of them is retained.
+            Exception: See `hold`; in this case none of the values is retained.
         """
         values = [self._at(store, root, piece.sha256) for piece in pieces]
         for value in values:
@@ -143,7 +143,7 @@ class SharedValues:
             raise
 
     async def hold(self, store: Store, root: str, piece: Piece, user: object) -> str:
-        """Make sure that a value is in the bucket; return its generation.
+        """Ensure that the bucket has a value; return its generation.
 
         Args:
             store: The bucket.
@@ -176,12 +176,12 @@ class SharedValues:
     async def confirm(
         self, store: Store, root: str, named: Mapping[str, Sequence[Any]], user: object
     ) -> None:
-        """Retain the exact generations that a bundle names whose calls run again.
+        """Retain the exact generations named by a bundle whose calls run again.
 
         Args:
             store: The bucket.
             root: Key prefix of the run that submits it.
-            named: Generation and size in bytes of each value, by its SHA-256, hexadecimal.
+            named: Generation and size in bytes of each value, by its SHA-256 in hexadecimal.
             user: The values' user until `release`.
 
         Raises:
@@ -234,7 +234,7 @@ class SharedValues:
         for sha256 in digests:
             place = SharedPlace(f"{shared_prefix(root)}{sha256.hex()}")
             value = self._values.get((store, place))
-            if value is not None:  # else the session is closed
+            if value is not None:  # otherwise the session is closed
                 value.pins = max(0, value.pins - 1)
                 await self._let_go(value)
 
@@ -321,7 +321,7 @@ class SharedValues:
 
     @staticmethod
     async def _quietly(work: Awaitable[None]) -> None:
-        """Do clean-up that the next run can do as well, ignoring errors."""
+        """Do clean-up that the next run can also do; ignore errors."""
         try:
             await work
         except FarcallError as error:
@@ -329,7 +329,7 @@ class SharedValues:
 
 
 def _now() -> tuple[float, float]:
-    """Return the time by two clocks: one stops during sleep, one can be set."""
+    """Return the time by two clocks: one stops during suspend, one can be set."""
     return time.monotonic(), time.time()
 
 

@@ -1,4 +1,4 @@
-"""Status poller: which jobs are described by Batch, and when.
+"""Status poller: decides which jobs Batch describes, and when.
 
 Outcomes appear in the bucket. Batch is polled for jobs that died without one: for the status of
 each single job and array, for an array's failed tasks if their number has grown, and for finished
@@ -33,8 +33,9 @@ _NOT_STARTED = (JobStatus.SUBMITTED, JobStatus.PENDING, JobStatus.RUNNABLE)
 _NEAREST_S = 0.15
 _SHARE_AT_FIRST = 0.3
 _SHARE_OF_WAIT = 0.1
-"""Shares of the time since the last observed change by which a poll may be late. The first one
-applies up to the shortest interval, to local endpoints.
+"""Shares of the time since the last observed change by which a poll may be late.
+
+The first one applies up to the shortest interval, to local endpoints.
 """
 
 _LONGEST_S = 3600.0
@@ -42,7 +43,7 @@ _REPORT_AGAIN_S = 600.0
 """Minimum interval between two warnings that no job starts, in seconds."""
 
 _TOGETHER_S = 0.1
-"""Jobs that are due within this time share the current request."""
+"""Time in seconds within which due jobs share the current request."""
 
 
 class StatusPoller:
@@ -172,7 +173,7 @@ class StatusPoller:
         for watch in watches:
             detail = found.get(watch.job.job_id)
             pages = 0
-            if not watch.waiting:  # any more
+            if not watch.waiting:  # it may have finished meanwhile
                 continue
             if detail is None:
                 self._note_unseen(watch)
@@ -242,7 +243,7 @@ class StatusPoller:
             self._idle_since = now
             return
         self._check_idle_at = now + _REPORT_AGAIN_S
-        if any(watch.blocked_told for watch in watches):  # it was logged with the reason
+        if any(watch.blocked_told for watch in watches):  # already logged with the reason
             return
         _log.warning(
             "no job has started or finished for %.0f s: %s %s waiting, and %s reports %s for "
@@ -285,7 +286,7 @@ class StatusPoller:
                 new.setdefault((detail.platform, why, detail.remedy), []).append(watch)
             limits = [each for each in (limit, dwell.ended_s) if each is not None]
             if limits and lasts_s >= min(limits) and not watch.stuck:
-                # The reason becomes the job's status reason, so the platform's words go into it.
+                # The reason becomes the job's status reason, so it includes the platform's text.
                 stuck.setdefault(f"{STUCK}{min(limits):g} s: {why}", []).append(watch)
         for (platform, why, remedy), found in new.items():
             rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -345,14 +346,14 @@ class StatusPoller:
         if is_over:
             watch.deliver(index, Ended(detail))
         elif detail is None or (watch.detail is not None and watch.detail.status.is_final):
-            watch.ended[index] = None  # search its outcome again, and then poll Batch
+            watch.ended[index] = None  # search for its outcome again, and then poll Batch
         else:
             watch.failed = 0  # the job exists, so its failed tasks are listed again
         return is_over
 
 
 def _telling(watch: TrackedJob, head: JobDetail | None) -> JobDetail | None:
-    """Return the ID whose description shows a start: the job or the next task."""
+    """Return the description that can show a blocked start: the job's or a task's."""
     whole = watch.detail
     return whole if watch.job.size == 1 or (whole and whole.is_blocked) else head
 
@@ -360,8 +361,8 @@ def _telling(watch: TrackedJob, head: JobDetail | None) -> JobDetail | None:
 def _head(watch: TrackedJob) -> str:
     """Return the array task that Batch may be unable to place, or an empty string.
 
-    For an array, Batch only reports that it is pending. Batch gives a reason to the job at the
-    head of the queue, so if no task has a place, this is the first one.
+    Batch reports an array only as pending. It gives a reason to the job at the head of the queue,
+    which is the first task if no task is placed.
     """
     if watch.job.size == 1 or watch.detail is None or watch.detail.status.is_final:
         return ""

@@ -31,9 +31,7 @@ _log = logging.getLogger("farcall")
 _LARGEST_GATHERED_BYTES = 256 * 1024 * 1024
 _QUICK = 500
 _QUICK_BYTES = 1024 * 1024
-"""Bundles with fewer tasks and bytes are packed on the event loop, because a thread would take
-longer.
-"""
+"""Limits up to which bundles are packed on the event loop; a thread takes longer."""
 
 _TOLD_TOGETHER = 256
 _CANCELLED = "cancelled while it was submitted"
@@ -45,9 +43,10 @@ A caller that stores both can find the job after a crash; see `farcall.client.re
 """
 
 _Key: TypeAlias = "tuple[str, Origin, str, Workflow]"
-"""Common properties of the tasks of one job: the options, the Python that pickled them, the
-function's name and the workflow. So the job's name is right for all of its tasks, and a job never
-belongs to two workflows.
+"""Common properties of the tasks of one job.
+
+They are the options, the Python that pickled the tasks, the function's name and the workflow. So
+the job's name is right for all of its tasks, and a job never belongs to two workflows.
 """
 
 
@@ -195,7 +194,7 @@ class Submitter:
             gathering.wanted -= 1
             if not gathering.wanted and gathering.submitting is not None:
                 gathering.submitting.cancel()
-            # Submitted a moment before, with the answer not handed over yet.
+            # The job was submitted a moment before, and its ID was not returned yet.
             if place.done() and not place.cancelled() and place.exception() is None:
                 submission, index = place.result()
                 try:
@@ -218,7 +217,7 @@ class Submitter:
             ServiceError: AWS refused a call.
         """
         if not await self._backend.needs_runtime(settings):
-            return None  # what the image has in a fitting version would be sent anyway
+            return None  # packages would be synced even if the image has them
         return await self._packages.adding(self._store, self._root, settings, requirements)
 
     def _most_of(self, settings: Settings) -> int:
@@ -242,9 +241,9 @@ class Submitter:
             told = (task.planned and task.planned(where, n) for n, task in enumerate(wanted))
             await asyncio.gather(*filter(None, told))
 
-        wanted.sort(key=lambda task: task.node or ())  # which also takes few words to list
+        wanted.sort(key=lambda task: task.node or ())  # this also makes the list of nodes shorter
         nodes = [task.node for task in wanted if task.node]
-        # A bundle with shared values waits, as it is made, for the event loop to store them.
+        # A bundle with shared values waits for the event loop to store them.
         is_quick = not gathering.shared and gathering.size < _QUICK_BYTES
         gathering.submitting = asyncio.ensure_future(
             self.submit_together(
@@ -259,7 +258,7 @@ class Submitter:
         )
         try:
             submission = await gathering.submitting
-        except Exception as error:  # whatever it is, the tasks' callers are to have it
+        except Exception as error:  # the tasks' callers receive it
             for task in wanted:
                 if not task.place.done():
                     task.place.set_exception(error)
@@ -271,7 +270,7 @@ class Submitter:
         late: dict[int, str] = {}
         for index, task in enumerate(wanted):
             if index % _TOLD_TOGETHER == _TOLD_TOGETHER - 1:
-                await asyncio.sleep(0)  # what each of them does next would hold up the loop
+                await asyncio.sleep(0)  # resumed callers would block the loop
             if task.place.done():  # cancelled meanwhile
                 late[index] = submission.id_of(index)
             else:
@@ -297,7 +296,7 @@ class Submitter:
         on_sent: Callable[[int], object] = lambda _: None,
         again: Again | None = None,
     ) -> Submission:
-        """Submit tasks as one job: a single job, or an array of up to `largest_array` tasks.
+        """Submit tasks as one job: single, or an array of up to `largest_array` tasks.
 
         A multi-node job has one task.
 
@@ -350,7 +349,7 @@ class Submitter:
             job = job_of(bundle, settings, self._access, size=size, runtime=runtime)
             return replace(job, definition=before.definition)
 
-        # A job that cannot be taken is refused here, before its bundle is uploaded.
+        # Reject an invalid job here, before its bundle is uploaded.
         await self._backend.prepare(write(most))
         ticket = Ticket()
 
@@ -362,7 +361,7 @@ class Submitter:
                 await planned(bundle.where)
             job_id = await self._sender.send(bundle, lambda: write(bundle.size), ticket, planned)
         except BaseException:
-            if ticket.withdraw():  # no job will ask for it, and none that turns up is to run
+            if ticket.withdraw():  # no job may use it any more
                 self._store.delete_later(bundle.keys)
                 use.release()
             raise

@@ -22,10 +22,10 @@ from farcall.storage.store import Store
 from farcall.storage.stores import Stores
 from farcall_runtime import envelope
 
-# --- Cancel markers: objects that tell the container of one array task to exit ------------------
+# --- Cancel markers: objects that ask the container of one array task to exit -------------------
 #
-# Some platforms cannot terminate one task of an array: they would restart it. A marker is signed
-# with the bundle's key, so that other users of the bucket cannot write one.
+# Some platforms cannot terminate one task of an array, because they would restart it. A marker is
+# signed with the bundle's key, so that other users of the bucket cannot write one.
 
 
 _PARALLEL = 32
@@ -56,7 +56,7 @@ _log = logging.getLogger("farcall")
 _TOGETHER_S = 0.05
 _ANSWERED_TOGETHER = 500
 _LEAVING_S = 5.0
-"""Time after a second Ctrl-C in which no termination is waited for, in seconds."""
+"""Time in seconds after a second Ctrl-C in which terminations are not awaited."""
 
 
 Refused: TypeAlias = dict[str, ServiceError]
@@ -108,7 +108,7 @@ class Terminations:
     ) -> dict[str, ServiceError]:
         """Terminate jobs, and poll them soon.
 
-        An array is terminated as a whole if all of its unfinished tasks are listed.
+        If all unfinished tasks of an array are listed, the array is terminated with one request.
 
         Args:
             job_ids: IDs of the jobs.
@@ -166,7 +166,7 @@ class Terminations:
                 del self._unended[submission.job_id]
 
     async def settle(self) -> None:
-        """Wait for pending requests before the connections close, whatever their result."""
+        """Wait for pending requests before the connections close; ignore their results."""
         for reason in list(self._doomed):
             self._send_doomed(reason)
         requests = list(self._requests)
@@ -289,7 +289,7 @@ class Terminations:
         self._abandoned_at = time.monotonic()
 
     def _collapse_children(self, job_ids: Iterable[str]) -> list[str]:
-        """Replace the unfinished tasks of an array by the array, if all of them are listed."""
+        """Replace the unfinished tasks of an array with the array, if all are listed."""
         children: dict[str, dict[str, None]] = {}
         for job_id in job_ids:
             children.setdefault(_parent(job_id), {})[job_id] = None

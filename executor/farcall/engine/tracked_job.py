@@ -28,7 +28,7 @@ _SAY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A task has finished without an outcome.
+    """End of a task without an outcome.
 
     Attributes:
         detail: Batch's description of the task; None if Batch no longer knows it.
@@ -40,7 +40,7 @@ class Ended:
 
 
 class ClosedError(FarcallError):
-    """The tracker was closed while a caller waited; another tracker can follow the job."""
+    """The tracker was closed while a caller waited; another tracker can track the job."""
 
 
 class UnseenError(ServiceError):
@@ -96,8 +96,8 @@ class TrackedJob:
 
     @property
     def submission(self) -> Submission:
-        """The job, which stores outcomes."""
-        assert isinstance(self.job, Submission)  # noqa: S101 - says so to the type checker
+        """The job, if it stores outcomes."""
+        assert isinstance(self.job, Submission)  # noqa: S101 - for the type checker
         return self.job
 
     @property
@@ -136,7 +136,7 @@ class TrackedJob:
             self.on_empty(self)
 
     def take(self, detail: JobDetail) -> bool:
-        """Record Batch's description of the whole job; a final status is never replaced.
+        """Record Batch's description of the job; a final status is never replaced.
 
         Returns:
             Whether the status has changed.
@@ -259,7 +259,7 @@ class Patience:
 
 
 def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> FarcallError:
-    """Return an error that only the wait has ended, with how to continue it."""
+    """Return an error that only the wait has ended, with a command to continue it."""
     if not isinstance(error, ServiceError):
         return error
     one = f"{job.job_id}:INDEX" if job.size > 1 else job.job_id
@@ -281,10 +281,10 @@ def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> F
 
 
 def is_unseen(error: BaseException) -> bool:
-    """Return whether an error, or its cause, says that a job could not be polled.
+    """Return whether an error, or its cause, is that a job could not be polled.
 
-    Such a job continues, and so do the other jobs of a caller that stops for this error, because
-    nothing is wrong with them. The same applies if AWS rejects the credentials.
+    Such a job continues. If a caller stops because of this error, its other jobs continue, too,
+    because they have not failed. The same applies if AWS rejects the credentials.
     """
     left: list[BaseException | None] = [error]
     known = set()

@@ -1,7 +1,7 @@
-"""Job tracker: detects how each tracked task ended, and notifies the waiting callers.
+"""Job tracker: detects how tracked tasks end, and notifies the waiting callers.
 
 An outcome appears in the listing of the run's prefix as soon as the container has stored it,
-with one listing for all tasks. Batch is polled more slowly, to detect tasks that died without
+with one listing for all tasks. Batch is polled less often, to detect tasks that died without
 an outcome.
 """
 
@@ -55,7 +55,7 @@ class Tracker:
         self._status_poller = StatusPoller(
             backend, self._watches, self._look_soon, self._reporter, self.trouble, timing
         )
-        self._on_empty = self._forget  # once, and not for each of 10,000
+        self._on_empty = self._forget  # bound once, and not for each of 10,000 jobs
         self._details = Batcher(
             self._describe, backend.capabilities.described_together, _COALESCE_S
         )
@@ -90,7 +90,7 @@ class Tracker:
             watch = TrackedJob(job, settings, self._on_empty, is_full)
             self._watches[job.job_id] = watch
         elif watch.full is not is_full:
-            watch.full = None  # one of those who wait takes whatever comes
+            watch.full = None  # a caller without back-pressure takes every outcome
         told = (tell,)
         for index in indexes:
             watch.waiting[index] = watch.waiting.get(index, ()) + told
@@ -117,11 +117,11 @@ class Tracker:
         """Return the last known description of a job, without an API request.
 
         Args:
-            job_id: The job's ID; for an array the parent's.
+            job_id: The job's ID; for an array task, the array's.
 
         Returns:
             The description without its environment; None if Batch has not described the job yet,
-                or
+            or
             if the job is not tracked.
         """
         watch = self._watches.get(job_id)

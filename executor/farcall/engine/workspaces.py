@@ -41,7 +41,7 @@ def key_of(prefix: str, sha256: str) -> str:
 async def put_once(store: Store, key: str, archive: Archive) -> bool:
     """Upload an archive, unless it exists.
 
-    If two clients do so at once, they store the same bytes twice, which is harmless.
+    If two clients upload it at once, they store the same bytes twice, which is harmless.
 
     Returns:
         Whether it was uploaded now.
@@ -70,7 +70,7 @@ async def take_along(
     workspace: str | os.PathLike[str],
     folder: str = HERE,
 ) -> tuple[Nodes, ...]:
-    """Upload a local folder unless it exists, and let nodes run their commands in it.
+    """Upload a local folder unless it exists, and make nodes run their commands in it.
 
     Args:
         session: The session that submits the job.

@@ -1,6 +1,6 @@
 """Nodes of a command job: their logs, and which of these are complete. No I/O.
 
-A job on one node has one node, which is the job itself. Batch retries the whole job, never one
+A job on one node has one node, which is the job itself. Batch retries the entire job, never one
 node: a finished node may run again while the job is unfinished.
 """
 
@@ -15,13 +15,13 @@ from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.names import counted
 
 _CLOCKS = timedelta(hours=1)
-"""Maximum time in seconds by which a writing machine's clock is behind the service's."""
+"""Maximum time by which the clock of a writing machine is behind the service's."""
 
 _STOPPING_S = 60.0
 """Seconds that other nodes have to stop after the main node; Batch waits half a minute."""
 
 _LONG = timedelta(minutes=10)
-"""Time by which this machine's clock is never ahead, because the service rejects requests."""
+"""Time by which this machine's clock is never ahead, because requests would fail."""
 
 _NODE, _CHILD = "#", ":"
 
@@ -50,11 +50,11 @@ class JobNodes:
     """A job and the nodes to read.
 
     Args:
-        job: Description of the whole job.
+        job: Description of the entire job.
         nodes: Descriptions of nodes by index; one that never ran may be missing.
 
     Attributes:
-        job: Description of the whole job.
+        job: Description of the entire job.
         is_forgotten: Whether the platform no longer knows the job, so that it cannot be running.
     """
 
@@ -121,7 +121,7 @@ class JobNodes:
 
         Raises:
             UnknownError: The node or attempt does not exist; the error names the existing ones.
-            FarcallError: The job is a whole array.
+            FarcallError: The job is an array job.
         """
         job, last = self.job, self.last_attempt
         if job.array_size:
@@ -217,12 +217,12 @@ class JobNodes:
 
 
 def is_long_ago(moment: datetime) -> bool:
-    """Return whether a container that ended at a time can have no further output."""
+    """Return whether a container ended so long ago that it has no further output."""
     return moment < datetime.now(timezone.utc) - _LONG
 
 
 def parts_of(job_id: str, nodes: Sequence[int] | None) -> tuple[str, Sequence[int] | None]:
-    """Return the requested job and nodes; a node's own ID names both."""
+    """Split a job ID into job and requested nodes; a node's own ID names both."""
     job, mark, index = job_id.partition(_NODE)
     if mark and index.isdecimal() and nodes is None:
         return job, [int(index)]

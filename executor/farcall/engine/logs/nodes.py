@@ -1,6 +1,6 @@
 """Output of the nodes of command jobs, from the platform's log.
 
-Every caller reads its logs from their beginning and then polls them. The polls of all callers of a
+Each caller reads its logs from their beginning and then polls them. The polls of all callers of a
 session share requests; see `_Polls`.
 """
 
@@ -29,35 +29,41 @@ from farcall.model.timing import Timing
 
 _MILLISECOND = timedelta(milliseconds=1)
 _FIRST_S, _LONGER = 10.0, 4
-"""First time span, in seconds before the end, that is searched for the last lines, and the factor
-by which each span before it is longer."""
+"""Time span in seconds that is searched first for the last lines, and its growth.
+
+The first span ends at the end of the log. Each span before it is longer by this factor.
+"""
 
 _PAGE = 1000
-"""Maximum lines of one batch that several requests contribute to."""
+"""Maximum lines of one batch to which several requests contribute."""
 
 _TOGETHER_S = 0.02
-"""Polls that begin within this time, in seconds, share requests."""
+"""Time in seconds within which starting polls share requests."""
 
 _GROWTH = 2
-"""Growth of the pause between polls of idle logs. Pauses are multiples of each other, so that the
-polls of several callers coincide."""
+"""Growth of the pause between polls of idle logs.
+
+Pauses are multiples of each other, so that the polls of several callers coincide.
+"""
 
 _REQUEST_SHARE = 0.5
-"""Part of the shortest pause that each request of a poll adds to the pause after it, so that there
-are at most two requests per shortest pause, however much is written."""
+"""Share of the shortest pause that each request adds to the pause after its poll.
+
+So there are at most two requests per shortest pause, however much is written.
+"""
 
 _PROBES = 4
-"""Maximum failing requests of one look before the remaining logs wait for the next look."""
+"""Maximum failing requests of one poll; the remaining logs wait for the next."""
 
 _LONGEST_ABSENCE_S = 16.0
-"""Maximum interval between two requests for a log that does not exist yet, in seconds."""
+"""Maximum interval in seconds between requests for a log that does not exist."""
 
 
 class NodeLogs:
     """Reader of the output of command jobs; one for each session.
 
     Args:
-        backend: Where the jobs run.
+        backend: Platform that runs the jobs.
         detail: Returns the backend's description of a job, or None; concurrent callers share a
             request.
         trouble: Notified of requests that fail while a log is followed.
@@ -89,23 +95,23 @@ class NodeLogs:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> AsyncGenerator[list[LogLine], None]:
-        """Yield the output of a job's nodes: each node's in its order, several nodes' by time.
+        """Yield the output of a job's nodes: each node's in order, several nodes' by time.
 
         Args:
             job_id: The job's ID, or a node's (``"<job>#<index>"``).
             nodes: Indexes of nodes, from 0; by default all. A job on one node has node 0.
             attempt: Number of one attempt of the job, from 1. By default all, one after the
                 other; with ``follow``, the last one and later ones.
-            follow: Continue until the nodes have ended, including their last lines. A job that has
-                not started is waited for.
-            tail: Only this many of the existing lines, the last ones of all nodes together.
-            since: Only lines written at this moment or later, to the millisecond. Without a time
+            follow: Continue until the nodes have ended, including their last lines. If the job has
+                not started, wait for it.
+            tail: Maximum number of existing lines, the last ones of all nodes together.
+            since: Only lines written at this time or later, to the millisecond. Without a time
                 zone it is local time.
-            until: Only lines written at this moment or before, with the same precision.
+            until: Only lines written at this time or before, with the same precision.
 
         Raises:
             ValueError: ``tail`` is negative.
-            UnknownError: The node or attempt does not exist; the message names those that do.
+            UnknownError: The node or attempt does not exist; the message names the existing ones.
             JobLostError: The platform does not know the job.
             FarcallError: The job is an array job, or the session was closed.
             ServiceError: The platform refused.
@@ -127,12 +133,12 @@ class NodeLogs:
                     yield lines
 
     async def describe(self, ids: Sequence[str]) -> dict[str, JobDetail]:
-        """Return the descriptions of those jobs and nodes that the platform knows."""
+        """Return the descriptions of the jobs and nodes that the platform knows."""
         details = await asyncio.gather(*map(self._detail, ids))
         return {each: found for each, found in zip(ids, details, strict=True) if found is not None}
 
     async def sleep_until(self, moment: float) -> None:
-        """Wait for a moment of the event loop's time.
+        """Wait until a time of the event loop's clock.
 
         Raises:
             FarcallError: The session was closed.
@@ -150,7 +156,7 @@ class NodeLogs:
     async def _look_up(
         self, job_id: str, nodes: Sequence[int] | None, *, follow: bool
     ) -> JobNodes:
-        """Return what is known of a job and its nodes; with ``follow``, wait for a new job.
+        """Return the state of a job and its nodes; with ``follow``, wait for a new job.
 
         Raises:
             JobLostError: The platform does not know the job.
@@ -179,12 +185,12 @@ class _Reading:
 
     Attributes:
         log: The log.
-        floor: Lines written earlier have been delivered or are not wanted. It rises.
+        floor: Lines written earlier have been delivered or are not wanted. It never decreases.
         seen: Time of each delivered line that was written since `floor`, by the line's key.
         read_to: Time of the newest line when the log was read last; None before that.
         is_level: Whether the log was read up to now, so that polls continue.
         is_done: Whether the log was read to its end.
-        retry_at: When a missing log is requested again.
+        retry_at: Time at which a missing log is requested again.
     """
 
     def __init__(self, log: NodeLog, floor: datetime) -> None:
@@ -210,11 +216,11 @@ class _Reading:
         return not math.isinf(self._settle_s)
 
     def line(self, event: LogEvent) -> LogLine:
-        """Return a line of the log."""
+        """Build the `LogLine` of an event of the log."""
         return LogLine(last_state(event.text), LOG, self.log.attempt, event.at, node=self.log.node)
 
     def is_new(self, event: LogEvent) -> bool:
-        """Return whether a line was not delivered yet, and note that it is now."""
+        """Return whether a line was not delivered yet, and record its delivery."""
         if event.at < self.floor or event.key in self.seen:
             return False
         self.seen[event.key] = event.at
@@ -223,26 +229,26 @@ class _Reading:
         return True
 
     def raise_floor(self, moment: datetime) -> None:
-        """Stop delivering lines written before a moment."""
+        """Stop delivering lines written before a time."""
         if moment > self.floor:
             self.floor = moment
             self.seen = {key: at for key, at in self.seen.items() if at >= moment}
 
     def note_over(self, stopped_at: datetime | None, timing: Timing) -> None:
-        """Note that the container has ended; its last lines may still arrive."""
+        """Record that the container has ended; its last lines may still arrive."""
         if not self.is_ending:
             self._quiet_since = max(self._quiet_since, clock.now())
             is_old = stopped_at is not None and job_nodes.is_long_ago(stopped_at)
             self._settle_s = 0.0 if is_old else timing.log_settle_s
 
     def note_read(self, began: float) -> None:
-        """Note that the log was read from its floor by a request that began at a moment."""
+        """Record that a request that began at a time read the log from its floor."""
         self.is_level = True
         self._absence_s = 0.0
         self._end_if_quiet(began)
 
     def note_absent(self, timing: Timing) -> None:
-        """Note that the log does not exist, or not yet."""
+        """Record that the log does not exist, or not yet."""
         self.is_level = False
         self._absence_s = min(
             _LONGEST_ABSENCE_S, 2 * max(timing.node_log_pause_s, self._absence_s)
@@ -263,7 +269,7 @@ class _JobReader:
         job: The job and its nodes.
         nodes: Indexes of the nodes.
         attempts: Numbers of the attempts.
-        attempt: The only one of them, if the caller named it.
+        attempt: The only attempt, if the caller named one.
         since: Time of the first line; None for all.
         until: Time of the last line; None for all.
     """
@@ -309,12 +315,12 @@ class _JobReader:
 
         Args:
             number: Maximum number of lines.
-            first_s: Time before the end that is read in any case, in seconds.
+            first_s: Time before the end that is always read, in seconds.
         """
         found: deque[LogEvent] = deque(maxlen=number)
         attempts = {reading.log.attempt for reading in self._readings.values()}
         for attempt in sorted(attempts, reverse=True):
-            # For 0 lines the last one is searched for, because `follow` continues after it.
+            # With 0 lines, search for the last line, because `follow` continues after it.
             wanted = max(1, number) - len(found)
             found.extendleft(reversed(await self._go_back(attempt, wanted, first_s)))
             if len(found) >= number:
@@ -375,7 +381,7 @@ class _JobReader:
             patience.end()
 
     async def _look(self) -> AsyncIterator[list[LogLine]]:
-        """Yield what is new, with the requests that are due."""
+        """Yield the new lines; make the requests that are due."""
         if self._left and clock.now() >= self._ask_at:
             self._ask_at = _after(clock.now(), await self._describe())
         self._find_logs()
@@ -393,7 +399,7 @@ class _JobReader:
             self._poll_at = _after(clock.now(), max(self._pause_s, paced_s))
 
     def _due(self) -> float:
-        """Return when the next request is due."""
+        """Return the time at which the next request is due."""
         open_logs = self._open_logs
         if any(each.is_ending for each in open_logs):
             self._poll_at = min(self._poll_at, _after(clock.now(), self._timing.log_settle_s))
@@ -414,7 +420,7 @@ class _JobReader:
         return self._until is not None and self._until < datetime.now(timezone.utc)
 
     async def _describe(self) -> float:
-        """Update what is known of the job and its nodes; return the pause before the next time."""
+        """Update the state of the job and its nodes; return the pause after it."""
         left, now = self._left, clock.now()
         ids = self._job.ids(left)
         found = await self._logs.describe(ids)
@@ -426,7 +432,7 @@ class _JobReader:
         return self._timing.attempts_pause_s * max(1, pages / 2)
 
     def _find_logs(self) -> None:
-        """Add new logs, and mark those whose container has ended."""
+        """Add new logs, and record which containers have ended."""
         listed = set()
         for log in (log for node in self._nodes for log in self._job.logs(node)):
             listed.add(log.stream)
@@ -462,8 +468,9 @@ class _JobReader:
     async def _poll(self) -> list[LogLine]:
         """Return the new lines of the logs that were read up to now.
 
-        Lines arrive late, by some seconds usually and by up to a minute sometimes. So each poll
-        reads the last seconds again, and one from time to time the last minute.
+        Lines arrive late, usually by seconds and sometimes by up to a minute. So each poll reads
+        the
+        last seconds again, and from time to time the last minute.
         """
         level = [reading for reading in self._open_logs if reading.is_level]
         began, overlap_s = clock.now(), self._timing.node_log_overlap_s
@@ -505,7 +512,7 @@ class _JobReader:
         return lines
 
     def _forget(self, readings: Iterable[_Reading], newest: datetime | None) -> None:
-        """Forget the lines that are not read again: no line is this much older than the newest."""
+        """Forget lines that are not read again: the newest line is much newer."""
         if newest is not None:
             for reading in readings:
                 reading.raise_floor(newest - timedelta(seconds=self._timing.node_log_late_s))
@@ -515,7 +522,7 @@ class _JobReader:
     async def _read(
         self, readings: Sequence[_Reading], since: datetime, until: datetime | None = None
     ) -> AsyncGenerator[list[LogEvent], None]:
-        """Yield the lines of logs by time."""
+        """Yield the lines of logs in the order of their times."""
         groups: dict[str, list[_Reading]] = {}
         for reading in readings:
             groups.setdefault(reading.log.group, []).append(reading)
@@ -536,10 +543,10 @@ class _JobReader:
         *,
         is_first: bool,
     ) -> AsyncGenerator[list[LogEvent], None]:
-        """Yield the lines of those logs that exist, which are found by halving.
+        """Yield the lines of the logs that exist, which are found by bisection.
 
-        If the probes are used up, the rest waits for the next look. The first half is read in any
-        case, so that at least one log is known after each look.
+        If the probes are used up, the rest waits for the next poll. The first half is always read,
+        so that at least one log is known after each poll.
         """
         if self._probes < 0 and not is_first:
             for reading in readings:
@@ -584,7 +591,7 @@ class _JobReader:
 
 
 class _Wanted(NamedTuple):
-    """One log that a poll reads, from a moment on."""
+    """One log that a poll reads from a time on."""
 
     group: str
     stream: str
@@ -592,7 +599,7 @@ class _Wanted(NamedTuple):
 
 
 class _Poll(NamedTuple):
-    """What one poll of several logs has read, and with how many requests."""
+    """Lines that one poll of several logs has read, and its number of requests."""
 
     events: list[LogEvent]
     requests: int
@@ -623,13 +630,13 @@ class _Polls:
         return list({id(poll): poll for poll in polls}.values())
 
     def note(self, group: str, events: Sequence[LogEvent]) -> None:
-        """Note the time of the newest line of a page."""
+        """Record the time of the newest line of a page."""
         newest = _newest(events)
         if newest is not None:
             self.newest[group] = max(newest, self.newest.get(group, newest))
 
     async def close(self) -> None:
-        """End the request that is under way, and notify its callers."""
+        """Cancel the pending request, and notify its callers."""
         await self._batcher.close(_closed())
 
     async def _answer(self, wanted: list[_Wanted]) -> list[_Poll | Exception]:
@@ -643,7 +650,7 @@ class _Polls:
         return [found[each] for each in wanted]
 
     def _parts(self, wanted: list[_Wanted]) -> list[list[_Wanted]]:
-        """Return the logs of each request: of one group and of about the same time."""
+        """Return the logs of each request: one group, and about the same time."""
         parts: list[list[_Wanted]] = []
         for each in sorted(wanted, key=lambda one: (one.group, one.since)):
             part = parts[-1] if parts else []
@@ -674,7 +681,7 @@ class _Polls:
 async def _merged(
     parts: Sequence[AsyncGenerator[list[LogEvent], None]],
 ) -> AsyncIterator[list[LogEvent]]:
-    """Yield by time the lines of several readings, each of which yields its own by time."""
+    """Merge several readings, each ordered by time, in the order of time."""
     if len(parts) == 1:
         async for events in parts[0]:
             yield events
@@ -704,7 +711,7 @@ async def _events(pages: AsyncIterator[list[LogEvent]]) -> AsyncIterator[LogEven
 
 
 def _newest(events: Sequence[LogEvent]) -> datetime | None:
-    """Return the time of a page's newest line, by a clock that is not ahead of the platform's."""
+    """Return the time of a page's newest line; never ahead of the platform's clock."""
     return min(events[-1].at, events[-1].taken_at or events[-1].at) if events else None
 
 
@@ -726,6 +733,6 @@ def _may_pass(error: FarcallError) -> bool:
 
 
 def _whole(moment: datetime) -> datetime:
-    """Return the millisecond that a moment is in; without a time zone it is local time."""
+    """Round a time down to the millisecond; without a time zone it is local time."""
     moment = moment.astimezone(timezone.utc)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

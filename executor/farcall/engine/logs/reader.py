@@ -1,7 +1,7 @@
 """Log reader: a job's output in lines, of one attempt or all, existing or live.
 
-Batch is polled every few seconds, S3 twice a second: for the next chunk of each stream and for the
-outcome, whose keys are known. So a poll needs no listing and is cheap.
+Batch is polled every few seconds. S3 is polled twice a second for the next chunk of each stream
+and for the outcome. Because their keys are known, such a poll needs no listing and is cheap.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS
 
 _RENEW_S = FOLLOWED_S / 2.5
 _FROM_CHUNKS = SOON_CHUNKS // 2
-"""Chunks from which on the marker is stored; before that, every container uploads often."""
+"""Number of chunks from which the marker is stored; before, uploads are frequent."""
 _LONG = timedelta(seconds=60)
-"""Seconds without a chunk after which a container may have another image, or no access to S3."""
+"""Time without chunks after which the container may be unable to store any."""
 
 
 class Part(NamedTuple):
@@ -84,11 +84,11 @@ async def lines(
         follow: Continue until the job's end, including its last lines and the intermediate states
             of progress bars; see `LogLine.goes_on`.
         streams: ``"stdout"``, ``"stderr"`` or both. Lines from the platform's own log, which
-            merges both, are yielded in any case.
+            merges both, are always yielded.
         attempt: Number of one attempt, from 1; by default all, one after the other.
-        since: Only lines stored at this moment or later, up to some seconds after they were
+        since: Only lines stored at this time or later, which may be seconds after they were
             written.
-        tail: Only this many of the existing lines, the last ones.
+        tail: Maximum number of existing lines, the last ones.
         detail: The platform's description of the job, if the caller has it.
 
     Raises:
@@ -117,7 +117,7 @@ async def lines(
 
 
 def _node_of(detail: JobDetail, nodes: Sequence[int]) -> str:
-    """Return the ID of the node of a task that is read; without one, the job's.
+    """Return the ID of the task's requested node; by default the job's ID.
 
     Raises:
         UnknownError: The node does not exist.
@@ -171,7 +171,7 @@ async def _of_task(
 
 
 class LogReader:
-    """One reading of a task's output.
+    """Reader of a task's output.
 
     Args:
         history: The task's attempts.
@@ -238,7 +238,7 @@ class LogReader:
             yield batch
 
     async def _pause(self, transcript: Transcript) -> AsyncIterator[list[LogLine]]:
-        """Yield other sources' lines of a running attempt."""
+        """Yield a running attempt's lines from other sources."""
         yield transcript.end()
         started = self._history.detail.started_at
         if not transcript.given and started is not None and _is_past(started + _LONG):
@@ -304,7 +304,7 @@ async def prepare(
 
 
 async def _prepare(history: AttemptHistory, number: int, part: Part) -> tuple[_Prepared, int]:
-    """Return an attempt, and the number of lines still to find."""
+    """Return an attempt, and the number of lines found in it."""
     chunks = history.chunks
     transcript = history.transcript(number)
     is_over = await history.is_over(number)
@@ -359,7 +359,7 @@ def _is_whole(written: Written | None, places: list[ChunkPlace]) -> bool:
 
 
 class Mark:
-    """Follow marker: makes a container that uploads its output seldom upload it often again.
+    """Follow marker: asks a container with infrequent uploads to upload output often.
 
     A client without the permission to store the marker reads the output some seconds later.
 
@@ -375,7 +375,7 @@ class Mark:
         self._storing: asyncio.Future[None] | None = None
 
     def renew(self, seen: Mapping[str, int]) -> None:
-        """Store the marker in the background, if it is due and the container uploads seldom."""
+        """Store the marker in the background, if it is due and uploads are infrequent."""
         now = clock.now()
         if max(seen.values()) >= _FROM_CHUNKS and now >= self._due:
             self._due = now + _RENEW_S

@@ -1,7 +1,7 @@
 """Relay: forwards the output of running tasks to callers that await results.
 
-One listing returns the news of all tasks of a bundle, so a poll costs the same for one task as for
-a thousand. Output that is too fast to read is dropped, and the dropped amount is reported.
+One listing returns the new output of all tasks of a bundle, so a poll costs the same for one task
+as for a thousand. Output that is too fast to read is dropped, and the dropped amount is reported.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Relay:
         transcript = self._transcript(followed, index, task, attempt)
         written = delivered.elsewhere()
         try:
-            if delivered.meta is None:  # no more is known than what lies there
+            if delivered.meta is None:  # only the stored chunks are known
                 for stream in STREAMS:
                     lines += await transcript.look_at(stream, None)
                 lines += transcript.end()
@@ -277,7 +277,7 @@ async def _news(transcript: Transcript, chunks: list[_Chunk]) -> tuple[list[LogL
 
 
 def _last(chunks: list[_Chunk]) -> list[_Chunk]:
-    """Return a stream's last chunks up to a size, and always the very last one."""
+    """Return a stream's last chunks up to a size, and always the last one."""
     kept: list[_Chunk] = []
     size = 0
     for chunk in reversed(chunks):

@@ -192,7 +192,7 @@ class Transcript:
     async def close_kept(
         self, written: Written | None, stdout: Bytes, stderr: Bytes
     ) -> list[LogLine]:
-        """Return the remaining lines of an attempt whose outcome this process has taken.
+        """Return the remaining lines of an attempt whose outcome was already collected.
 
         Args:
             written: The outcome's record, if this process lacks part of the output; otherwise
@@ -331,7 +331,7 @@ def _pieces(text: str, most_bytes: int) -> list[str]:
 
 
 def _recognize(text: str) -> int:
-    """Return a value that is the same for a line here and in CloudWatch.
+    """Return a hash that is the same for a line in S3 and in CloudWatch.
 
     Bytes that are not UTF-8 have one replacement character here, and perhaps several there.
     """
