@@ -1,4 +1,4 @@
-"""Where jobs run: a folder for each backend. Nothing here waits for a task's value."""
+"""Backends: the platforms that run jobs, with a package for each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from farcall.model.settings import Settings
 
 
 def open_backend(settings: Settings, access: Aws) -> Backend:
-    """Return the backend that the option ``backend`` chooses; another one's imports are not paid.
+    """Return the backend that the option ``backend`` selects; import no other.
 
     Args:
-        settings: The options, of which those count that say where the platform is.
+        settings: The options, including those that select the platform.
         access: The open clients.
     """
     if settings.backend == KUBERNETES:

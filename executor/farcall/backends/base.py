@@ -1,4 +1,4 @@
-"""Backend protocol: the operations of a platform that runs jobs, and the values they exchange.
+"""Backend protocol: the operations of a platform that runs jobs, and their types.
 
 To add a platform, write a class with these methods in a package next to
 `farcall.backends.batch`. The layers above do not know the platform: the form of its requests, the
@@ -21,8 +21,9 @@ from farcall.model.names import BATCH, PLATFORMS
 from farcall.model.settings import Settings
 
 STOCK_USER = "10001:10001"
-"""User of containers whose image lacks the task runner, and of the farcall image: not root,
-and without an entry in the user database.
+"""User of containers whose image lacks the task runner, and of the farcall image.
+
+It is not root, and has no entry in the user database.
 """
 
 STOCK_ENVIRONMENT = {"HOME": "/tmp", "LOGNAME": "farcall"}  # noqa: S108  # of a container
@@ -80,7 +81,7 @@ class JobSpec:
 
     @property
     def is_command(self) -> bool:
-        """Whether it runs commands in place of the task runner."""
+        """Whether it runs commands instead of the task runner."""
         return bool(self.groups) or self.requests is not None
 
     @property
@@ -90,7 +91,7 @@ class JobSpec:
 
     @property
     def is_multi_node(self) -> bool:
-        """Whether it needs a multi-node job, which is more than a plain container."""
+        """Whether it needs a multi-node job instead of a plain container."""
         return self.nodes > 1 or len(self.groups) > 1 or bool(self.settings.instance_type)
 
 
@@ -137,7 +138,7 @@ class LogEvent(NamedTuple):
 
 
 class LogMissingError(FarcallError):
-    """One of several logs does not exist (yet); the platform does not report which one."""
+    """One of several logs does not exist, or not yet; the platform does not name it."""
 
 
 class Log(Protocol):
@@ -321,7 +322,7 @@ class Backend(Protocol):
         """Record which jobs an earlier process of this run has terminated, and why."""
 
     def unknown(self, job_id: str) -> str:
-        """Return a sentence that says that the job does not exist."""
+        """Return a sentence that reports that the job does not exist."""
 
     # --- lists --------------------------------------------------------------------------------
 

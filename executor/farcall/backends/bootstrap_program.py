@@ -1,15 +1,15 @@
-"""Bootstrap program: the first thing a container runs if its image lacks farcall's runtime.
+"""Bootstrap program: the first code of a container without farcall's runtime.
 
-It fetches farcall's runtime from the bucket with a signed request, verifies its SHA-256, unpacks
+It downloads farcall's runtime from the bucket with a signed request, verifies its SHA-256, unpacks
 it, and runs the package ``farcall_runtime``. It needs only the standard library of Python 3.10.
 
-The job definition holds it as ``bootstrap_program.min.txt``, which ``make bootstrap`` makes of
-this file: without comments and long names, for a command has no room. No f-string here has quotes
-in it: what is made of those is another text from Python 3.12 on.
+The job definition contains it as ``bootstrap_program.min.txt``, which ``make bootstrap`` generates
+from this file without comments and long names, because the size of a command is limited. No
+f-string here contains quotes, because the generated text would differ from Python 3.12 on.
 
 Arguments: URL of the bucket, ``bucket/key``, region, and the processor and Python's minor version
-that it was made for. URL and key are percent-encoded, as signatures are. The key ends with the
-SHA-256 of the object.
+for which the runtime was built. URL and key are percent-encoded, as in signatures. The key ends
+with the SHA-256 of the object.
 
 Sources:
     https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
@@ -42,33 +42,33 @@ NEAR = "127.0.0.1 localhost ::1 169.254.170.2 169.254.170.23 fd00:ec2::23 169.25
 
 
 def variable(name, /):
-    """Return one of AWS's variables."""
+    """Return the value of an AWS variable."""
     return os.environ.get("AWS_" + name)
 
 
 def say(text, /):
-    """Write a line into the job's log."""
+    """Write a line to the job's log."""
     print(f"farcall: s3://{name}: {text}", file=sys.stderr)
 
 
 def leave(code, text, /):
-    """End with an exit code of farcall_runtime.contract.ExitCode."""
+    """Exit with a code of farcall_runtime.contract.ExitCode."""
     say(text)
     sys.exit(code)
 
 
 class NoRedirect(HTTPRedirectHandler):
-    """Follows none: another host would get the signature."""
+    """Handler that follows no redirect: another host would receive the signature."""
 
     def redirect_request(self, *_):
-        """Leave the answer as it is, which is an error then."""
+        """Return None, so that the redirect becomes an error."""
 
 
 def ask(url, headers={}, data=None, method=None, tries=8, /):
-    """Return the body of an answer. Servers that fail or are busy are asked again.
+    """Return the body of a response; retry if the server fails or is busy.
 
     Raises:
-        OSError: There was none. Its number is the HTTP status, or 0 where nobody answered.
+        OSError: There was no response. Its number is the HTTP status, or 0 without one.
     """
     pause = 0.2
     is_near = urlsplit(url).hostname in NEAR
@@ -77,12 +77,12 @@ def ask(url, headers={}, data=None, method=None, tries=8, /):
         try:
             request = Request(url, data, headers, None, False, method)
             return opener.open(request, None, 5 if is_near else 60).read()
-        except (OSError, HTTPException) as error:  # the latter where the answer is cut short
+        except (OSError, HTTPException) as error:  # HTTPException if the response is truncated
             status = getattr(error, "code", 0)
             said = repr(error)
-            with suppress(AttributeError, OSError, HTTPException):  # no answer, or one cut short
-                # S3's code and sentence. The rest of its answer repeats parts of the request. A
-                # list's text, so that nothing of it is printed raw.
+            with suppress(AttributeError, OSError, HTTPException):  # none, or truncated
+                # Only S3's code and message, because the rest of the response repeats parts of the
+                # request. As a list's text, it contains no raw control characters.
                 text = str(error.read(4096))  # type: ignore[union-attr]
                 said += str(re.findall("<(?:Code|Message)>([^<]*)", text))
             tries -= 1
@@ -94,7 +94,7 @@ def ask(url, headers={}, data=None, method=None, tries=8, /):
 
 
 def find_credentials():
-    """Return key, secret and session token, in the order in which AWS's SDKs look for them."""
+    """Return key, secret and session token, found in the order of AWS's SDKs."""
     uri = variable("CONTAINER_CREDENTIALS_FULL_URI")
     path = variable("CONTAINER_CREDENTIALS_RELATIVE_URI")
     file = variable("WEB_IDENTITY_TOKEN_FILE")
@@ -111,7 +111,7 @@ def find_credentials():
         token = open(file).read().strip() if file else variable("CONTAINER_AUTHORIZATION_TOKEN")
         found = json.loads(ask(uri, {"Authorization": token} if token else {}))
     elif file:
-        # STS of the same partition: its host ends as the bucket's does.
+        # Use the STS of the same partition: its host ends like the bucket's.
         ending = [*urlsplit(bucket_url).netloc.split(f".{region}.")[1:], "amazonaws.com"][0]
         form = {
             "Action": "AssumeRoleWithWebIdentity",
@@ -143,12 +143,12 @@ def find_credentials():
 
 
 def fetch():
-    """Return the object, by a request that is signed with what the job's role gives now."""
+    """Return the object, requested with the current credentials of the job's role."""
     try:
         access, secret, token = find_credentials()
     except (OSError, LookupError, ValueError) as error:
         leave(64, f"no credentials: {error!r}")
-    # What was set for the container goes before what the client knows, as in the runtime.
+    # The container's variables take precedence over the client's URL, as in the runtime.
     endpoint = variable("ENDPOINT_URL_S3") or variable("ENDPOINT_URL")
     url = bucket_url + name[name.find("/") :]
     if endpoint:
@@ -160,7 +160,7 @@ def fetch():
     headers = {"host": parts.netloc, "x-amz-content-sha256": payload, "x-amz-date": at}
     if token:
         headers["x-amz-security-token"] = token
-    signed = ";".join(headers)  # which are in their order
+    signed = ";".join(headers)  # in sorted order
     lines = [f"{each}:{headers[each]}" for each in headers]
     text = "\n".join(["GET", parts.path, "", *lines, "", signed, payload])
     text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{hashlib.sha256(text.encode()).hexdigest()}"
@@ -174,7 +174,7 @@ def fetch():
     return ask(url, headers)
 
 
-# A container's first process does not get a signal that it has no handler for.
+# The first process of a container receives only signals for which it has a handler.
 signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
 here = [os.uname().machine, "%d.%d" % sys.version_info[:2]]
 if here != made_for or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
@@ -185,7 +185,7 @@ try:
     except OSError as error:
         if error.errno not in (400, 401, 403):
             raise
-        data = fetch()  # the keys may have ended a moment ago
+        data = fetch()  # the credentials may have expired just before
 except OSError as error:
     leave(65 if error.errno == 404 else 73, error.strerror)
 if hashlib.sha256(data).hexdigest() != name[-64:]:
@@ -197,7 +197,7 @@ try:
 except OSError as error:
     leave(75 if error.errno == 28 else 74, f"it cannot be unpacked: {error}")  # 28 is ENOSPC
 os.environ["PYTHONPATH"] = ":".join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
-# Not with -m, which imports what is named like a module of the standard library from the working
+# Not with -m, which would import modules named like the standard library's from the working
 # directory.
 run = "import sys;del sys.path[0];from farcall_runtime.__main__ import*;leave(main())"
 os.execv(sys.executable, [sys.executable, "-c", run])

@@ -1,4 +1,4 @@
-"""Groups of nodes: what each platform takes of them alike, and errors that name one. No I/O."""
+"""Groups of nodes: common requirements, and errors that name a group. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def naming(job: JobSpec, place: int) -> Iterator[None]:
-    """Have errors name the group they are about, where a job has several or it has a name."""
+    """Name the group in errors, if the job has several or the group has a name."""
     try:
         yield
     except SettingsError as error:
@@ -35,7 +35,7 @@ def each(job: JobSpec) -> Iterator[Settings]:
     """Yield the options with the resources of each group of a job's nodes.
 
     Raises:
-        SettingsError: They are no such numbers.
+        SettingsError: A resource is not a valid number.
     """
     if not job.groups:
         yield job.settings
@@ -49,7 +49,7 @@ def resources(settings: Settings, group: Nodes) -> Settings:
     """Return the options with the vCPUs, memory and GPUs of a group.
 
     Raises:
-        SettingsError: They are no such numbers.
+        SettingsError: A resource is not a valid number.
     """
     given = {"vcpu": group.vcpu, "memory": group.memory, "num_gpus": group.num_gpus}
     wanted = {name: value for name, value in given.items() if value is not None}
@@ -65,10 +65,10 @@ def resources(settings: Settings, group: Nodes) -> Settings:
 
 
 def check(group: Nodes) -> None:
-    """Check a group for what every platform requires.
+    """Check a group against the requirements of all platforms.
 
     Raises:
-        SettingsError: It is not.
+        SettingsError: The group is invalid.
     """
     if not is_whole(group.count) or group.count < 1:
         raise wrong("count", group.count, "use a whole number of at least 1")
@@ -92,7 +92,7 @@ def check(group: Nodes) -> None:
 
 
 def check_each(check_one: Callable[[T], None], items: Iterable[T]) -> None:
-    """Check one after the other."""
+    """Check all items."""
     for item in items:
         check_one(item)
 
@@ -118,12 +118,12 @@ def _check_variables(what: str, variables: Mapping[str, str]) -> None:
 
 
 def wrong(option: str, found: object, allowed: str) -> SettingsError:
-    """Return the error of a value that is not allowed."""
+    """Return the error for an invalid value."""
     return SettingsError(f"{option} is {found!r}: {allowed}", option=option)
 
 
 def is_whole(value: object) -> bool:
-    """Return whether a value is a whole number, and no truth value."""
+    """Return whether a value is an integer and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

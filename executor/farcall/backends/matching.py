@@ -1,4 +1,4 @@
-"""Matching: what the rows of the ending tables are made of. No I/O."""
+"""Matching: conditions and rows of the failure reason tables. No I/O."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import JobDetail
 
 IMAGE = "{image}"
-"""Placeholder in a remedy for the job's image: the option's, or a command job's own."""
+"""Placeholder in a remedy for the job's image: the option's, or a command job's."""
 
 CREATED_BY = "{created by}"
 STARTED_BY = "{started by}"
-"""Placeholders for causes that keep a container from being created and started."""
+"""Placeholders for facts that prevent a container's creation and start."""
 
 Fits: TypeAlias = Callable[[JobDetail], bool]
 
 
 class Row(NamedTuple):
-    """A row of an ending table.
+    """A row of a failure reason table.
 
     Attributes:
-        fits: Tells whether it is about a job.
-        failure_reason: What it says of it.
+        fits: Returns whether the row applies to a job.
+        failure_reason: The job's failure reason.
     """
 
     fits: Fits
@@ -32,16 +32,18 @@ class Row(NamedTuple):
 
 
 def status(*starts: str) -> Fits:
-    """The status reason begins with one of these."""
+    """Match a job if its status reason starts with one of these texts."""
     return lambda detail: detail.status_reason.startswith(starts)
 
 
 def container(start: str, *words: str) -> Fits:
-    """The agent's words, which on Fargate may be the status reason, and may differ in case.
+    """Match a job by its container's reason, ignoring case.
+
+    On Fargate, the status reason may contain it.
 
     Args:
-        start: How they begin.
-        words: Patterns one of which is in them; by default nothing more is asked for.
+        start: Beginning of the reason.
+        words: Patterns, one of which must be in the reason; by default any reason matches.
     """
     within = re.compile("|".join(words), re.IGNORECASE)
 
@@ -53,10 +55,10 @@ def container(start: str, *words: str) -> Fits:
 
 
 def exit_code(*codes: int) -> Fits:
-    """The container left with one of these."""
+    """Match a job if its container has exited with one of these codes."""
     return lambda detail: detail.exit_code in codes
 
 
 def all_of(*conditions: Fits) -> Fits:
-    """Each of these fits."""
+    """Match a job if all conditions match."""
     return lambda detail: all(fits(detail) for fits in conditions)

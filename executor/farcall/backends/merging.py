@@ -1,4 +1,4 @@
-"""Merging of documents: what users add to the requests that options make. No I/O."""
+"""Merging of users' additions into the requests for the options. No I/O."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 
 def merge(base: Any, extra: Any, labels: Sequence[str]) -> Any:
-    """Merge two documents: tables key by key, lists of named things by name, the rest replaced.
+    """Merge two documents: tables by key, lists of named objects by name.
+
+    Everything else is replaced.
 
     Args:
         base: A document.
-        extra: What is said of it beside; where both say something, this counts.
-        labels: Keys that tell the members of a list apart: the first that all of both have.
+        extra: The additions, which take precedence.
+        labels: Keys that identify the members of a list: the first one in all members of both.
     """
     if isinstance(base, dict) and isinstance(extra, dict):
         keys = [*base, *(key for key in extra if key not in base)]

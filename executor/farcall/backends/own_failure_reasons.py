@@ -1,4 +1,4 @@
-"""Failure reasons that both platforms have, such as those of jobs that farcall terminated."""
+"""Common failure reasons of both platforms, such as cancellation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAP_FAILED = FailureReason(
     "a call of the map raised an exception, so the others were cancelled",
     "fix the errors of the failed tasks, and submit the job again",
 )
-"""Of an array as a whole."""
+"""Failure reason of an array job."""
 
 RESULT_MISSING = FailureReason(
     errors.OutcomeMissingError,
@@ -45,4 +45,4 @@ GIVEN: tuple[Row, ...] = (
         ),
     ),
 )
-"""The first row that fits counts: the special ones before the general."""
+"""Failure reasons of any job, specific ones first; the first matching row counts."""

@@ -32,7 +32,7 @@ from farcall.model.settings import Settings
 _log = logging.getLogger("farcall")
 
 _ACCOUNT = "ACCOUNT"
-"""Placeholder for the account's number in ARNs, if no request may be made for it."""
+"""Placeholder for the account number in ARNs, if requests are not permitted."""
 
 _NEW_DEFINITION = re.compile("definition.*not found", re.IGNORECASE)
 _OLD_DEFINITION = re.compile("definition.*active", re.IGNORECASE)
@@ -66,8 +66,7 @@ class BatchBackend:
         self._doubts: set[str] = set()
         self.meter = self._batch.meter
 
-    # --- before submission
-    # ------------------------------------------------------------------------
+    # --- before submission ---------------------------------------------------------------------
 
     async def check(self, settings: Settings) -> None:
         """Check that queue, roles and log group exist."""
@@ -162,7 +161,7 @@ class BatchBackend:
             for each in groups.each(job):
                 try:
                     placement.check(environments, each, job.nodes)
-                except SettingsError:  # the next job must see what is fixed meanwhile
+                except SettingsError:  # the next job must see any fix made meanwhile
                     self._resources.pop(_platform(job.settings), None)
                     raise
                 self._doubt(placement.doubt(environments, each))
@@ -177,7 +176,7 @@ class BatchBackend:
     async def _define(self, job: JobSpec) -> str:
         """Return the ARN of a job's definition, looked up once for equal options."""
         if job.definition:
-            return job.definition  # with its revision, which Batch accepts as well
+            return job.definition  # with its revision, which Batch also accepts
         key = job.settings.fingerprint, job.runtime
         arn = None if job.is_command else self._definitions.get(key)
         if arn is None:
@@ -206,7 +205,7 @@ class BatchBackend:
     async def _redefine(self, job: JobSpec, request: dict[str, Any], error: ServiceError) -> bool:
         """Return whether a refused request may be repeated with a new definition.
 
-        Batch's own services learn of a new definition one after another, and another process may
+        Batch's own services receive a new definition one after another, and another process may
         have deregistered a definition that contains a command.
         """
         if _NEW_DEFINITION.search(str(error)):
@@ -301,12 +300,11 @@ class BatchBackend:
             return None
         try:
             front = await self._batch.listing.front(detail.queue_arn or detail.queue)
-        except ServiceError:  # optional, and needs a permission of its own
+        except ServiceError:  # optional, and needs its own permission
             return None
         return front.index(detail.job_id) + 1 if detail.job_id in front else None
 
-    # --- links and logs
-    # ---------------------------------------------------------------------------
+    # --- links and logs ------------------------------------------------------------------------
 
     def links(self, detail: JobDetail) -> dict[str, str]:
         """Return URLs of the AWS console, if jobs run on AWS itself."""
@@ -353,7 +351,7 @@ def _request(job: JobSpec, arn: str) -> dict[str, Any]:
 
 
 def _refused(request: Mapping[str, Any], error: ServiceError) -> Exception:
-    """Return the error of a refused SubmitJob: of the option, or of the job itself."""
+    """Return the error of a refused SubmitJob: about the option, or the job itself."""
     if "queue" in str(error).lower():
         return SettingsError(
             f"queue is {request['jobQueue']!r}: {error}. Set queue to a queue that exists in "

@@ -25,16 +25,22 @@ from farcall.model.jobs import JobDetail
 _log = logging.getLogger("farcall")
 
 DESCRIBE_IDS = 100
-"""IDs in one DescribeJobs call, https://docs.aws.amazon.com/batch/latest/APIReference/API_DescribeJobs.html"""
+"""Maximum IDs in one DescribeJobs call.
+
+https://docs.aws.amazon.com/batch/latest/APIReference/API_DescribeJobs.html
+"""
 
 TERMINATE_IDS = 50
-"""Jobs in one TerminateJobs call, https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html"""
+"""Maximum jobs in one TerminateJobs call.
+
+https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html
+"""
 
 _NOT_FOUND = 404
 _REASON_CHARACTERS = 1024
 
-# Calls per second. An account has 50 of each operation, or of all operations: the documents
-# differ.
+# Calls per second. The quota of an account is 50 for each operation, or for all operations: the
+# AWS documents differ.
 _SUBMITS_PER_S = 45.0
 _POLLS_PER_S = 5.0
 _CONTROLS_PER_S = 20.0
@@ -48,7 +54,7 @@ class _Stop(NamedTuple):
 
     Attributes:
         reason: The reason sent to Batch.
-        at: When it was sent, by the local clock.
+        at: Time at which it was sent, by the local clock.
     """
 
     reason: str
@@ -58,8 +64,8 @@ class _Stop(NamedTuple):
 class Batch:
     """AWS Batch in one account and region.
 
-    Some implementations other than AWS's own lose why a job was terminated, and that it was. For
-    jobs that were terminated here, this class adds that to every `JobDetail` that it returns.
+    Some implementations other than AWS lose the termination of a job and its reason. For jobs that
+    were terminated here, this class adds both to every `JobDetail` that it returns.
 
     Args:
         access: The open clients.
@@ -80,7 +86,7 @@ class Batch:
             for rate in (_SUBMITS_PER_S, _POLLS_PER_S, _CONTROLS_PER_S)
         )
         self._stops: dict[str, _Stop] = {}
-        self._takes_many = True  # until Batch does not know the call
+        self._takes_many = True  # until Batch rejects the call as unknown
         self.listing = Listing(self._polling, self.recall)
 
     # --- queues and definitions ---------------------------------------------------------------
@@ -120,7 +126,7 @@ class Batch:
         return found if len(found) == len(names) else []
 
     async def ensure_definition(self, definition: Definition, *, refresh: bool = False) -> str:
-        """Return the ARN of an active definition with this content; else register one.
+        """Return the ARN of an active definition with this content, or register one.
 
         Args:
             definition: The definition.
@@ -152,7 +158,7 @@ class Batch:
                     **definition.document,
                 )
             except ServiceError as error:
-                # Another process registers the same definition.
+                # Another process is registering the same definition.
                 busy = "Too many concurrent attempts" in str(error)
                 if error.code == "ClientException" and not busy:
                     raise _refused_definition(error) from error
@@ -322,13 +328,13 @@ class Batch:
         return new
 
     def recall(self, detail: JobDetail) -> JobDetail:
-        """Add that a job was terminated here, if Batch has lost that."""
+        """Add the termination of a job by this client, if Batch has lost it."""
         stops = self._stops
         stop = stops.get(detail.job_id) or stops.get(detail.job_id.partition(":")[0])
         if stop is None or not may_be_stopped(detail):
             return detail
         if detail.stopped_at is not None and detail.stopped_at < stop.at - _CLOCKS_DIFFER:
-            return detail  # it had ended by itself
+            return detail  # it had finished by itself
         said = f" ({detail.status_reason})" if detail.status_reason else ""
         return replace(detail, status_reason=f"{stop.reason}{said}", is_terminated=True)
 
@@ -379,7 +385,7 @@ class Batch:
     ) -> dict[str, ServiceError]:
         """Terminate jobs one by one if TerminateJobs is unknown; else return its error.
 
-        Also if it is denied, because that may concern only one of the jobs.
+        This also applies if it is denied, because only one of the jobs may be affected.
         """
         # Missing jobs are no error, so 404 means that the call's path does not exist.
         if error_translation.is_unknown_call(error) or error.status == _NOT_FOUND:

@@ -98,7 +98,7 @@ async def events(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> AsyncGenerator[list[LogEvent], None]:
-    """Yield the events of several streams by time, in pages.
+    """Yield the events of several streams in the order of time, in pages.
 
     A page has up to 10,000 events or 1 MB. Only the page without a token is the last one; earlier
     pages may be empty.
@@ -107,8 +107,8 @@ async def events(
         access: The open clients.
         group: Name of the log group.
         streams: Names of up to `READ_TOGETHER` log streams.
-        since: The first moment, to the millisecond.
-        until: The last moment, to the millisecond; inclusive, unlike with GetLogEvents.
+        since: The first time, to the millisecond.
+        until: The last time, to the millisecond; inclusive, unlike with GetLogEvents.
 
     Raises:
         LogMissingError: The group or one of the streams does not exist.
@@ -156,5 +156,5 @@ def _moment(milliseconds: float) -> datetime:
 
 
 def _milliseconds(moment: datetime) -> int:
-    """Return a moment in milliseconds; the service accepts none before 1970."""
+    """Convert a time to milliseconds; the service accepts none before 1970."""
     return max(0, (moment - _EPOCH) // _MILLISECOND)

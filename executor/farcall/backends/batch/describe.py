@@ -16,7 +16,7 @@ from farcall.model.commands import ENV_RUN
 from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 
-# --- Pending reasons: what an unfinished job waits for. No I/O ---------------------------------
+# --- Pending reasons: why an unfinished job waits. No I/O ---------------------------------------
 
 
 _STATES = {
@@ -50,7 +50,7 @@ _STATES = {
 
 
 def tell(detail: JobDetail) -> tuple[str, str]:
-    """Return what an unfinished job does or waits for, and what to do.
+    """Return the state of an unfinished job in a sentence, and a remedy.
 
     Args:
         detail: A plain job, an array task, or a node.
@@ -72,11 +72,11 @@ def tell(detail: JobDetail) -> tuple[str, str]:
 
 
 _UNDER_WAY = (JobStatus.STARTING, JobStatus.RUNNING)
-"""Statuses with a current attempt, which Batch may or may not list with the ended ones."""
+"""Statuses with a current attempt, which Batch may list with the finished ones."""
 
 
 class BatchJob(JobDetail):
-    """A job, or an array task, as Batch describes it."""
+    """A job, or an array task, as described by Batch."""
 
     @property
     def told(self) -> str:
@@ -85,7 +85,7 @@ class BatchJob(JobDetail):
 
     @property
     def remedy(self) -> str:
-        """The remedy if Batch reports that it cannot place the job; else empty."""
+        """Remedy if Batch reports that it cannot place the job; otherwise empty."""
         return failure_reasons.blocked(self.status_reason) if self.is_blocked else ""
 
     @property
@@ -103,7 +103,7 @@ class BatchJob(JobDetail):
         return failure_reasons.failure_reason(self)
 
     def waiting(self) -> tuple[str, str]:
-        """Return what the job does or waits for; see `farcall.backends.batch.describe`."""
+        """Return the state of the job and a remedy; see `farcall.backends.batch.describe`."""
         return tell(self)
 
 
@@ -167,7 +167,7 @@ def from_describe(job: Mapping[str, Any]) -> BatchJob:
 
 
 def _command(container: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a container's command; empty if it fetches the task runner, as in images."""
+    """Return a container's command; empty if it downloads the task runner."""
     command = tuple(container.get("command") or ())
     return () if bootstrap.fetched(command) else command
 

@@ -46,7 +46,7 @@ def checks(
 
     Args:
         access: The open clients.
-        batch: Batch.
+        batch: The client of Batch.
         settings: The options.
         answers: Whether Batch responds; if not, queue and image are not checked.
     """
@@ -269,7 +269,7 @@ async def _see_in_ecr(access: Aws, uri: str, place: re.Match[str]) -> None:
 
 
 async def _in_docker(uri: str) -> dict[str, Any]:
-    """Return the configuration of an image in the local docker engine; else empty."""
+    """Return an image's configuration in the local docker engine; empty if unknown."""
     program = shutil.which("docker")
     if program is None:
         return {}

@@ -26,12 +26,13 @@ from farcall_runtime.contract import (
 )
 
 LARGEST_ARRAY = 10_000
-"""Maximum tasks of an array job,
+"""Maximum tasks of an array job.
+
 https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
 """
 
 OVERRIDE_CHARACTERS = 8192
-"""Maximum characters of the container overrides as JSON; ECS refuses more at the job's start.
+"""Maximum characters of the overrides as JSON; ECS refuses more at job start.
 
 https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_RunTask.html
 """
@@ -79,15 +80,15 @@ _INFRASTRUCTURE_RULES = [
     *_LOST_HOST_RULES,
     {"onReason": "CannotPull*", "action": "RETRY"},
     {"onReason": "DockerTimeoutError*", "action": "RETRY"},
-    # Batch retries if no rule matches, so the list ends with one that always matches.
+    # Batch retries if no rule matches, so the list ends with a rule that always matches.
     {"onReason": "*", "action": "EXIT"},
 ]
 
 _MEMORY_RULES = [
     # A container on a lost host is killed, too, so these rules come first.
     *_LOST_HOST_RULES,
-    # docker may report it for a container whose own process still runs, and that ends with any
-    # code; 137 is SIGKILL, which comes most often from the kernel.
+    # docker may report it for a container whose main process still runs, and may then exit with
+    # any code; 137 is SIGKILL, usually from the kernel.
     {"onReason": "OutOfMemoryError*", "action": "EXIT"},
     {"onExitCode": "137", "action": "EXIT"},
 ]
@@ -126,7 +127,8 @@ def definition(
     is_fargate = _is_fargate(job.settings)
     nodes.check(job, is_fargate=is_fargate)
     common: dict[str, Any] = {
-        # Placeholders, valid on EC2 and on Fargate, because every submission overrides them.
+        # Placeholders that are valid on EC2 and on Fargate, because every submission overrides
+        # them.
         "resourceRequirements": [
             {"type": "VCPU", "value": "1"},
             {"type": "MEMORY", "value": "2048"},
@@ -274,7 +276,7 @@ def _is_fargate(settings: Settings) -> bool:
 
 
 def resource_requirements(settings: Settings) -> list[dict[str, str]]:
-    """Return a task's resources; on Fargate memory is rounded up to a valid value.
+    """Return a task's resources; on Fargate, memory is rounded up to a valid value.
 
     Raises:
         SettingsError: vCPU, memory or GPUs are invalid on the platform.

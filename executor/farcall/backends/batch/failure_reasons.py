@@ -1,4 +1,4 @@
-"""Failure reasons: why a job ended, or cannot begin.
+"""Failure reasons: why a job failed, or cannot start.
 
 Together with its tables in `farcall.backends.batch.start_failures` and `farcall.model.exit_codes`,
 this is the only module that interprets Batch's texts (``statusReason``, a container's ``reason``)
@@ -45,10 +45,10 @@ _STOPPED = (None, ExitCode.TERMINATED, 137)
 """Exit codes of stopped jobs: without a container, after SIGTERM, and after SIGKILL."""
 
 EXITED = "Essential container in task exited"
-"""Batch's uninformative status reason for any container that has ended by itself."""
+"""Batch's uninformative status reason for any container that has exited by itself."""
 
 _HOLLOW = (EXITED, "Job submitted", "Job started", "Job succeeded", "Job failed")
-"""Status reasons that only repeat the status; all but the first come from emulators."""
+"""Status reasons that only repeat the status; most come from emulators."""
 
 _MACHINE_LOST_IT = FailureReason(
     errors.HostLostError,
@@ -64,8 +64,8 @@ def failure_reason(detail: JobDetail) -> FailureReason:
         detail: A job with a final status, or the known facts about a failed attempt.
 
     Returns:
-        The first matching row of the table. If Batch reports why a job was never placed, the
-        remedy is that of `blocked`.
+        The failure reason of the first matching row. If Batch reports why a job was never placed,
+        the remedy is from `blocked`.
     """
     if detail.map_failure:  # Batch cancelled its remaining child jobs, but not the array itself
         return MAP_FAILED
@@ -82,7 +82,7 @@ def failure_reason(detail: JobDetail) -> FailureReason:
 
 
 def _words_for(detail: JobDetail) -> dict[str, str]:
-    """Return the texts for placeholders in remedies; they name what the user has set."""
+    """Return the texts for placeholders in remedies; they name the user's settings."""
     if detail.is_command:
         return {
             IMAGE: f"the image {detail.image}",
@@ -177,7 +177,10 @@ def _fetches_runtime(detail: JobDetail) -> bool:
 
 
 def _withdrawn(detail: JobDetail) -> bool:
-    """Return whether a user ended the job; its status decides a race with its success."""
+    """Return whether a user cancelled the job.
+
+    If it succeeded at the same time, its status decides.
+    """
     return detail.is_cancelled or detail.is_terminated
 
 
@@ -189,7 +192,7 @@ class Blocked(NamedTuple):
 
     Attributes:
         word: Text in Batch's reason.
-        remedy: What to do.
+        remedy: The remedy.
     """
 
     word: str
@@ -243,10 +246,10 @@ BLOCKED: tuple[Blocked, ...] = (
         "can reach ECS, and that vcpu, memory and num_gpus fit into one of them",
     ),
 )
-"""Remedies by a text in Batch's reason; special texts before general ones."""
+"""Remedies by a text in Batch's reason; specific texts come before general ones."""
 
 
-# --- endings ----------------------------------------------------------------------------------
+# --- failure reasons --------------------------------------------------------------------------
 
 
 _BATCH_WORDS = (
@@ -355,7 +358,7 @@ _BY_TEXT: tuple[Row, ...] = (
         ),
     ),
 )
-"""Endings of any job, recognized by Batch's texts."""
+"""Failure reasons of any job, recognized by Batch's texts."""
 
 _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
     Row(all_of(_fetches_runtime, exit_code(*codes)), failure_reason)
@@ -442,7 +445,7 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
         ),
     )
 )
-"""Endings of tasks that fetch farcall's runtime first, and leave no outcome."""
+"""Failure reasons of tasks that download the runtime first, and store no outcome."""
 
 ENDINGS: tuple[Row, ...] = (
     Row(
@@ -471,7 +474,10 @@ ENDINGS: tuple[Row, ...] = (
         ),
     ),
 )
-"""Endings of function jobs; the first matching row counts, and the last always matches."""
+"""Failure reasons of function jobs.
+
+The first matching row counts, and the last always matches.
+"""
 
 _NOT_RUNNABLE = FailureReason(
     errors.CommandError,
@@ -529,10 +535,10 @@ _WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
         ),
     )
 )
-"""Endings of command jobs before their command, because of their workspace."""
+"""Failure reasons of command jobs before their command, because of the workspace."""
 
 COMMAND_ENDINGS: tuple[Row, ...] = (
-    # docker's errors before the container's own shell could report them,
+    # docker's errors, before the container's own shell could report them,
     # https://docs.docker.com/engine/containers/run/#exit-status
     Row(
         container(
@@ -567,4 +573,4 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
         FailureReason(errors.CommandError, "the command failed", "see its log"),
     ),
 )
-"""Endings of command jobs whose command did not return 0."""
+"""Failure reasons of command jobs whose command did not return 0."""

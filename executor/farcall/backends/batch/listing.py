@@ -1,4 +1,4 @@
-"""Paginator of Batch's lists: the jobs of a queue, the children of an array, a queue's front."""
+"""Paginated lists of Batch: a queue's jobs and front, an array's child jobs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from farcall.backends.batch.describe import from_summary
 from farcall.model.jobs import JobDetail, JobStatus
 
 _OURS = "farcall-"
-"""How the definitions begin that farcall submits with; see `farcall.backends.batch.documents`."""
+"""Prefix of farcall's job definitions; see `farcall.backends.batch.documents`."""
 
 _EVERY_JOB = {"name": "AFTER_CREATED_AT", "values": ["1"]}
-"""Without a filter a list has jobs of one status alone."""
+"""Filter for all jobs; without a filter, a list contains jobs of one status only."""
 
 
 class Listing:
-    """Lists jobs, one request after the other at the client's pace.
+    """Lists of jobs, requested one after the other at the client's pace.
 
     Args:
-        client: For such requests.
-        recall: Adds to what is listed of a job what is known here.
+        client: Makes the requests.
+        recall: Adds local knowledge to a listed job.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
@@ -57,17 +57,18 @@ class Listing:
     ) -> AsyncGenerator[list[JobDetail], None]:
         """Yield the jobs of a queue, in any status, the newest first.
 
-        They come in pages of up to 100, a request each; children of arrays are not among them.
-        What a listing tells is less than a description: no environment, for one.
+        Each page of up to 100 jobs takes one request; child jobs of arrays are not included.
+        Listed
+        jobs have fewer fields than described jobs, for example no environment.
 
         Args:
             queue: Name or ARN.
-            since: Only what was submitted at that moment or later.
-            named: Only those whose names begin so.
-            foreign: Whether those that farcall did not submit are among them.
+            since: Only jobs submitted at that time or later.
+            named: Only jobs whose names start with this text.
+            foreign: Whether to include jobs that farcall did not submit.
 
         Raises:
-            ServiceError: Batch refused the call, or there is no such queue.
+            ServiceError: Batch refused the call, or the queue does not exist.
         """
         token: dict[str, Any] = {}
         wanted = _filter(named, foreign=foreign)
@@ -83,7 +84,7 @@ class Listing:
             token = {"nextToken": reply["nextToken"]}
 
     async def children(self, parent_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
-        """Yield the children of an array that have a status, in pages of up to 1000.
+        """Yield an array's child jobs that have a status, in pages of up to 1000.
 
         Raises:
             ServiceError: Batch refused the call.
@@ -100,10 +101,10 @@ class Listing:
             token = {"nextToken": reply["nextToken"]}
 
     async def front(self, queue: str) -> list[str]:
-        """Return the IDs of the jobs that are next in a queue: the first 100 RUNNABLE ones.
+        """Return the IDs of the first 100 RUNNABLE jobs of a queue.
 
         Raises:
-            ServiceError: Batch refused the call, or there is no such queue.
+            ServiceError: Batch refused the call, or the queue does not exist.
 
         Source:
             https://docs.aws.amazon.com/batch/latest/APIReference/API_GetJobQueueSnapshot.html
@@ -122,7 +123,7 @@ def _is_before(job: JobDetail, since: datetime) -> bool:
 
 
 def _filter(named: str, *, foreign: bool) -> dict[str, Any]:
-    """Return what a request asks for, which can be one thing alone."""
+    """Return the filter of a request, which can contain only one condition."""
     if named:
         return {"name": "JOB_NAME", "values": [f"{named}*"]}
     if foreign:
@@ -131,6 +132,6 @@ def _filter(named: str, *, foreign: bool) -> dict[str, Any]:
 
 
 def _is_asked_for(job: JobDetail, named: str, *, foreign: bool) -> bool:
-    """Tell the rest: the filter of names takes no notice of upper case, nor of definitions."""
+    """Apply the other conditions: the name filter ignores case and definitions."""
     is_ours = foreign or not named or job.definition.startswith(_OURS)
     return is_ours and job.name.startswith(named)

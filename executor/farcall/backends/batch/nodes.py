@@ -1,6 +1,6 @@
-"""Node groups: containers of command jobs, and what makes a job of several nodes one. No I/O.
+"""Node groups: containers of command jobs, properties of multi-node jobs. No I/O.
 
-What Batch would refuse is refused here, in words that name the group and the field.
+Groups that Batch would refuse are rejected here; the error names the group and the field.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeProperties.html
@@ -35,8 +35,10 @@ MOST_NODES, MOST_GROUPS = 1000, 5
 
 _PERMISSIONS = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
 _RESERVED = "AWS_BATCH"
-"""Batch refuses variables that begin so,
-https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html"""
+"""Prefix of variables that Batch refuses.
+
+https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html
+"""
 
 _ULIMITS = (
     *("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc"),
@@ -54,7 +56,7 @@ def check(job: JobSpec, *, is_fargate: bool) -> None:
     """Check that Batch accepts a job's groups.
 
     Raises:
-        SettingsError: They are not.
+        SettingsError: A group is invalid.
     """
     if len(job.groups) > MOST_GROUPS:
         raise SettingsError(
@@ -86,7 +88,7 @@ def check(job: JobSpec, *, is_fargate: bool) -> None:
 
 
 def container(group: Nodes) -> dict[str, Any]:
-    """Write what a group's containers have that no SubmitJob overrides."""
+    """Return the container fields of a group that SubmitJob does not override."""
     names = [f"mount-{number}" for number in range(len(group.mounts))]
     pairs = list(zip(names, group.mounts, strict=True))
     shared_mib = None if group.shm_size is None else math.ceil(group.shm_size * 1024)
@@ -113,11 +115,11 @@ def container(group: Nodes) -> dict[str, Any]:
 
 
 def properties(job: JobSpec, containers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Write nodeProperties.
+    """Return nodeProperties.
 
     Args:
         job: The job.
-        containers: What each of its groups is run with; the task runner's where it has none.
+        containers: The container of each group; without groups, the task runner's.
     """
     type_ = job.settings.instance_type
     ranges = [
@@ -132,7 +134,7 @@ def properties(job: JobSpec, containers: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 def overrides(job: JobSpec, each: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Write nodeOverrides, of the container overrides of each group."""
+    """Return nodeOverrides for the container overrides of each group."""
     return {
         "nodePropertyOverrides": [
             {"targetNodes": target, "containerOverrides": one}
@@ -160,7 +162,7 @@ def _check_group(group: Nodes, *, is_fargate: bool) -> None:
 
 
 def _check_roles(group: Nodes, settings: Settings) -> None:
-    """Refuse what Batch gives to a role alone where the options name none."""
+    """Reject features that need a role on Batch, if the options do not name one."""
     extra = settings.job_definition_extra.get("containerProperties", {})
     points = [mount.access_point for mount in group.mounts if isinstance(mount, EfsMount)]
     for option, found, role, name in (
@@ -175,7 +177,7 @@ def _check_roles(group: Nodes, settings: Settings) -> None:
 
 
 def _check_fargate(group: Nodes) -> None:
-    """Refuse what only an instance has."""
+    """Reject features that only EC2 instances support."""
     folders = [mount.source for mount in group.mounts if isinstance(mount, BindMount)]
     asked = {
         "mounts": ", ".join(folders),
@@ -231,7 +233,7 @@ def _check_efs(mount: EfsMount) -> None:
 def _volume(name: str, mount: Mount) -> dict[str, Any]:
     if isinstance(mount, BindMount):
         return {"name": name, "host": {"sourcePath": mount.source}}
-    assert isinstance(mount, EfsMount)  # noqa: S101  # says so to the type checker
+    assert isinstance(mount, EfsMount)  # noqa: S101  # for the type checker
     return {"name": name, "efsVolumeConfiguration": _efs(mount)}
 
 

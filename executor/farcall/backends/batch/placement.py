@@ -21,12 +21,12 @@ from farcall.model.settings import Settings
 
 
 class Misfit(NamedTuple):
-    """Why a compute environment never runs a job.
+    """The reason that a compute environment cannot run a job.
 
     Attributes:
         option: The option whose value is too large.
         reason: The environment's limit.
-        remedy: What to do.
+        remedy: The remedy.
     """
 
     option: str
@@ -46,10 +46,12 @@ _UNKNOWN = _Most(None, None, None)
 
 _FAMILY = re.compile(r"([a-z]+)(\d)[a-z0-9-]*")
 _LARGEST = {4: 16, 5: 24, 6: 48, 7: 48, 8: 96}
-"""The largest ``<n>xlarge`` of families c, m and r, by generation."""
+"""Largest ``<n>xlarge`` of the families c, m and r, by generation."""
 
 _XLARGE_VCPUS, _MORE_VCPUS = 4, 4
-"""vCPUs of ``xlarge``, multiplied in larger sizes; some, such as ``c4.8xlarge``, have four more.
+"""vCPUs of ``xlarge``, and the additional vCPUs of some larger sizes.
+
+The number is multiplied in larger sizes; some, such as ``c4.8xlarge``, have four more.
 """
 
 _XLARGE_GB = {"c": 8, "m": 16, "r": 32}
@@ -94,7 +96,7 @@ def check(environments: Sequence[Mapping[str, Any]], settings: Settings, nodes: 
 
 
 def doubt(environments: Sequence[Mapping[str, Any]], settings: Settings) -> str:
-    """Return a warning if memory looks like MiB and may be too large; else empty.
+    """Return a warning if memory looks like MiB and may be too large; otherwise empty.
 
     Args:
         environments: All environments of the queue; empty if unknown.
@@ -107,7 +109,7 @@ def doubt(environments: Sequence[Mapping[str, Any]], settings: Settings) -> str:
 
 
 def misfit(environment: Mapping[str, Any], settings: Settings, nodes: int = 1) -> Misfit | None:
-    """Return why a compute environment never runs a job; None if it may.
+    """Return why a compute environment can never run a job; None if it may.
 
     Args:
         environment: Batch's description.
@@ -149,7 +151,7 @@ def _misfit_of(types: list[_Most], settings: Settings) -> Misfit | None:
 
 
 def hint(settings: Settings) -> str:
-    """Return the corrected value if memory looks like MiB; else empty."""
+    """Return the corrected value if memory looks like MiB; otherwise empty."""
     if settings.memory < _LIKELY_MIB:
         return ""
     wanted = settings.memory / 1024

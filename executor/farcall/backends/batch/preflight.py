@@ -25,7 +25,7 @@ class Image(NamedTuple):
     """The image of the jobs.
 
     Attributes:
-        uri: Its URI.
+        uri: URI of the image.
         is_stock: Whether it lacks farcall's runtime.
     """
 
@@ -51,7 +51,8 @@ class Resources:
 async def check(access: Aws, batch: Batch, settings: Settings) -> Resources:
     """Look up the resources that the options name.
 
-    Missing permissions for IAM and logs are ignored: missing resources then show when a job
+    Missing permissions for IAM and logs are ignored: missing resources are then reported when a
+    job
     starts.
 
     Raises:
@@ -89,7 +90,7 @@ async def find_queue(batch: Batch, settings: Settings, region: str) -> dict[str,
 
 
 async def unknown_queue(batch: Batch, name: str, region: str) -> SettingsError:
-    """Return the error of a missing queue; it names the existing queues."""
+    """Return the error for a missing queue; it names the existing queues."""
     found = "run `aws batch describe-job-queues` to list the queues"
     with contextlib.suppress(ServiceError):
         names = await batch.listing.queues()
@@ -238,7 +239,7 @@ async def _find_role(access: Aws, settings: Settings, option: str) -> str:
             account = await access.account()
         except ServiceError as failure:
             answers = failure.status and failure.code != error_translation.NOT_AWS
-            if not (answers or access.has_console):  # only AWS's STS may be out of reach
+            if not (answers or access.has_console):  # only AWS's STS may be unreachable
                 raise
             text = f"{failure}; set {option} to the role's ARN to avoid the lookup"
             raise error_translation.like(failure, text) from error

@@ -1,7 +1,7 @@
-"""Given requests: definition and SubmitJob of a command job whose caller has edited them. No I/O.
+"""Edited requests: a command job's definition and SubmitJob from its caller. No I/O.
 
-`farcall.backends.batch.documents` wrote them, for `Backend.plan`; what was edited since then
-reaches Batch. The definition's name is a hash of what it has become.
+`farcall.backends.batch.documents` created them for `Backend.plan`; the caller's changes are sent
+to Batch. The definition's name is a hash of the edited content.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _ROLES = ("jobRoleArn", "executionRoleArn")
 
 
 def definition(requests: Mapping[str, Any], roles: Mapping[str, str]) -> Definition:
-    """Write the definition that is given.
+    """Return the definition in the edited requests.
 
     Args:
-        requests: What `Backend.plan` returned.
-        roles: ARNs of roles, by what stands for them there.
+        requests: The requests, in the form of `Backend.plan`.
+        roles: ARNs of roles, by their placeholders in the requests.
 
     Raises:
         SettingsError: There is no definition.
-        TaskTooLargeError: It exceeds a limit of Batch.
+        TaskTooLargeError: The definition exceeds a limit of Batch.
     """
     document = _part(requests, _DEFINITION)
     document.pop("jobDefinitionName", None)
@@ -48,7 +48,7 @@ def definition(requests: Mapping[str, Any], roles: Mapping[str, str]) -> Definit
 
 
 def containers(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the containers of a definition, of each group of nodes in turn."""
+    """Yield the container of each group of nodes in a definition."""
     if "containerProperties" in document:
         yield document["containerProperties"]
     for each in document.get("nodeProperties", {}).get("nodeRangeProperties", ()):
@@ -57,11 +57,11 @@ def containers(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
-    """Write the SubmitJob request that is given, with the job's own variables in it.
+    """Return the edited SubmitJob request with the job's own variables.
 
     Raises:
         SettingsError: There is no request.
-        TaskTooLargeError: It exceeds a limit of Batch or ECS.
+        TaskTooLargeError: The request exceeds a limit of Batch or ECS.
     """
     requests = job.requests or {}
     request = _part(requests, _SUBMISSION)
@@ -87,7 +87,7 @@ def _part(requests: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _overrides(request: dict[str, Any], document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the container overrides of each group of nodes, made where there are none."""
+    """Return the container overrides of each group of nodes; create missing ones."""
     ranges = document.get("nodeProperties", {}).get("nodeRangeProperties")
     if ranges is None:
         return [request.setdefault("containerOverrides", {})]

@@ -1,4 +1,4 @@
-"""Requests that would submit an existing job again, from its description. No I/O.
+"""Requests for submitting an existing job again, from its description. No I/O.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
@@ -38,9 +38,9 @@ _OF_JOB = ("jobName", "jobQueue", "shareIdentifier", "dependsOn", "propagateTags
 
 
 def requests_of(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the requests for a copy of a job that DescribeJobs describes.
+    """Return the requests for a copy of a job, from its DescribeJobs document.
 
-    The definition contains the changes by the job's overrides. Empty fields are left out.
+    The definition includes the job's overrides. Empty fields are omitted.
     """
     definition = {name: copy.deepcopy(job[name]) for name in _OF_DEFINITION if job.get(name)}
     definition["type"] = "multinode" if "nodeProperties" in definition else "container"
@@ -55,7 +55,7 @@ def requests_of(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options_of(detail: JobDetail, requests: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Batch-specific options that a job was submitted with.
+    """Return the Batch-specific options with which a job was submitted.
 
     Args:
         detail: The job.

@@ -1,4 +1,4 @@
-"""Start failures: failure reasons on containers that were not started, or that their engine lost.
+"""Failure reasons of containers that did not start, or that their engine lost.
 
 Sources:
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
@@ -20,10 +20,10 @@ from farcall.model import errors
 from farcall.model.failure_reasons import SUBNET, FailureReason
 
 LOST = "raise retry_attempts, or set queue to one with on-demand capacity"
-"""What is to be done about a lost machine."""
+"""Remedy for a lost host."""
 
 STARTS: tuple[Row, ...] = (
-    # Why an image cannot be pulled:
+    # Reasons why an image cannot be pulled:
     # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task_cannot_pull_image.html
     Row(
         container(
@@ -193,4 +193,4 @@ STARTS: tuple[Row, ...] = (
         ),
     ),
 )
-"""The first row that fits counts: the special ones before the general."""
+"""Failure reasons; the first matching row counts, specific rows come first."""

@@ -1,1 +1,1 @@
-"""Kubernetes: jobs of one namespace, by its API."""
+"""Kubernetes backend: jobs of one namespace."""

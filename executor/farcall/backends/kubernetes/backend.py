@@ -319,7 +319,7 @@ class KubernetesBackend:
             SettingsError: No server is configured.
         """
         if self._kube is None:
-            assert self._without is not None  # noqa: S101  # says so to the type checker
+            assert self._without is not None  # noqa: S101  # for the type checker
             raise self._without
         return self._kube
 
@@ -345,8 +345,7 @@ class KubernetesBackend:
     def _logs(self) -> logs.PodLogs:
         return logs.PodLogs(self.kube)
 
-    # --- before submission
-    # ------------------------------------------------------------------------
+    # --- before submission ---------------------------------------------------------------------
 
     async def check(self, settings: Settings) -> None:
         """Check that the namespace exists, and the objects in it that the options name."""
@@ -488,7 +487,7 @@ class KubernetesBackend:
             await delete(self.kube, each)
 
     def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
-        """Do nothing: jobs on Kubernetes store why they were terminated."""
+        """Do nothing: jobs on Kubernetes store the reason of their termination."""
 
     def unknown(self, job_id: str) -> str:
         """Return the error text for a job that does not exist."""
@@ -531,8 +530,7 @@ class KubernetesBackend:
         """Return None: the cluster's scheduler does not report an order."""
         return None
 
-    # --- links and logs
-    # ---------------------------------------------------------------------------
+    # --- links and logs ------------------------------------------------------------------------
 
     def links(self, detail: JobDetail) -> dict[str, str]:
         """Return no links: clusters have no common web console."""
@@ -572,7 +570,7 @@ def _number(job_id: str, mark: str) -> int | None:
 
 # --- Preflight checks of a cluster: it responds, and the objects that the options name exist ----
 #
-# Missing permissions are ignored: missing objects then show when a job starts.
+# Missing permissions are ignored: missing objects are then reported when a job starts.
 
 
 _FORBIDDEN = 403
@@ -585,7 +583,7 @@ async def check(kube: Kube, settings: Settings) -> None:
         SettingsError: An object does not exist.
         KubeError: Jobs cannot be listed, or the server does not respond.
     """
-    # The right to list jobs is needed anyway, so a refusal is reported as it is.
+    # The permission to list jobs is always needed, so a refusal is reported unchanged.
     path = kube.path("jobs", group="batch")
     await kube.request("GET", path, params={"limit": 1})
     await asyncio.gather(*(_look(kube, *each) for each in _named(kube, settings)))

@@ -40,8 +40,9 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
 _PER_S = 50.0
-"""Maximum requests per second, as in kubectl,
-https://github.com/kubernetes/kubernetes/pull/105520.
+"""Maximum requests per second, as in kubectl.
+
+https://github.com/kubernetes/kubernetes/pull/105520
 """
 
 _AT_ONCE = 40
@@ -49,7 +50,9 @@ _FIRST_WAIT_S = 0.2
 _LONGEST_PAUSE_S = 60.0
 _SAY_S = 15.0
 _SILENT_S = 120.0
-"""Time in seconds after which a silent watch counts as disconnected; bookmarks come each minute.
+"""Time in seconds after which a silent watch counts as disconnected.
+
+Bookmarks arrive each minute.
 """
 
 _LAST_CONNECTIONS_S = 2.0
@@ -60,8 +63,10 @@ _UNAUTHORIZED = 401
 
 LAPSE_S = 60.0
 _OPENING_S = 3.0
-"""Time in seconds for which a refusal (401, 403) of a formerly allowed request (`LAPSE_S`), or of
-the very first request, is retried: a starting API server refuses until it has read the roles.
+"""Time in seconds for which a refusal (401, 403) is retried.
+
+`LAPSE_S` applies to a formerly allowed request, `_OPENING_S` to the first requests: a starting API
+server refuses until it has read the roles.
 """
 
 _AGENT = "farcall"
@@ -148,8 +153,7 @@ class Kube:
         end = f"/{name}" if name else ""
         return f"{root}/namespaces/{self.namespace}/{resource}{end}"
 
-    # --- single responses
-    # -------------------------------------------------------------------------
+    # --- single responses ----------------------------------------------------------------------
 
     async def request(
         self,
@@ -176,7 +180,7 @@ class Kube:
             content_type: Media type of the body.
             ticket: The caller's handle to withdraw the request.
             patience_s: Maximum time from the first failure to the last retry, in seconds; by
-                default the timing's.
+                default from the timing.
 
         Raises:
             KubeError: The server refused, or failed each time.
@@ -230,7 +234,7 @@ class Kube:
         return _parsed(call, self.connection, text)
 
     def _lapse_s(self, call: Call, error: KubeError) -> float:
-        """Return for how many seconds a refusal may come from a starting server."""
+        """Return for how many seconds a starting server may cause a refusal."""
         if not error.is_denial:
             return 0
         if (call.verb, call.resource) in self._allowed:
@@ -308,8 +312,7 @@ class Kube:
         except _UNANSWERED as error:
             raise broken(call, self.connection, error) from error
 
-    # --- connections
-    # ------------------------------------------------------------------------------
+    # --- connections ---------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _answer(
@@ -441,11 +444,11 @@ class _Tries:
         """Wait before the next retry, with a growing delay and jitter.
 
         Args:
-            error: Why the last attempt failed.
+            error: Error of the last attempt.
             lapse_s: Time from the first failure for which a refusal may be temporary, in seconds.
 
         Raises:
-            KubeError: No further retry is useful; it says whether an attempt may have had an
+            KubeError: No further retry is useful; it reports whether an attempt may have had an
                 effect.
         """
         self._throttled_since = None
@@ -513,7 +516,7 @@ def _parsed(call: Call, connection: Connection, text: bytes) -> dict[str, Any]:
 
 
 def _proxy(connection: Connection) -> str | None:
-    """Return the proxy's URL: the kubeconfig's own, else the environment's."""
+    """Return the proxy's URL from the kubeconfig, or from the environment."""
     if connection.proxy:
         return connection.proxy
     parts = urlsplit(connection.server)
@@ -543,8 +546,8 @@ def _tls(connection: Connection, certificate: tuple[str, str]) -> ssl.SSLContext
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         # Python 3.13 requires extensions that the authorities of many clusters lack, for example
-        # EKS's,
-        # and that Go does not require: https://github.com/kubernetes-client/python/issues/2394
+        # EKS's, and that Go does not require:
+        # https://github.com/kubernetes-client/python/issues/2394
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if certificate[0]:
             _load(context, *certificate)

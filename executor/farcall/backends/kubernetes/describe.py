@@ -1,8 +1,8 @@
-"""Jobs and pods of a cluster, read as values of ours. No I/O.
+"""Parsers of a cluster's Jobs and pods. No I/O.
 
-What a Job says of its indexes and what their pods say are not in step, and pods may be gone: the
-Job decides what has ended, and the pods say why. What the texts mean is for
-`farcall.backends.kubernetes.failure_reasons` to say.
+A Job's status and its pods' statuses are not synchronized, and pods may be deleted: the Job
+determines what has ended, and the pods why. `farcall.backends.kubernetes.failure_reasons`
+interprets the texts.
 
 Sources:
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobStatus
@@ -40,10 +40,10 @@ from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.model.timing import Timing
 from farcall_runtime.contract import ENV_OWN_NODES
 
-# --- Pod states: what is kept of a pod, in the cluster's own terms. No I/O
+# --- Pod states: the retained facts about a pod, in the cluster's own terms. No I/O
 #
-# A pod may be seen half told: its phase says Failed before any reason is there, an evicted one has
-# no container at all, and a deleted one is gone. What is missing is left empty, and
+# A pod's status may be incomplete: its phase is Failed before a reason is set, an evicted pod has
+# no container at all, and a deleted pod does not exist. Missing facts are left empty, and
 # `Pod.is_settled` is whether another poll may return more.
 #
 # Sources:
@@ -52,38 +52,38 @@ from farcall_runtime.contract import ENV_OWN_NODES
 
 
 _RESTARTS = "volcano.sh/job-retry-count"
-"""Annotation of a Volcano job's pod: how often the job was begun again before."""
+"""Annotation of a Volcano job's pod: number of earlier restarts of the job."""
 
 _COUNTS = (FAILURES, IGNORED_FAILURES, _RESTARTS)
 
 POD_DELETED = "PodDeleted: the pod was deleted"
-"""What stands for the cluster's words where it has none: these are farcall's."""
+"""farcall's own reason, because the cluster has none for a deleted pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod, or what is left of it.
+    """A pod, or its last known state.
 
     Attributes:
-        uid: Its own.
-        name: Its name; that of its log, too.
+        uid: The pod's UID.
+        name: Name of the pod, and of its log.
         job: Its job's ID.
-        index: Its completion index; None where it has none.
-        node: Its number among its job's nodes.
-        attempt: Number of the attempt that it is, from 1.
-        counted: How many attempts before it have failed and count.
+        index: Its completion index; None if it has none.
+        node: Its index among its job's nodes.
+        attempt: Number of the attempt, from 1.
+        counted: Number of earlier failed attempts that count.
         phase: Such as ``Pending``.
-        reason: The cluster's words on its end, or on why it has no place.
-        container_reason: The node's words on its container.
-        exit_code: Of its container, or None.
-        created_at: When it was made.
-        started_at: When its container began to run, or None.
-        stopped_at: When that ended, or None.
-        has_place: Whether it was given a node.
-        is_disrupted: Whether it was taken away: evicted, preempted, lost with its node.
+        reason: The cluster's reason for its end, or for not placing it.
+        container_reason: The node's reason about its container.
+        exit_code: Exit code of its container, or None.
+        created_at: Time of its creation.
+        started_at: Time at which its container started, or None.
+        stopped_at: Time at which its container ended, or None.
+        has_place: Whether it was assigned to a node.
+        is_disrupted: Whether it was evicted, preempted, or lost with its node.
         is_deleting: Whether it is being deleted, by a user or by the Job's controller.
-        address: IP address of it; else empty.
-        gone: Whether it is no more.
+        address: Its IP address; empty if it has none.
+        gone: Whether it was deleted.
     """
 
     uid: str
@@ -108,7 +108,7 @@ class Pod:
 
     @property
     def is_over(self) -> bool:
-        """Whether it runs no more, and will not again."""
+        """Whether it has ended for good."""
         return self.gone or self.phase in ("Succeeded", "Failed")
 
     @property
@@ -123,11 +123,11 @@ class Pod:
         return self.phase != "Failed" or self.gone or bool(is_told)
 
     def deleted(self) -> Pod:
-        """Return the same pod, which is no more."""
+        """Return the same pod, marked as deleted."""
         return replace(self, gone=True)
 
     def as_attempt(self) -> Attempt:
-        """Return it as an attempt of its task."""
+        """Return the pod as an attempt of its task."""
         lost = "" if self.exit_code is not None and not self.is_deleting else POD_DELETED
         reason = self.reason or (lost if self.gone or self.is_deleting else "")
         return Attempt(
@@ -141,10 +141,10 @@ class Pod:
 
 
 def read(document: Mapping[str, Any]) -> Pod:
-    """Read a pod.
+    """Parse a pod.
 
     Args:
-        document: The object, as the API server has it.
+        document: The object from the API server.
     """
     metadata, status = document.get("metadata") or {}, document.get("status") or {}
     labels, marks = metadata.get("labels") or {}, metadata.get("annotations") or {}
@@ -180,12 +180,12 @@ def read(document: Mapping[str, Any]) -> Pod:
 
 
 def words(reason: object, message: object = "") -> str:
-    """Put the cluster's word for something and its sentence on it together."""
+    """Join the cluster's reason and message."""
     return ": ".join(str(part).strip() for part in (reason, message) if part)
 
 
 def moment(text: object) -> datetime | None:
-    """Read a time of Kubernetes's; None where there is none, or it is no time."""
+    """Parse a time of Kubernetes; return None if it is missing or invalid."""
     if not isinstance(text, str):
         return None
     try:
@@ -198,7 +198,7 @@ def moment(text: object) -> datetime | None:
 def _reason(
     status: Mapping[str, Any], disrupted: Mapping[str, Any], scheduled: Mapping[str, Any]
 ) -> str:
-    """Return why it ended, or waits: the status says the former better than a condition."""
+    """Return why it ended or waits; the status is more precise than a condition."""
     if status.get("reason"):
         return words(status["reason"], status.get("message"))
     if disrupted:
@@ -209,7 +209,7 @@ def _reason(
 
 
 def _state(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of the task's container, or of one before it that keeps it waiting."""
+    """Return the state of the task's container, or of a blocking init container."""
     for each in status.get("initContainerStatuses") or ():
         state: Mapping[str, Any] = each.get("state") or {}
         failed = (state.get("terminated") or {}).get("exitCode")
@@ -222,7 +222,7 @@ def _state(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _container_reason(state: Mapping[str, Any]) -> str:
-    """Return the node's words: none where they say no more than that it runs or has ended."""
+    """Return the node's reason; empty if it only repeats the state."""
     said = state.get("terminated") or state.get("waiting") or {}
     hollow = ("Completed", "Error", "ContainerCreating", "PodInitializing")
     reason, message = said.get("reason"), said.get("message")
@@ -234,7 +234,7 @@ def _true(condition: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> int | None:
-    """Read a whole number, which others may have written."""
+    """Parse an integer that other writers may have stored."""
     try:
         return int(value)  # type: ignore[call-overload,no-any-return]
     except (TypeError, ValueError):
@@ -245,7 +245,7 @@ pod = read
 
 DELETED = "JobDeleted: the Job was deleted"
 MAIN_ENDED = "MainNodeEnded: the main node ended, and the other nodes with it"
-"""What stands for the cluster's words, which has none: these are farcall's."""
+"""farcall's own reason, because the cluster has none."""
 
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _FAILURES = ("Failed", "FailureTarget")
@@ -255,43 +255,43 @@ _START_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
 
 
 class KubernetesDetail(JobDetail):
-    """A job, or one child of a map, as its cluster describes it."""
+    """A job, or an array task, as described by its cluster."""
 
     platform: ClassVar[str] = "Kubernetes"
 
     @property
     def told(self) -> str:
-        """What of the cluster's words on the end says more than that the job has ended."""
+        """The informative part of the cluster's reasons for the end."""
         return failure_reasons.telling(self)
 
     @property
     def places(self) -> Mapping[str, str]:
-        """Return its namespace, and the pod of its last attempt that has begun."""
+        """Its namespace, and the pod of its last attempt that has started."""
         found = {"Namespace": self.log_group, "Pod": self.log_stream}
         return {name: text for name, text in found.items() if text}
 
     @property
     def remedy(self) -> str:
-        """What to do where the cluster says that it cannot start the job; else empty."""
+        """Remedy if the cluster reports that it cannot start the job; otherwise empty."""
         return failure_reasons.blocked(self) if self.is_blocked else ""
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the cluster says that it cannot start the job as things are."""
+        """Whether the cluster reports that it cannot start the job at present."""
         return failure_reasons.is_blocked(self)
 
     @property
     def is_explained(self) -> bool:
-        """Whether the status reason is the cluster's or farcall's own: a person gives none."""
+        """Whether the cluster or farcall wrote the status reason; users cannot write one."""
         return True
 
     @property
     def has_lost_attempts(self) -> bool:
-        """Whether it has failed and its pods are gone, which alone tell its attempts."""
+        """Whether it has failed and its pods, which describe its attempts, were deleted."""
         return self.status is JobStatus.FAILED and not self.tried and not self.array_size
 
     def dwell(self, timing: Timing) -> Dwell:
-        """Return how long the job may be blocked before a warning, and before its end."""
+        """Return the grace periods before a blocked job is reported and terminated."""
         return failure_reasons.dwell(self, timing)
 
     def failure_reason(self) -> FailureReason:
@@ -299,17 +299,17 @@ class KubernetesDetail(JobDetail):
         return failure_reasons.failure_reason(self)
 
     def waiting(self) -> tuple[str, str]:
-        """Say what the job does or waits for, by `farcall.backends.kubernetes.failure_reasons`."""
+        """Return the state of the job in a sentence, and a remedy."""
         return failure_reasons.tell(self)
 
 
 class _End(NamedTuple):
-    """How a Job as a whole has ended.
+    """End of a Job.
 
     Attributes:
         is_success: Whether it has succeeded.
-        reason: The cluster's words.
-        at: When.
+        reason: The cluster's reason.
+        at: Time of the end.
     """
 
     is_success: bool
@@ -325,15 +325,15 @@ def detail(
     is_deleted: bool = False,
     parts: Sequence[Mapping[str, Any]] = (),
 ) -> KubernetesDetail:
-    """Return a job as a whole.
+    """Describe a job.
 
     Args:
         job: The Job.
-        pods: Those of its pods that are known: of a map's, those that failed, and some that wait.
-        events: Events of it and of its pods, and objects by which queues tell why it waits:
+        pods: Its known pods; of an array, the failed ones and some waiting ones.
+        events: Events of the job and its pods, and objects that report why it is queued:
             a Workload of Kueue, a PodGroup of Volcano.
-        is_deleted: Whether the Job, of which this is the last, was deleted.
-        parts: All objects that the job is, where they are more than this one, or of Volcano.
+        is_deleted: Whether the Job was deleted; ``job`` is its last state.
+        parts: All objects of the job, if there are several or one of Volcano.
     """
     base = _base(job, parts)
     end = _end(job, is_deleted=is_deleted)
@@ -366,7 +366,7 @@ def child(
     *,
     is_deleted: bool = False,
 ) -> KubernetesDetail | None:
-    """Return a child of a map; None if it has none of that number."""
+    """Describe an array task; return None if the index does not exist."""
     if not 0 <= index < _size(job):
         return None
     base = _base(job, ())
@@ -384,7 +384,7 @@ def node(
     is_deleted: bool = False,
     parts: Sequence[Mapping[str, Any]] = (),
 ) -> KubernetesDetail | None:
-    """Return a node of a job on several; None if it has none of that number."""
+    """Describe a node of a multi-node job; return None if the index does not exist."""
     base = _base(job, parts)
     group = next((each for each in base.groups if each.first <= rank <= each.last), None)
     if group is None:
@@ -417,7 +417,7 @@ def _node_end(
     end: _End | None,
     parts: Sequence[Mapping[str, Any]],
 ) -> JobStatus | None:
-    """Return how a node ended: by its pod, else by its own Job, else with the whole."""
+    """Return how a node ended: by its pod, its own Job, or the entire job."""
     if last is not None and last.is_over:
         return JobStatus.SUCCEEDED if last.phase == "Succeeded" else JobStatus.FAILED
     own = next((each for each in parts if names.rank(each, 0) == rank > 0), None)
@@ -451,7 +451,7 @@ def _is_before(pod: Pod, end: _End) -> bool:
 
 
 def options(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a Job was made of; empty where nothing tells."""
+    """Return the options with which a Job was created; empty if unknown."""
     return _table(_annotations(job).get(OPTIONS_ANNOTATION))
 
 
@@ -489,7 +489,7 @@ def _one(
 def _why(
     job: Mapping[str, Any], index: int, last: Pod | None, end: _End | None, *, has_failed: bool
 ) -> str:
-    """Return the words on the end of a task: what was done to it before what followed from it."""
+    """Return the reason for a task's end; a cause precedes its consequences."""
     ended = _table(_annotations(job).get(ENDED_ANNOTATION)).get(str(index))
     if ended:
         return str(ended)
@@ -503,10 +503,10 @@ def _why(
 
 
 def _is_last(job: Mapping[str, Any], pod: Pod | None) -> bool:
-    """Return whether a failed pod is the last of its Job, which reports it a moment later.
+    """Return whether a failed pod is the last of its Job, which reports it later.
 
     A deleted pod does not end the Job: a suspended Job runs again later, and a Job that ends has
-    a condition that says why.
+    a condition with the reason.
 
     Source:
         https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
@@ -519,7 +519,7 @@ def _is_last(job: Mapping[str, Any], pod: Pod | None) -> bool:
         return False
     for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
         if rule.get("onPodConditions"):
-            fits = pod.is_disrupted  # the only condition that farcall's rules are about
+            fits = pod.is_disrupted  # the only condition in farcall's rules
         else:
             fits = _fits(rule.get("onExitCodes") or {}, pod.exit_code)
         if fits and rule.get("action") != "Count":
@@ -530,7 +530,7 @@ def _is_last(job: Mapping[str, Any], pod: Pod | None) -> bool:
 
 
 def _fits(codes: Mapping[str, Any], exit_code: int | None) -> bool:
-    """Return whether a rule on exit codes is about one; none is about 0."""
+    """Return whether a rule on exit codes matches a code; none matches 0."""
     if not exit_code:
         return False
     is_listed: bool = exit_code in (codes.get("values") or ())
@@ -557,7 +557,7 @@ def _with_pod(base: KubernetesDetail, last: Pod | None, own: Sequence[Pod]) -> K
 
 
 def _tried(own: Sequence[Pod]) -> tuple[Attempt, ...]:
-    """Return the attempts that have ended, each at the place of its number."""
+    """Return the finished attempts, each at the position of its number."""
     over = {each.attempt: each.as_attempt() for each in own if each.is_over}
     if not over:
         return ()
@@ -565,24 +565,24 @@ def _tried(own: Sequence[Pod]) -> tuple[Attempt, ...]:
 
 
 def _of(pods: Iterable[Pod]) -> list[Pod]:
-    """Return pods in the order in which they were made: the attempts, the last one last."""
+    """Sort pods in the order of their creation: attempts, the last one last."""
     return sorted(pods, key=lambda each: (each.attempt, str(each.created_at or ""), each.uid))
 
 
 def _status(job: Mapping[str, Any], last: Pod | None) -> JobStatus:
-    """Return the status of a task that has not ended."""
+    """Return the status of an unfinished task."""
     if (job.get("spec") or {}).get("suspend"):
         return JobStatus.RUNNABLE
     if last is None:
         return JobStatus.SUBMITTED
     if last.phase in ("Running", "Unknown") and not last.gone:
         return JobStatus.RUNNING
-    # One that failed is followed by another, or the Job has yet to say that it is not.
+    # A failed pod is followed by another, or the Job will report its failure.
     is_starting = last.has_place and last.is_pending
     return JobStatus.STARTING if is_starting else JobStatus.RUNNABLE
 
 
-# --- the whole --------------------------------------------------------------------------------
+# --- entire job -------------------------------------------------------------------------------
 
 
 def _end(job: Mapping[str, Any], *, is_deleted: bool) -> _End | None:
@@ -624,7 +624,7 @@ def _with_end(
 
 
 def _culprit(pods: Sequence[Pod], end: _End | None) -> Pod | None:
-    """Return the pod that ended a gang: the one that the Job names, else the first that failed."""
+    """Return the pod that ended a multi-node job, if possible the one named by the Job."""
     if end is None or end.is_success:
         return None
     failed = [each for each in pods if each.phase == "Failed" and not each.is_deleting]
@@ -634,14 +634,14 @@ def _culprit(pods: Sequence[Pod], end: _End | None) -> Pod | None:
 
 
 def _gang_tried(pods: Sequence[Pod], end: _End | None) -> tuple[Attempt, ...]:
-    """Return the attempts of a gang, each of which is all of its nodes."""
+    """Return the attempts of a multi-node job; each attempt consists of all nodes."""
     latest = max((each.attempt for each in pods), default=0)
     main = [each for each in pods if each.node == 0 and (end or each.attempt < latest)]
     return _tried([each for each in main if each.is_over])
 
 
 def _summary(job: Mapping[str, Any], pods: Sequence[Pod], end: _End | None) -> dict[str, int]:
-    """Count a map's children by status."""
+    """Count an array's tasks by status."""
     status, size = job.get("status") or {}, _size(job)
     done = names.count(status.get("completedIndexes"))
     failed = names.count(status.get("failedIndexes"))
@@ -675,7 +675,7 @@ def _as_it_waits(
     pods: Sequence[Pod],
     events: Iterable[Mapping[str, Any]],
 ) -> KubernetesDetail:
-    """Add the words on what keeps a job from starting, where nothing of it runs."""
+    """Add the reason that keeps a job from starting, if none of its pods runs."""
     status, spec = job.get("status") or {}, job.get("spec") or {}
     if (status.get("ready") or 0) and found.status is JobStatus.PENDING:
         return found
@@ -695,14 +695,14 @@ def _as_it_waits(
 def _start_words(
     found: KubernetesDetail, pending: Sequence[Pod], events: Iterable[Mapping[str, Any]]
 ) -> str:
-    """Return what an event says of a pod that has a place and does not begin."""
+    """Return an event's reason for a pod that was placed and does not start."""
     if pending and not any(each.reason or each.container_reason for each in pending):
         return _last_event(events, _START_EVENTS)
     return "" if pending else found.container_reason
 
 
 def _queue_words(events: Iterable[Mapping[str, Any]]) -> str:
-    """Return the words of Kueue's Workload or Volcano's PodGroup on what the job waits for."""
+    """Return the reason of Kueue's Workload or Volcano's PodGroup for a job's wait."""
     for each in events:
         if each.get("kind") in _WAITING_KINDS:
             conditions = (each.get("status") or {}).get("conditions") or ()
@@ -720,11 +720,11 @@ def _last_event(events: Iterable[Mapping[str, Any]], reasons: Sequence[str]) -> 
     return words(found[-1].get("reason"), found[-1].get("message")) if found else ""
 
 
-# --- what the document says -------------------------------------------------------------------
+# --- constant facts in the document -----------------------------------------------------------
 
 
 def _base(job: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> KubernetesDetail:
-    """Return what a Job's document says that does not change."""
+    """Return the facts in a Job's document that do not change."""
     metadata, spec = job.get("metadata") or {}, job.get("spec") or {}
     labels, marks = metadata.get("labels") or {}, _annotations(job)
     template = (spec.get("template") or {}).get("spec") or {}
@@ -765,7 +765,7 @@ def is_own(job: Mapping[str, Any]) -> bool:
 
 
 def _groups(objects: Iterable[Mapping[str, Any]]) -> tuple[NodeGroup, ...]:
-    """Return the nodes of a job on several, those together that run the same."""
+    """Return the node groups of a multi-node job; equal nodes form one group."""
     templates = [each for one in objects for each in _templates(one)]
     placed = sorted(templates, key=lambda each: each[0])
     if not any(ENV_OWN_NODES in _environment(_container(pod)) for _, _, pod in placed):
@@ -793,7 +793,7 @@ def _groups(objects: Iterable[Mapping[str, Any]]) -> tuple[NodeGroup, ...]:
 
 
 def _is_same(one: NodeGroup, other: NodeGroup) -> bool:
-    """Return whether two nodes run the same, except their numbers."""
+    """Return whether two node groups are equal except for their indexes."""
     alike = replace(other, first=one.first, last=one.last, environment=one.environment)
     ranks = failure_reasons.NODE_VARIABLES
     environments = [
@@ -804,7 +804,7 @@ def _is_same(one: NodeGroup, other: NodeGroup) -> bool:
 
 
 def _templates(document: Mapping[str, Any]) -> list[tuple[int, int, Mapping[str, Any]]]:
-    """Return number of the first, how many, and the pods of each kind of node in an object."""
+    """Return first index, number and pod spec of each kind of node in an object."""
     spec = document.get("spec") or {}
     if "tasks" in spec:  # Volcano's
         return [
@@ -850,7 +850,7 @@ def _annotations(job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _table(text: object) -> dict[str, Any]:
-    """Read a JSON annotation; empty if it is none, because other clients can write it."""
+    """Parse a JSON annotation; empty if invalid, because other clients can write it."""
     try:
         found = json.loads(text) if isinstance(text, str) else {}
     except ValueError:

@@ -33,8 +33,8 @@ class Right(NamedTuple):
     Attributes:
         group: API group; empty for the core group.
         resource: Such as ``pods``; with a slash for a subresource.
-        verbs: The needed verbs.
-        lost: The consequence if it is missing; empty if jobs are impossible without it.
+        verbs: The required verbs.
+        lost: Consequence if it is missing; empty if jobs are impossible without it.
     """
 
     group: str
@@ -166,7 +166,7 @@ async def namespace(kube: Kube) -> list[Finding]:
 
 
 async def rights(kube: Kube, settings: Settings) -> list[Finding]:
-    """Request each permission; every user may request their own."""
+    """Check each permission; every user may check their own."""
     each = [(right, verb) for right in wanted(settings) for verb in right.verbs]
     allowed = await asyncio.gather(*(_may(kube, right, verb) for right, verb in each))
     lacking = [one for one, is_allowed in zip(each, allowed, strict=True) if not is_allowed]

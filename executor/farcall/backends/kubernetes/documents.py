@@ -1,8 +1,9 @@
-"""Job documents: the Indexed Job that settings make, and the template of its pods. No I/O.
+"""Job documents: the Indexed Job for settings, and its pod template. No I/O.
 
-All of a map's tasks are the indexes of one Job, and a single task is a Job with one index, so that
-each has its own number of attempts. Names are in `farcall.backends.kubernetes.names`; what belongs
-to nodes that work together is made of these parts by the module ``nodes``.
+All tasks of an array are the indexes of one Job, and a single task is a Job with one index, so
+that
+each has its own number of attempts. Names are in `farcall.backends.kubernetes.names`; the module
+``nodes`` builds multi-node jobs from these parts.
 
 Sources:
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/
@@ -43,14 +44,14 @@ from farcall.model.settings import Settings
 from farcall_runtime import contract
 from farcall_runtime.contract import JOB_ENVIRONMENT, PLATFORM_ENVIRONMENT, ExitCode
 
-# --- Overlay of pods: what ``pod_overlay`` adds to a template, and what it may not change. No I/O
+# --- Overlay of pods: additions of ``pod_overlay`` to a template, and its limits. No I/O
 #
-# It may say whatever Kubernetes has a field for. What farcall needs as it is stays so: who else
-# changed it would have jobs that cannot be followed, or tried again, or ended.
+# It may contain any field of Kubernetes, except fields that farcall needs unchanged: otherwise
+# jobs could not be tracked, retried or terminated.
 
 
 _LABELS = ("mountPath", "devicePath", "name")
-"""What tells the members of lists apart; a mount's name is its volume's."""
+"""Fields that identify members of lists; a mount's name is its volume's."""
 
 _PARTS = ("metadata", "spec")
 _MARKS = ("labels", "annotations")
@@ -68,15 +69,17 @@ _VARIABLES = {*JOB_ENVIRONMENT, *PLATFORM_ENVIRONMENT}
 def overlaid(
     template: dict[str, Any], settings: Settings, *, has_command: bool = False
 ) -> dict[str, Any]:
-    """Merge the option into a template: lists of named things by name, other lists are replaced.
+    """Merge ``pod_overlay`` into a template.
+
+    Lists of named objects are merged by name; other lists are replaced.
 
     Args:
-        template: The template of pods.
+        template: The pod template.
         settings: The options.
-        has_command: Whether the container begins with what fetches the task runner.
+        has_command: Whether the container's command downloads the task runner.
 
     Raises:
-        SettingsError: It is of another form, or changes what has to stay.
+        SettingsError: The overlay is invalid, or changes a fixed field.
     """
     overlay = settings.pod_overlay
     if not overlay:
@@ -160,7 +163,7 @@ def _refused(what: str, why: str) -> SettingsError:
     return SettingsError(f"pod_overlay has {what}: {why}", option="pod_overlay")
 
 
-# --- Pods as the options ask for them: resources, placement, volumes, security. No I/O ----------
+# --- Pods for the options: resources, placement, volumes, security. No I/O ----------------------
 #
 # Sources:
 #     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
@@ -180,7 +183,7 @@ def pod_spec(settings: Settings, *, is_command: bool = False) -> dict[str, Any]:
 
     Args:
         settings: The options.
-        is_command: Whether its image is anybody's, made for whatever processor.
+        is_command: Whether its image is the user's, for any processor.
 
     Raises:
         SettingsError: The options contradict each other.
@@ -203,8 +206,8 @@ def pod_spec(settings: Settings, *, is_command: bool = False) -> dict[str, Any]:
 
 
 def pod_resources(settings: Settings) -> dict[str, str]:
-    """Write the limits of a container, which are its requests, too."""
-    # No float may make one more of what is a whole number of thousandths.
+    """Return the limits of a container, which are also its requests."""
+    # Rounded, because a float error must not add a thousandth.
     milli = math.ceil(round(settings.vcpu * 1000, 6))
     cpu = f"{milli}m" if milli % 1000 else str(milli // 1000)
     found = {"cpu": cpu, "memory": f"{math.ceil(settings.memory * 1024)}Mi"}
@@ -212,11 +215,11 @@ def pod_resources(settings: Settings) -> dict[str, str]:
 
 
 def pod_security(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the security context of a container."""
+    """Return the security context of a container."""
     if not any(mount["type"] == "device" for mount in settings.mounts):
         return dict(given)
-    # Kubernetes hands no device over by itself: a container that sees the node's is privileged,
-    # and the API refuses that together with a ban on more privileges.
+    # Kubernetes does not pass devices to containers: only a privileged container can use the
+    # node's devices, and the API rejects that together with a ban on privilege escalation.
     return {
         **{key: value for key, value in given.items() if key != "allowPrivilegeEscalation"},
         "privileged": True,
@@ -226,15 +229,15 @@ def pod_security(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]
 def pod_volumes(
     job: JobSpec, settings: Settings, given: Iterable[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Write the volumes that the options ask for, and where the container has them.
+    """Return the volumes of the options, and their mounts in the container.
 
     Args:
         job: The job.
         settings: Its options.
-        given: What else is mounted into the container, which comes before theirs.
+        given: Other mounts of the container, which take precedence.
 
     Raises:
-        SettingsError: Two of them are to be at one place, or there is no room.
+        SettingsError: Two mounts have the same path, or shared memory exceeds the memory.
     """
     found = [(f"volume-{n}", *_mount(each)) for n, each in enumerate(settings.mounts)]
     if settings.shm_size is not None:
@@ -255,13 +258,13 @@ def pod_volumes(
 
 
 def _mount(mount: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a member of the option ``mounts`` as a volume, and where it is mounted."""
+    """Return the volume and the mount of a member of the option ``mounts``."""
     read_only, mounted = mount["readonly"], {"mountPath": mount["dst"]}
     if mount["type"] == "volume":
         volume: dict[str, Any] = {"persistentVolumeClaim": {"claimName": mount["src"]}}
     else:
-        # Nothing tells which kind of device it is. One that is not there keeps the container from
-        # being created; a wrong kind would have the pod wait for it forever.
+        # The kind of device is unknown. Without a kind, a missing device prevents the container's
+        # creation; with a wrong kind, the pod would wait for it forever.
         volume = {"hostPath": {"path": mount["src"]}}
     if mount["type"] == "device":
         read_only = "w" not in mount["perm"]
@@ -269,7 +272,7 @@ def _mount(mount: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _shared_memory(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
-    assert settings.shm_size is not None  # noqa: S101  # says so to the type checker
+    assert settings.shm_size is not None  # noqa: S101  # for the type checker
     if settings.shm_size > settings.memory:
         raise SettingsError(
             f"shm_size is {settings.shm_size:g} GiB, but memory is {settings.memory:g} GiB: "
@@ -282,7 +285,7 @@ def _shared_memory(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _selector(settings: Settings, *, is_command: bool) -> dict[str, str]:
     wanted = {_INSTANCE_TYPE: ("instance_type", settings.instance_type)}
-    if not is_command:  # whose image is made for whatever processor it is
+    if not is_command:  # a command's image supports any processor
         wanted[_ARCHITECTURE] = ("architecture", _ARCHITECTURES[settings.architecture])
     found = dict(settings.node_selector)
     for label, (option, value) in wanted.items():
@@ -311,13 +314,16 @@ def _check_queue(settings: Settings) -> None:
 
 
 LARGEST_ARRAY = 10_000
-"""Tasks of one Job, as on Batch. Kubernetes takes 100,000 at this form, and more at others."""
+"""Maximum tasks of one Job, as on Batch; Kubernetes supports 100,000 or more."""
 
 REQUEST_BYTES = 1536 * 1024
-"""Of a document: etcd refuses a larger request, https://etcd.io/docs/v3.6/dev-guide/limit/"""
+"""Maximum size of a document in bytes; etcd refuses larger requests.
+
+https://etcd.io/docs/v3.6/dev-guide/limit/
+"""
 
 ANNOTATION_BYTES = 256 * 1024
-"""Of all annotations of an object, keys and values.
+"""Maximum size of all annotations of an object in bytes, keys and values.
 
 https://kubernetes.io/docs/reference/labels-annotations-taints/
 """
@@ -335,8 +341,10 @@ IGNORED_FAILURES = "batch.kubernetes.io/job-index-ignored-failure-count"
 
 _KILLED = 137
 _FINAL = (*range(59, 70), _KILLED)
-"""Exit codes after which another attempt would end the same way: the container's own final ones,
-and SIGKILL, which comes most often from the kernel."""
+"""Exit codes after which another attempt would fail the same way.
+
+They are the container's own final codes, and SIGKILL, which is usually from the kernel.
+"""
 
 _RETRIED = (
     *("vcpu", "memory", "num_gpus", "nodes", "instance_type", "architecture", "time_limit"),
@@ -344,17 +352,17 @@ _RETRIED = (
     *("scheduler", "priority_class", "image_pull_secrets", "node_selector", "tolerations"),
     *("mounts", "shm_size", "s3_secret", "max_parallel", "ttl", "pod_overlay", "tags"),
 )
-"""Options other than the image that make a job another one."""
+"""Options, other than the image, that a retry must reproduce."""
 
 _REMEDY = "shorten commands, env, tags and pod_overlay: move long texts to the image or to S3"
 
 
 def job(spec: JobSpec, image: str) -> dict[str, Any]:
-    """Write the Job of tasks that run on one node each.
+    """Return the Job of tasks that run on one node each.
 
     Raises:
-        SettingsError: The options do not make a job that a cluster takes.
-        TaskTooLargeError: It exceeds a limit of Kubernetes.
+        SettingsError: The options do not result in a valid Job.
+        TaskTooLargeError: The Job exceeds a limit of Kubernetes.
     """
     name, settings = object_name(spec.name), spec.settings
     metadata_ = metadata(spec, name)
@@ -377,7 +385,7 @@ def job(spec: JobSpec, image: str) -> dict[str, Any]:
 
 
 def metadata(spec: JobSpec, name: str) -> dict[str, Any]:
-    """Write what an object of a job is called and marked with."""
+    """Return name, labels and annotations of a job's object."""
     settings = spec.settings
     labels = _labels(spec)
     if settings.queue and settings.scheduler == "kueue":
@@ -400,11 +408,11 @@ def job_spec(spec: JobSpec) -> dict[str, Any]:
 
 
 def retrying(settings: Settings, *, is_command: bool = False) -> dict[str, Any]:
-    """Write how many attempts each index has, and which failures end it at once.
+    """Return the attempts of each index, and the failures that end it at once.
 
     Args:
         settings: The options.
-        is_command: Whether exit codes are a command's own; the task runner's say more.
+        is_command: Whether exit codes are a command's own; the task runner's are more specific.
 
     Source:
         https://kubernetes.io/docs/tasks/job/pod-failure-policy/
@@ -412,15 +420,15 @@ def retrying(settings: Settings, *, is_command: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {"backoffLimitPerIndex": settings.retry_attempts - 1}
     if settings.retry_attempts == 1:
         return found
-    # What is evicted, preempted or lost with its node is run again, and does not count.
+    # Evicted or preempted pods, and pods lost with their node, run again and do not count.
     disrupted = {
         "action": "Ignore",
         "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
     }
     rules = [disrupted]
     if settings.retry_on != contract.RETRY_ON_FAILURE:
-        # What was told to stop was so by its surroundings; a container that was never there has
-        # no exit code, and no rule on one is about it.
+        # A container with this code was stopped from outside. A container that never existed has
+        # no exit code, and matches no rule on exit codes.
         rules.append(_final("NotIn", [ExitCode.TERMINATED]))
     else:
         rules.append(_final("In", [_KILLED] if is_command else list(_FINAL)))
@@ -442,19 +450,19 @@ def template(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Write the template of a job's pods.
+    """Return the pod template of a job.
 
     Args:
         spec: The job.
         settings: The options, with the resources of these pods.
-        given: Image, arguments, variables and the like of the container.
+        given: Image, arguments, variables and other fields of the container.
         volumes: Volumes that are mounted into it.
-        labels: Labels beside those of all pods.
+        labels: Labels in addition to the common ones.
         annotations: Annotations.
 
     Raises:
-        SettingsError: The options do not make a pod that a cluster takes.
-        TaskTooLargeError: It has more annotations than an object may have.
+        SettingsError: The options do not result in a valid pod.
+        TaskTooLargeError: The annotations exceed the limit.
     """
     extra, mounted = pod_volumes(spec, settings, given.get("volumeMounts", ()))
     resources = pod_resources(settings)
@@ -503,21 +511,21 @@ def _labels(spec: JobSpec) -> dict[str, str]:
 
 
 def _several(settings: Settings) -> dict[str, str]:
-    """Return what tells a queue that tasks need not run at the same time."""
+    """Return annotations that allow a queue to run tasks at different times."""
     if settings.scheduler == "kueue":
         return {_KUEUE_LEAST: "1"}
     return {VOLCANO_GROUP_SIZE: "1"} if settings.scheduler == "volcano" else {}
 
 
 def options(spec: JobSpec, image: str) -> dict[str, str]:
-    """Write the annotation with the options by which a job of tasks like this one is made."""
+    """Return the annotation with the options of a job, for resubmission."""
     found = {name: getattr(spec.settings, name) for name in _RETRIED}
     found |= {"image": "", "stock_image_uri": image} if spec.runtime else {"image": image}
     return {OPTIONS_ANNOTATION: json.dumps(found, sort_keys=True)}
 
 
 def container(spec: JobSpec, image: str) -> dict[str, Any]:
-    """Write image and command of the container of a task."""
+    """Return image and command of a task's container."""
     return {"image": image, **(_bootstrapped(spec.runtime) if spec.runtime else {})}
 
 
@@ -525,14 +533,14 @@ def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
     """Return the container fields for an image without farcall's runtime."""
     user, _, group = STOCK_USER.partition(":")
     return {
-        # Instead of the image's entry point.
+        # Replaces the image's entry point.
         "command": [escaped(part) for part in bootstrap.command(runtime)],
         "env": variables(STOCK_ENVIRONMENT),
         "securityContext": {
             "runAsUser": int(user),
             "runAsGroup": int(group),
             "runAsNonRoot": True,
-            # What namespaces ask for that are restricted:
+            # Required in restricted namespaces:
             # https://kubernetes.io/docs/concepts/security/pod-security-standards/
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -542,12 +550,12 @@ def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
 
 
 def _variables(spec: JobSpec, given: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Write the variables of a container: those of its pod, those given, and the job's own."""
+    """Return the variables of a container: its pod's, the given ones, and the job's."""
     own = {**spec.environment, contract.ENV_OWN_JOB_ID: object_name(spec.name)}
     settings, said = spec.settings, []
     if spec.size > 1:
         said.append(_annotated(contract.ENV_OWN_INDEX, INDEX_LABEL))
-        # Kueue may run fewer of them at a time than requested.
+        # Kueue may run fewer tasks at a time than requested.
         if settings.scheduler == "kueue" or (settings.max_parallel or spec.size) < spec.size:
             own[contract.ENV_CANCELLABLE] = "1"
     said.append(_annotated(contract.ENV_FAILED_ATTEMPTS, FAILURES))
@@ -562,12 +570,12 @@ def _annotated(name: str, annotation: str) -> dict[str, Any]:
 
 
 def variables(environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Write variables, in the order of their names, none of which is expanded."""
+    """Return variables, sorted by name, with expansion disabled."""
     return [{"name": name, "value": escaped(environment[name])} for name in sorted(environment)]
 
 
 def escaped(text: str) -> str:
-    """Return a text that Kubernetes makes this one of: it replaces ``$(NAME)``, and ``$$``.
+    """Escape a text, because Kubernetes replaces ``$(NAME)`` and ``$$``.
 
     Source:
         https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
@@ -576,15 +584,15 @@ def escaped(text: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """Return the text of which `escaped` made this one."""
+    """Return the text from which `escaped` made this one."""
     return text.replace("$$", "$")
 
 
 def check_size(document: Mapping[str, Any]) -> None:
-    """Refuse a document that is too long.
+    """Reject a document that is too long.
 
     Raises:
-        TaskTooLargeError: It is.
+        TaskTooLargeError: The document is too long.
     """
     check_annotations("the Job", document)
     size = len(json.dumps(document, ensure_ascii=False).encode())
@@ -596,10 +604,10 @@ def check_size(document: Mapping[str, Any]) -> None:
 
 
 def check_annotations(what: str, document: Mapping[str, Any]) -> None:
-    """Refuse a document that has too many annotations, or too long ones.
+    """Reject a document whose annotations exceed the limit.
 
     Raises:
-        TaskTooLargeError: It has.
+        TaskTooLargeError: The annotations exceed the limit.
     """
     found = document["metadata"].get("annotations") or {}
     size = sum(len(part.encode()) for item in found.items() for part in item)
@@ -610,9 +618,9 @@ def check_annotations(what: str, document: Mapping[str, Any]) -> None:
         )
 
 
-# --- Containers of command jobs in Kubernetes's words: mounts, devices, secrets, users. No I/O
+# --- Containers of command jobs on Kubernetes: mounts, devices, secrets, users. No I/O
 #
-# What Kubernetes has no word for is refused here, with what to use in its place.
+# Features that Kubernetes does not support are rejected here; the error names an alternative.
 #
 # Sources:
 #     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
@@ -621,14 +629,14 @@ def check_annotations(what: str, document: Mapping[str, Any]) -> None:
 
 _USER = re.compile(r"[0-9]{1,10}(:[0-9]{1,10})?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-"""Newer clusters take more, https://github.com/kubernetes/enhancements/issues/4369"""
+"""Newer clusters accept more: https://github.com/kubernetes/enhancements/issues/4369"""
 
 _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
 class Container(NamedTuple):
-    """What a group of nodes asks of its pods.
+    """Pod fields of a group of nodes.
 
     Attributes:
         container: Fields of the container.
@@ -643,7 +651,7 @@ def check_group(group: Nodes) -> None:
     """Check that Kubernetes accepts a group.
 
     Raises:
-        SettingsError: It is not.
+        SettingsError: The group is invalid.
     """
     groups.check(group)
     _check_names("env", group.env)
@@ -701,7 +709,7 @@ def container_of(group: Nodes) -> Container:
         mounts.append(_mounted(f"device-{number}", device.path or device.source, read_only=False))
     found: dict[str, Any] = {
         "image": group.image,
-        # Not the image's entrypoint but what comes behind it, as Batch's command does.
+        # Arguments of the image's entry point, as with Batch's command.
         "args": list(map(escaped, group.command)),
         "env": [*variables(group.env), *map(_secret, sorted(group.secrets.items()))],
         "volumeMounts": mounts,
@@ -713,7 +721,7 @@ def container_of(group: Nodes) -> Container:
 
 
 def _security(user: str, *, privileged: bool, devices: object) -> dict[str, Any]:
-    # Kubernetes hands no device over by itself: a container that sees the node's is privileged.
+    # Kubernetes does not pass devices to containers: only a privileged container can use them.
     found: dict[str, Any] = {"privileged": True} if privileged or devices else {}
     number, _, group = user.partition(":")
     if number:
@@ -737,5 +745,5 @@ def _mounted(name: str, path: str, *, read_only: bool) -> dict[str, Any]:
 def _volume(name: str, mount: BindMount | ClaimMount | EfsMount) -> dict[str, Any]:
     if isinstance(mount, ClaimMount):
         return {"name": name, "persistentVolumeClaim": {"claimName": mount.claim}}
-    assert isinstance(mount, BindMount)  # noqa: S101  # says so to the type checker; it was checked
+    assert isinstance(mount, BindMount)  # noqa: S101  # for the type checker; it was checked
     return {"name": name, "hostPath": {"path": mount.source}}

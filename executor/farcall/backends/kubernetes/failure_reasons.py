@@ -1,7 +1,8 @@
-"""Failure reasons on jobs of a cluster: why one ended, or cannot begin.
+"""Failure reasons of a cluster's jobs: why a job failed, or cannot start.
 
-No other module reads the texts of Kubernetes, Kueue and Volcano. It explains only jobs that left
-no outcome in the bucket, because an outcome takes precedence. No I/O.
+No other module interprets the texts of Kubernetes, Kueue and Volcano. It explains only jobs
+without
+an outcome in the bucket, because an outcome takes precedence. No I/O.
 
 Sources:
     https://kubernetes.io/docs/concepts/workloads/controllers/job/
@@ -27,12 +28,11 @@ from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.timing import Timing
 from farcall_runtime.contract import ENV_OWN_NODE_INDEX, ExitCode
 
-# --- Blocked jobs: what keeps a pod from being made, placed or started, and how long that may last
+# --- Blocked jobs: why a pod is not created, placed or started, and for how long. No I/O
 #
-# What a cluster says of a pod that waits may pass by itself: a full cluster gets room or nodes,
-# a registry answers again. Some of it never does, and a pod waits for it forever anyway.
-# So each row says how long is waited: as long as ``stuck_timeout_s`` says, as long as such
-# things take to heal, or hardly at all. No I/O.
+# Some reasons pass by themselves: a full cluster gets capacity or nodes, a registry responds
+# again. Others never pass, and a pod waits forever anyway. So each row determines how long farcall
+# waits: for ``stuck_timeout_s``, for as long as such problems take to pass, or hardly at all.
 #
 # Sources:
 #     https://kubernetes.io/docs/concepts/containers/images/
@@ -42,11 +42,11 @@ from farcall_runtime.contract import ENV_OWN_NODE_INDEX, ExitCode
 
 
 class Heals(enum.Enum):
-    """Whether what blocks a job passes by itself.
+    """Whether the reason that blocks a job passes by itself.
 
-    OFTEN: It does: the cluster gets room. It is ended after ``stuck_timeout_s`` alone.
-    SOMETIMES: It may, within minutes, see `Timing.pull_dwell_s`.
-    NEVER: Somebody has to change something; see `Timing.start_dwell_s`.
+    OFTEN: It passes when the cluster has capacity. Only ``stuck_timeout_s`` ends the job.
+    SOMETIMES: It may pass within minutes; see `Timing.pull_dwell_s`.
+    NEVER: A user has to change something; see `Timing.start_dwell_s`.
     """
 
     OFTEN = "often"
@@ -58,9 +58,9 @@ class Blocked(NamedTuple):
     """A row of the table.
 
     Attributes:
-        fits: Tells whether it is about a job.
-        heals: Whether it passes.
-        failure_reason: Reason given for a job that ended because of it.
+        fits: Returns whether the row applies to a job.
+        heals: Whether the reason passes by itself.
+        failure_reason: Failure reason of a job that was terminated because of it.
     """
 
     fits: Fits
@@ -72,13 +72,13 @@ _PULLS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspe
 
 
 def _pull(*words: str) -> Fits:
-    """The image cannot be pulled, and the node says one of these of it."""
+    """Match a job whose image cannot be pulled, for one of these reasons."""
     fits = [container(start, *words) for start in (*_PULLS, "SignatureValidationFailed")]
     return lambda detail: any(each(detail) for each in fits)
 
 
 def says(*words: str) -> Fits:
-    """The cluster's words hold one of these patterns."""
+    """Match a job if the cluster's reasons contain one of these patterns."""
     within = re.compile("|".join(words), re.IGNORECASE)
     return lambda detail: (
         within.search(f"{detail.status_reason}; {detail.container_reason}") is not None
@@ -385,17 +385,15 @@ _CREATIONS: tuple[Blocked, ...] = (
 )
 
 BLOCKED = (*_IMAGES, *_STARTS, *_PLACES, *_CREATIONS)
-"""The first row that fits counts: the special ones before the general."""
+"""Reasons for blocked jobs, specific ones first; the first matching row counts."""
 
 
 def row_of(detail: JobDetail) -> Blocked | None:
-    """Return the row on what keeps a job from starting; None if the cluster gives no reason."""
+    """Return the row on why a job cannot start; None without a reason."""
     return next((row for row in BLOCKED if row.fits(detail)), None)
 
 
-# --- Exit codes of containers in a cluster: the same endings as everywhere, and what to do there
-#
-# No I/O.
+# --- Exit codes of containers in a cluster: common failure reasons with own remedies. No I/O
 
 
 LOST = "set retry_attempts to 2 or more, so that tasks run again after a node is lost"
@@ -453,7 +451,7 @@ TASK_EXITS: dict[int, FailureReason] = {
         for code, each in EXITS.items()
     },
 }
-"""Of containers that hold the task runner."""
+"""Exit codes of containers with the task runner."""
 
 _NO_PYTHON = FailureReason(
     errors.ImageError,
@@ -513,7 +511,7 @@ RUNTIME_EXITS: dict[int, FailureReason] = {
     127: _NO_PYTHON,
     ExitCode.RAISED: _NO_PYTHON,
 }
-"""Of containers that fetch the task runner first."""
+"""Exit codes of containers that download the task runner first."""
 
 _NOT_RUNNABLE = FailureReason(
     errors.CommandError,
@@ -561,29 +559,29 @@ COMMAND_EXITS: dict[int, FailureReason] = {
     ),
     143: FailureReason(errors.HostLostError, "the container was stopped (SIGTERM)", LOST),
 }
-"""Of commands: first those of the script that fetches a workspace."""
+"""Exit codes of commands; first those of the script that downloads a workspace."""
 
 
 NODE_VARIABLES = (ENV_OWN_NODE_INDEX,)
-"""Variables that differ from node to node of one group."""
+"""Variables that differ between the nodes of one group."""
 
 _HOLLOW = ("BackoffLimitExceeded", "FailedIndexes")
-"""Reasons of Jobs that say no more than that an attempt was the last one."""
+"""Reasons of Jobs that only mean that the last attempt has failed."""
 
 _STUCK = re.compile(rf"{OWN_REASON}{STUCK}[^:]*: ")
 
 
 def failure_reason(detail: JobDetail) -> FailureReason:
-    """Say why a job that left no outcome ended.
+    """Return why a job without an outcome ended.
 
     Args:
-        detail: A job whose status is final, or what is known of a failed attempt.
+        detail: A job with a final status, or the known facts about a failed attempt.
 
     Returns:
-        The first row of the table that fits. Where it was ended because it was blocked, the one on
-        what blocked it.
+        The failure reason of the first matching row. If the job was terminated because it was
+        blocked, the reason for that.
     """
-    if detail.map_failure:  # which ended its children that had not ended
+    if detail.map_failure:  # its unfinished tasks were terminated
         return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
     found = _stuck(detail) or next(row.failure_reason for row in rows if row.fits(detail))
@@ -594,7 +592,7 @@ def failure_reason(detail: JobDetail) -> FailureReason:
 
 
 def _stuck(detail: JobDetail) -> FailureReason | None:
-    """Return why a job was blocked that was ended for it, by the words in its reason."""
+    """Return why a terminated job was blocked, from its status reason."""
     found = _STUCK.match(detail.status_reason)
     if found is None:
         return None
@@ -612,31 +610,31 @@ def _stuck(detail: JobDetail) -> FailureReason | None:
 
 
 def telling(detail: JobDetail) -> str:
-    """Return of the cluster's words on an end those that say something."""
+    """Return the informative part of the cluster's reasons for an end."""
     if is_hollow(detail.status_reason):
         return detail.container_reason
     return detail.reason
 
 
 def is_hollow(reason: str) -> bool:
-    """Return whether a Job's words say no more than that it has failed."""
+    """Return whether a Job's reason only means that it has failed."""
     return reason.startswith(_HOLLOW)
 
 
 def is_blocked(detail: JobDetail) -> bool:
-    """Return whether the cluster says that it cannot start a job as things are."""
+    """Return whether the cluster reports that it cannot start a job at present."""
     is_waiting = not detail.status.is_final and detail.status is not JobStatus.RUNNING
     return is_waiting and not detail.is_terminated and row_of(detail) is not None
 
 
 def blocked(detail: JobDetail) -> str:
-    """Return what to do about a job that cannot be started; empty where nothing keeps it."""
+    """Return the remedy for a job that cannot start; empty if it is not blocked."""
     row = row_of(detail)
     return filled(row.failure_reason.remedy, detail) if row else ""
 
 
 def dwell(detail: JobDetail, timing: Timing) -> Dwell:
-    """Return how long a job may be blocked before a warning, and before its end."""
+    """Return the grace periods before a blocked job is reported and terminated."""
     row = row_of(detail)
     if row is None or row.heals is Heals.OFTEN:
         return Dwell(timing.blocked_told_s, None)
@@ -654,7 +652,7 @@ def _never_ran(detail: JobDetail) -> bool:
 
 
 def _fetches_workspace(detail: JobDetail) -> bool:
-    """Its command begins with farcall's start script, whose exit codes are known."""
+    """Return whether the command begins with farcall's start script."""
     return start_script.unwrap(detail.command)[0] is not None
 
 
@@ -763,7 +761,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
             "submit it again",
         ),
     ),
-    # Whatever the exit code: 137, or 1 where only a child process was killed.
+    # Regardless of the exit code: 137, or 1 if only a child process was killed.
     Row(
         container("OOMKilled"),
         FailureReason(errors.OutOfMemoryError, "the container ran out of memory", MEMORY),
@@ -788,7 +786,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
         ),
     ),
 )
-"""What was done to a job, known by the texts: the cause before what followed from it."""
+"""Failure reasons from outside, by text; causes come before consequences."""
 
 _GONE = Row(
     _never_ran,
@@ -826,10 +824,13 @@ ENDINGS: tuple[Row, ...] = (
         ),
     ),
 )
-"""How jobs of functions end; the first row that fits counts, and the last one always fits."""
+"""Failure reasons of function jobs.
+
+The first matching row counts, and the last always matches.
+"""
 
 COMMAND_ENDINGS: tuple[Row, ...] = (
-    # As the container runtime tells it before the container's own shell could.
+    # Reported by the container runtime, before the container's own shell could.
     Row(
         all_of(
             says("^(.*; )?(StartError|ContainerCannotRun|RunContainerError)"),
@@ -850,10 +851,10 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
         FailureReason(errors.CommandError, "the command failed", "see its log"),
     ),
 )
-"""How command jobs end whose command did not return 0."""
+"""Failure reasons of command jobs whose command did not return 0."""
 
 
-# --- Pending reasons: what a job of a cluster that has not ended does or waits for. No I/O ------
+# --- Pending reasons: why an unfinished job of a cluster waits. No I/O --------------------------
 
 
 _STATES = {
@@ -890,10 +891,10 @@ _GATED = "SchedulingGated"
 
 
 def tell(detail: JobDetail) -> tuple[str, str]:
-    """Say of a job that has not ended what it does or waits for, and what to do.
+    """Return the state of an unfinished job in a sentence, and a remedy.
 
     Args:
-        detail: A plain job, a child of a map, or a node.
+        detail: A plain job, an array task, or a node.
 
     Returns:
         The sentence, and the remedy.

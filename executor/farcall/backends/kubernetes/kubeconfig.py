@@ -1,6 +1,6 @@
 """Kubeconfig files: the API server, its credentials, and the namespace.
 
-They are read as kubectl reads them: if ``KUBECONFIG`` names several files, the first file that
+They are read like in kubectl: if ``KUBECONFIG`` names several files, the first file that
 defines a name or a value takes precedence, and relative paths start at the file's folder. Without
 any file, a process in a pod uses its service account.
 
@@ -58,7 +58,7 @@ class ExecPlugin:
         version: The requested ``apiVersion``.
         tells_cluster: Whether it receives the cluster's description.
         mode: ``Never``, ``IfAvailable`` or ``Always``: whether it may prompt the user.
-        hint: What to do if it is not installed.
+        hint: Remedy if it is not installed.
     """
 
     command: str
@@ -75,7 +75,7 @@ class Connection:
     """An API server, and the user's credentials.
 
     Attributes:
-        origin: Where they are configured, for messages.
+        origin: Source of the configuration, for messages.
         context: The context's name; empty in a pod.
         server: URL of the server.
         namespace: The context's namespace; by default ``default``.
@@ -113,8 +113,8 @@ def read(path: str = "", context: str = "", account: Path = _ACCOUNT) -> Connect
     """Find the API server.
 
     Args:
-        path: A kubeconfig file; empty for those of ``KUBECONFIG``, then ``~/.kube/config``, then
-            the service account of this pod.
+        path: A kubeconfig file; empty for the files of ``KUBECONFIG``, then ``~/.kube/config``,
+            then the service account of this pod.
         context: A context of the file; empty for its current one.
         account: Folder of a pod's service account.
 

@@ -1,9 +1,9 @@
 """Pod logs: output of one or more containers, as served by their nodes' kubelets.
 
-Both streams are merged, without a distinction. The node keeps the newest part as long as the pod
+Both streams are merged and cannot be separated. The node keeps the newest part as long as the pod
 exists.
 
-Followers poll repeatedly. At the second request for a log within a minute, a stream is opened that
+Followers poll repeatedly. A second request for a log within a minute opens a stream, which
 receives new lines by itself: from then on a poll makes no request. See `PodLogs`.
 
 Sources:
@@ -29,10 +29,10 @@ from farcall.backends.kubernetes.names import CONTAINER
 from farcall.model import clock
 
 LONGEST_LINE_BYTES = 32 * 1024 * 1024
-"""The kubelet splits no line; the client reads no longer ones."""
+"""Maximum bytes of a line; the kubelet splits no line."""
 
 READ_TOGETHER = 50
-"""Maximum number of logs that are merged, because each is a connection of its own."""
+"""Maximum number of logs that are merged; each one needs its own connection."""
 
 _PAGE = 1000
 _SECOND = timedelta(seconds=1)
@@ -45,13 +45,15 @@ _WAITS, _GONE = "BadRequest", "NotFound"
 """Reasons of a refusal: the container has not started, or the pod does not exist."""
 
 _LOST = b"unable to retrieve container logs for "
-"""The kubelet's response, with status 200, for a container whose log is deleted:
-https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/kubelet/kuberuntime/kuberuntime_container.go"""
+"""The kubelet's response, with status 200, for a container whose log is deleted.
+
+https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/kubelet/kuberuntime/kuberuntime_container.go
+"""
 
 _LOST_CHARACTERS = 200
 
 _AGAIN_S = 60.0
-"""Two requests for a log within this time, in seconds, open a stream."""
+"""Time in seconds within which a second request for a log opens a stream."""
 
 _UNUSED_S = 60.0
 _SILENT_S = 4 * 3600.0
@@ -65,7 +67,7 @@ class Stamped(NamedTuple):
     """A line of a pod's log.
 
     Attributes:
-        at: When it was written.
+        at: Time at which it was written.
         key: A text that is unique in the log.
         text: The line without its end.
     """
@@ -222,7 +224,7 @@ class _Lines:
         self._alike = 0
 
     def line(self, line: bytes) -> Stamped:
-        """Parse a line; one without a time gets the time of the line before."""
+        """Parse a line; a line without a time gets the previous line's time."""
         self.count += 1
         match = _TIME.match(line)
         stamp = match[0].strip() if match else self._stamp
@@ -261,12 +263,12 @@ class PodLogs:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> AsyncGenerator[list[LogEvent], None]:
-        """Yield the lines of several logs merged by time.
+        """Yield the lines of several logs in the order of time.
 
         Args:
             pods: Names of up to `READ_TOGETHER` pods.
-            since: Only lines written at this moment or later.
-            until: Only lines written at this moment or before.
+            since: Only lines written at this time or later.
+            until: Only lines written at this time or before.
 
         Raises:
             LogMissingError: A log does not exist; raised before the first page.
@@ -290,7 +292,7 @@ class PodLogs:
                 yield page
 
     def _source(self, pod: str, since: datetime) -> AsyncGenerator[Stamped, None]:
-        """Return a log's lines from a moment on: from its stream, or else from a request."""
+        """Return a log's lines from a time on: from its stream, or from a request."""
         followed = self._followed.get(pod)
         if followed is not None and not followed.is_over and followed.covers(since):
             return followed.lines(since)
@@ -322,7 +324,7 @@ class Followed:
 
     Attributes:
         is_over: Whether the stream has ended.
-        ended_at: When it ended, by this process's clock.
+        ended_at: Time at which it ended, by this process's clock.
     """
 
     def __init__(self, kube: Kube, pod: str, since: datetime) -> None:
@@ -336,11 +338,11 @@ class Followed:
         self._task = asyncio.ensure_future(self._run(kube, pod))
 
     def covers(self, since: datetime) -> bool:
-        """Return whether all lines from a moment on are stored."""
+        """Return whether all lines from a time on are stored."""
         return self._is_open and since >= self._floor
 
     async def lines(self, since: datetime) -> AsyncGenerator[Stamped, None]:
-        """Yield the stored lines from a moment on."""
+        """Yield the stored lines from a time on."""
         self._used_at = clock.now()
         for line in [line for line in self._lines if line.at >= since]:
             yield line
@@ -360,7 +362,7 @@ class Followed:
                 async for line in lines:
                     self._take(line)
         except KubeError:
-            pass  # the next caller makes a request of its own, and gets the error
+            pass  # the next caller makes its own request, and gets the error
         finally:
             self.is_over, self.ended_at = True, clock.now()
             self._timer.cancel()
@@ -385,7 +387,7 @@ class Followed:
 async def _merged(
     pods: Sequence[str], sources: Sequence[AsyncIterator[Stamped]]
 ) -> AsyncGenerator[LogEvent, None]:
-    """Yield the lines of several logs by time.
+    """Yield the lines of several logs in the order of time.
 
     Raises:
         LogMissingError: A log does not exist, or not yet.

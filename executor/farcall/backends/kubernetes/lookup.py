@@ -1,6 +1,6 @@
 """Lookup of Kubernetes jobs and pods, with few requests.
 
-Watched jobs cost no requests. Other jobs are requested together, by the label on all of a job's
+Watched jobs need no requests. Other jobs are requested together, by the label on all of a job's
 objects. Pods are requested again only when their Job has changed, and while they wait: then at
 growing intervals, because a Job does not change if its pod's image cannot be pulled.
 """
@@ -42,14 +42,17 @@ from farcall.model import clock
 from farcall.model.jobs import JobDetail, JobStatus
 
 _TOGETHER = 50
-"""Maximum names in one selector, which is part of a URL: some proxies accept 8 KB of it."""
+"""Maximum names in one selector, which is part of a URL.
+
+Some proxies accept only 8 KB.
+"""
 
 _FIRST_LOOK_S = 0.5
 _LONGEST_LOOK_S = 15.0
 _MOST_LOOKS = 5000
 _MOST_EVENTS = 100
 _MOST_PENDING = 20
-"""Maximum number of waiting pods in a response: each is some kilobytes of JSON."""
+"""Maximum number of waiting pods in a response; each takes some kilobytes of JSON."""
 
 _BEHIND_S = 1.0
 _BEHIND_STEP_S = 0.02
@@ -353,7 +356,7 @@ class Lookup:
     # --- events -------------------------------------------------------------------------------
 
     async def events(self, job: Found, pods: Sequence[Pod]) -> list[dict[str, Any]]:
-        """Return documents, other than pods, that say why a job does not begin.
+        """Return documents, other than pods, that explain why a job does not start.
 
         Without the permission to read them, the list is empty.
 
@@ -380,7 +383,7 @@ class Lookup:
         return found
 
     def _told_by(self, job: Found, pods: Sequence[Pod]) -> tuple[str, dict[str, str]] | None:
-        """Return the list that says why a job does not begin; None if it is not needed."""
+        """Return the list that explains why a job does not start; None if not needed."""
         metadata, spec = job.job["metadata"], job.job.get("spec") or {}
         if job.is_final or job.status.get("ready"):
             return None
@@ -392,7 +395,7 @@ class Lookup:
         kind, name = "Job", job.name
         waiting = next((pod for pod in pods if pod.is_pending), None)
         if waiting is not None:
-            # A pod without a node says why itself; events say why a node cannot start it.
+            # A pod without a node has its own reason; events explain why a node cannot start it.
             if not waiting.has_place or waiting.container_reason:
                 return None
             kind, name = "Pod", waiting.name
@@ -401,8 +404,7 @@ class Lookup:
         selector = f"involvedObject.kind={kind},involvedObject.name={name}"
         return self._kube.path("events"), {"fieldSelector": selector}
 
-    # --- request intervals
-    # ------------------------------------------------------------------------
+    # --- request intervals ---------------------------------------------------------------------
 
     def _kept(self, job: Found, key: str, *, whatever_changed: bool = False) -> list[Any] | None:
         look = self._looks.get(key)
@@ -453,7 +455,7 @@ def _may_change(job: Found, found: Sequence[Any]) -> bool:
 def _whole(
     name: str, documents: Iterable[dict[str, Any]], *, is_deleted: bool = False
 ) -> dict[str, Found]:
-    """Return a job of several objects as one; empty if the main object is missing."""
+    """Combine the objects of a job; return nothing if the main object is missing."""
     objects = tuple(documents)
     volcanos = [each for each in objects if nodes.is_one(each)]
     job = nodes.as_job(volcanos[0]) if volcanos else nodes.MultiNodeJob(objects).job
@@ -525,7 +527,7 @@ class Listing:
 
         Args:
             queue: The jobs' queue; empty for any.
-            since: Only jobs submitted at that moment or later.
+            since: Only jobs submitted at that time or later.
             named: Only jobs whose names start with this text.
             foreign: Whether to include jobs that farcall did not submit.
 

@@ -19,7 +19,7 @@ from farcall.model.jobs import JobDetail
 
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
 RUN_LABEL = "farcall/run"
-"""Label with the session that submitted a job: one watch follows all jobs of a run."""
+"""Label with the submitting session; one watch follows all jobs of a run."""
 KIND_LABEL = "farcall/kind"
 JOB_LABEL = "farcall/job"
 """Label with the job's ID, on each of its objects and pods."""
@@ -30,18 +30,18 @@ NODE_LABEL = "farcall/node"
 NAME_ANNOTATION = "farcall/name"
 """The job's requested name, which may be invalid in Kubernetes."""
 REASON_ANNOTATION = "farcall/reason"
-"""Why farcall terminated the job."""
+"""Reason for which farcall terminated the job."""
 ENDED_ANNOTATION = "farcall/ended"
-"""By index, why single array tasks were terminated, as JSON."""
+"""Reasons for which single array tasks were terminated, by index, as JSON."""
 OPTIONS_ANNOTATION = "farcall/options"
 """The options for resubmitting a job, as JSON."""
 DIGEST_ANNOTATION = "farcall/digest"
-"""Digest of the sent document: an object with the same name and digest is the same job."""
+"""Digest of the sent document; the same name and digest mean the same job."""
 TAGS_ANNOTATION = "farcall/tags"
-"""The option ``tags``, as JSON, because its keys may be invalid for annotations."""
+"""The option ``tags`` as JSON, because its keys may be invalid for annotations."""
 
 SUBMITTED_ANNOTATION = "farcall/submitted"
-"""Submission time by the client's clock, with a finer resolution than Kubernetes's."""
+"""Submission time by the client's clock; Kubernetes's resolution is coarser."""
 
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 """Kubernetes's own label, and annotation, of a pod of an Indexed Job."""
@@ -51,7 +51,7 @@ CONTAINER = "task"
 
 _LABEL_CHARACTERS = 63
 _NAME_CHARACTERS = 52
-"""With `-<index>` it is a pod's host name, of at most 63 characters."""
+"""Maximum characters of a name; a pod's host name, with `-<index>`, has up to 63."""
 
 _DIGEST_DIGITS = 8
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

@@ -5,8 +5,8 @@ main node's success ends the others. There is one attempt, because a Job replace
 a rank that starts alone would wait for the others forever. Only a Volcano job restarts all nodes;
 see below.
 
-The nodes of a later group have other pods, so each node is a Job of its own. In Kubernetes, no Job
-ends another: `Gang` lists the Jobs to end, and the client that follows the job ends them.
+The nodes of a later group have other pods, so each node is a separate Job. In Kubernetes, no Job
+ends another: `MultiNodeJob` lists the Jobs to end, and the client that follows the job ends them.
 
 A pod's host name resolves only if a headless Service covers it. One Service, created once, covers
 all jobs of a namespace, so that a client that dies leaves no job without host names.
@@ -64,7 +64,7 @@ RETRIES_ANNOTATION = "volcano.sh/job-retry-count"
 
 _KILLED = 137
 _FINAL = (*range(59, 70), _KILLED)
-"""Exit codes of a task after which another attempt would end the same way."""
+"""Exit codes of a task after which another attempt would fail the same way."""
 
 _RESTART, _TERMINATE = "RestartJob", "TerminateJob"
 _FAILED_PHASES = ("Failed", "Terminated", "Aborted")
@@ -224,8 +224,10 @@ _MOST_NODES = 1000
 _FAILURES = ("Failed", "FailureTarget")
 _ENDS = ("Complete", "SuccessCriteriaMet", *_FAILURES)
 _OWN_EXIT = " failed with exit code "
-"""Text in the Job controller's message for a rule about exit codes:
-https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/pod_failure_policy.go"""
+"""Text in the Job controller's message for a rule about exit codes.
+
+https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/pod_failure_policy.go
+"""
 
 
 class Group(NamedTuple):

@@ -1,8 +1,8 @@
 """Termination of Kubernetes jobs; their records remain, with the reason.
 
 A Job has no status for it. Its deadline is set to now, which ends it in any state, and an
-annotation contains the reason. To end one task of an array, a marker object is stored in the
-bucket first, which makes the task's container exit for good; then its pod is deleted, so that the
+annotation contains the reason. To end one task of an array, a marker object is first stored in the
+bucket, which makes the task's container exit for good; then its pod is deleted, so that the
 next one finds the marker.
 """
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("farcall")
 
 _REASON_CHARACTERS = 1024
 _NOTED_BYTES = 192 * 1024
-"""Maximum size of the annotation with reasons for tasks; all of an object's have 256 KiB."""
+"""Maximum size of the annotation with tasks' reasons, of 256 KiB per object."""
 
 _SHORT_CHARACTERS = 60
 _CONFLICTS = 20
@@ -85,7 +85,7 @@ class Terminator:
     async def end_left(self, job: Found) -> None:
         """End the nodes of later groups that still run although the job has ended.
 
-        The cluster does not do it, so the next client that looks at the job does. Refusals are
+        The cluster does not end them, so the next client that polls the job does. Refusals are
         logged, because the job's status does not depend on them.
         """
         left = nodes.MultiNodeJob(job.objects).left
@@ -104,7 +104,7 @@ class Terminator:
         body: dict[str, Any] = {"metadata": {"annotations": {REASON_ANNOTATION: reason}}}
         is_volcano = nodes.is_one(document)
         if not is_volcano:
-            # A Job that has not begun is resumed by this, and exceeds its deadline at once.
+            # If the Job has not started, this resumes it, and it exceeds its deadline at once.
             body["spec"] = {"activeDeadlineSeconds": 0, "suspend": False}
         path = f"{path_of(self._kube, document)}/{document['metadata']['name']}"
         await self._kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)

@@ -5,7 +5,7 @@ their status are needed. For pods, the watch carries only failed ones: each chan
 kilobytes of JSON, and 10,000 pods change 50,000 times, which takes seconds to read; the job's
 status contains everything else about its tasks.
 
-After each interruption, a watch continues from the last version that it saw. If the server no
+After each interruption, a watch continues from the last version that it received. If the server no
 longer knows that version (410), everything is listed again.
 
 Source:
@@ -32,8 +32,9 @@ _log = logging.getLogger("farcall")
 
 PAGE = 500
 _LASTS_S = (240.0, 300.0)
-"""Minimum and maximum duration of a watch in seconds; random, so that clients do not reconnect
-together.
+"""Minimum and maximum duration of a watch in seconds.
+
+It is random, so that clients do not reconnect together.
 """
 
 _STALE_S = 3.0
@@ -352,7 +353,7 @@ async def pages(
 
 
 def items_of(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a page; the API version and kind are those of the page."""
+    """Yield the objects of a page, with the page's API version and kind."""
     kind = str(page.get("kind") or "").removesuffix("List")
     for item in page.get("items") or ():
         yield {"apiVersion": page.get("apiVersion"), "kind": kind, **_slim(item)}
