@@ -1,1 +1,1 @@
-"""AWS clients: one session, one pace, and AWS's refusals in our words. Nothing of jobs or keys."""
+"""AWS clients: one session, one pace, and translated errors. No jobs, no keys."""

@@ -18,8 +18,8 @@ class Access(Protocol):
         region: The region in use.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
         timing: Time limits and retries of the clients.
-        overruled: Warning that other keys take precedence over the ``credentials`` file; else
-            empty.
+        overruled: Warning that other keys take precedence over the ``credentials`` file; empty if
+            none do.
     """
 
     region: str
@@ -29,7 +29,7 @@ class Access(Protocol):
 
     @property
     def region_and_origin(self) -> str:
-        """The region and where it was configured; see `Aws.region_and_origin`."""
+        """The region and the source of its configuration; see `Aws.region_and_origin`."""
 
     def store(self, bucket: str, *, sending: bool = False) -> S3Store:
         """Open the store of a bucket; see `Aws.store`."""
@@ -38,7 +38,7 @@ class Access(Protocol):
         """Return the requests to a bucket that do not use obstore."""
 
     def place(self, bucket: str) -> BucketLocation:
-        """Return where requests for a bucket go; see `farcall.aws.buckets`."""
+        """Return the location of a bucket; see `farcall.aws.buckets`."""
 
     async def locate(self, bucket: str) -> bool:
         """Request a bucket's region; return whether it differs from the one in use."""

@@ -1,8 +1,8 @@
 """Bucket URLs: a bucket's endpoint, and the region for which requests are signed.
 
-They follow botocore's own rules, so that client and container use the same hosts as AWS's own
-tools: in every partition, with FIPS and dual-stack endpoints if the AWS configuration requests
-them, for buckets with dots in their names, and for access points.
+They follow botocore's rules, so that client and container use the same hosts as AWS's tools: in
+every partition, with FIPS and dual-stack endpoints if the AWS configuration requests them, for
+buckets with dots in their names, and for access points.
 
 Sources:
     https://docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html
@@ -29,14 +29,16 @@ from farcall_runtime.contract import bucket_url
 
 _PLAIN_BUCKET = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
 _PLAIN_REGION = re.compile(r"(af|ap|ca|eu|il|me|mx|sa|us)-[a-z]+-\d+")
-"""Regions of the partition aws, as in botocore's partitions.json; us-gov-west-1 has one more part.
+"""Regions of the partition aws, as in botocore's partitions.json.
+
+Names of GovCloud regions, such as us-gov-west-1, have one more part.
 """
 
 _AUTHENTICATION, _SERVICE = "sigv4", "s3"
 
 
 class BucketLocation(NamedTuple):
-    """Where requests for a bucket go.
+    """Location of a bucket.
 
     Attributes:
         url: The bucket's URL without a trailing slash; a slash and the key follow.
@@ -98,7 +100,7 @@ def addressing(core: Any, endpoint_url: str) -> Addressing:
 
 
 def place(bucket: str, region: str, how: Addressing = Addressing()) -> BucketLocation:  # noqa: B008  # frozen
-    """Return where requests for a bucket go.
+    """Return the location of a bucket.
 
     Args:
         bucket: Its name, an access point's alias, or an access point's ARN.
@@ -106,10 +108,10 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> BucketLoc
         how: Settings of the AWS configuration.
 
     Raises:
-        SettingsError: There is no such endpoint, or its requests need another signature than those
-            of buckets.
+        SettingsError: The endpoint does not exist, or its requests need another signature than
+            those of buckets.
     """
-    # A shortcut with the same result: reading botocore's rules takes 60 ms.
+    # Shortcut with the same result, because reading botocore's rules takes 60 ms.
     if how == Addressing() and _PLAIN_BUCKET.fullmatch(bucket) and _PLAIN_REGION.fullmatch(region):
         return BucketLocation(bucket_url(bucket, region), region)
     is_arn = bucket.startswith("arn:")
@@ -118,7 +120,7 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> BucketLoc
         "Region": region,
         "UseFIPS": how.use_fips and not how.endpoint,
         "UseDualStack": how.use_dual_stack and not how.endpoint,
-        # botocore's default for other stores, because not all of them have a host for each bucket.
+        # botocore's default for other stores, because some have no separate host for each bucket.
         "ForcePathStyle": not is_arn
         and how.style != "virtual"
         and (bool(how.endpoint) or how.style == "path"),

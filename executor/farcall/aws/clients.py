@@ -55,10 +55,10 @@ _LAST_CONNECTIONS_S = 1.0
 _TURN_S = 0.001
 _SETTLE_S = 0.05
 _MODELS = str(Path(__file__).with_name("models"))
-"""Folder of additions to botocore's models: operations that its pinned version does not know.
+"""Folder of operations that the pinned version of botocore lacks in its models.
 
-From AWS's API reference,
-https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html
+Source:
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html
 """
 
 _ENVIRONMENT = "env"
@@ -66,13 +66,13 @@ _READ_ONCE = (_ENVIRONMENT, "shared-credentials-file", "config-file")
 """botocore's names for sources of keys that are cheap to read again."""
 
 _CREDENTIALS_KEPT = timedelta(minutes=10)
-"""How long obstore keeps temporary credentials before it requests them from the session again."""
+"""Time after which obstore requests temporary credentials again."""
 
 
 class _TlsContext(ssl.SSLContext):
     """A TLS context that reads a certificate file once.
 
-    Reading it takes some 80 ms. botocore reads it for each client, on the event loop; here it is
+    Reading it takes about 80 ms. botocore reads it for each client, on the event loop; here it is
     read in a thread, for all clients.
     """
 
@@ -99,10 +99,10 @@ def _tls_context(certificates: str) -> _TlsContext:
 class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no types
     """aiobotocore's HTTP session, with the TLS context that all clients share.
 
-    Servers behind a proxy are verified too: aiobotocore's own session accepts any certificate
+    Servers behind a proxy are verified, too: aiobotocore's own session accepts any certificate
     there.
 
-    After closing it stays closed: aiobotocore's own session reopens at the next request. Closing
+    After closing, it stays closed: aiobotocore's own session reopens at the next request. Closing
     waits until all connections are closed: aiohttp waits for the connections in its pool, but not
     for those of abandoned requests, which end in a later iteration of the event loop.
     """
@@ -149,10 +149,10 @@ class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no typ
 
 
 class _SendingSession(_HttpSession):
-    """A session whose requests may send for minutes.
+    """A session whose requests may take minutes to send.
 
-    Data that was given to the system may still be unsent, so a response may come long after the
-    last of it: only the whole request has a time limit.
+    The system may still hold unsent data, so a response may arrive long after the last data was
+    passed to it: only the entire request has a time limit.
     """
 
     def __init__(self, timing: Timing, **options: Any) -> None:
@@ -179,8 +179,8 @@ def _settle_at_exit() -> int:
     """Delay the exit of the first process that uses obstore; return its ID.
 
     A thread of obstore that calls Python during the interpreter's exit aborts the process, and its
-    threads release a request's objects some microseconds after the response. Without the delay, a
-    few in a hundred scripts that exit right after their last request die with SIGABRT.
+    threads release a request's objects microseconds after the response. Without the delay, a few
+    percent of the scripts that exit right after their last request die with SIGABRT.
 
     Source:
         https://github.com/PyO3/pyo3-async-runtimes/issues/40
@@ -197,17 +197,17 @@ class Aws:
     Attributes:
         timing: Time limits and retries of all its clients.
         region: The region in use.
-        region_origin: Where the region was configured.
+        region_origin: Source of the region's configuration.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
         batch: The Batch client; None if jobs run elsewhere. It sends each request once;
             `farcall.aws.paced_client` retries.
-        overruled: Warning that other keys take precedence over the ``credentials`` file; else
-            empty.
+        overruled: Warning that other keys take precedence over the ``credentials`` file; empty if
+            none do.
     """
 
     def __init__(self, session: Any, region: tuple[str, str], settings: Settings) -> None:
         self.timing = in_force()
-        core = session._session  # aioboto3 keeps the botocore session to itself
+        core = session._session  # aioboto3 has no public access to the botocore session
         self.region, self.region_origin = region
         self._settings = settings
         self._session = session
@@ -221,7 +221,7 @@ class Aws:
         self._addressing = buckets.addressing(core, settings.endpoint_url)
         self.has_console = False
         self.batch: Any = None
-        self._lacking: ServiceError | None = None  # credentials, and why
+        self._lacking: ServiceError | None = None  # why there are no credentials
         self.overruled = ""
         self._regions: dict[str, str] = {}
         self._locating = asyncio.Lock()
@@ -303,7 +303,7 @@ class Aws:
 
     @property
     def region_and_origin(self) -> str:
-        """The region and where it comes from, for errors that name it."""
+        """The region and the source of its configuration, for errors."""
         return f"{self.region} (from {self.region_origin})"
 
     async def close(self) -> None:
@@ -328,11 +328,12 @@ class Aws:
         return self._clients[service]
 
     def store(self, bucket: str, *, sending: bool = False) -> S3Store:
-        """Open the store of a bucket, with connections and credentials of its own.
+        """Open the store of a bucket, with separate connections and credentials.
 
         Args:
             bucket: The bucket's name.
-            sending: Whether requests may send for minutes. Otherwise a request without a response
+            sending: Whether requests may take minutes to send. Otherwise a request without a
+                response
                 for half a minute is abandoned and repeated.
 
         Raises:
@@ -351,11 +352,11 @@ class Aws:
             "timeout": f"{self.timing.request_timeout_s}s",
         }
         if not sending:
-            # Of the answer; it begins to count with the request.
+            # Limit for the response; it starts with the request.
             options["read_timeout"] = f"{self.timing.read_timeout_s}s"
         retry_s = self.timing.sending_retry_s if sending else self.timing.quick_retry_s
         return open_store(
-            buckets.copy_source(bucket),  # only copies use it: the URL has the bucket in it
+            buckets.copy_source(bucket),  # for copies only: the URL contains the bucket
             *place,
             self._settings.s3_encryption,
             self._settings.s3_kms_key_id,
@@ -401,13 +402,13 @@ class Aws:
         return await self._http[sending].send(request)
 
     def place(self, bucket: str) -> BucketLocation:
-        """Return a bucket's URL, and its region if known; else the region in use.
+        """Return a bucket's URL, and its region if known; otherwise the region in use.
 
         Args:
             bucket: The bucket's name, an access point's alias, or an access point's ARN.
 
         Raises:
-            SettingsError: There is no such endpoint.
+            SettingsError: The endpoint does not exist.
         """
         return buckets.place(bucket, self._regions.get(bucket, self.region), self._addressing)
 
@@ -438,7 +439,7 @@ class Aws:
     async def _ask_region(self, bucket: str) -> str:
         try:
             reply = await (await self.client("s3")).head_bucket(Bucket=bucket)
-        except botocore.exceptions.ClientError as error:  # it contains the region anyway
+        except botocore.exceptions.ClientError as error:  # the error contains the region
             reply = error.response
         except (*error_translation.ALL, ServiceError) as error:
             _log.debug("the region of bucket %s was not found: %r", bucket, error)
@@ -502,10 +503,10 @@ class Aws:
             await self._read_anew()
 
     async def _read_anew(self) -> None:
-        """Reload keys that may have changed where the keys in use came from.
+        """Reload keys that may have changed at the source of the keys in use.
 
         botocore renews credentials whose expiry it knows. It reads keys from a file or the
-        environment once, and would use them forever.
+        environment only once, and would use them forever.
         """
         held = await self._session.get_credentials()
         if type(held) is not AioCredentials or held.method not in _READ_ONCE:
@@ -591,7 +592,7 @@ def _unusable(error: Exception) -> ServiceError:
 def _verify(core: Any) -> Any:
     """Return the configured certificate file; True for botocore's own.
 
-    As in botocore, the variable of requests counts too.
+    As in botocore, requests's variable REQUESTS_CA_BUNDLE is also used.
     """
     return core.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE") or True
 
@@ -650,7 +651,7 @@ def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
 
 
 def _region(core: Any, settings: Settings) -> tuple[str, str]:
-    """Return the region in use, and where it was configured.
+    """Return the region in use, and the source of its configuration.
 
     botocore does not know AWS_REGION, which takes precedence in all other tools.
 
@@ -677,7 +678,7 @@ def _region_place(core: Any) -> str:
             names = (profile, f"profile {profile}")
             if any("region" in sections.get(name, {}) for name in names):
                 return f"profile {profile!r} in {path}"
-    return f"profile {profile!r} in the AWS configuration"  # spelled differently
+    return f"profile {profile!r} in the AWS configuration"  # with another spelling
 
 
 _PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")

@@ -1,7 +1,7 @@
 """URLs of pages in the AWS console, if jobs run on AWS itself. No I/O.
 
 AWS documents only the console's hosts; the paths are those shown in a browser. If the host is
-unknown, as for isolated regions, all functions return an empty string.
+unknown, as in isolated regions, all functions return an empty string.
 
 Sources:
     https://docs.aws.amazon.com/general/latest/gr/aws-general.html
@@ -23,7 +23,7 @@ def job_url(region: str, detail: JobDetail) -> str:
 
 
 def queue_url(region: str, detail: JobDetail) -> str:
-    """Return the page of a job's queue; that of all queues if its ARN is unknown."""
+    """Return the page of a job's queue; the list of queues if its ARN is unknown."""
     if not detail.queue_arn:
         return _batch(region, "queues")
     return _batch(region, f"queues/detail/{quote(detail.queue_arn, safe=':/')}")

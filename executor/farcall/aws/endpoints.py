@@ -18,7 +18,7 @@ DOMAINS = (
     *("api.aws", "api.amazonwebservices.com.cn", "api.amazonwebservices.eu", "api.aws.ic.gov"),
     *("api.aws.scloud", "api.cloud-aws.adc-e.uk", "api.aws.hci.ic.gov"),
 )
-"""AWS's domains in all partitions, then the dual-stack ones: botocore's partitions.json."""
+"""AWS's domains in all partitions, then the dual-stack ones: partitions.json."""
 
 _VARIABLES = re.compile(rf"({ENVIRONMENT_PREFIX}|AWS_)ENDPOINT_URL(_[A-Z0-9_]+)?")
 
@@ -30,7 +30,7 @@ def in_text(text: str) -> str:
 
 
 def named(url: str) -> str:
-    """Return a URL without its path, and where it was configured."""
+    """Return a URL without its path, and the source of its configuration."""
     return f"{in_text(url)} ({_origin(url)})" if url else "the service's endpoint"
 
 
@@ -53,7 +53,7 @@ def remedy(url: str) -> str:
 
 
 def _origin(url: str) -> str:
-    """Return where an endpoint's URL was configured."""
+    """Return the source of an endpoint URL's configuration."""
     if is_aws(url):
         return "AWS's own in its region"
     place = _place(url)
@@ -74,7 +74,7 @@ def _place(url: str) -> tuple[str, str | None, int | None]:
 
 
 def is_aws(url: str) -> bool:
-    """Return whether a URL is AWS's own."""
+    """Return whether a URL belongs to AWS."""
     return (_place(url)[1] or "").endswith(tuple(f".{each}" for each in DOMAINS))
 
 

@@ -33,9 +33,9 @@ ALL = (
 )
 
 RENEWALS = 3
-"""Maximum retries with expired credentials, in some 2 s.
+"""Maximum retries with expired credentials, in about 2 s.
 
-They may have been renewed while the request was sent; if not, the caller should see the error
+They may have been renewed while the request was sent; if not, the caller should get the error
 soon.
 """
 
@@ -74,7 +74,7 @@ _KEY_CODES = (
     "SignatureDoesNotMatch",
     "UnrecognizedClient",
 )
-"""Beginnings of codes with which AWS rejects the keys.
+"""Prefixes of the codes with which AWS rejects keys.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 https://docs.aws.amazon.com/awssupport/latest/APIReference/CommonErrors.html
@@ -90,7 +90,7 @@ _UNKNOWN_CALLS = (
     "UnknownOperation",
     "UnsupportedOperation",
 )
-"""Beginnings of codes for operations that a service does not have."""
+"""Prefixes of codes for operations that a service does not support."""
 
 NOT_AWS = "NotAWS"
 """farcall's code for a response that is not from AWS."""
@@ -120,7 +120,7 @@ _UNOBTAINABLE = (
     botocore.exceptions.TokenRetrievalError,
     UnauthenticatedError,
 )
-"""Errors of unavailable credentials; no request was made with any."""
+"""Errors of unavailable credentials; no request was sent."""
 
 
 _listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
@@ -128,7 +128,7 @@ _listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", d
 
 @contextlib.contextmanager
 def listening(listener: Callable[[str], object]) -> Iterator[None]:
-    """Pass the failed responses of this context's calls to a listener as they come."""
+    """Pass the failed responses of this context's calls to a listener as they arrive."""
     token = _listener.set(listener)
     try:
         yield
@@ -248,7 +248,7 @@ def is_unknown_call(error: ServiceError) -> bool:
 def concerns_all(error: BaseException) -> bool:
     """Return whether an error for one object of the bucket applies to all objects.
 
-    That is so if the bucket is missing, or a permission. Any other error may concern only that
+    This is so if the bucket or a permission is missing. Any other error may concern only that
     object, whatever its code; and rejected credentials may be renewed.
     """
     return isinstance(error, SettingsError) or (
@@ -273,7 +273,7 @@ def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceErr
 
 
 def explain_throttling(error: ServiceError, seconds: float) -> ServiceError:
-    """Add that all calls were throttled for long."""
+    """Add the duration for which all calls were throttled."""
     return like(
         error,
         f"{error}; all calls were throttled for {seconds:.0f} s; find out what else in the "

@@ -1,4 +1,4 @@
-"""Health checks: their findings, and the findings of checks that fail."""
+"""Findings of health checks, including those of failed checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ACTIONS = {
     "HeadBucket": "s3:ListBucket",
     "PutObject": "s3:PutObject",
 }
-"""Permissions of operations, if they are not ``batch:`` and the operation's name."""
+"""Permissions of operations whose permission is not ``batch:`` and their name."""
 
 
 _NEEDED = ("DeleteObject", "GetObject", "ListObjectsV2", "PutObject")
@@ -48,7 +48,7 @@ class Finding:
         check: Its name, one or two words.
         verdict: ``ok``, ``warning``, ``failed`` or ``not checked``.
         found: The observation.
-        remedy: What to do; empty for nothing.
+        remedy: The remedy; empty if none is needed.
     """
 
     check: str
@@ -61,13 +61,13 @@ _REMEDY = re.compile(r"; |\. (?=[A-Z])")
 
 
 def parted(text: str) -> tuple[str, str]:
-    """Split a message into what was found and what to do."""
+    """Split a message into the finding and the remedy."""
     found, *rest = _REMEDY.split(text, maxsplit=1)
     return found, "".join(rest)
 
 
 def told(check: str, error: Exception) -> Finding:
-    """Return the finding of a check that raised an error."""
+    """Return the finding for a check that raised an error."""
     text, remedy = parted(str(error))
     if isinstance(error, SettingsError):
         if error.option:

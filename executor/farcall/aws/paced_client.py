@@ -28,7 +28,7 @@ _FIRST_WAIT_S = 0.3
 _SAY_S = 60.0
 _MINUTE_S = 60.0
 _SAY_FAILING_S = 15.0
-"""Interval between log messages in seconds.
+"""Minimum interval between log messages in seconds.
 
 Most retries are shorter; their callers report them.
 """
@@ -38,8 +38,9 @@ class Limiter:
     """Spaces calls evenly; slows down if throttled, and speeds up again over time.
 
     AWS Batch allows 50 calls per second and account, and responds to more with 429. All users of
-    the account share these calls and see nothing of each other except these responses, so the fair
-    pace cannot be known, only approached: throttling takes a share of the pace, and time adds the
+    the account share these calls and observe each other only through these responses, so the fair
+    pace cannot be known, only approached: throttling removes a share of the pace, and time adds
+    the
     same amount to every client's. A faster client is throttled more often and loses more each
     time, so all clients approach the same pace. The shares are small, because the more responses
     determine a client's pace, the less it depends on chance.
@@ -57,9 +58,9 @@ class Limiter:
     _LEAST = 0.5
     _KEPT = 0.85
     _PATIENCE_S = 5.0
-    """Time in seconds after which each further second adds visibly more than the one before."""
+    """Time in seconds after which the pace increases noticeably faster."""
     _LATE_S = 0.01
-    """Seconds by which a busy event loop may wake up late without delaying all later turns."""
+    """Time in seconds by which a late wake-up does not delay later turns."""
 
     def __init__(self, most: float) -> None:
         self._most = most
@@ -75,7 +76,7 @@ class Limiter:
         return min(self._most, self._base + waited + (waited / self._PATIENCE_S) ** 4)
 
     async def turn(self) -> float:
-        """Wait for a turn; return the pace at which it was given, for `throttled`."""
+        """Wait for a turn; return its pace, for `throttled`."""
         async with self._line:  # in sequence, so that a 429 slows down the waiting calls
             begun = clock.now()
             while (wait := self._next - clock.now()) > 0:  # noqa: ASYNC110  # may grow
@@ -203,7 +204,7 @@ class PacedClient:
         Args:
             operation: The client's method, such as ``"describe_jobs"``.
             patience_s: Maximum time from the first failure to the last retry, in seconds; by
-                default the timing's.
+                default from the timing.
             **parameters: The request.
 
         Raises:
@@ -223,7 +224,7 @@ class PacedClient:
 
     def _note_refused(self, error: ServiceError) -> None:
         now = clock.now()
-        # After a long pause, because a call was withdrawn, the earlier throttling does not count.
+        # After a long pause because a call was withdrawn, earlier throttling does not count.
         if self._refused_since is None or now - self._refused_at > _SAY_S:
             self._refused_since = self._said_at = now
         self._refused_at = now

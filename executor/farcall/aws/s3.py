@@ -1,11 +1,11 @@
 """S3 requests that do not use obstore: signed listings, and multipart uploads.
 
 obstore treats each key as a path. One key with an empty segment, with ``..`` or with a control
-character makes its whole listing fail, and it returns ``a/0/`` as ``a/0``. Here keys are encoded
-in responses and returned unchanged. A page of 1000 keys takes some 4 ms of CPU either way; an
+character makes its entire listing fail, and it returns ``a/0/`` as ``a/0``. Here keys are encoded
+in responses and returned unchanged. A page of 1000 keys takes about 4 ms of CPU either way; an
 empty page takes 0.45 ms, with obstore 0.28 ms.
 
-obstore repeats the upload of a part if the status is 5xx, and abandons the whole upload after any
+obstore repeats the upload of a part if the status is 5xx, and abandons the entire upload after any
 other error. Whether an error is temporary depends on its code; see
 `farcall_runtime.transient_errors`.
 
@@ -35,15 +35,15 @@ from farcall.aws.buckets import BucketLocation
 from farcall_runtime.transient_errors import EXPIRED
 
 _MOST_TEXT = 4000
-"""Maximum characters of an unexpected response in an error; its beginning says enough."""
+"""Maximum characters of an unexpected response in an error."""
 
 _SENT_BYTES = 64 * 1024
-"""Bytes given to the connection at once: TLS encrypts them without yielding."""
+"""Bytes passed to the connection at once; TLS encrypts them without yielding."""
 
 _NO_HEADERS: Mapping[str, str] = {}
 
 NO_UPLOAD = "NoSuchUpload"
-"""S3's code for an upload that was never begun, was aborted, or is complete."""
+"""S3's code for an upload that never began, was aborted, or is complete."""
 
 
 class Listed(NamedTuple):
@@ -52,7 +52,7 @@ class Listed(NamedTuple):
     Attributes:
         key: Its key.
         size: Its size in bytes.
-        at: When it was stored, in S3's notation; see `moment_of`.
+        at: Time at which it was stored, in S3's notation; see `moment_of`.
     """
 
     key: str
@@ -65,7 +65,7 @@ class Headed(NamedTuple):
 
     Attributes:
         size: Its size in bytes.
-        at: When it was stored.
+        at: Time at which it was stored.
         sha256: Its SHA-256 in hexadecimal, as verified by S3 at upload; empty if it was stored
             without one, or in parts.
     """
@@ -111,14 +111,14 @@ class Operations(Protocol):
     async def complete_upload(
         self, key: str, upload: str, parts: Sequence[tuple[str, str]]
     ) -> None:
-        """Make an object of the parts; see `S3Operations.complete_upload`."""
+        """Create an object from the parts; see `S3Operations.complete_upload`."""
 
     async def abort_upload(self, key: str, upload: str) -> None:
         """Delete the uploaded parts; see `S3Operations.abort_upload`."""
 
 
 class S3Operations:
-    """Signed requests to S3, without retries; see `farcall.storage.bucket` for these.
+    """Signed requests to S3, without retries; `farcall.storage.bucket` adds them.
 
     All methods raise obstore's errors if S3 refuses or the response is not S3's, and botocore's
     errors if S3 cannot be reached.
@@ -127,8 +127,8 @@ class S3Operations:
         place: Returns the bucket's URL and region.
         credentials: Returns botocore's frozen credentials; with True, those that may have been
             renewed since.
-        send: Sends one of botocore's prepared requests; with True, one that may send for minutes.
-            It raises botocore's errors.
+        send: Sends one of botocore's prepared requests; with True, one that may take minutes to
+            send. It raises botocore's errors.
         encryption: Encryption of new objects; empty for the bucket's default.
         kms_key_id: AWS KMS key for the encryption; empty for the account's default key.
     """
@@ -206,14 +206,14 @@ class S3Operations:
     async def upload_part(
         self, key: str, upload: str, number: int, data: bytes, digest: str
     ) -> str:
-        """Upload a part, replacing an earlier one of its number; return its entity tag.
+        """Upload a part, replacing an earlier one with its number; return its entity tag.
 
         Args:
             key: The object's key.
             upload: The upload's ID.
             number: From 1 to 10,000; defines the order of the parts in the object.
             data: At least 5 MiB except for the last part.
-            digest: Its SHA-256, hexadecimal. It is signed, so S3 rejects changed data.
+            digest: SHA-256 of the data in hexadecimal. It is signed, so S3 rejects changed data.
 
         Source:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_UploadPart.html
@@ -300,7 +300,7 @@ _OF_NOTHING = hashlib.sha256().hexdigest()
 
 
 def _whole_digest(told: Mapping[str, str]) -> str:
-    """Return the SHA-256 of a whole object; empty for one in parts, by its suffix."""
+    """Return the SHA-256 of an object; empty if it was uploaded in parts."""
     try:
         digest = base64.b64decode(told.get("x-amz-checksum-sha256", ""), validate=True)
     except ValueError:
@@ -313,7 +313,7 @@ def _in_base64(digest: str) -> str:
 
 
 class _Signature(S3SigV4Auth):  # type: ignore[misc]  # botocore has no types
-    """AWS's signature of a request whose body was hashed before, in a thread."""
+    """AWS's signature of a request whose body was already hashed, in a thread."""
 
     def __init__(self, digest: str, credentials: Any, region: str) -> None:
         super().__init__(credentials, "s3", region)
@@ -324,9 +324,9 @@ class _Signature(S3SigV4Auth):  # type: ignore[misc]  # botocore has no types
 
 
 class _Body:
-    """A request's body, sent in small pieces; each iteration begins at its start.
+    """A request's body, sent in small pieces; each iteration starts at its beginning.
 
-    The HTTP client iterates again if a kept connection turns out to be closed.
+    The HTTP client iterates again if a reused connection turns out to be closed.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -338,7 +338,7 @@ class _Body:
 
 
 def moment_of(at: str) -> datetime:
-    """Return the moment at which an object was stored.
+    """Parse the time at which an object was stored.
 
     Raises:
         ValueError: The text is not a timestamp.
