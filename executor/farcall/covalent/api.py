@@ -139,7 +139,7 @@ class Covalent:
         return found
 
     def cancel(self, dispatch_id: str, nodes: Sequence[int] = ()) -> None:
-        """Cancel nodes of a dispatch, or the whole dispatch with its sublattices.
+        """Cancel nodes of a dispatch, or the entire dispatch with its sublattices.
 
         The server responds before the cancellation is complete.
 
@@ -150,7 +150,7 @@ class Covalent:
         self._call("PUT", f"{_DISPATCHES}/{_quoted(dispatch_id)}/status", body)
 
     def report(self, dispatch_id: str, node: int, body: Any) -> None:
-        """Ask the server to hand a message to a node's executor.
+        """Request that the server pass a message to a node's executor.
 
         Raises:
             FarcallError: The server does not respond or rejects the request.
@@ -225,7 +225,7 @@ def _configuration() -> Path | None:
     named = os.environ.get("COVALENT_CONFIG_DIR") or os.environ.get("XDG_CONFIG_DIR")
     try:
         folder = Path(named) if named else Path("~/.config/covalent").expanduser()
-    except RuntimeError:  # Path.home() found no home directory
+    except RuntimeError:  # there is no home directory
         return None
     return folder / "covalent.conf"
 

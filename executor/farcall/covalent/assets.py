@@ -52,7 +52,7 @@ class Electron:
 
     @property
     def is_collection(self) -> bool:
-        """Whether Covalent added the node for a list or dict among an electron's arguments."""
+        """Whether Covalent added the node for a list or dict in an electron's arguments."""
         return (
             self.function.name in (_LIST, _DICT)
             and not self.hooks
@@ -80,7 +80,7 @@ class TaskGroup:
 
     @property
     def name(self) -> str:
-        """Name of the last function, which is the one that the user wrote."""
+        """Name of the last function, which the user wrote."""
         return self.electrons[-1].function.name or "electron"
 
     @property
@@ -241,7 +241,7 @@ class _Pickled(_Call):
 
 
 def _travelling(source: Archive) -> Any:
-    """Wrap an archive's data so that pickling does not copy it."""
+    """Wrap an archive's data, so that pickling does not copy it."""
     return pickle.PickleBuffer(source.data)
 
 

@@ -28,7 +28,7 @@ class _Share:
     """Cancellation request for one dispatch.
 
     Attributes:
-        nodes: Numbers of the nodes to cancel; empty for the whole dispatch.
+        nodes: Numbers of the nodes to cancel; empty for the entire dispatch.
         job_ids: The jobs that run these nodes.
     """
 
@@ -94,7 +94,7 @@ class CovalentCompanion:
         return [dispatch for dispatch, is_going in unfinished.items() if is_going]
 
     async def tell_whole(self, dispatches: Collection[str]) -> dict[str, str]:
-        """Cancel whole dispatches; see `Companion.tell_whole`."""
+        """Cancel entire dispatches; see `Companion.tell_whole`."""
         shares = {dispatch: _Share(job_ids={dispatch}) for dispatch in dispatches}
         refused = await _cancel(self._server, shares)
         return {dispatch: why for why, those in refused for dispatch in those}
@@ -122,7 +122,7 @@ async def _cancel(covalent: Covalent, shares: Mapping[str, _Share]) -> list[tupl
 
 
 async def _nodes(session: Session, entries: Mapping[str, Entry]) -> dict[str, list[NodeOf] | str]:
-    """Return the nodes that jobs run, or the reason they are unknown."""
+    """Return the nodes that each job runs, or why they are unknown."""
     found: dict[str, list[NodeOf] | str] = {}
     submissions: dict[str, Submission] = {}
     for job_id, entry in entries.items():
@@ -146,7 +146,7 @@ async def _nodes(session: Session, entries: Mapping[str, Entry]) -> dict[str, li
 
 
 async def _facts(session: Session, submission: Submission) -> dict[str, Any] | str:
-    """Return a bundle's record of its tasks, or the reason it is unknown."""
+    """Return a bundle's record of its tasks, or why it is unknown."""
     where = submission.where
     try:
         found = await bundles.facts_of(session.stores.of(where.bucket), submission)

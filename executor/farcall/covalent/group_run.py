@@ -64,7 +64,7 @@ class GroupRun:
 
     @property
     def accepted(self) -> TaskRun | None:
-        """The group's job, also if its acceptance has not been reported yet."""
+        """The group's job, even if its acceptance was not reported yet."""
         done = self.submitting
         if self.handle is not None or done is None or done.cancelled() or done.exception():
             return self.handle
@@ -82,7 +82,7 @@ class GroupRun:
         return True
 
     async def was_cancelled(self) -> bool:
-        """Wait for the end; return whether the job was terminated, here or elsewhere."""
+        """Wait for the end; return whether the job was terminated by any client."""
         result = (await self._delivered()).results[0]
         return isinstance(result.error, JobCancelledError)
 
@@ -137,7 +137,7 @@ class GroupRun:
 
 
 def wanted(settings: Settings) -> Wanted:
-    """Return the data to fetch for a task group: all, with results still pickled."""
+    """Return the parts of a task group's outcome to fetch: all, still pickled."""
     return Wanted(
         output=Output.WHOLE, read=node_results.read, folder_for=lambda _: settings.cache_dir
     )

@@ -78,7 +78,7 @@ def ends(result: Result, nodes: Sequence[int], stdout: Bytes, stderr: Bytes) -> 
     """Return the result of each node.
 
     Args:
-        result: The return value of `read`, or the error of a job that has no outcome.
+        result: The return value of `read`, or the error of a job without an outcome.
         nodes: Numbers of the group's nodes.
         stdout: The job's standard output.
         stderr: The job's standard error.
@@ -94,7 +94,7 @@ def ends(result: Result, nodes: Sequence[int], stdout: Bytes, stderr: Bytes) -> 
 
 @contextlib.contextmanager
 def telling(*passing: type[Exception]) -> Iterator[None]:
-    """Put an exception's type into its text, because Covalent keeps only the text.
+    """Add an exception's type to its text, because Covalent keeps only the text.
 
     Raises:
         FarcallError: Replaces any other exception.

@@ -30,7 +30,7 @@ from farcall.packages.wanted import AUTO, LOCAL
 from farcall.payload.pickling import Packed
 from farcall_runtime.contract import Location
 
-# --- Debouncer: passes tasks together while they keep arriving one by one -----------------------
+# --- Debouncer: batches tasks that arrive one by one --------------------------------------------
 
 
 _BURST_S = 1.0
@@ -39,12 +39,15 @@ _FIRST_HOLD_S, _LONGEST_HOLD_S = 0.2, 2.0
 
 
 class Debouncer:
-    """Delay that groups tasks into array jobs, only if other tasks came just before.
+    """Delay that batches tasks into array jobs if other tasks arrived just before.
 
-    Covalent's server hands over a dispatch's tasks one by one, about 0.1 to 0.2 s apart, so
-    everything that arrives within ``linger_s`` counts as one task. The first task passes at once.
-    Later ones pass together: when none has come for a moment, or after a time that doubles up to
-    two seconds while they keep coming.
+    Covalent's server passes a dispatch's tasks one by one, about 0.1 to 0.2 s apart, so
+    ``linger_s``
+    alone would create a job for each task. The first task passes at once. Later tasks pass
+    together:
+    when none has arrived for a moment, or after a time that doubles up to two seconds while they
+    keep
+    arriving.
     """
 
     def __init__(self) -> None:
@@ -80,7 +83,7 @@ class Debouncer:
 _log = logging.getLogger("farcall")
 
 _MOST_REMEMBERED = 20_000
-"""Maximum number of remembered nodes: cancelled before they arrived, or finished."""
+"""Maximum number of remembered nodes that were cancelled early or have finished."""
 
 _REASON = "cancelled through Covalent"
 
@@ -277,7 +280,7 @@ class TaskGroups:
 
 @dataclass(frozen=True)
 class _GroupCall:
-    """The call that a task group's job runs."""
+    """The function call of a task group's job."""
 
     group: TaskGroup
     debouncer: Debouncer
@@ -330,7 +333,7 @@ async def _find(settings: Settings, url: str) -> Submission | None:
 
 
 def _remember(keys: dict[Key, None], key: Key) -> None:
-    """Remember a key, and drop the oldest if there are too many."""
+    """Remember a key, and drop the oldest one if there are too many."""
     keys[key] = None
     if len(keys) > _MOST_REMEMBERED:
         del keys[next(iter(keys))]

@@ -1,7 +1,7 @@
 """Covalent server's database: the files of a task's assets, and the ID of its job.
 
-The code uses the database as Covalent's own dispatcher does (covalent_dispatcher, 0.240), inside
-the server's process.
+The code uses the database in the same way as Covalent's dispatcher (covalent_dispatcher, 0.240),
+inside the server's process.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ _troubles = weakref.WeakKeyDictionary()
 def note_trouble(nodes: Iterable[tuple[str, int]], text: str) -> None:
     """Show in the error of running nodes why their status is unknown.
 
-    Covalent has no other field that clients read while a node runs. Before a node's own error is
-    written, `trouble_noted` is awaited.
+    Covalent has no other field that clients read while a node runs. Await `trouble_noted` before
+    writing a node's own error.
 
     Args:
         nodes: Dispatch ID and number of each node.
@@ -251,7 +251,7 @@ async def note_job(dispatch_id: str, node: int, executor: str, job_id: str) -> N
     Args:
         dispatch_id: The dispatch.
         node: One of the group's nodes; they share Covalent's record of the job.
-        executor: The executor's JSON as Covalent stores it. If a node's executor was given by
+        executor: The executor's JSON as stored by Covalent. If a node's executor was given by
             name, the server keeps this JSON, so that Covalent's UI shows it and the node's options
             do not change.
         job_id: The ID, or a text with which `TaskGroups.find_job` finds the job.

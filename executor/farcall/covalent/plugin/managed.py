@@ -104,7 +104,7 @@ class ManagedExecutor(ConfiguredExecutor):
             FarcallError: The result cannot be determined; the text names the error and the reason.
         """
         if _DELEGATED in data:
-            raise NotImplementedError  # tells Covalent that the status is reported separately
+            raise NotImplementedError  # signals Covalent that the status is reported separately
         keys = _keys(task_group_metadata)
         run = under_way().find(keys[0])
         try:
@@ -157,7 +157,7 @@ class ManagedExecutor(ConfiguredExecutor):
         return await under_way().cancel(settings, key, job_handle)
 
     async def _receive(self, key: Key, group: int, data: Any) -> TaskUpdate | None:
-        """Return one node's result; None if it is reported elsewhere or the node restarts."""
+        """Return one node's result; None if reported elsewhere or if the node restarts."""
         collected = data.get(_COLLECTED) if isinstance(data, dict) else None
         if isinstance(collected, bytes):  # a request's body cannot contain bytes
             return await _update(key, RESULT_STATUS.COMPLETED, {"output": collected})
@@ -232,7 +232,7 @@ async def _delegate(
     resources: ResourceMap,
     task_group_metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Leave a task group to Covalent's own executor on the server."""
+    """Delegate a task group to Covalent's own executor on the server."""
     await _local_executor().send(task_specs, resources, task_group_metadata)
     return {_DELEGATED: True}
 

@@ -32,13 +32,13 @@ CONSTRUCTOR = "AWSBatchExecutor"
 
 _SECTION = ".".join(SECTIONS[BATCH])
 _OWN_NAMES = {"batch_queue": "queue", "container_image_uri": "image"}
-"""Option names in the AWS Batch plugin's documentation to farcall's names."""
+"""Names of options in the AWS Batch plugin's documentation, and farcall's names."""
 
 _NAMES = {own: name for name, own in _OWN_NAMES.items()}
 _OPTIONS = tuple(
     _NAMES.get(name, name) for name in Settings.model_fields if name in options_of(BATCH)
 )
-"""The AWS Batch options, by their names in Covalent."""
+"""Names of the AWS Batch options in Covalent."""
 
 _DEFAULTS = {
     "s3_bucket_name": "covalent-batch-job-resources",
@@ -52,7 +52,7 @@ _DEFAULTS = {
 """Defaults in the plugin's documentation that differ from farcall's."""
 
 _LEFT_TO_AWS = ("profile", "region", "credentials")
-"""Options that AWS's own configuration decides if they are empty in the section."""
+"""Options that AWS's configuration determines if they are empty in the section."""
 
 _WRONG = "wrong"
 _LOG_OPTIONS = ("log_stdout", "log_stderr")
@@ -63,7 +63,7 @@ _VARIABLES = (
 
 
 def plugin_defaults() -> dict[str, Any]:
-    """Return the defaults that Covalent writes into the section if the user set none."""
+    """Return the defaults that Covalent writes into the section if it has none."""
     defaults: dict[str, Any] = dict.fromkeys((*_LEFT_TO_AWS, *_LOG_OPTIONS), "")
     for name in _OPTIONS:
         default = _DEFAULTS.get(name, Settings.model_fields[_OWN_NAMES.get(name, name)].default)
@@ -82,8 +82,9 @@ def plugin_defaults() -> dict[str, Any]:
 def _warn_of_unknown(section: Mapping[str, Any], known: Iterable[str]) -> None:
     """Log a warning for options in the section that have no effect.
 
-    They are not rejected, because a running Covalent server writes all options that it once read
-    back to the file. The user could not correct a misspelled option without stopping the server.
+    They are not rejected, because a running Covalent server writes all options that it has read
+    back to the file, so that the user could not correct a misspelled option without stopping the
+    server.
     """
     names = {*known, *_OPTIONS}
     for name in section:

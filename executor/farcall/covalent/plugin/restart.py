@@ -56,7 +56,7 @@ class Left(NamedTuple):
 
 
 _left: dict[str, asyncio.Future[Left]] = {}
-"""Each dispatch's state when this process first read it."""
+"""State of each dispatch when this process first read it."""
 
 
 async def look_for_orphans(dispatch_id: str) -> None:
@@ -73,7 +73,7 @@ async def look_for_orphans(dispatch_id: str) -> None:
 
 
 def has_ended(dispatch_id: str, node: int) -> bool:
-    """Return whether a node had finished when `look_for_orphans` read it, if known."""
+    """Return whether a node had finished when `look_for_orphans` read it."""
     looked = _left[dispatch_id]
     return looked.exception() is None and node in looked.result().ended
 
@@ -89,7 +89,7 @@ async def _look(dispatch_id: str) -> Left:
 
 
 async def start_again(dispatch_id: str, group: int) -> None:
-    """Have Covalent start a task group that an earlier process left without a job.
+    """Make Covalent start a task group that an earlier process left without a job.
 
     Raises:
         FarcallError: The server has lost the dispatch's progress.
