@@ -195,7 +195,7 @@ class Backend(Protocol):
         """
 
     async def reach(self) -> list[Finding]:
-        """Check for ``farcall doctor`` whether the platform responds, and at which address.
+        """Check whether the platform responds, for ``farcall doctor``; name its address.
 
         Raises:
             FarcallError: The platform does not respond.
@@ -204,7 +204,7 @@ class Backend(Protocol):
     def examine(
         self, settings: Settings, *, answers: bool
     ) -> Mapping[str, Awaitable[Iterable[Finding]]]:
-        """Return the checks of ``farcall doctor`` by name; each may raise a `FarcallError`.
+        """Return ``farcall doctor``'s checks by name; each may raise a `FarcallError`.
 
         Args:
             settings: The options.
@@ -223,7 +223,7 @@ class Backend(Protocol):
 
         Args:
             job: The job.
-            offline: Whether to make no requests; placeholders then replace what only the platform
+            offline: Whether to make no requests; placeholders then replace facts that only the platform
                 knows.
 
         Raises:
@@ -235,7 +235,7 @@ class Backend(Protocol):
     # --- jobs ---------------------------------------------------------------------------------
 
     async def prepare(self, job: JobSpec) -> None:
-        """Create what all jobs of this kind need, and check that this job would be accepted.
+        """Create the resources for jobs of this kind, and check that this job is valid.
 
         Raises:
             SettingsError: The platform does not support a job with these options.
@@ -417,7 +417,7 @@ class Backend(Protocol):
 
 
 def platform_of(backend: Backend) -> str:
-    """Return the name of a backend's platform in messages; Batch for backends of tests."""
+    """Return a backend's platform name for messages; Batch for backends of tests."""
     return next((PLATFORMS[name] for name in PLATFORMS if name == backend.name), PLATFORMS[BATCH])
 
 

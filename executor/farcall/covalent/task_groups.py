@@ -91,7 +91,7 @@ _INSTALLER = re.compile(r'"(PIP|UV)_')
 """Variables in a job definition that configure pip or uv, such as an index."""
 
 _PLANNED = "planned:"
-"""Prefix of a stored handle without a job ID; the bundle and its task index follow."""
+"""Prefix of a stored handle without a job ID; bundle and task index follow."""
 
 
 class TaskGroups:

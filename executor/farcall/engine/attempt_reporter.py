@@ -33,10 +33,10 @@ _LINES = 5
 _WINDOW_S = 60.0
 _PAGE = 1000
 _PAGE_S = 1.0
-"""Minimum interval between two listings of a bundle, per page of the listing, in seconds."""
+"""Minimum seconds between two listings of a bundle, per page of the listing."""
 
 _LARGEST_BYTES = 1024 * 1024
-"""Maximum size of an attempt's outcome that is read; most of a larger one is output."""
+"""Maximum size of an attempt's outcome that is read; larger ones are mostly output."""
 
 
 class AttemptReporter:

@@ -94,7 +94,7 @@ _PARALLEL = 32
 _MANY = 100  # tasks of one job
 
 Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, About], list[Result]]"
-"""Turns an outcome's metadata and value into results, given the job's facts for errors."""
+"""Turns an outcome's metadata and value into results; the job's facts are for errors."""
 
 Room: TypeAlias = Callable[[int], Awaitable[None]]
 """Waits until there is room for a number of further bytes."""
@@ -185,7 +185,7 @@ class Fetcher:
             arrival: The tracker's report of the end.
             calls: Number of calls in the task.
             read: Turns an outcome into results.
-            folder_for: Returns the folder for a value that is an object of its own, by its size.
+            folder_for: Returns the folder for a value that is a separate object, by its size.
             room: Waits before anything except the outcome is fetched.
             output: Part of the task's output that is fetched.
 

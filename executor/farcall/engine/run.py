@@ -117,7 +117,7 @@ class JobRun(ABC):
         """
 
     async def detail(self) -> JobDetail:
-        """Return Batch's current description of the job; concurrent callers share requests.
+        """Return Batch's current description of the job; concurrent calls share requests.
 
         Raises:
             JobLostError: Batch does not know the job.

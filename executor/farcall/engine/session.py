@@ -312,7 +312,7 @@ class Session:
             await self._less.wait()
 
     async def _last_reports(self) -> None:
-        """Keep the event loop open for requests that were abandoned a moment ago.
+        """Keep the event loop open for requests that were abandoned recently.
 
         obstore's threads report the end of such requests to the event loop, at an unknown time.
         """

@@ -28,7 +28,7 @@ from farcall_runtime.contract import Location, SharedPlace, shared_prefix
 _log = logging.getLogger("farcall")
 
 _AHEAD = 4
-"""Maximum number of a bundle's values that are uploaded while its next ones are pickled."""
+"""Maximum values of a bundle that are uploaded while its next ones are pickled."""
 
 _SMALL_AT_ONCE = 4
 _PARALLEL = 16

@@ -361,7 +361,7 @@ def _telling(watch: TrackedJob, head: JobDetail | None) -> JobDetail | None:
 def _head(watch: TrackedJob) -> str:
     """Return the array task that Batch may be unable to place, or an empty string.
 
-    Batch reports an array only as pending. It gives a reason to the job at the head of the queue,
+    Batch reports an array only as pending. It sets a reason on the job at the head of the queue,
     which is the first task if no task is placed.
     """
     if watch.job.size == 1 or watch.detail is None or watch.detail.status.is_final:

@@ -38,7 +38,7 @@ _CANCELLED = "cancelled while it was submitted"
 
 
 Planned: TypeAlias = Callable[[Location, int], Awaitable[None]]
-"""Called with the bundle and the task's index before SubmitJob, and again after a rename.
+"""Called with bundle and task index before SubmitJob, and again after a rename.
 A caller that stores both can find the job after a crash; see `farcall.client.recovery`.
 """
 

@@ -128,7 +128,7 @@ class Terminations:
         return {job_id: error for job_id, error in why.items() if error is not None}
 
     async def leave(self, job_ids: Iterable[str], tasks: int, reason: str) -> None:
-        """Terminate the jobs of a leaving owner, and log it; never raises a `FarcallError`."""
+        """Terminate a leaving owner's jobs, and log it; never raises a `FarcallError`."""
         left = self._collapse_children(job_ids)
         what = f"{counted(tasks, 'unfinished task')} of {named(left)}"
         if self._is_abandoned:

@@ -1,4 +1,4 @@
-"""Tracked job: the tasks of one job with waiting callers, and the failures of tracking."""
+"""Tracked jobs: tasks with waiting callers, and the failures of tracking."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ IsFull: TypeAlias = Callable[[], bool]
 
 @dataclass(eq=False, slots=True)
 class TrackedJob:
-    """The tasks of one job that callers wait for. A client can have 10,000 of these objects.
+    """Tasks of one job with waiting callers. A client can have 10,000 such objects.
 
     Attributes:
         job: The job. A command job is one task without an outcome.
@@ -63,7 +63,7 @@ class TrackedJob:
         full: Back-pressure: whether too many known outcomes are waiting to be fetched. None:
             never.
         waiting: Task index to the callbacks of its waiting callers.
-        detail: Batch's last description of the whole job, without its environment.
+        detail: Batch's last description of the job, without its environment.
         ended: Finished tasks whose outcome was not found yet, each with its description, or None
             until Batch has described it.
         news: Time of the last observed change.
@@ -170,7 +170,7 @@ class Trouble:
         return next(iter(self._texts.values()), "")
 
     def note(self, patience: Patience, error: FarcallError, left_s: float) -> None:
-        """Record a failure that is being retried, and log it at once and then every minute."""
+        """Record a failure that is being retried; log it at once and then every minute."""
         is_new = not self._texts
         minutes = max(1, round(left_s / 60))
         text = f"{error}; retrying for {minutes} min"

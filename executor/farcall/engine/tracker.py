@@ -140,7 +140,7 @@ class Tracker:
                 self._status_poller.poll_soon(watch)
 
     async def detail(self, job_id: str) -> JobDetail | None:
-        """Return Batch's current description of a job; concurrent callers share one request.
+        """Return Batch's current description of a job; concurrent calls share a request.
 
         Raises:
             ServiceError: Batch refused the call.

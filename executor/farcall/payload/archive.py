@@ -28,7 +28,7 @@ from farcall.payload.spill import NoRoomError, open_file
 _log = logging.getLogger("farcall")
 
 LARGEST_BYTES = 5 * 1000**3
-"""Maximum size of a workspace: 5 GB. Larger data belongs in the image, or in a bucket."""
+"""Maximum size of a workspace: 5 GB. Larger data belongs in the image or a bucket."""
 
 LARGE_BYTES = 100 * 1000**2
 """Size from which a warning is logged: 100 MB.

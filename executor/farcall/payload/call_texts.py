@@ -80,7 +80,7 @@ class CallTexts:
     def of(self, calls: Sequence[Call]) -> str:
         """Return the summary of a task's calls: the first call, and the number of others.
 
-        It has at most `LONGEST` characters, without control characters. It never raises.
+        It has up to `LONGEST` characters, without control characters. It never raises.
         """
         if not calls:
             return ""

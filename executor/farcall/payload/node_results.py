@@ -30,7 +30,7 @@ class NodeEnd(NamedTuple):
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it was stopped because another node or the whole job ended."""
+        """Whether it was stopped because another node or the job ended."""
         return self.meta is not None and self.meta["status"] in _STOPPED
 
     @property

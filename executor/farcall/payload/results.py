@@ -92,7 +92,7 @@ def hint(kind: str, message: str) -> str:
 R = TypeVar("R")
 
 _ENDS = (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError)
-"""Exceptions that end or cancel their receiver. If a task raises one, its caller must not."""
+"""Exceptions that end or cancel a process or task; not re-raised for a task's caller."""
 
 _IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError", "AttributeError", "MissingError")
 
@@ -406,7 +406,7 @@ def failure_reason(record: dict[str, Any]) -> FailureReason:
 
 _CAUSE: Any = BaseException.__cause__
 _CONTEXT: Any = BaseException.__context__
-"""The base class's own descriptors, because a subclass may override these attributes."""
+"""The base class's descriptors, because a subclass may override these attributes."""
 
 
 _LONG = {"Batch": "AWS Batch"}

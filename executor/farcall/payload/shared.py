@@ -183,7 +183,7 @@ def _least_bytes(piece: Buffer) -> int:
 
 
 def _is_spilled(piece: Buffer, number: int) -> bool:
-    """Return whether a piece is a whole pickle in a file, which is never repeated."""
+    """Return whether a piece is an entire pickle in a file, which is never repeated."""
     return not number and isinstance(piece, memoryview) and isinstance(piece.obj, mmap.mmap)
 
 

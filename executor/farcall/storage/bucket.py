@@ -34,7 +34,7 @@ _FIRST_WAIT_S = 0.2
 
 _WHOLE = "Received non-partial response when range requested"
 RANGE_IGNORED = "RangeIgnored"
-"""farcall's error code for a store that returns a whole object instead of a range."""
+"""farcall's error code for a store that returns an entire object, not a range."""
 
 _DENIED = "AccessDenied"
 """S3's error code for each denied key of a bulk deletion, with status 200."""
@@ -200,7 +200,7 @@ class Bucket:
 
 
 def reason(error: BaseException) -> str:
-    """Return S3's own message if there is one; obstore shows the whole response."""
+    """Return S3's own message if there is one; obstore shows the entire response."""
     said = _SAID.search(str(error))
     if said is None:
         return str(error).partition("\n")[0] or type(error).__name__

@@ -21,7 +21,7 @@ from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
 from farcall_runtime.envelope import Outcome
 
 _INLINE_BYTES = 64 * 1024
-"""Maximum size of objects that are verified without a thread, which would take longer."""
+"""Maximum size of objects that are verified without a thread, which takes longer."""
 
 T = TypeVar("T")
 

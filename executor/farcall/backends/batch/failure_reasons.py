@@ -42,7 +42,7 @@ from farcall.model.jobs import JobDetail, JobStatus
 from farcall_runtime.contract import ExitCode
 
 _STOPPED = (None, ExitCode.TERMINATED, 137)
-"""Exit codes of stopped jobs: without a container, after SIGTERM, and after SIGKILL."""
+"""Exit codes of stopped jobs: without a container, after SIGTERM, after SIGKILL."""
 
 EXITED = "Essential container in task exited"
 """Batch's uninformative status reason for any container that has exited by itself."""

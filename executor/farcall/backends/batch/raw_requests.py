@@ -1,4 +1,4 @@
-"""Edited requests: a command job's definition and SubmitJob from its caller. No I/O.
+"""Edited requests: definition and SubmitJob of a caller's command job. No I/O.
 
 `farcall.backends.batch.documents` created them for `Backend.plan`; the caller's changes are sent
 to Batch. The definition's name is a hash of the edited content.

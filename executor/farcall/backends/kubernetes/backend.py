@@ -278,7 +278,7 @@ def _plain(document: Mapping[str, Any]) -> dict[str, Any]:
 
 _NAMESPACE = "default"
 _MOST_FAILED = 50
-"""Maximum number of an array's failed pods that are inspected for the array's description."""
+"""Maximum number of failed pods that are inspected to describe an array."""
 
 
 class KubernetesBackend:

@@ -624,7 +624,7 @@ def _with_end(
 
 
 def _culprit(pods: Sequence[Pod], end: _End | None) -> Pod | None:
-    """Return the pod that ended a multi-node job, if possible the one named by the Job."""
+    """Return the pod that ended a multi-node job: the named or the first failed one."""
     if end is None or end.is_success:
         return None
     failed = [each for each in pods if each.phase == "Failed" and not each.is_deleting]

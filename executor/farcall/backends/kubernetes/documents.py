@@ -629,7 +629,7 @@ def check_annotations(what: str, document: Mapping[str, Any]) -> None:
 
 _USER = re.compile(r"[0-9]{1,10}(:[0-9]{1,10})?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-"""Newer clusters accept more: https://github.com/kubernetes/enhancements/issues/4369"""
+"""Newer clusters: https://github.com/kubernetes/enhancements/issues/4369"""
 
 _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")

@@ -142,7 +142,7 @@ class PodLog:
             self.exists = self.exists if error.code == _WAITS else False
 
     def _remember(self, lines: Sequence[Stamped]) -> None:
-        """Record where the next read begins, and which of its lines were returned."""
+        """Record the start of the next read, and which of its lines were returned."""
         newest = _newest(lines)
         if newest:
             self._since = newest[0].at

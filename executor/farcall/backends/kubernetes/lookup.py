@@ -259,7 +259,7 @@ class Lookup:
     async def _pods_told(self, name: str) -> None:
         """Wait a moment for the watch of a failed job's pods.
 
-        Deleted pods are in no list, and their watch may lag slightly behind that of the jobs.
+        Deleted pods are in no list, and their watch may lag slightly behind the jobs' watch.
         """
         until = clock.now() + _BEHIND_S
         while clock.now() < until:

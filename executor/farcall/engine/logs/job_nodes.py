@@ -18,7 +18,7 @@ _CLOCKS = timedelta(hours=1)
 """Maximum time by which the clock of a writing machine is behind the service's."""
 
 _STOPPING_S = 60.0
-"""Seconds that other nodes have to stop after the main node; Batch waits half a minute."""
+"""Seconds for other nodes to stop after the main node; Batch waits half a minute."""
 
 _LONG = timedelta(minutes=10)
 """Time by which this machine's clock is never ahead, because requests would fail."""

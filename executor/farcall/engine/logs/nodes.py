@@ -716,7 +716,7 @@ def _newest(events: Sequence[LogEvent]) -> datetime | None:
 
 
 def _after(moment: float, pause_s: float) -> float:
-    """Return the next multiple of a pause, so that callers wake up at the same moments."""
+    """Return the next multiple of a pause, so that callers wake up at the same time."""
     return (moment // pause_s + 1) * pause_s
 
 

@@ -27,7 +27,7 @@ from farcall_runtime.contract import STREAMS
 _log = logging.getLogger("farcall")
 
 _MOST_TASKS = 64
-"""Maximum tasks that one poll reads, chosen at random, because people cannot read more."""
+"""Maximum tasks that one poll reads, chosen at random; people cannot read more."""
 
 _TOGETHER = 8
 _MOST_BYTES = 1024 * 1024
