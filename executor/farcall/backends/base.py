@@ -223,8 +223,8 @@ class Backend(Protocol):
 
         Args:
             job: The job.
-            offline: Whether to make no requests; placeholders then replace facts that only the platform
-                knows.
+            offline: Whether to make no requests; placeholders then replace facts that only the
+                platform knows.
 
         Raises:
             SettingsError: The platform does not support a job with these options.

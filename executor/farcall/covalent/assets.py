@@ -263,7 +263,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_hooks(hooks: Mapping[str, Any]) -> tuple[list[Hook], list[Hook]]:
-    """Return the hooks before and after the function: bash, pip, calls, as in Covalent."""
+    """Return the hooks before and after the function in Covalent's order."""
     with _understood():
         deps = hooks.get("deps") or {}
         before: list[Hook] = [

@@ -36,7 +36,7 @@ _PAGE_S = 1.0
 """Minimum seconds between two listings of a bundle, per page of the listing."""
 
 _LARGEST_BYTES = 1024 * 1024
-"""Maximum size of an attempt's outcome that is read; larger ones are mostly output."""
+"""Maximum size of an attempt's outcome to read; larger ones are mostly output."""
 
 
 class AttemptReporter:

@@ -94,7 +94,7 @@ _PARALLEL = 32
 _MANY = 100  # tasks of one job
 
 Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, About], list[Result]]"
-"""Turns an outcome's metadata and value into results; the job's facts are for errors."""
+"""Turns an outcome's metadata and value into results; errors get the job's facts."""
 
 Room: TypeAlias = Callable[[int], Awaitable[None]]
 """Waits until there is room for a number of further bytes."""

@@ -30,7 +30,7 @@ from farcall_runtime.contract import run_root
 _log = logging.getLogger("farcall")
 
 FRESH = timedelta(days=7)
-"""Age at which an archive is uploaded again, so that lifecycle rules keep used ones."""
+"""Age at which an archive is uploaded again, so that lifecycle rules keep it."""
 
 
 def key_of(prefix: str, sha256: str) -> str:

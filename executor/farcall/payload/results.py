@@ -92,7 +92,7 @@ def hint(kind: str, message: str) -> str:
 R = TypeVar("R")
 
 _ENDS = (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError)
-"""Exceptions that end or cancel a process or task; not re-raised for a task's caller."""
+"""Exceptions that end a process or cancel a task; not re-raised for the caller."""
 
 _IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError", "AttributeError", "MissingError")
 
