@@ -21,8 +21,8 @@ _seen: dict[Any, Any] = {}
 class Awaitable(Coroutine[Any, Any, R]):
     """Object that asyncio's run, tasks, gather and wait_for accept as a coroutine.
 
-    Its work begins with the await. Before that, its ``repr`` and the error of any other use say
-    what to write. If it is garbage-collected without an await, it warns, as Python's own
+    Its work begins with the await. Until then, its ``repr`` and the error of any other use name
+    the code to write. If it is garbage-collected without an await, it warns, as Python's own
     coroutines do.
 
     Args:
@@ -58,17 +58,17 @@ class Awaitable(Coroutine[Any, Any, R]):
             return (yield from self._coroutine().__await__())
 
     def send(self, value: Any) -> Any:
-        """Resume, as a coroutine does."""
+        """Resume the coroutine."""
         with frames_hidden():
             return self._at_work().send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Raise an error at the current await, as in a coroutine."""
+        """Raise an error at the coroutine's current await."""
         with frames_hidden():
             return self._at_work().throw(*error)
 
     def close(self) -> None:
-        """Close, as a coroutine does."""
+        """Close the coroutine."""
         self._is_used = True
         if self._work is not None:
             self._work.close()
@@ -104,7 +104,7 @@ class Awaitable(Coroutine[Any, Any, R]):
 
 
 class Unawaited(Awaitable[R]):
-    """A call, or a submission, for one await.
+    """Call or submission that can be awaited once.
 
     Args:
         function: Name of the function.

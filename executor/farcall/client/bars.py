@@ -33,7 +33,7 @@ class _Display(Progress):
 
 
 class Bar:
-    """A sweep's row."""
+    """Row of one sweep in the display."""
 
     _lock = threading.RLock()  # sweeps may run on several event loops
     _shared: _Display | None = None  # rich draws one at a time
@@ -45,7 +45,7 @@ class Bar:
             self._row = self._display.add_task(report.name, total=report.total, report=report)
 
     def show(self) -> None:
-        """Draw the row."""
+        """Draw the current progress."""
         report = self._report
         self._display.update(self._row, completed=report.counts.ended, total=report.total)
         self._display.live.refresh()

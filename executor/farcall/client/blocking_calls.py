@@ -2,9 +2,9 @@
 
 They run on the event loop that all blocking code of a process shares (see `LoopThread`), from
 submission until the future has its result. Each call is one asyncio task. Calls made in a burst
-reach the loop together, and share array jobs as those of coroutines do.
+reach the loop together and share array jobs, as calls of coroutines do.
 
-The interpreter waits at its end for unfinished calls, as with the standard pools.
+At exit, the interpreter waits for unfinished calls, as with the standard pools.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Executor(Protocol):
 
 
 class Work(ABC):
-    """The calls behind one future, from submission to the end.
+    """Calls behind one future, from submission to the last result.
 
     Attributes:
         future: Receives the result.
@@ -129,26 +129,19 @@ class TaskWork(Work):
         calls: Sequence[Call],
         join: Callable[[list[Result]], Result],
     ) -> TaskWork:
-        """Create the work for checked calls.
-
-        Args:
-            executor: Runs the calls.
-            function: The function.
-            calls: Arguments of each call.
-            join: Combines the calls' results into the future's result.
-        """
+        """Create the work for checked calls; see `TaskWork`."""
         submit = partial(executor.start_run, function, calls, Output.NONE)
         return cls(executor, submit, len(calls), join)
 
     @classmethod
     def again(cls, executor: Executor, job_id: str, options: Mapping[str, Any]) -> TaskWork:
-        """Return a task of one call that is to run again; see `Job.retry`."""
+        """Return the work that retries a task of one call; see `Job.retry`."""
         run = TaskRun(job_id, executor.settings, wanted=Wanted(output=Output.NONE))
         return cls(executor, partial(run.retry, options), 1, only)
 
     @property
     def unfinished(self) -> int:
-        """All calls, until the task has finished."""
+        """Number of all calls until the task has finished, then 0."""
         return 0 if self.is_settled else self._size
 
     @property
@@ -165,7 +158,7 @@ class TaskWork(Work):
             self.future.note_used((await run.delivered()).usage)
             return self._join(results)
         except asyncio.CancelledError:
-            if self.future.cancelled():  # and not the loop closed
+            if self.future.cancelled():  # rather than the loop closed
                 await self._end(run)
             raise
 
@@ -183,7 +176,7 @@ def only(results: list[Result]) -> Result:
 
 
 class BlockingCalls:
-    """Calls of one owner, from any thread of a process.
+    """Calls of one owner, from any thread of the process.
 
     They hold the process's shared loop from the first call until the owner was shut down and all
     calls have finished.
@@ -201,7 +194,7 @@ class BlockingCalls:
         self._changed = Condition()
         self._closers = 0
         self._works: dict[BatchFuture[Any], Work] = {}
-        # The loop's side, of its thread alone.
+        # Used only on the loop's thread.
         self._begun = 0
         self._waiting: deque[Work] = deque()
         _all.add(self)
@@ -372,7 +365,7 @@ class BlockingCalls:
     def _end(self, work: Work) -> None:
         if work.running is not None:
             work.running.cancel()
-        else:  # it waits for its turn
+        else:  # it waits for capacity
             self._forget(work)
 
     def _note_end(self, work: Work, _running: object) -> None:
@@ -429,7 +422,7 @@ def run(executor: Executor, function: Callable[..., R], call: Call) -> R:
     """
     global _single
     __tracebackhide__ = True
-    calls = _single = _single or BlockingCalls()  # other threads may begin in the same moment
+    calls = _single = _single or BlockingCalls()  # other threads may start at the same time
     future: BatchFuture[R] = calls.start(TaskWork.of_calls(executor, function, [call], only))
     try:
         return future.result()
@@ -473,14 +466,14 @@ _TROUBLE = (
 
 
 def _finish() -> None:
-    """Wait for unfinished calls at the end of the interpreter."""
+    """Wait for unfinished calls when the interpreter exits."""
     global _is_exiting
     _is_exiting = True
     mine = [calls for calls in _all if not (calls.is_of_parent or calls.is_abandoned)]
     try:
         _wait_for(mine)
     except KeyboardInterrupt as error:
-        with contextlib.suppress(KeyboardInterrupt):  # Python would call it ignored
+        with contextlib.suppress(KeyboardInterrupt):  # Python would report it as ignored
             for each in mine:
                 each.leave(error)
 
@@ -498,7 +491,7 @@ def _wait_for(mine: Sequence[BlockingCalls]) -> None:
 
 
 def _forget_parent() -> None:
-    """Use new objects in a forked child."""
+    """Replace the parent's objects in a forked child."""
     global _single
     _single = None
 

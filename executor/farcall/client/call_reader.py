@@ -29,7 +29,7 @@ _AT_HAND: tuple[type, ...] = (
     *(list, tuple, range, dict, set, frozenset, deque, str, bytes, bytearray),
     *(type({}.keys()), type({}.values()), type({}.items())),
 )
-"""Classes that are quick to read and finite; subclasses do not count, as they may do anything."""
+"""Finite classes that are quick to read; subclasses are excluded: they may run any code."""
 
 _AT_FIRST = 1000
 _MOST_AHEAD = 100_000
@@ -41,7 +41,7 @@ _SHARE_OF_TIME = 0.1
 """Delay as a share of the reading time: slow sources create hundreds of arrays, not thousands."""
 
 _TURN = 100
-"""Rows of async iterables, which may never wait, after which the event loop gets its turn."""
+"""Rows of an async iterable after which the event loop runs, in case it never waits."""
 
 
 class Inputs:
@@ -75,7 +75,7 @@ class Inputs:
         self._arguments = arguments
 
     def at_hand(self) -> Iterator[Arguments]:
-        """Read the calls in this thread; `is_at_hand` says whether that is quick."""
+        """Read the calls in this thread; `is_at_hand` is whether that is quick."""
         rows: Iterator[Arguments] = zip(*self._sources, strict=False)
         return map(self._arguments, itertools.count(), rows) if self._arguments else rows
 
@@ -225,7 +225,7 @@ class _InThread(Ahead):
 
 
 class _InTask(Ahead):
-    """Reader in one task on the event loop, as an ``async for`` loop there."""
+    """Reader in one task on the event loop, with an ``async for`` loop."""
 
     def __init__(self, read: Callable[[], AsyncGenerator[Arguments, None]]) -> None:
         super().__init__()

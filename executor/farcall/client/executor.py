@@ -182,7 +182,7 @@ class BatchExecutor:
             SettingsError: A value is wrong, or an option is unknown.
         """
         copy = BatchExecutor(self.settings, **options)
-        copy._unfinished = self._unfinished  # of the same class
+        copy._unfinished = self._unfinished  # a copy has the same class
         return copy
 
     async def put(self, value: T) -> Shared[T]:
@@ -394,7 +394,7 @@ class BatchExecutor:
         session = blocks.pop()
         unfinished = [i for i, loop in list(self._unfinished.items()) if loop is here]
         if blocks:
-            unfinished.clear()  # they belong to the outer block
+            unfinished.clear()  # the outer block takes over
         try:
             if unfinished and error is not None and not is_unseen(error):
                 reason = left_by(error)

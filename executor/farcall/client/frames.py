@@ -13,7 +13,7 @@ from types import TracebackType
 from farcall.model.errors import FarcallError
 
 
-class frames_hidden:  # noqa: N801  # used like a function, as those of contextlib
+class frames_hidden:  # noqa: N801  # used like a function, as in contextlib
     """Remove the block's and lower frames from its errors; see `hide_if_meant`.
 
     Python 3.10 shows the frame of the block itself.

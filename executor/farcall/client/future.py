@@ -140,7 +140,7 @@ class BatchFuture(concurrent.futures.Future[R]):
             self._state = CANCELLED
             self._condition.notify_all()
             self.set_running_or_notify_cancel()  # so `wait` and `as_completed` see it now
-        try:  # without the lock: a callback may wait for a thread that asks for the state
+        try:  # without the lock: a callback may wait for a thread that reads the state
             self._invoke_callbacks()  # type: ignore[attr-defined]
         finally:
             self._owner.end(self)
@@ -162,7 +162,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         __tracebackhide__ = True
         try:
             self.check_wait()
-            if self._exception is not None:  # or it would have more frames each time
+            if self._exception is not None:  # otherwise each raise would add frames
                 self._exception.__traceback__ = self._raised_at
             return super().result(timeout)
         except BaseException as error:
@@ -170,7 +170,7 @@ class BatchFuture(concurrent.futures.Future[R]):
                 hide(error)
             raise
         finally:
-            del self  # which the error's traceback would hold, and that the error
+            del self  # avoids a reference cycle: error, traceback, frame, future
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait until the call has finished, and return the exception of `result`, or None.
@@ -204,7 +204,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         return self._used
 
     def note_used(self, usage: Usage) -> None:
-        """Record what the job used; called by the owner of the call."""
+        """Record the job's resource usage; called by the owner of the call."""
         self._used = usage
 
     def set_exception(self, exception: BaseException | None) -> None:
@@ -217,7 +217,7 @@ class BatchFuture(concurrent.futures.Future[R]):
 
         Args:
             job_id: The job's ID.
-            again: Returns what the owner starts to run the call again with other options.
+            again: Returns the work that runs the call again with other options.
         """
         self.job_id = job_id
         self._again = again

@@ -51,7 +51,7 @@ class SubmittedJob(Generic[H]):
     def name(self) -> str:
         """The job's name, which begins with the function's name.
 
-        Empty for an attached job until it was requested from Batch.
+        Empty for an attached job until Batch has described the job.
         """
         return self._run.name
 
@@ -132,7 +132,7 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
         Batch holds before they are unpickled.
 
         Raises:
-            IntegrityError: The bucket does not hold what was submitted.
+            IntegrityError: The arguments in the bucket differ from the submitted ones.
             VersionMismatchError: Another version of farcall or Python submitted the task.
             TaskNotPicklableError: The arguments cannot be unpickled here.
             JobLostError: Batch does not know the job.
@@ -173,7 +173,7 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
         recovered job, calls that had not started are missing; see `calls`.
 
         Raises:
-            IntegrityError: The stored output is not what the job wrote.
+            IntegrityError: The stored output differs from the job's output.
             ServiceError: AWS refused a call.
         """
         delivered = await self._run.delivered()
@@ -205,7 +205,7 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
         return (await self._run.delivered()).usage
 
     async def stdout(self, *, node: int = 0) -> str:
-        """Return what the task has written to stdout so far, decoded as UTF-8.
+        """Return the task's stdout so far, decoded as UTF-8.
 
         Invalid bytes become U+FFFD. After `result`, large output is available until the executor's
         block ends, and small output (256 KiB in a few chunks) at any time.
@@ -215,17 +215,17 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
 
         Raises:
             ValueError: The node does not exist.
-            IntegrityError: The stored output is not what the job wrote.
+            IntegrityError: The stored output differs from the job's output.
             ServiceError: AWS refused a call.
         """
         return await self._output(STDOUT, node)
 
     async def stderr(self, *, node: int = 0) -> str:
-        """Return what the task has written to stderr so far; see `stdout`.
+        """Return the task's stderr so far; see `stdout`.
 
         Raises:
             ValueError: The node does not exist.
-            IntegrityError: The stored output is not what the job wrote.
+            IntegrityError: The stored output differs from the job's output.
             ServiceError: AWS refused a call.
         """
         return await self._output(STDERR, node)

@@ -1,4 +1,4 @@
-"""Event loop in a thread, for blocking calls and iterators of code that is not async.
+"""Event loop in a thread, for blocking calls and iterators of code without ``async``.
 
 All of them share one loop per process, in one daemon thread, so an account's connections are
 opened once and requests of many threads are batched. The thread starts with the first call and
@@ -23,7 +23,7 @@ _CLOSING_S = 5.0
 """Maximum time that `LoopThread.close` waits for work in progress, in seconds."""
 
 _LAST_S = 1.0
-"""The same at the end of the process, if the loop was not closed before."""
+"""Maximum time at the end of the process, if the loop was not closed before, in seconds."""
 
 _MOST_HELD = 1000
 """Maximum number of items that are read ahead of the consumer."""
@@ -36,9 +36,9 @@ class _ClosedError(FarcallError):
 
 
 class LoopThread:
-    """One holder of the process's shared event loop.
+    """Holder of the process's shared event loop.
 
-    All threads can use it, but not the loop's own thread. A forked child gets a loop of its own.
+    All threads except the loop's own can use it. A forked child gets its own loop.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class LoopThread:
         except concurrent.futures.CancelledError:
             raise _ClosedError("the event loop was closed while this call waited") from None
         finally:
-            future.cancel()  # where the wait was left; else it does nothing
+            future.cancel()  # if the wait was interrupted; otherwise it does nothing
             with _lock:
                 self._waited_for.discard(future)
 
@@ -142,7 +142,7 @@ class LoopThread:
 
 
 class _Loop:
-    """An event loop and its thread.
+    """Event loop and its thread.
 
     Attributes:
         pid: Process that created it.
@@ -183,11 +183,11 @@ class _Loop:
             if self.is_over:
                 return False
             self._told.append(function)
-            if not self._is_awake:  # to wake the loop costs more than all the rest
+            if not self._is_awake:  # waking the loop is the most expensive step
                 self._is_awake = True
                 try:
                     self._loop.call_soon_threadsafe(self._listen)
-                except BaseException:  # Ctrl-C, after which others must be heard
+                except BaseException:  # after Ctrl-C, later calls must still wake the loop
                     self._is_awake = False
                     raise
             return True
@@ -275,7 +275,7 @@ class _ReadAhead(Generic[T]):
         taken, self._held = self._held, []
         self._room.set()
         if not taken:
-            await self._task  # which may have failed
+            await self._task  # raises the reader's error, if any
         return taken
 
     def stop(self) -> None:

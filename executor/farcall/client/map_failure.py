@@ -79,7 +79,7 @@ class MapFailure:
             told += " They continue until the iterator is closed."
         if self.kept:
             told += f" Get the computed results with `{way}`."
-        with contextlib.suppress(Exception):  # its class may have code of its own
+        with contextlib.suppress(Exception):  # the error's class may override attribute access
             error.map_failure = self  # type: ignore[attr-defined]
         with contextlib.suppress(Exception):
             results.add_note(error, told)

@@ -105,7 +105,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             )
         self.executor = BatchExecutor(settings, **options)
         self._limit = max_workers
-        self._max_workers = max_workers or _MANY  # dask reads it
+        self._max_workers = max_workers or _MANY  # read by dask
         self._calls = BlockingCalls(max_workers)
         # An unreferenced pool ends as soon as its calls have finished.
         weakref.finalize(self, self._calls.shut).atexit = False
@@ -275,7 +275,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             RuntimeError: The caller would wait on farcall's own event loop, which runs the calls.
         """
         if self._calls.is_of_parent:
-            return  # a forked child has none of it
+            return  # a forked child has none of the calls
         self._calls.shut()
         if cancel_futures:
             self._calls.cancel_pending()

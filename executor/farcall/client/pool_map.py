@@ -43,10 +43,10 @@ class Source(Protocol):
         """Attach the progress of the map to a call's error that is being raised."""
 
     def cancel(self) -> None:
-        """Cancel the calls whose results were not taken."""
+        """Cancel the calls whose results were not collected."""
 
     def discard(self) -> None:
-        """Delete the kept results, after all results were taken."""
+        """Delete the kept results, after all results were collected."""
 
 
 class MapValues(Iterator[R], Generic[R]):
@@ -84,7 +84,7 @@ class MapValues(Iterator[R], Generic[R]):
                 del result
 
     def close(self) -> None:
-        """Cancel the calls whose results were not taken, if iteration has begun."""
+        """Cancel the calls whose results were not collected, if iteration has begun."""
         source, self._source = self._source, None
         self._ready.clear()
         if source is not None and self._is_begun:
@@ -114,7 +114,7 @@ class MapValues(Iterator[R], Generic[R]):
 
 
 class SweepWork(Work):
-    """A sweep whose results one thread takes in the order of the calls.
+    """Sweep whose results one thread collects in the order of the calls.
 
     Args:
         sweep: The sweep.
@@ -178,7 +178,7 @@ class SweepWork(Work):
             self._results[number] = None
         self._awaited += len(taken)
         if not taken:
-            self.future.result()  # which failed, or was cancelled
+            self.future.result()  # raises its error or cancellation
         return taken
 
     def note_raised(self, error: BaseException) -> None:
@@ -211,13 +211,13 @@ class SweepWork(Work):
 
 
 class Chunks:
-    """Chunks of calls that are submitted up to a maximum of untaken chunks.
+    """Chunks of calls, submitted up to a maximum of uncollected chunks.
 
     Args:
         start: Submits a chunk; the future's result is the list of its calls' results.
         calls: The arguments of each call.
         chunksize: Number of calls in one chunk.
-        most: Maximum number of submitted, untaken chunks; None for all.
+        most: Maximum number of submitted, uncollected chunks; None for no limit.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Chunks:
         try:
             results = future.result(timeout)
         finally:
-            future.cancel()  # if it was not waited for
+            future.cancel()  # does nothing if it has finished
         self._job_ids[(future.job_id or "").partition(":")[0]] = None
         self._errors.update(
             type(each.error).__name__ for each in results if each.error is not None
@@ -271,7 +271,7 @@ class Chunks:
         failure.tell(error, "")
 
     def cancel(self) -> None:
-        """Cancel the calls whose results were not taken."""
+        """Cancel the calls whose results were not collected."""
         for _, future in self._futures:
             future.cancel()
 

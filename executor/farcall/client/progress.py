@@ -269,10 +269,10 @@ class LineReport:
 
 
 def _view_of(report: Report) -> Bar | NotebookBar | LineReport:
-    """Return a bar, or lines if a bar would only print control codes."""
+    """Return a bar, or lines if stderr does not interpret control codes."""
     if is_here():
         return NotebookBar(report)
-    from farcall.client.console import Console  # which has rich, as bars: slow to import
+    from farcall.client.console import Console  # rich is slow to import
 
     console = Console(stderr=True)
     if not (console.is_interactive and sys.stderr.isatty()):

@@ -43,7 +43,7 @@ from farcall_runtime.contract import (
 _log = logging.getLogger("farcall")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-"""What runs and bundles are called. A bundle's name is its job's: https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html"""
+"""Names of runs and bundles. A bundle's name is its job's: https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html"""
 
 _PARALLEL = 32
 _MOST_NAMED = 10
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Run:
-    """Objects of one client process in the bucket.
+    """One client process's objects in the bucket.
 
     Attributes:
         name: ``<user>-<date>-<time>-<random>``, with the start time in UTC.
@@ -71,7 +71,7 @@ class Run:
 
 
 class Recovered:
-    """The tasks of a run; see `BatchExecutor.recover`.
+    """Tasks of a run; see `BatchExecutor.recover`.
 
     Attributes:
         run: The run's name.
@@ -352,7 +352,7 @@ async def _named(session: Session, where: Location, queues: list[str]) -> list[s
 
 async def _succeeded(session: Session, submission: Submission, detail: JobDetail) -> set[int]:
     """Return the tasks of a job that have succeeded so far."""
-    if detail.status is JobStatus.SUCCEEDED:  # for an array, every child
+    if detail.status is JobStatus.SUCCEEDED:  # for an array, every task
         return set(range(submission.size))
     if submission.size == 1:
         return set()

@@ -46,7 +46,7 @@ _NOT_AWAITED = "the caller stopped waiting for it"
 
 @dataclass(frozen=True)
 class Source:
-    """A job of a map, or of a retry.
+    """Job of a map or a retry.
 
     Attributes:
         submission: The job.
@@ -58,24 +58,24 @@ class Source:
 
 
 class RetriedSweep(Awaitable[list[R]]):
-    """The failed tasks of a map, to be run again; see `Sweep.retry`.
+    """Failed tasks of a map that run again; see `Sweep.retry`.
 
     ``await again`` returns the results of their calls in the order of `indices`, ``async for
     index, value in again`` yields them as they arrive, with the calls' indexes in the map, and
     ``await again.complete()`` returns the results of all calls of the map. Nothing is submitted
-    before. Jobs are cancelled when the wait for them is, as those of a map.
+    before. As with a map, cancelling the wait cancels the jobs.
 
     Args:
         name: The function's name.
         settings: The options of the map.
         sources: The jobs whose failed tasks run again.
-        before: These jobs, and those of the map and of earlier retries.
+        before: All jobs of the map and of its retries so far.
         total: Number of calls of the map.
         options: Options that differ from the map's.
         values: Results of earlier retries, by the calls' indexes in the map.
         return_exceptions: Return exceptions as results instead of raising the first.
         progress: Show the progress.
-        output: Show what the tasks print.
+        output: Print the tasks' output.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class RetriedSweep(Awaitable[list[R]]):
 
     @property
     def job_ids(self) -> list[str]:
-        """IDs of the jobs that run them; empty before they are submitted."""
+        """IDs of the submitted jobs; empty before the submission."""
         return [each.submission.job_id for each in self._submitted]
 
     @shows_options
     def retry(self, **options: Unpack[Options]) -> RetriedSweep[R]:
-        """Run the tasks again that failed in this retry; see `Sweep.retry`.
+        """Rerun the tasks that failed in this retry; see `Sweep.retry`.
 
         Raises:
             FarcallError: Nothing was submitted yet.
@@ -159,17 +159,17 @@ class RetriedSweep(Awaitable[list[R]]):
         return self._each()
 
     async def complete(self, values: Sequence[Any] = ()) -> list[R]:
-        """Run the tasks again, unless that was done, and return all results of the map.
+        """Rerun the tasks, unless already done, and return all results of the map.
 
         If a call ran several times, its newest result counts; an exception replaces no result.
 
         Args:
-            values: What the map returned, with ``return_exceptions``. Without it the results are
-                fetched from the bucket, where those of a map that raised an error are kept.
+            values: The map's return value with ``return_exceptions``. By default the results are
+                fetched from the bucket, which keeps the results of a map that raised an error.
 
         Raises:
             FarcallError: Results were collected before, and are no longer in the bucket.
-            Exception: What a call raised again, and all that a map raises.
+            Exception: The error of a call that failed again, and the errors of a map.
         """
         self._is_used = True
         is_done = self._submitted and not self._unsubmitted
@@ -237,7 +237,7 @@ class RetriedSweep(Awaitable[list[R]]):
 
     @contextlib.contextmanager
     def _shown(self, session: Session) -> Iterator[None]:
-        """Show progress and output during a block, if the caller wants that."""
+        """Show progress and output during a block, if requested."""
         for source in self._submitted if self._output else ():
             labels = {n: live_output.label_of(self._name, c) for n, c in enumerate(source.calls)}
             session.relay.follow(source.submission, labels, live_output.writer)
@@ -280,7 +280,7 @@ class RetriedSweep(Awaitable[list[R]]):
     async def _outcome(
         self, run: TaskRun, calls: Sequence[int], places: asyncio.Semaphore
     ) -> list[Result]:
-        """Wait for a task, and record the results of its calls; a few are fetched at a time."""
+        """Wait for a task and record its calls' results; few tasks are fetched at a time."""
         await run.wait()
         async with places:
             results = await run.results()
@@ -296,7 +296,7 @@ class RetriedSweep(Awaitable[list[R]]):
         return results
 
     async def _submit(self, session: Session) -> None:
-        """Submit the failed tasks, once Batch has finished those that were cancelled."""
+        """Submit the failed tasks, once the cancelled ones have finished."""
         try:
             while self._unsubmitted:
                 await self._submit_one(session, self._unsubmitted[0])
@@ -330,7 +330,7 @@ class RetriedSweep(Awaitable[list[R]]):
         return TaskRun(submission.id_of(number), self._settings, place, wanted=wanted)
 
     async def _take_kept(self, known: Mapping[int, Any]) -> None:
-        """Fetch results that are still in the bucket, of the map and of earlier retries."""
+        """Fetch the map's and earlier retries' results that are still in the bucket."""
         known = {**known, **self._earlier}
         session = await session_for(self._settings)
         places = asyncio.Semaphore(_PARALLEL)

@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """A value in the bucket; see `BatchExecutor.put`.
+    """Value in the bucket; see `BatchExecutor.put`.
 
-    It can be used anywhere in the arguments of calls: in a list, a dictionary, an object. The
-    function gets the value itself.
+    It can be used anywhere in a call's arguments, such as in a list, dictionary or object. The
+    function receives the value itself.
 
     Attributes:
         size: Size of the pickled value in bytes.

@@ -60,7 +60,7 @@ _NOBODY = "no caller waits for it anymore"
 
 
 class Sweep(Awaitable[list[R]]):
-    """The calls of a `Task.map`; await them or iterate over them.
+    """Calls of a `Task.map`; await them or iterate over them.
 
     ``await sweep`` returns the values in the order of the arguments. ``async for index, value in
     sweep`` yields values as they arrive, and ``async for result in sweep.results()`` yields them
@@ -199,8 +199,8 @@ class Sweep(Awaitable[list[R]]):
     def outcomes(self) -> AsyncIterator[tuple[int, Result]]:
         """Yield the index and the result of each call as it arrives, for pools.
 
-        The caller that cancels the wait reports what that terminates. If a call fails, values stay
-        in the bucket until `discard`, because the consumer may stop there.
+        If the wait is cancelled, the caller reports the terminated jobs. If a call fails, values
+        stay in the bucket until `discard`, because the consumer may stop there.
 
         Raises:
             Exception: See `results`.
@@ -293,7 +293,7 @@ class Sweep(Awaitable[list[R]]):
                 helper.cancel()
             try:
                 await asyncio.gather(*helpers, return_exceptions=True)
-            finally:  # the event loop may be at its end, and cancel this, too
+            finally:  # a closing event loop may cancel this as well
                 state.end()
                 await self._leave(session, state, cause, failure)
 
@@ -368,7 +368,7 @@ class Sweep(Awaitable[list[R]]):
         cause: BaseException | None,
         failure: MapFailure | None,
     ) -> None:
-        """Terminate the unfinished jobs, for which no caller waits any more."""
+        """Terminate the unfinished jobs after the caller has stopped waiting."""
         for array in state.arrays.values() if self._output else ():
             session.relay.leave(array.submission, range(array.submission.size))
         unfinished = [array for array in state.arrays.values() if array.unfinished]
@@ -468,7 +468,7 @@ class Sweep(Awaitable[list[R]]):
         )
 
     async def _fetch(self, session: Session, state: SweepState) -> None:
-        """Fetch outcomes, as fast as the caller takes their results.
+        """Fetch outcomes as fast as the caller collects the results.
 
         A failure affects only the calls of its task; other tasks are fetched anyway.
         """
@@ -506,4 +506,4 @@ class Sweep(Awaitable[list[R]]):
                 session.cleaner.discard, self._settings, submission, index, delivered.all_spent
             )
             state.put(Fetched(numbers.start, job_id, deque(results), place, discard))
-            del delivered, results  # the caller owns the values once they are taken
+            del delivered, results  # the caller owns collected values

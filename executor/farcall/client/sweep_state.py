@@ -221,7 +221,7 @@ class SweepState:
         arrivals: Finished tasks.
         fetched: Fetched tasks, or an error that ends the wait; None after the last call.
         budget: Limits the results that were fetched and not taken.
-        is_over: Whether no caller waits any more.
+        is_over: Whether the caller has stopped waiting.
         errors: Number of fetched calls by error class.
         raised: The call's error that is being raised, if any.
         has_raised: Whether a pool has raised a call's error; it may continue anyway.
@@ -258,7 +258,7 @@ class SweepState:
         self._taken: list[Callable[[], None]] = []
 
     def postpone(self, ready: Ready) -> bool:
-        """Schedule another fetch of a task; return False if its time is over."""
+        """Schedule another fetch of a task; return False if its retry time is over."""
         now = clock.now()
         since = now if ready.failing_since is None else ready.failing_since
         if now - since > self._timing.fetch_retry_s:
@@ -329,7 +329,7 @@ class SweepState:
         self.fetched.put_nowait(None)
 
     async def wait_for_taker(self, most: int) -> None:
-        """Wait until a maximum number of submitted calls have untaken results."""
+        """Wait until at most this number of submitted calls are uncollected."""
         while self.submitted - self._given > most:
             self._less.clear()
             await self._less.wait()
@@ -372,7 +372,7 @@ class SweepState:
         self._taken.clear()
 
     def end(self) -> None:
-        """Release the results that were not taken."""
+        """Release the uncollected results."""
         self.is_over = True
         self._now = None
         for queue in (self.arrivals, self.fetched):

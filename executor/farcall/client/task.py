@@ -268,7 +268,7 @@ class Task(Generic[P, R]):
 
         with frames_hidden():
             inputs = Inputs((iterable,), spread)
-            if isinstance(iterable, list | tuple):  # items may be iterators, for one reading
+            if isinstance(iterable, list | tuple):  # items may be one-time iterators
                 inputs = Inputs((list(inputs.at_hand()),), lambda _number, row: row[0])
             return self._sweep(inputs, fixed, chunksize, return_exceptions, progress, output)
 
