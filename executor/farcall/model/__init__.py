@@ -1,1 +1,1 @@
-"""Values: errors, settings, jobs, failure reasons. No I/O; imports no other package of farcall."""
+"""Values: errors, settings, jobs, failure reasons. No I/O; imports no other farcall package."""

@@ -41,7 +41,7 @@ async def within(limit_s: float, awaitable: Awaitable[T]) -> T:
 
     Raises:
         asyncio.TimeoutError: The awaitable was not done in time.
-        asyncio.CancelledError: The wait was cancelled, whatever the awaitable did.
+        asyncio.CancelledError: The wait was cancelled, even if the awaitable is done.
 
     Source:
         https://github.com/python/cpython/issues/86296

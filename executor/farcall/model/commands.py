@@ -1,7 +1,7 @@
-"""Command values: what each node of a command job runs, and with what. No I/O.
+"""Values of command jobs: nodes, mounts, devices and limits. No I/O.
 
 A command job is an image and a command, on one or more nodes: no function, no payload, no outcome.
-The backends define what a platform allows.
+The backends check the limits of their platform.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 ENV_RUN = "FARCALL_RUN"
-"""Variable with the client process that submitted a command job; jobs that have it are command
-jobs.
+"""Variable with the name of the run that submitted a command job. It marks command jobs.
 
 The job does not read it, and `farcall_runtime` may be missing there.
 """
@@ -20,11 +19,11 @@ The job does not read it, and `farcall_runtime` may be missing there.
 
 @dataclass(frozen=True)
 class BindMount:
-    """A folder of the instance, in the container. Not on Fargate.
+    """Folder of the instance that is mounted in the container. Not on Fargate.
 
     Attributes:
-        source: Its path on the instance.
-        path: Its path in the container.
+        source: Path on the instance.
+        path: Path in the container.
         read_only: Whether the container may not write to it.
     """
 
@@ -35,14 +34,14 @@ class BindMount:
 
 @dataclass(frozen=True)
 class EfsMount:
-    """An EFS file system in the container, with encryption in transit.
+    """EFS file system that is mounted in the container, with encryption in transit.
 
     Attributes:
-        file_system: Its ID, ``fs-...``.
-        path: Its path in the container.
+        file_system: ID of the file system, ``fs-...``.
+        path: Path in the container.
         read_only: Whether the container may not write to it.
-        root: Its mounted folder; not together with an access point, which has its own.
-        access_point: ID of an access point, ``fsap-...``; the job role is then authorized.
+        root: Folder of the file system to mount; excludes an access point, which has its own root.
+        access_point: ID of an access point, ``fsap-...``, which authorizes with the job role.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_EFSVolumeConfiguration.html
@@ -57,11 +56,11 @@ class EfsMount:
 
 @dataclass(frozen=True)
 class ClaimMount:
-    """A persistent volume of Kubernetes, in the container. Not on Batch.
+    """Kubernetes persistent volume that is mounted in the container. Not on Batch.
 
     Attributes:
-        claim: Name of its PersistentVolumeClaim, in the job's namespace.
-        path: Its path in the container.
+        claim: Name of the PersistentVolumeClaim, in the job's namespace.
+        path: Path in the container.
         read_only: Whether the container may not write to it.
 
     Source:
@@ -78,12 +77,12 @@ Mount: TypeAlias = "BindMount | EfsMount | ClaimMount"
 
 @dataclass(frozen=True)
 class Device:
-    """A device of the instance, in the container. Not on Fargate.
+    """Device of the instance that is available in the container. Not on Fargate.
 
     Attributes:
-        source: Its path on the instance.
-        path: Its path in the container; empty for the same.
-        permissions: Letters of ``rwm``: read, write, make special files.
+        source: Path on the instance.
+        path: Path in the container; empty for the same path.
+        permissions: Some of the letters ``rwm``: read, write, mknod.
     """
 
     source: str
@@ -93,12 +92,12 @@ class Device:
 
 @dataclass(frozen=True)
 class Ulimit:
-    """A limit of the container's processes.
+    """Resource limit of the container's processes.
 
     Attributes:
-        name: Such as ``"nofile"``.
+        name: Name of the limit, such as ``"nofile"``.
         soft: The limit.
-        hard: Up to which a process may raise it.
+        hard: Maximum to which a process may raise the limit.
     """
 
     name: str
@@ -108,24 +107,24 @@ class Ulimit:
 
 @dataclass(frozen=True)
 class Nodes:
-    """A group of equal nodes; the first node of the first group is the main node.
+    """Group of equal nodes; the first node of the first group is the main node.
 
     Attributes:
-        count: How many.
-        image: Image of their containers; nothing of farcall's has to be in it.
-        command: What they run; empty for the image's own.
-        env: Their environment variables.
-        vcpu: vCPUs of each; None for the executor's option.
-        memory: Memory of each in GiB; None for the executor's option.
-        num_gpus: GPUs of each; None for the executor's option.
+        count: Number of nodes.
+        image: Image of the containers; it does not need farcall.
+        command: Command and arguments; empty for the image's own.
+        env: Environment variables.
+        vcpu: vCPUs per node; None for the executor's option.
+        memory: Memory per node in GiB; None for the executor's option.
+        num_gpus: GPUs per node; None for the executor's option.
         mounts: Folders and file systems.
         devices: Devices.
-        shm_size: Size of ``/dev/shm`` in GiB; None for docker's 64 MiB. Not on Fargate.
-        ulimits: Limits of their processes.
-        secrets: By variable, ARN of a secret of Secrets Manager or a parameter of SSM.
-        privileged: Whether containers have the instance's root. Not on Fargate.
+        shm_size: Size of ``/dev/shm`` in GiB; None for Docker's 64 MiB. Not on Fargate.
+        ulimits: Resource limits of the processes.
+        secrets: Variable name to ARN of a Secrets Manager secret or an SSM parameter.
+        privileged: Whether containers have root rights on the instance. Not on Fargate.
         user: User, or user:group, in the container; empty for the image's.
-        name: What messages call the group; empty for its place in the list.
+        name: Name of the group in messages; empty for its position in the list.
     """
 
     count: int

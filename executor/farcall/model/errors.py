@@ -1,13 +1,13 @@
-"""Every error that farcall raises.
+"""Errors that farcall raises.
 
 ::
 
     FarcallError
-      SettingsError (also ValueError)     refused before any call
+      SettingsError (also ValueError)     rejected before any submission
       SubmissionError                     Batch never accepted the job
         TaskNotPicklableError
         TaskTooLargeError
-      JobError                            accepted, ended badly
+      JobError                            accepted, but failed
         TaskError                         the function raised
         CommandError                      the command of a command job failed
         JobTimeoutError
@@ -19,7 +19,7 @@
         JobStuckError
         JobCancelledError
         JobLostError
-      OutcomeError                        ended well, the answer cannot be used
+      OutcomeError                        succeeded, but the result is unusable
         OutcomeMissingError
           SharedMissingError
           PackagesMissingError
@@ -27,10 +27,10 @@
         VersionMismatchError
         ResultNotPicklableError
       NothingToRetryError                 no task of a job can run again
-      UnknownError                        no such job, workflow or run, or not one of farcall's
-      ServiceError                        AWS refused, or could not be reached
+      UnknownError                        no such farcall job, workflow or run
+      ServiceError                        AWS refused a call or is unreachable
 
-A message says what happened, to which job or key, and what to do next.
+A message names the failure, the job or key, and the remedy.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from farcall.model import terminal
 
 
 class FarcallError(Exception):
-    """Base of everything farcall raises by itself.
+    """Base class of farcall's errors.
 
-    Its text may quote a task, AWS or the bucket: control characters in it are shown.
+    The text may quote a task, AWS or the bucket, so control characters in it are escaped.
     """
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class SubmissionError(FarcallError):
 
 
 class TaskNotPicklableError(SubmissionError):
-    """The function or one of its arguments cannot leave this process."""
+    """The function or one of its arguments cannot be pickled."""
 
 
 class TaskTooLargeError(SubmissionError):
@@ -75,18 +75,18 @@ class TaskTooLargeError(SubmissionError):
 
 
 class _EndedError(FarcallError):
-    """What is known of a job that gave no value.
+    """Base class of errors of jobs without a result.
 
     Attributes:
-        job_id: The Batch job's ID; an array child's is ``"<parent>:<index>"``.
-        reason: Batch's own words, status reason and container reason; may be empty.
-        exit_code: Exit code of the task's process where it had one of its own, else of the
-            container; None where neither ended by itself.
-        attempts: How many attempts Batch made.
-        stdout: What the task had written, decoded from UTF-8; of much output the end, at most
-            1 MiB, with a note on what comes before.
-        stderr: The same of the other stream.
-        log_url: Where the CloudWatch log is, or None.
+        job_id: The job's ID; for an array task ``"<parent>:<index>"``.
+        reason: Batch's status reason and container reason; may be empty.
+        exit_code: Exit code of the task's process if it had its own, otherwise of the container;
+            None if neither exited by itself.
+        attempts: Number of attempts.
+        stdout: The task's stdout, decoded as UTF-8; at most the last 1 MiB, with a note on the
+            omitted beginning.
+        stderr: The task's stderr, with the same limit.
+        log_url: URL of the CloudWatch log, or None.
     """
 
     def __init__(
@@ -115,18 +115,18 @@ class _EndedError(FarcallError):
 
 
 class JobError(_EndedError):
-    """Batch accepted the job, and it ended badly."""
+    """Batch accepted the job, and it failed."""
 
 
 class TaskError(JobError):
-    """The function raised, and the exception cannot be raised here as it was.
+    """The function raised an exception that cannot be re-raised locally.
 
-    The message holds the remote traceback. Other exceptions are raised as they were.
+    The message contains the remote traceback. Other exceptions are re-raised unchanged.
     """
 
 
 class CommandError(JobError):
-    """The job's command failed: ``exit_code`` is its own."""
+    """The job's command failed; ``exit_code`` is the command's."""
 
 
 class JobTimeoutError(JobError):
@@ -138,7 +138,7 @@ class OutOfMemoryError(JobError):
 
 
 class HostLostError(JobError):
-    """The machine under the job went away: a reclaimed spot instance, a failed host."""
+    """The job's host was lost: a reclaimed spot instance, a failed machine."""
 
 
 class ImageError(JobError):
@@ -146,15 +146,15 @@ class ImageError(JobError):
 
 
 class ChildKilledError(JobError):
-    """The task's process was killed, left (``os._exit``) or could not hand over its value."""
+    """The task's process was killed, called ``os._exit`` or could not deliver its result."""
 
 
 class DiskFullError(JobError):
-    """The disk of the job had no room for its packages or project files; nothing ran."""
+    """The job's disk had no space for its packages or project files; nothing ran."""
 
 
 class JobStuckError(JobError):
-    """The job could not be placed for ``stuck_timeout_s``."""
+    """The job could not be placed within ``stuck_timeout_s``."""
 
 
 class JobCancelledError(JobError):
@@ -162,43 +162,43 @@ class JobCancelledError(JobError):
 
 
 class JobLostError(JobError):
-    """Batch does not list the job, and there is no outcome of it."""
+    """Batch does not list the job, and it has no outcome."""
 
 
 class OutcomeError(_EndedError):
-    """The job ended, and its answer cannot be used."""
+    """The job finished, and its result cannot be used."""
 
 
 class OutcomeMissingError(OutcomeError):
-    """There is no outcome although the job ran, or the job could not reach its bucket."""
+    """The job ran, but stored no outcome, or it could not reach its bucket."""
 
 
 class SharedMissingError(OutcomeMissingError):
-    """A value that tasks share is no longer in the bucket, so the task was not run."""
+    """A shared value is no longer in the bucket, so the task was not run."""
 
 
 class PackagesMissingError(OutcomeMissingError):
-    """A package of the task is no longer in the bucket, so the task was not run."""
+    """One of the task's packages is no longer in the bucket, so the task was not run."""
 
 
 class IntegrityError(OutcomeError):
-    """An object is not what its sender wrote; it was not unpickled."""
+    """An object differs from what its sender wrote; it was not unpickled."""
 
 
 class VersionMismatchError(OutcomeError):
-    """Workflow and image run different Python or farcall versions."""
+    """Client and image run different Python or farcall versions."""
 
 
 class ResultNotPicklableError(OutcomeError):
-    """The function returned, and its value cannot leave the container or enter this process."""
+    """The function's result cannot be pickled in the container or unpickled here."""
 
 
 class NothingToRetryError(FarcallError):
-    """No task of a job can run again, or its bundle is no longer in the bucket."""
+    """None of a job's tasks can run again, or its bundle is no longer in the bucket."""
 
 
 class UnknownError(FarcallError):
-    """There is no such job, workflow or run, or farcall did not submit it."""
+    """The job, workflow or run does not exist, or farcall did not submit it."""
 
 
 class ServiceError(FarcallError):
@@ -206,10 +206,10 @@ class ServiceError(FarcallError):
 
     Attributes:
         operation: Name of the operation, such as ``"SubmitJob"``.
-        code: The service's error code, such as ``"AccessDeniedException"``; empty where there
-            was no answer.
+        code: The service's error code, such as ``"AccessDeniedException"``; empty without a
+            response.
         request_id: The service's ID of the request, for AWS support.
-        status: HTTP status; 0 where there was no answer.
+        status: HTTP status; 0 without a response.
         sent: Whether the service may have acted on the request.
     """
 
@@ -232,7 +232,7 @@ class ServiceError(FarcallError):
 
     @property
     def permission(self) -> str:
-        """The permission that the operation needs, in the service's own words."""
+        """IAM permission that the operation needs, such as ``batch:SubmitJob``."""
         return f"batch:{self.operation}"
 
     def __reduce__(self) -> tuple[Any, ...]:

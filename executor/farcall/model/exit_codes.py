@@ -1,4 +1,4 @@
-"""Exit codes: failures known only by the container's exit code. No I/O."""
+"""Exit codes: failures that only the container's exit code reports. No I/O."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from farcall_runtime.contract import ExitCode
 
 
 class _Words(NamedTuple):
-    """A platform's names in remedies.
+    """Names in a platform's remedies.
 
     Attributes:
         extra: Option that is merged into the platform's own document.
-        rights: What must have permissions for the bucket.
-        network: What needs a route to the bucket.
-        disk: How to give a job more disk.
-        limits: Where process limits are set.
+        rights: Identity that needs permissions for the bucket.
+        network: Network that needs a route to the bucket.
+        disk: Remedy for a full disk.
+        limits: Place where process limits are set.
     """
 
     extra: str
@@ -178,11 +178,6 @@ def exits_of(platform: str) -> dict[int, FailureReason]:
 
 
 def refused(meta: dict[str, Any], job: About) -> FailureReason:
-    """Return why the container refused to run the task.
-
-    Args:
-        meta: The description of the outcome that it stored.
-        job: What is known of the job.
-    """
+    """Return why the container refused to run the task, from its outcome's metadata."""
     found = exits_of(job.platform)[meta["code"]]
     return replace(found, sentence=f"{found.sentence} ({meta['detail']})", exit_code=meta["code"])

@@ -47,11 +47,11 @@ _FORGETS = {
     PLATFORMS[KUBERNETES]: "context and namespace are the ones it was submitted in; finished jobs "
     "are deleted after ttl",
 }
-"""Where and for how long a platform knows a job."""
+"""Place and period in which a platform retains a job."""
 
 
 class About(NamedTuple):
-    """Facts about a job in its errors; see `farcall.model.errors.JobError`."""
+    """Facts about a job for its errors; see `farcall.model.errors.JobError`."""
 
     job_id: str
     name: str
@@ -63,7 +63,7 @@ class About(NamedTuple):
     stderr: Bytes = b""
     log_url: str | None = None
     earlier: tuple[str, ...] = ()
-    """How each attempt before the last one ended."""
+    """Failure of each attempt before the last one."""
     left_out: tuple[int, int] = (0, 0)
     """Number of bytes of each stream before the ones here."""
     platform: str = PLATFORMS[BATCH]
@@ -106,7 +106,7 @@ class About(NamedTuple):
         return [f"Attempt {n} failed with {how}" for n, how in enumerate(self.earlier, 1)]
 
     def tell(self, sentence: str, remedy: str) -> str:
-        """Return a message: what happened, the job, the remedy, and the end of its stderr."""
+        """Return a message: the failure, the job, the remedy, and the end of its stderr."""
         text = f"{sentence}: job {self.job_id} ({self.name})"
         if self.told:
             text += f", {self.platform} reported {self.told!r}"
@@ -123,7 +123,7 @@ class About(NamedTuple):
 
 
 class Dwell(NamedTuple):
-    """How long a job may be blocked.
+    """Grace periods of a blocked job.
 
     Attributes:
         told_s: Time in seconds after which the caller is notified.
@@ -136,12 +136,12 @@ class Dwell(NamedTuple):
 
 @dataclass(frozen=True)
 class FailureReason:
-    """Why a task's process did not finish, or never started.
+    """Reason why a task's process did not finish, or never started.
 
     Attributes:
         kind: Class of the error.
-        sentence: What happened.
-        remedy: What to do.
+        sentence: The failure in a sentence.
+        remedy: The remedy.
         exit_code: Exit code of the process or the container; None if there is none.
     """
 
@@ -157,7 +157,7 @@ class FailureReason:
     def not_begun(
         self, job: About, number: int, calls: int, running: int | None
     ) -> errors.FarcallError:
-        """Return the error of a call that was not begun.
+        """Return the error of a call that did not start.
 
         Args:
             job: The facts about the job.

@@ -1,4 +1,4 @@
-"""Whose the things are that outlive a process which was killed, and which of them may go."""
+"""Cleanup after killed processes: owners of containers and temporary folders."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 
 def identity(pid: int) -> str:
-    """Return what tells a process from all others that share an engine or a folder, ever.
+    """Return a unique ID of a process among all that share a container engine or a folder.
 
-    A process ID alone does not: containers with processes of their own can share both, and IDs
-    are used again.
+    A process ID is not unique: containers with their own PID namespaces can share both, and IDs
+    are reused.
     """
     namespace, began = 0, ""
-    with contextlib.suppress(OSError):  # no Linux, or no such process
+    with contextlib.suppress(OSError):  # not Linux, or no such process
         namespace = Path("/proc/self/ns/pid").stat().st_ino
         began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return f"{socket.gethostname()}-{namespace}-{pid}-{began}"
 
 
 def is_gone(owner: str) -> bool:
-    """Return whether a process is no more that could be seen from here; not known but on Linux."""
+    """Return whether a process of this PID namespace has ended; False if unknown or not Linux."""
     where, _, began = owner.rpartition("-")
     pid = where.rpartition("-")[2]
     if not pid.isdecimal() or not began:
@@ -33,10 +33,10 @@ def is_gone(owner: str) -> bool:
 
 
 def remove_folders(prefix: str) -> None:
-    """Remove temporary folders whose process is gone.
+    """Remove temporary folders whose process has ended.
 
     Args:
-        prefix: What their names begin with; the `identity` follows, a hyphen and the rest.
+        prefix: Prefix of the names, which continue with the `identity`, a hyphen and a suffix.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         if is_gone(folder.name.removeprefix(prefix).rpartition("-")[0]):

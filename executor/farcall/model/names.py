@@ -7,15 +7,14 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
-_MOST_NAME = 90  # of Batch's 128 characters for a job's name; the rest makes it unique
+_MOST_NAME = 90  # Batch accepts 128 characters; the rest is the unique suffix
 
 
 def unique(name: str, otherwise: str = "task") -> str:
     """Return a unique name that Batch accepts.
 
     Args:
-        name: A name to recognize the job by; its letters, digits, hyphens and underscores are
-            kept.
+        name: Readable name; only its letters, digits, hyphens and underscores are kept.
         otherwise: Replacement if no character is kept.
     """
     plain = re.sub("[^A-Za-z0-9_-]+", "-", name).strip("-_")[:_MOST_NAME] or otherwise
@@ -24,8 +23,7 @@ def unique(name: str, otherwise: str = "task") -> str:
 
 # --- Platform names: the values of the option ``backend``, and their names in texts. No I/O -----
 #
-# Apart from the options, because they are needed without options, such as by ``farcall --help``,
-# and the options import pydantic.
+# Separate from the options, because ``farcall --help`` needs them without importing pydantic.
 
 
 BackendName: TypeAlias = Literal["batch", "kubernetes"]
@@ -33,7 +31,7 @@ BATCH: BackendName = "batch"
 KUBERNETES: BackendName = "kubernetes"
 
 PLATFORMS = {BATCH: "Batch", KUBERNETES: "Kubernetes"}
-"""Their names in texts."""
+"""Display names of the platforms."""
 
 
 # --- Wording: numbers and names in sentences ----------------------------------------------------
@@ -54,6 +52,6 @@ def named(names: Sequence[str], noun: str = "job") -> str:
 
 
 def in_queues(queues: Iterable[str]) -> str:
-    """Return " in queue a, b"; empty where jobs have no queue, as on Kubernetes."""
+    """Return " in queue a, b"; empty if jobs have no queue, as on Kubernetes."""
     names = ", ".join(filter(None, queues))
     return f" in queue {names}" if names else ""

@@ -1,6 +1,6 @@
-"""Signatures with options: each option is in them, by group, for completion and help.
+"""Function signatures that list each option, by group, for completion and help.
 
-Type checkers read `Options`; notebooks, ``help`` and Python's prompt read what is made here.
+Type checkers read `Options`; notebooks, ``help`` and Python's prompt read these signatures.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ GROUPS = {
         *("shm_size", "s3_secret", "max_parallel", "ttl", "pod_overlay"),
     ),
 }
-"""The options by what they are about, the most used first."""
+"""Options by topic, the most used first."""
 
 
 def shows_options(function: F) -> F:
-    """Put each option into a function's signature, instead of ``**options``.
+    """Replace ``**options`` in a function's signature with the options.
 
-    A constructor's docstring becomes the list of them, with what each is in a sentence.
+    A constructor's docstring becomes the list of options, with one sentence for each.
     """
     signature = inspect.signature(function)
     own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]

@@ -1,7 +1,8 @@
-"""Values of options: how each kind is read and checked before it counts.
+"""Validators of option values, one for each kind of value.
 
-Each takes what an argument, a file or the environment has, and returns the value, or raises a
-`ValueError` that says what is allowed; `farcall.model.settings` names the option.
+A validator takes the value from an argument, a file or the environment, and returns the parsed
+value, or raises a `ValueError` with the accepted values; `farcall.model.settings` adds the name
+of the option.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from pydantic import AfterValidator, BeforeValidator
 from farcall.model import quantities, terminal
 
 HALVES = re.compile("[\ud800-\udfff]")
-"""Surrogates, which UTF-8 has no bytes for."""
+"""Surrogates, which UTF-8 cannot encode."""
 
 CONTROLS = re.compile(f"[\t{terminal.CONTROLS}]")
 
 
 def has(pattern: re.Pattern[str], value: object) -> bool:
-    """Return whether a pattern is found in a text, or in a document with texts in it."""
+    """Return whether a pattern matches in a text, or in any text of a nested document."""
     if isinstance(value, dict):
         return any(has(pattern, part) for item in value.items() for part in item)
     if isinstance(value, (list, tuple)):
@@ -36,7 +37,7 @@ def has(pattern: re.Pattern[str], value: object) -> bool:
 
 
 def _number(value: object) -> object:
-    """Return a number of any kind, such as numpy's, as Python's own."""
+    """Convert a number of another library, such as numpy, to a Python number."""
     if isinstance(value, bool):
         raise ValueError("a Boolean is not a number")  # noqa: TRY004  # pydantic collects these
     if isinstance(value, numbers.Integral):
@@ -45,7 +46,7 @@ def _number(value: object) -> object:
 
 
 def _path(value: object) -> object:
-    """Return a path object as text, and anything else unchanged."""
+    """Convert a path object to text, and return other values unchanged."""
     return os.fsdecode(value) if isinstance(value, os.PathLike) else value
 
 
@@ -59,14 +60,14 @@ def _is_bare(text: str) -> bool:
 
 
 def _gib(value: object) -> object:
-    """Return a size in GiB, which a number alone counts: "4GiB" is 4, and "4GB" is less."""
+    """Convert a size to GiB, the unit of plain numbers: "4GiB" is 4, and "4GB" is less."""
     if isinstance(value, str) and not _is_bare(value):
         return quantities.size_bytes(value) / 2**30
     return _number(value)
 
 
 def _seconds(value: object) -> object:
-    """Return a duration in seconds: a number of them, "1h30m" or a `datetime.timedelta`."""
+    """Convert a duration to seconds: a number, "1h30m" or a `datetime.timedelta`."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str) and not _is_bare(value):
@@ -143,10 +144,10 @@ def _patterns(value: Any) -> list[str]:
 
 
 MAX_TAGS = 45
-"""Maximum tags of a job. AWS accepts 50, with those of the job definition."""
+"""Maximum tags of a job. AWS accepts 50, including the job definition's."""
 
 MAX_TAG_KEY, MAX_TAG_VALUE = 128, 256
-"""Maximum characters of a tag's key and value, and below the characters that neither may have.
+"""Maximum characters of a tag's key and value; the characters that they exclude are below.
 
 https://docs.aws.amazon.com/batch/latest/userguide/using-tags.html
 """
@@ -158,7 +159,7 @@ def check_tag(key: str, value: str) -> None:
     """Check a tag as AWS does.
 
     Raises:
-        ValueError: AWS does not accept it; the message says why.
+        ValueError: AWS does not accept it; the message names the reason.
     """
     if not 1 <= len(key) <= MAX_TAG_KEY:
         raise ValueError(f"the key {key!r} has {len(key)} characters; use 1 to {MAX_TAG_KEY}")
@@ -196,16 +197,16 @@ Gib = BeforeValidator(_gib)
 Seconds = BeforeValidator(_seconds)
 
 
-# --- of Kubernetes -------------------------------------------------------------------------------
+# --- Kubernetes ----------------------------------------------------------------------------------
 
 LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-"""A label of DNS, RFC 1123: the name of a namespace.
+"""DNS label as in RFC 1123, the format of a namespace's name.
 
 https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
 """
 
 SUBDOMAIN = rf"{LABEL}(\.{LABEL})*"
-"""A subdomain of DNS, of at most `LONGEST_NAME` characters: the name of most objects."""
+"""DNS subdomain of at most `LONGEST_NAME` characters, the format of most objects' names."""
 
 LONGEST_NAME = 253
 _SUBDOMAIN = re.compile(rf"{SUBDOMAIN}\Z")
@@ -223,13 +224,13 @@ _NEVER = "never"
 
 
 def _is_name(value: Any) -> bool:
-    """Return whether a value is a name that an object may have."""
+    """Return whether a value is a valid name of an object."""
     is_short = isinstance(value, str) and len(value) <= LONGEST_NAME
     return is_short and _SUBDOMAIN.match(value) is not None
 
 
 def _secrets(value: Any) -> list[str]:
-    """Check a list of the names of Secrets."""
+    """Check a list of Secret names."""
     is_list = isinstance(value, (list, tuple))
     if not is_list or not all(_is_name(each) for each in value):
         raise ValueError("use a list of Secret names, such as ['registry']")
@@ -237,12 +238,12 @@ def _secrets(value: Any) -> list[str]:
 
 
 def _ttl(value: Any) -> Any:
-    """Read a time after which something is deleted: ``never`` is None, for TOML has no word."""
+    """Convert a time to live; ``never`` stands for None, which TOML lacks."""
     return None if value == _NEVER else _seconds(value)
 
 
 def _mounts(value: Any) -> list[dict[str, Any]]:
-    """Check a list of mounts, and fill in what they leave out."""
+    """Check a list of mounts, and add their defaults."""
     return [_mount(each) for each in _tables(value, "[{type='volume', src='data', dst='/data'}]")]
 
 
@@ -277,7 +278,7 @@ def _mount(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _permissions(kind: str, given: Any) -> str:
-    """Check the permissions of a device: read, write, and make a node of it."""
+    """Check the permissions of a device: read, write and mknod."""
     if given is None:
         return "rwm" if kind == "device" else ""
     if kind == "device" and isinstance(given, str) and given and _PERMISSIONS.match(given):
@@ -288,7 +289,7 @@ def _permissions(kind: str, given: Any) -> str:
 
 
 def _tolerations(value: Any) -> list[dict[str, Any]]:
-    """Check a list of tolerations; what their values mean the cluster says.
+    """Check the format of tolerations; the cluster checks their values.
 
     https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
     """

@@ -1,7 +1,7 @@
-"""Sizes and times as people write them: ``512MiB``, ``4GB``, ``90s``, ``1h30m``. No I/O.
+"""Parsers of sizes and durations: ``512MiB``, ``4GB``, ``90s``, ``1h30m``. No I/O.
 
-A unit says exactly what it says: GB is 10^9 bytes, and GiB is 2^30. What some programs read as the
-one and some as the other, such as ``4G``, is refused, and so are ``1:30`` and ``5 months``.
+GB is 10^9 bytes, and GiB is 2^30. Ambiguous units, such as ``4G``, which programs read as either,
+are rejected, and so are ``1:30`` and ``5 months``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,14 @@ _IN_LOWER_CASE = {unit.lower(): unit for unit in _BYTES}
 
 
 def size_bytes(text: str) -> float:
-    """Read a size with its unit.
+    """Parse a size with its unit, and return bytes.
 
     Args:
-        text: A number and kB, MB, GB or TB (powers of 1000), KiB, MiB, GiB or TiB (of 1024), or
-            B; in lower case, too.
-
-    Returns:
-        Bytes.
+        text: Number and unit, in upper or lower case: B, kB, MB, GB or TB (powers of 1000), or
+            KiB, MiB, GiB or TiB (powers of 1024).
 
     Raises:
-        ValueError: It is none, or no unit says what is meant.
+        ValueError: The text is not a size, or its unit is missing or ambiguous.
     """
     found = _SIZE.fullmatch(text.strip())
     unit = found[2] if found else ""
@@ -49,16 +46,14 @@ def size_bytes(text: str) -> float:
 
 
 def span_s(text: str) -> float:
-    """Read a span of time with its units, the largest one first.
+    """Parse a duration with its units, the largest first, and return seconds.
 
     Args:
-        text: Numbers of w, d, h, m (minutes) and s, each at most once, such as ``1h30m``.
-
-    Returns:
-        Seconds.
+        text: Numbers with the units w, d, h, m (minutes) and s, each at most once, such as
+            ``1h30m``.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a duration.
     """
     found = _SPAN.fullmatch(text.strip())
     if found is None or not any(found.groups()):

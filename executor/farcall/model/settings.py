@@ -488,8 +488,8 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _check_text(cls, value: object, field: ValidationInfo) -> object:
-        """Reject values that AWS or the file system would reject in obscure words."""
-        is_document = field.field_name in _SECRET  # whose texts may contain line ends
+        """Reject values that AWS or the file system would reject with an unclear error."""
+        is_document = field.field_name in _SECRET  # texts of documents may contain line ends
         if has(HALVES if is_document else CONTROLS, value):
             raise ValueError("remove control characters and lone surrogates")
         return value
@@ -518,7 +518,7 @@ class Settings(BaseModel):
     def _check_url(cls, url: str) -> str:
         if "://" not in url:
             return url
-        parts = urlsplit(url)  # its ValueError, and that of the port, are informative
+        parts = urlsplit(url)  # a ValueError, also of `parts.port`, is informative
         if not parts.hostname or parts.port == 0:
             raise ValueError("use a URL with a host and, if it has a port, a port of at least 1")
         return url
@@ -547,19 +547,19 @@ class Settings(BaseModel):
 
     @property
     def stock_image(self) -> str:
-        """Image that contains only Python, of this process's minor version."""
+        """Image that contains only Python, in this process's minor version."""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return self.stock_image_uri or f"{_STOCK_IMAGE}:{version}-slim-trixie"
 
     @property
     def attempts(self) -> int:
-        """A task's total number of attempts; Kubernetes never restarts several nodes."""
+        """Total number of a task's attempts; Kubernetes never restarts several nodes."""
         is_gang = self.backend == KUBERNETES and self.nodes > 1
         return 1 if is_gang and self.scheduler != "volcano" else self.retry_attempts
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A text that is equal for settings with equal values."""
+        """Text that is equal for settings with equal values."""
         return self.model_dump_json()
 
     @classmethod

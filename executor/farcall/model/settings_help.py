@@ -1,4 +1,4 @@
-"""Help on options: what each is, in the words of its definition, and where it comes from."""
+"""Help on options: their descriptions, accepted values, defaults and sources."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _ENTRY = re.compile(r"^    (\w+): (.*(?:\n      .*)*)", re.MULTILINE)
 
 
 DEFAULTS = "the defaults"
-"""What `origin` says of an option that is set nowhere."""
+"""Result of `origin` for an option that is not set anywhere."""
 
 
 class Description(NamedTuple):
-    """An option in words.
+    """Description of an option.
 
     Attributes:
-        name: Its name.
-        text: What it is; empty under ``python -OO``.
-        allowed: Which values it takes; empty where its type says it all.
-        default: Its default; None where it has none, or depends on the surroundings.
+        name: Name of the option.
+        text: Purpose of the option; empty under ``python -OO``.
+        allowed: Accepted values; empty if the type is sufficient.
+        default: Default; None if there is none or if it depends on the environment.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Description(NamedTuple):
 
 
 def describe() -> list[Description]:
-    """Return every option, in the order of `Settings`.
+    """Return the descriptions of all options, in the order of `Settings`.
 
     Under ``python -OO``, which strips docstrings, the texts are empty.
     """
@@ -60,7 +60,7 @@ def describe() -> list[Description]:
 
 
 def origin(option: str) -> str:
-    """Return where an option's value comes from."""
+    """Return the source of an option's value."""
     if option in from_environment():
         return f"{ENVIRONMENT_PREFIX}{option.upper()}"
     with contextlib.suppress(SettingsError):
@@ -74,7 +74,7 @@ def origin(option: str) -> str:
 
 
 def origins() -> str:
-    """Return where options are read from, in a line."""
+    """Return the sources of options in one line."""
     there = files()
     parts = [str(path) for path in there[:1]]
     variables = sorted(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in from_environment())
@@ -94,7 +94,7 @@ def _allowed(name: str, field: FieldInfo, text: str) -> str:
     if get_origin(field.annotation) is Literal:
         return " or ".join(f'"{value}"' for value in get_args(field.annotation))
     bounds = {key: getattr(m, key) for m in field.metadata for key in _BOUNDS if hasattr(m, key)}
-    if "at least" in text or " to " in text:  # it says so in better words
+    if "at least" in text or " to " in text:  # the description already names the range
         return ""
     if {"ge", "le"} <= set(bounds):
         return f"{bounds['ge']} to {bounds['le']}"

@@ -1,20 +1,20 @@
-"""Start script: what a container runs to fetch its workspace before its command. No I/O.
+"""Start script: downloads a container's workspace before its command runs. No I/O.
 
-The image need not hold anything of farcall's: a shell with the usual tools (``od``, ``tr``,
-``sed``, ``cut``, ``date``, ``mktemp``, ``sha256sum``: coreutils or busybox), one of ``python3``,
-``curl`` and ``wget`` to fetch with, and ``python3`` or ``tar`` with ``gzip`` to unpack with.
+The image does not need farcall. It needs a shell with the usual tools (``od``, ``tr``, ``sed``,
+``cut``, ``date``, ``mktemp``, ``sha256sum``: coreutils or busybox), ``python3``, ``curl`` or
+``wget`` for the download, and ``python3`` or ``tar`` with ``gzip`` for unpacking.
 
-The container asks with the credentials of its job role, as AWS's SDKs do: the endpoint that ECS
-gives it, or keys in its environment. A presigned URL in the job's command would be a secret that
-everybody reads who may describe the job, and would end before a job begins that waits for long:
-with a role's credentials after some hours, with a user's after 7 days. So the container signs
-one itself, good for some minutes and for this one object. The shell does it, with ``sha256sum``:
-``wget`` cannot sign, and not every ``curl`` in use can, so that there is one way for all three.
-What comes is unpacked only where it has the hash that the command names.
+The container uses the credentials of its job role, as AWS's SDKs do: from the endpoint that ECS
+provides, or from keys in its environment. A presigned URL in the job's command would be a secret
+that is visible to everyone who may describe the job. It would also expire while a job waits in
+its queue: after some hours with a role's credentials, after 7 days with a user's. So the container
+signs a URL itself, which is valid for some minutes and only for this object. The shell signs it
+with ``sha256sum``, because ``wget`` cannot sign, and older versions of ``curl`` cannot, either.
+The download is unpacked only if it has the hash that the command names.
 
-The script is the same for all workspaces; what differs are its arguments, so that a job's command
-says what it fetches. It has no dollar sign twice in a row and no name of TorchX's macros, which
-TorchX would replace in it.
+The script is the same for all workspaces; only its arguments differ, so a job's command shows what
+it downloads. The script contains no double dollar sign and no name of a TorchX macro, because
+TorchX would replace them.
 
 Sources:
     https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
@@ -29,29 +29,29 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 TOOLS_MISSING = 80
-"""Exit code of a container that has none of the programs it needs to fetch its workspace."""
+"""Exit code of a container without a program that can download its workspace."""
 
 NO_CREDENTIALS = 81
-"""Exit code of a container that has no credentials."""
+"""Exit code of a container without credentials."""
 
 NOT_FETCHED = 82
-"""Exit code of a container that could not fetch its workspace."""
+"""Exit code of a container that could not download its workspace."""
 
 TAMPERED = 83
-"""Exit code of a container whose workspace is not the one that was uploaded: nothing was run."""
+"""Exit code of a container whose workspace differs from the uploaded one; nothing was run."""
 
 NOT_UNPACKED = 84
-"""Exit code of a container that could not write its workspace, or not go to its folder."""
+"""Exit code of a container that could not write its workspace or change to its folder."""
 
-# Arguments: region, URL of the bucket, bucket, key, SHA-256, folder (. for where it starts), and
+# Arguments: region, URL of the bucket, bucket, key, SHA-256, folder (. for the current one), and
 # the command.
 #
-#   d  ends with a sentence                    g  gets a URL, with a header if there is one
-#   x  hash of what comes in                   e  a field of the credentials
-#   p  bytes of hexadecimal digits, each       s  HMAC of a text, with a key in hexadecimal
-#      exclusive-or a number
+#   d  exit with a message                     g  download a URL, with an optional header
+#   x  hash of stdin                           e  field of the credentials
+#   p  bytes of hexadecimal digits, each       s  HMAC of a text, with a hexadecimal key
+#      XORed with a number
 #
-# In the HMAC the key is filled up with zeros to 64 bytes, two hexadecimal digits each.
+# For the HMAC, the key is padded with zeros to 64 bytes, two hexadecimal digits each.
 SCRIPT = r"""d(){ echo "farcall: workspace: $2">&2;exit $1;}
 h(){ command -v $1 >/dev/null;}
 for t in od tr sed cut date mktemp sha256sum;do h $t||d 80 "the image has no $t";done
@@ -101,23 +101,23 @@ rm "$f";exec "$@"
 """  # noqa: E501
 
 HERE = "."
-"""Folder of a workspace that is unpacked where the container starts."""
+"""Folder of a workspace that is unpacked in the container's working directory."""
 
 _HEAD = ("sh", "-c", SCRIPT, "farcall-workspace")
 _ARGUMENTS = 6
 
 
 class Fetched(NamedTuple):
-    """A workspace that a command fetches.
+    """Workspace that a command downloads.
 
     Attributes:
-        region: Of the bucket.
-        url: URL of the bucket, without a slash at its end.
-        bucket: The bucket's name.
-        key: The object's key.
-        sha256: Of the object, hexadecimal.
-        folder: Where it is unpacked and the command starts; ``.`` for the image's working
-            directory.
+        region: Region of the bucket.
+        url: URL of the bucket, without a trailing slash.
+        bucket: Name of the bucket.
+        key: Key of the object.
+        sha256: Hash of the object, hexadecimal.
+        folder: Folder in which it is unpacked and the command starts; ``.`` for the image's
+            working directory.
     """
 
     region: str
@@ -129,19 +129,19 @@ class Fetched(NamedTuple):
 
 
 def wrap(command: Sequence[str], workspace: Fetched) -> list[str]:
-    """Return the command that fetches a workspace before it becomes another command.
+    """Return a command that downloads a workspace and then executes another command.
 
     Args:
-        command: At least a program.
-        workspace: What is fetched. It replaces one that the command already fetches.
+        command: Program and arguments.
+        workspace: The workspace, which replaces any that the command already downloads.
 
     Raises:
-        ValueError: There is no command: an image's own is known to nobody here.
+        ValueError: The command is empty; the image's own command is unknown here.
     """
     _, plain = unwrap(command)
     if not plain:
         raise ValueError("there is no command to run in the workspace")
-    # As it is in the signature, whose characters are all encoded except these.
+    # As in the signature, which encodes all other characters.
     key = quote(workspace.key, safe="/-._~")
     return [
         *_HEAD,
@@ -156,7 +156,7 @@ def wrap(command: Sequence[str], workspace: Fetched) -> list[str]:
 
 
 def unwrap(command: Sequence[str]) -> tuple[Fetched | None, list[str]]:
-    """Return what workspace a command fetches, None for none; and the command itself."""
+    """Return the workspace that a command downloads, or None, and the command itself."""
     start = len(_HEAD)
     if tuple(command[:start]) != _HEAD or len(command) < start + _ARGUMENTS:
         return None, list(command)

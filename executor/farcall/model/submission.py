@@ -1,7 +1,7 @@
-"""A submission: a job that was accepted, and what is needed to find its outcomes. No I/O.
+"""Submissions: accepted jobs, with the data that locates their outcomes. No I/O.
 
-A job on several nodes has one task. What each node stores is found by the node's index, in the
-place of a task's number; the main node's, 0, is also the task's. A command job leaves none.
+A multi-node job has one task. Each node's outcome is found by the node's index instead of a task
+index; the main node's, 0, is also the task's. A command job stores no outcomes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from farcall_runtime.contract import Location
 
 @dataclass(frozen=True)
 class Submission:
-    """A job that Batch accepted: a plain one, an array, or one on several nodes.
+    """Job that Batch accepted: a single job, an array job or a multi-node job.
 
     Attributes:
-        job_id: The job's ID; of an array the parent's.
-        name: The job's name, which is that of its bundle.
-        where: The bundle's place in the bucket.
-        key: What outcomes are signed with.
+        job_id: The job's ID; for an array, the parent's.
+        name: The job's name, which is also its bundle's name.
+        where: The bundle's location in the bucket.
+        key: Key that signs the outcomes.
         size: Number of tasks.
         digest: SHA-256 of the root of the bundle's index, hexadecimal.
         nodes: Number of nodes of each task.
-        texts: What lists show of the tasks' calls, as `farcall.payload.call_texts.seal` makes it;
-            empty where this process has not submitted the job.
+        texts: Texts of the tasks' calls for lists, from `farcall.payload.call_texts.seal`; empty
+            if another process has submitted the job.
     """
 
     job_id: str
@@ -41,32 +41,32 @@ class Submission:
     texts: bytes = field(default=b"", repr=False, compare=False)
 
     def id_of(self, index: int) -> str:
-        """Return the ID of one task's job, or of a node that is not the main one."""
+        """Return the job ID of a task, or of a node other than the main node."""
         if self.size == 1:
             return f"{self.job_id}#{index}" if self.is_other_node(index) else self.job_id
         return f"{self.job_id}:{index}"
 
     def is_other_node(self, index: int) -> bool:
-        """Return whether an index is that of a node that is not the main one."""
+        """Return whether an index is the index of a node other than the main node."""
         return self.nodes > 1 and index > 0
 
     def name_of(self, index: int) -> str:
-        """Return what errors call one task, or one node."""
+        """Return the name of a task or a node in errors."""
         return f"{self.name}, node {index} of {self.nodes}" if self.nodes > 1 else self.name
 
     def attempt_key(self, index: int, attempt: int) -> str:
-        """Return where an attempt's outcome lies that is not the job's last word."""
+        """Return the key of the outcome of an attempt other than the final one."""
         if self.is_other_node(index):
             return self.where.node_key(attempt, index)
         return self.where.attempt_key(index, attempt)
 
     @classmethod
     def whole(cls, detail: JobDetail) -> Submission:
-        """Find out from Batch's description what a plain job or an array of ours carries.
+        """Create the submission of a single or array job from Batch's description.
 
         Raises:
             UnknownError: farcall did not submit the job.
-            FarcallError: It is a command job, which carries nothing.
+            FarcallError: It is a command job, which has no bundle.
         """
         if detail.is_command:
             raise FarcallError(
@@ -87,14 +87,14 @@ class Submission:
 
     @classmethod
     def of(cls, detail: JobDetail) -> tuple[Submission, int]:
-        """Find out from Batch's description what a job of one task, or a node of one, carries.
+        """Create the submission of one task or node from Batch's description.
 
         Returns:
-            The submission, and the number of the task in it, or the node's index.
+            The submission, and the index of the task or the node.
 
         Raises:
             UnknownError: farcall did not submit the job.
-            FarcallError: It is an array job as a whole.
+            FarcallError: It is an array job, not one of its tasks.
         """
         whole = cls.whole(detail)
         if detail.array_size:
@@ -106,13 +106,13 @@ class Submission:
             parent, node = detail.job_id.partition("#")[0], detail.node_index
             return replace(whole, job_id=parent, nodes=max(2, node + 1)), node
         parent, _, index = detail.job_id.partition(":")
-        size = 2 if index else 1  # all that matters is whether the ID has an index
+        size = 2 if index else 1  # only distinguishes arrays
         return replace(whole, job_id=parent, size=size), int(index or 0)
 
 
 @dataclass(frozen=True)
 class CommandSubmission:
-    """A command job that Batch accepted; on however many nodes, it is one.
+    """Command job that Batch accepted, on one or more nodes.
 
     Attributes:
         job_id: The job's ID.
@@ -124,15 +124,15 @@ class CommandSubmission:
     size: ClassVar[int] = 1
 
     def id_of(self, _index: int) -> str:
-        """Return the ID of the job."""
+        """Return the ID of the job, which has a single submission for all nodes."""
         return self.job_id
 
     @classmethod
     def of(cls, detail: JobDetail) -> CommandSubmission:
-        """Find out from Batch's description whether a job is a command job of ours.
+        """Create the submission of a command job from Batch's description.
 
         Raises:
-            UnknownError: It is none.
+            UnknownError: It is not a farcall command job.
         """
         if detail.is_command:
             return cls(detail.job_id, detail.name)

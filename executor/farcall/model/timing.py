@@ -177,11 +177,11 @@ _in_force = Timing()
 
 
 def in_force() -> Timing:
-    """Return what sessions are opened with that this process opens."""
+    """Return the timing of sessions that this process opens."""
     return _in_force
 
 
 def put_in_force(timing: Timing) -> None:
-    """Have sessions opened with another one from now on."""
+    """Set the timing of sessions that this process opens from now on."""
     global _in_force
     _in_force = timing

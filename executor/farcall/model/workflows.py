@@ -24,7 +24,7 @@ _MOST_NODES_BYTES = 32 * 1024
 
 
 class Workflow(NamedTuple):
-    """A workflow, whose jobs are listed and cancelled together.
+    """Workflow, whose jobs are listed and cancelled together.
 
     Attributes:
         name: Its name: the option ``workflow``, a lattice's, or a script's.
@@ -48,7 +48,7 @@ class Workflow(NamedTuple):
 
 
 class NodeOf(NamedTuple):
-    """A node that Covalent runs as a task.
+    """Covalent node that runs as a task.
 
     Attributes:
         dispatch: The node's dispatch; a sublattice has its own.
