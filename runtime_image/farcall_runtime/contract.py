@@ -262,7 +262,7 @@ class SharedPlace(NamedTuple):
     root: str
 
     def data_key(self, generation: str) -> str:
-        """Key of the value, as stored by one client."""
+        """Return the key of the value, as stored by one client."""
         return f"{self.data_prefix}{generation}"
 
     @property
@@ -271,7 +271,7 @@ class SharedPlace(NamedTuple):
         return f"{self.root}/data/"
 
     def held_key(self, run: str) -> str:
-        """Key of the marker that the jobs of a run may fetch it."""
+        """Return the key of the marker that the jobs of a run may fetch it."""
         return f"{self.held_prefix}{run}"
 
     @property
@@ -280,7 +280,7 @@ class SharedPlace(NamedTuple):
         return f"{self.root}/held/"
 
     def condemned_key(self, generation: str) -> str:
-        """Key of the marker that a generation is about to be deleted."""
+        """Return the key of the marker that a generation is about to be deleted."""
         return f"{self.condemned_prefix}{generation}"
 
     @property
@@ -347,92 +347,92 @@ class Location(NamedTuple):
         return f"{self.root}/bundles/{self.bundle}"
 
     def receipt_key(self, number: int) -> str:
-        """Key of a receipt: what one client says it has of the bundle. They count from 0."""
+        """Return the key of a receipt, by which a client lists the results that it has."""
         return f"{self.bundle_key}{RECEIPTS}{number}"
 
     def shared(self, sha256: str) -> SharedPlace:
-        """Return where a shared value lies that the bundle refers to.
+        """Return the location of a shared value.
 
         Args:
-            sha256: Its digest, 64 lower-case hexadecimal digits.
+            sha256: Digest of the value, 64 lower-case hexadecimal digits.
         """
         return SharedPlace(f"{shared_prefix(self.root)}{sha256}")
 
     def package_key(self, sha256: str) -> str:
-        """Key of a package's archive, or of a manifest of packages.
+        """Return the key of a package's archive, or of a manifest of packages.
 
         Args:
-            sha256: Digest of its bytes, 64 lower-case hexadecimal digits.
+            sha256: Digest of the object, 64 lower-case hexadecimal digits.
         """
         return f"{packages_prefix(self.root)}{sha256}"
 
     @property
     def retries_prefix(self) -> str:
-        """Common start of the keys of its notes on retries, with the trailing slash."""
+        """Common key prefix of the notes on retries of its tasks, with the trailing slash."""
         return f"{self.bundle_key}{RETRIES}"
 
     def retry_key(self, bundle: str) -> str:
-        """Key of the note that a bundle has some of its tasks run again."""
+        """Return the key of the note that another bundle retries some of its tasks."""
         return f"{self.retries_prefix}{bundle}"
 
     def cancelled_key(self, index: int) -> str:
-        """Key of the mark that a task was cancelled alone, which its container looks for."""
+        """Return the key of a task's cancel marker, which its container checks."""
         return f"{self.bundle_key}{CANCELLED}{index}"
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Common starts of the keys of all that comes of the bundle, each with a slash."""
+        """Common key prefixes of the bundle's outcomes and output, with trailing slashes."""
         kinds = ("attempts", "outcomes", "streams", "values")
         return tuple(f"{self.root}/{kind}/{self.bundle}/" for kind in kinds)
 
     def outcome_key(self, index: int) -> str:
-        """Key of the final outcome of the array child ``index`` (0 for a plain job)."""
+        """Return the key of a task's final outcome; the index is 0 for a single job."""
         return f"{self.root}/outcomes/{self.bundle}/{index}"
 
     def node_key(self, attempt: int, node: int) -> str:
-        """Key of the outcome of a node that is not the main one; each attempt has its own."""
+        """Return the key of the outcome of a node other than the main node, per attempt."""
         return f"{self.nodes_prefix(attempt)}{node}"
 
     def nodes_prefix(self, attempt: int) -> str:
-        """Common start of the keys of an attempt's nodes, with the trailing slash."""
+        """Return the common key prefix of an attempt's node outcomes, with the trailing slash."""
         return f"{self.root}/outcomes/{self.bundle}/nodes/{attempt}/"
 
     def value_key(self, index: int, attempt: int, part: int) -> str:
-        """Key of a part of what an outcome refers to when it is too large to be in it."""
+        """Return the key of a part of a result that is too large for its outcome."""
         return f"{self.value_prefix(index, attempt)}{part:08d}"
 
     def value_prefix(self, index: int, attempt: int) -> str:
-        """Common start of the keys of these parts, with the trailing slash."""
+        """Return the common key prefix of these parts, with the trailing slash."""
         return f"{self.root}/values/{self.bundle}/{index}/{attempt}/"
 
     def attempt_key(self, index: int, attempt: int) -> str:
-        """Key of the outcome of an attempt that Batch may follow with another."""
+        """Return the key of the outcome of an attempt that Batch may retry."""
         return f"{self.attempts_prefix}{index}/{attempt}"
 
     @property
     def attempts_prefix(self) -> str:
-        """Common start of the keys of such outcomes, with the trailing slash."""
+        """Common key prefix of these outcomes, with the trailing slash."""
         return f"{self.root}/attempts/{self.bundle}/"
 
     def chunk_key(self, index: int, attempt: int, stream: str, sequence: int) -> str:
-        """Key of one chunk of output; sequences count from 0 and sort as text."""
+        """Return the key of a chunk of output; sequences count from 0 and sort as text."""
         return f"{self.stream_prefix(index, attempt, stream)}{sequence:08d}"
 
     def stream_prefix(self, index: int, attempt: int, stream: str) -> str:
-        """Common start of the keys of one stream's chunks, with the trailing slash."""
+        """Return the common key prefix of a stream's chunks, with the trailing slash."""
         return f"{self.streams_prefix(index)}{attempt}/{stream}/"
 
     def streams_prefix(self, index: int) -> str:
-        """Common start of the keys of all output of a task, with the trailing slash."""
+        """Return the common key prefix of a task's output, with the trailing slash."""
         return f"{self.root}/streams/{self.bundle}/{index}/"
 
     def followed_key(self, index: int) -> str:
-        """Key of the mark that a client reads a task's output while it runs."""
+        """Return the key of a task's follow marker, which clients that follow its output store."""
         return f"{self.streams_prefix(index)}followed"
 
 
 def bucket_url(bucket: str, region: str) -> str:
-    """Return the URL of most buckets; `ENV_BUCKET_URL` tells those of others.
+    """Return a bucket's usual URL; `ENV_BUCKET_URL` overrides it.
 
     Source:
         https://docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html
@@ -441,58 +441,58 @@ def bucket_url(bucket: str, region: str) -> str:
 
 
 def outcomes_prefix(root: str) -> str:
-    """Common start of the final outcomes of a whole run: the client's inbox."""
+    """Return the common key prefix of a run's final outcomes: the client's inbox."""
     return f"{root}/outcomes/"
 
 
 def bundles_prefix(root: str) -> str:
-    """Common start of the bundles of a whole run."""
+    """Return the common key prefix of a run's bundles."""
     return f"{root}/bundles/"
 
 
 def shared_prefix(root: str) -> str:
-    """Common start of the keys of all shared values, with the trailing slash.
+    """Return the common key prefix of all shared values, with the trailing slash.
 
     Args:
-        root: Key prefix of any run: those below one prefix in the bucket share values.
+        root: Key prefix of any run; all runs below a prefix in the bucket share values.
     """
     return f"{root.rpartition('/')[0]}/{SHARED}/"
 
 
 def packages_prefix(root: str) -> str:
-    """Common start of the keys of all packages, with the trailing slash.
+    """Return the common key prefix of all packages, with the trailing slash.
 
-    What comes after it is the SHA-256 of the object. No client deletes one.
+    The rest of a key is the SHA-256 of the object. Clients never delete packages.
 
     Args:
-        root: Key prefix of any run: those below one prefix in the bucket share packages.
+        root: Key prefix of any run; all runs below a prefix in the bucket share packages.
     """
     return f"{root.rpartition('/')[0]}/{PACKAGES}/"
 
 
 def runtime_prefix(root: str) -> str:
-    """Common start of the keys of all archives of this package, with the trailing slash.
+    """Return the common key prefix of all archives of this package, with the trailing slash.
 
-    What comes after it is the SHA-256 of the object. No client deletes one.
+    The rest of a key is the SHA-256 of the object. Clients never delete archives.
 
     Args:
-        root: Key prefix of any run: those below one prefix in the bucket share them.
+        root: Key prefix of any run; all runs below a prefix in the bucket share the archives.
     """
     return f"{root.rpartition('/')[0]}/{RUNTIME}/"
 
 
 def run_root(prefix: str, run: str) -> str:
-    """Key prefix of a run.
+    """Return the key prefix of a run.
 
     Args:
-        prefix: The user's prefix in the bucket; slashes at its ends don't count; may be empty.
-        run: Name of one client process.
+        prefix: The user's prefix in the bucket, may be empty; slashes at its ends are ignored.
+        run: Name of the run.
     """
     return "/".join(part for part in (prefix.strip("/"), f"v{PROTOCOL_VERSION}", run) if part)
 
 
 def describe() -> dict[str, object]:
-    """Return the contract as plain values, to be compared between an image and a client."""
+    """Return the contract as plain values, for comparing an image with a client."""
     where = Location("BUCKET", run_root("PREFIX", "RUN"), "BUNDLE")
     shared = where.shared("SHA256")
     return {
@@ -523,17 +523,17 @@ def describe() -> dict[str, object]:
 def usage_text(wall_s: float, cpu_s: float, peak_memory_bytes: int) -> str:
     """Return the last line of a task's log, without its prefix ``farcall: ``.
 
-    It is what is known of a task's resources after its result was delivered and deleted.
+    It reports the task's resource usage after its result was delivered and deleted.
     """
     memory_mib = peak_memory_bytes / 2**20
     return f"the task took {wall_s:.2f} s, {cpu_s:.2f} s of CPU time and {memory_mib:.1f} MiB"
 
 
 def module_arguments(module: str) -> tuple[str, str]:
-    """Return an interpreter's arguments that run a module as ``-m`` does, but without its path.
+    """Return Python arguments that run a module like ``-m``, but with a safe import path.
 
-    ``python -m`` puts the working directory first, where a ``json.py`` or ``logging.py`` would be
-    imported in place of the standard library's. Python 3.10 lacks the option ``-P`` against that.
+    ``python -m`` puts the working directory first, so a ``json.py`` or ``logging.py`` there would
+    replace the standard library's module. Python 3.10 lacks the option ``-P`` that prevents this.
 
     Source:
         https://docs.python.org/3/using/cmdline.html#cmdoption-P
@@ -543,16 +543,16 @@ def module_arguments(module: str) -> tuple[str, str]:
 
 
 def is_key(text: str) -> bool:
-    """Return whether S3's clients take a text as a key as it stands.
+    """Return whether S3's clients accept a text as a key without changes.
 
-    obstore, and AWS's own console, refuse or change a key that has an empty segment, ``.`` or
-    ``..`` between its slashes, or a character that is not printable.
+    obstore and AWS's console reject or change keys with an empty segment, ``.`` or ``..`` between
+    slashes, or with unprintable characters.
     """
     return text.isprintable() and not {"", ".", ".."}.intersection(text.split("/"))
 
 
 def is_digest(text: str) -> bool:
-    """Return whether a text is a SHA-256 as keys have it: 64 lower-case hexadecimal digits."""
+    """Return whether a text is a SHA-256 in keys: 64 lower-case hexadecimal digits."""
     return len(text) == 64 and frozenset("0123456789abcdef").issuperset(text)
 
 

@@ -1,9 +1,9 @@
-"""Covalent's electrons in a container that has no Covalent.
+"""Covalent's electrons in a container without Covalent.
 
-A task group is run node after node. What Covalent's own ``wrapper_fn`` does
-(covalent/executor/utils/wrappers.py, 0.240) is done here: hooks in their order, values of hooks
-injected as keyword arguments, and the value returned as an archive, which the server stores
-without unpickling it.
+The nodes of a task group run in sequence. This module does the work of Covalent's ``wrapper_fn``
+(covalent/executor/utils/wrappers.py, 0.240): it runs hooks in order, injects their values as
+keyword arguments, and returns the value as an archive, which the server stores without unpickling
+it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Hook: TypeAlias = "tuple[str, Any]"
 ``("call", (function, args, kwargs, keyword))``; all but the keyword is base64 of a pickle."""
 
 _FILES = "files"
-"""The keyword whose values Covalent always injects as a list (RESERVED_RETVAL_KEY__FILES)."""
+"""Keyword whose values Covalent always injects as a list (RESERVED_RETVAL_KEY__FILES)."""
 
 
 class Code(NamedTuple):
-    """What a node runs, which nodes may share.
+    """Function and hooks of a node, which nodes may share.
 
     Attributes:
-        name: The function's name.
-        function: Base64 of its pickle.
-        before: Hooks to be run before it.
-        after: Hooks to be run after it.
+        name: Name of the function.
+        function: Base64 of the function's pickle.
+        before: Hooks that run before the function.
+        after: Hooks that run after the function.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Code(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node of a task group.
+    """Node of a task group.
 
     Attributes:
-        number: Covalent's number of it.
+        number: Covalent's number of the node.
         args: Numbers of the nodes whose values are its positional arguments.
-        kwargs: The same for keyword arguments.
+        kwargs: Numbers of the nodes whose values are its keyword arguments, by keyword.
     """
 
     number: int
@@ -59,19 +59,19 @@ class Node(NamedTuple):
 
 
 class NotRunError(RuntimeError):
-    """A node was not run, because one whose value it takes failed."""
+    """A node was not run, because a node that provides an argument failed."""
 
 
 class CovalentMissingError(ImportError):
-    """The electron needs Covalent itself inside the image."""
+    """The electron needs Covalent in the image."""
 
 
 class _UnreadableError(Exception):
-    """Something that came with the electron cannot be unpickled; the cause says why."""
+    """A part of the electron cannot be unpickled; the cause has the reason."""
 
 
 class _UnpicklableError(Exception):
-    """The electron's value cannot be pickled; the cause says why."""
+    """The electron's value cannot be pickled; the cause has the reason."""
 
     def __init__(self, value_type: str) -> None:
         super().__init__()
@@ -81,12 +81,12 @@ class _UnpicklableError(Exception):
 def run_group(
     codes: Sequence[Code], nodes: Sequence[Node], inputs: Mapping[int, Buffer]
 ) -> task.Encoded:
-    """Run the nodes of a task group one after the other.
+    """Run the nodes of a task group in sequence.
 
     Args:
-        codes: What each node runs.
-        nodes: The nodes, each behind those of the group whose values it takes.
-        inputs: For each node outside of the group whose value is taken, base64 of its pickle.
+        codes: Function and hooks of each node.
+        nodes: The nodes, each after the group's nodes that provide its arguments.
+        inputs: Base64 of the pickled values of other nodes that provide arguments, by number.
 
     Returns:
         A record of each node, and the archives of the values.
@@ -102,8 +102,8 @@ def run_group(
             if node is not nodes[-1]:
                 values[node.number] = archive.parse(b"".join(made)).data
             record: dict[str, Any] = {"status": CallStatus.RETURNED}
-            parts.append(made)  # last: what fails here is a record without a part
-        except BaseException as error:  # sys.exit and Ctrl-C are the function's too
+            parts.append(made)  # last: a failure becomes a record without a part
+        except BaseException as error:  # sys.exit and Ctrl-C are the function's failures too
             record = _describe(error)
         wall_s = time.perf_counter() - clock
         records.append({**record, "node": node.number, "wall_s": wall_s, "began": began})
@@ -111,11 +111,11 @@ def run_group(
 
 
 def _sum_up(records: list[dict[str, Any]]) -> tuple[CallStatus, dict[str, Any]]:
-    """Return how the group as a whole ended, and what is kept of it."""
+    """Return the status of the group, and the details to store."""
     for record in records:
         if any(link["type"] == TERMINATED_TYPE for link in record.get("chain", ())):
             return record["status"], {"nodes": records, "chain": record["chain"]}
-    # A package that is missing is missing at the next attempt too; the exit code is to say so.
+    # First, because a missing package fails every attempt, which the exit code must report.
     for status in (CallStatus.UNREADABLE, CallStatus.RAISED, CallStatus.UNPICKLABLE):
         for record in records:
             if record["status"] == status:
@@ -154,7 +154,7 @@ def _call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _run_hooks(hooks: Sequence[Hook]) -> dict[str, Any]:
-    """Run hooks in their order; return the keyword arguments that their values become."""
+    """Run hooks in order; return their values as keyword arguments."""
     found: dict[str, list[Any]] = {}
     for kind, details in hooks:
         if kind == "bash":
@@ -162,7 +162,7 @@ def _run_hooks(hooks: Sequence[Hook]) -> dict[str, Any]:
             for command in commands:
                 _run_command(command)
         elif kind == "pip":
-            from farcall_runtime import packages  # its imports would cost every task some 30 ms
+            from farcall_runtime import packages  # its imports would cost every task about 30 ms
 
             packages.install(*_load(details))
         else:
@@ -177,10 +177,10 @@ def _run_hooks(hooks: Sequence[Hook]) -> dict[str, Any]:
 
 
 def _run_command(command: str) -> None:
-    """Run a shell command; what it writes goes to the task's stderr, stdout being the function's.
+    """Run a shell command with its output on the task's stderr, because stdout is the function's.
 
     Raises:
-        subprocess.CalledProcessError: It failed.
+        subprocess.CalledProcessError: The command failed.
     """
     import subprocess
 
@@ -207,7 +207,7 @@ def _encode(value: object) -> Pieces:
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
-    """Return the record of a node that failed."""
+    """Return the record of a failed node."""
     status = CallStatus.RAISED
     more = {}
     if isinstance(error, _UnreadableError):

@@ -1,18 +1,18 @@
-"""Bytes to values and back: a bundle's index, packed buffers, outcomes, chunks of output. No I/O.
+"""Wire format of bundles, packed buffers, outcomes and output chunks. No I/O.
 
-Every object begins with the same twelve bytes, which no later version may move::
+Every object begins with the same twelve bytes, in every protocol version::
 
     offset  bytes  field
     0       7      magic, b"FARCALL"
     7       1      kind: B bundle, O outcome, S chunk of a stream, R receipt, N note on a retry,
-                   U what a task uses while it runs
+                   U resource usage of a running task
     8       2      protocol version, big-endian like every number here
     10      2      major and minor version of the sender's Python
 
-So does the root of a bundle's index, which stands at the bundle's end.
+The root of a bundle's index, at the bundle's end, begins with the same bytes.
 
-What a digest or a signature covers is checked before anything in it is believed, and nothing in
-this module unpickles.
+Digests and signatures are checked before the data that they cover is used. This module never
+unpickles.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ _CHUNK_HEAD = struct.Struct(">12s32s")  # prefix, signature
 CHUNK_HEAD_BYTES = _CHUNK_HEAD.size
 _PACK_HEAD = struct.Struct(">I")
 _PACK_LENGTH = struct.Struct(">Q")
-_REFERS = 1 << 63  # in a length: the bytes lie elsewhere, and their digest behind the table
-_GOES_ON = 1 << 62  # the buffer before it is not at its end: this is more of it
+_REFERS = 1 << 63  # in a length: the bytes are elsewhere, and their digest follows the table
+_GOES_ON = 1 << 62  # in a length: the bytes continue the previous buffer
 _LENGTH = _GOES_ON - 1
 ALIGNMENT = 64
-"""Buffers start at multiples of this many bytes, so that arrays on top of them are aligned."""
+"""Alignment of buffers in bytes, so that arrays in them are aligned."""
 
 PAGE_ROWS = 128
-"""Rows in a page of a bundle's index."""
+"""Number of rows in a page of a bundle's index."""
 
 
 class EnvelopeError(ValueError):
-    """An object cannot be used; `IntegrityError` and `VersionMismatchError` say why."""
+    """An object cannot be used, for the reason of a subclass."""
 
 
 class IntegrityError(EnvelopeError):
-    """The bytes are not what the sender wrote: truncated, swapped, forged or foreign."""
+    """The bytes differ from what the sender wrote: truncated, swapped, forged or foreign."""
 
 
 class VersionMismatchError(EnvelopeError):
-    """The sender speaks another protocol version or runs another Python."""
+    """The sender uses another protocol version or another Python."""
 
 
-# --- the common start -------------------------------------------------------------------------
+# --- common prefix ----------------------------------------------------------------------------
 
 
 def _prefix(kind: bytes, python: tuple[int, int] | None = None) -> bytes:
@@ -79,12 +79,12 @@ def _prefix(kind: bytes, python: tuple[int, int] | None = None) -> bytes:
 
 
 def bundle_start(python: tuple[int, int] | None = None) -> bytes:
-    """Return the first bytes of a bundle, which its entries follow."""
+    """Return the first bytes of a bundle; its entries follow."""
     return _prefix(BUNDLE, python)
 
 
 def _check_prefix(kind: bytes, data: Buffer) -> tuple[int, int]:
-    """Return the sender's Python version, or say what is wrong with the first twelve bytes."""
+    """Return the sender's Python version; raise an error for an invalid prefix."""
     if len(data) < _PREFIX.size:
         raise IntegrityError(f"{len(data)} bytes are too few for a farcall object")
     magic, found, protocol, major, minor = _PREFIX.unpack_from(data)
@@ -112,13 +112,13 @@ def _read_meta(data: Buffer, start: int, length: int) -> dict[str, Any]:
 
 
 class Part(NamedTuple):
-    """A range of the bundle with the digest that its bytes must have.
+    """Range of a bundle with the digest of its bytes.
 
     Attributes:
         offset: First byte, counted from the start of the bundle.
         length: Number of bytes.
         sha256: Digest of the bytes.
-        function: For an entry, the number of its function in the index.
+        function: For an entry, index of its function.
     """
 
     offset: int
@@ -130,18 +130,18 @@ class Part(NamedTuple):
         """Compare bytes with the index.
 
         Raises:
-            IntegrityError: They are too short, too long or others.
+            IntegrityError: Their length or digest differs.
         """
         if len(data) != self.length or hashlib.sha256(data).digest() != self.sha256:
             raise IntegrityError("a part of the input data differs from its index")
 
 
 class SealedIndex(NamedTuple):
-    """The index of a bundle, ready to be stored behind the entries.
+    """Index of a bundle, which is stored after the entries.
 
     Attributes:
-        pages: A row for each entry. The functions come between these and the root.
-        root: The end of the bundle; its digest goes into the SubmitJob request.
+        pages: A row for each entry. The functions follow, and then the root.
+        root: The end of the bundle; the SubmitJob request contains its digest.
     """
 
     pages: bytes
@@ -155,20 +155,20 @@ def seal_index(
     python: tuple[int, int] | None = None,
     texts: Buffer = b"",
 ) -> SealedIndex:
-    """Describe a bundle, which is `bundle_start`, entries, texts, pages, functions and root.
+    """Build the index of a bundle: `bundle_start`, entries, texts, pages, functions, root.
 
-    What describes comes last, so that a bundle can be stored while its entries are still being
-    pickled and hashed. The root holds the digest of each page and a page that of each of its
-    entries, so a container of a large array reads one page and not all of them.
+    The index comes last, so that a bundle can be uploaded while its entries are still being
+    pickled and hashed. The root contains the digest of each page, and a page contains the digest
+    of each of its entries, so a container of a large array reads only one page.
 
     Args:
         meta: Facts for every container of the bundle, JSON.
         functions: Length and SHA-256 of each pickled function.
-        entries: For each array child, the number of its function, and length and SHA-256 of its
+        entries: For each array task, the index of its function, and length and SHA-256 of its
             arguments.
         python: Major and minor version of the Python that pickled the functions; by default this
             one's.
-        texts: What the client keeps there to be shown, and no container reads.
+        texts: Texts that clients display and containers do not read.
     """
     if texts:
         said = {"size": len(texts), "sha256": hashlib.sha256(texts).hexdigest()}
@@ -196,7 +196,7 @@ def seal_index(
 
 
 def root_size(tail: Buffer) -> int:
-    """Return the size of a bundle's root in bytes, read off the last bytes of the bundle.
+    """Return the size of a bundle's root in bytes, from the last bytes of the bundle.
 
     Raises:
         IntegrityError: These are not the last bytes of a bundle.
@@ -210,11 +210,11 @@ def root_size(tail: Buffer) -> int:
 
 
 class Index:
-    """The verified root of a bundle's index; rows are decoded when asked for.
+    """Verified root of a bundle's index; rows are decoded on demand.
 
     Args:
         root: Exactly the last `root_size` bytes of the bundle.
-        digest: SHA-256 that they must have, hexadecimal, from the SubmitJob request.
+        digest: Expected SHA-256, hexadecimal, from the SubmitJob request.
 
     Attributes:
         python: Major and minor version of the Python that pickled the functions.
@@ -224,7 +224,7 @@ class Index:
         end: Size of the bundle in bytes.
 
     Raises:
-        IntegrityError: The bytes are not those the digest was made of.
+        IntegrityError: The bytes do not match the digest.
         VersionMismatchError: The bundle has another protocol version.
     """
 
@@ -244,13 +244,13 @@ class Index:
         self.end = at + len(root)
 
     def shared(self, reference: Reference) -> str:
-        """Return which generation of a shared value the bundle was submitted with.
+        """Return the generation of a shared value with which the bundle was submitted.
 
         Args:
-            reference: What a frame in the bundle says of it.
+            reference: The reference to the value in a frame of the bundle.
 
         Raises:
-            IntegrityError: The index does not name the value, or with another size.
+            IntegrityError: The index does not name the value, or names another size.
         """
         named = self.meta.get(SHARED)
         match named.get(reference.sha256.hex()) if isinstance(named, dict) else None:
@@ -259,10 +259,10 @@ class Index:
         raise IntegrityError("the index does not name a shared value that a part refers to")
 
     def packages(self) -> Reference | None:
-        """Return the manifest of the packages that the bundle's tasks import; None without any.
+        """Return the manifest of the packages that the bundle's tasks import, or None.
 
         Raises:
-            IntegrityError: What the bundle says of it cannot be understood.
+            IntegrityError: The bundle's entry for it is malformed.
         """
         match self.meta.get(PACKAGES):
             case None:
@@ -272,7 +272,7 @@ class Index:
         raise IntegrityError("the packages that the input data needs are not readable")
 
     def page(self, number: int) -> Part:
-        """Return where the page lies that has the row of an array child.
+        """Return the range of the page that has the row of an array task.
 
         Raises:
             IntegrityError: The bundle has fewer entries.
@@ -289,11 +289,11 @@ class Index:
         )
 
     def entry(self, number: int, page: Buffer) -> Part:
-        """Return where the arguments of an array child lie.
+        """Return the range of an array task's arguments.
 
         Args:
-            number: Number of the array child.
-            page: The bytes of its page.
+            number: Index of the array task.
+            page: Bytes of its page.
 
         Raises:
             IntegrityError: The page differs from the index, or the bundle has fewer entries.
@@ -302,10 +302,10 @@ class Index:
         return Part(*_ROW.unpack_from(page, _ROW.size * (number % PAGE_ROWS)))
 
     def texts(self) -> Part | None:
-        """Return where the texts lie that are kept to be shown; None where there are none.
+        """Return the range of the texts for display, or None if there are none.
 
         Raises:
-            IntegrityError: The index does not say so in its own words.
+            IntegrityError: The index's entry for them is malformed.
         """
         said = self.meta.get(_TEXTS)
         if said is None:
@@ -319,7 +319,7 @@ class Index:
         return Part(self._pages_at - size, size, digest)
 
     def function(self, number: int) -> Part:
-        """Return where a pickled function lies.
+        """Return the range of a pickled function.
 
         Raises:
             IntegrityError: The bundle has fewer functions.
@@ -335,7 +335,7 @@ class Index:
 
 
 def pack(parts: Sequence[Sequence[Buffer]]) -> list[Buffer]:
-    """Frame several buffers as one, each aligned, without copying them.
+    """Frame several buffers as one, each aligned, without copying.
 
     Args:
         parts: The buffers, each in one or more pieces.
@@ -350,12 +350,12 @@ def pack(parts: Sequence[Sequence[Buffer]]) -> list[Buffer]:
     for part, length in zip(parts, lengths, strict=True):
         pieces.append(bytes(-at % ALIGNMENT))
         pieces.extend(part)
-        at = length  # whatever came before it ended on the alignment
+        at = length  # the previous buffer ended aligned
     return [piece for piece in pieces if len(piece)]
 
 
 def pack_head(lengths: Sequence[int]) -> bytes:
-    """Return what goes in front of buffers of these lengths, each of which is then aligned."""
+    """Return the head of a frame of buffers with these lengths, each of which is aligned."""
     return _PACK_HEAD.pack(len(lengths)) + b"".join(map(_PACK_LENGTH.pack, lengths))
 
 
@@ -363,7 +363,7 @@ def unpack(data: Buffer) -> list[memoryview]:
     """Return views of the buffers that `pack` framed.
 
     Raises:
-        IntegrityError: The lengths don't fit the data.
+        IntegrityError: The lengths do not fit the data.
     """
     view = memoryview(data)
     try:
@@ -393,7 +393,7 @@ class Reference(NamedTuple):
 
     Attributes:
         sha256: Digest of the bytes.
-        size: How many they are.
+        size: Number of bytes.
     """
 
     sha256: bytes
@@ -401,9 +401,9 @@ class Reference(NamedTuple):
 
 
 def pack_shared(parts: Sequence[Sequence[Buffer | Reference]]) -> list[Buffer]:
-    """Frame several buffers as one, as `pack` does; pieces of them may be references.
+    """Frame several buffers as `pack` does; some of their pieces may be references.
 
-    Where none is, the frame is the one that `pack` makes.
+    Without references, the frame is the same as from `pack`.
 
     Args:
         parts: The buffers, each in one or more pieces.
@@ -447,7 +447,7 @@ def pack_shared(parts: Sequence[Sequence[Buffer | Reference]]) -> list[Buffer]:
 
 
 def places_of(references: Iterable[Reference], at: int) -> dict[Reference, int]:
-    """Return where in the payload shared values lie, each once and aligned, from an offset on."""
+    """Return the offsets of shared values in the payload, each once and aligned."""
     places: dict[Reference, int] = {}
     for each in references:
         if each not in places:
@@ -457,10 +457,10 @@ def places_of(references: Iterable[Reference], at: int) -> dict[Reference, int]:
 
 
 def references(data: Buffer) -> list[Reference]:
-    """Return what a frame refers to, in its order.
+    """Return the references of a frame in order.
 
     Args:
-        data: The frame, or the beginning of it with at least its table.
+        data: The frame, or its beginning, including the complete table.
 
     Raises:
         IntegrityError: The table is longer than the data.
@@ -470,10 +470,10 @@ def references(data: Buffer) -> list[Reference]:
 
 
 def table_size(start: Buffer) -> int:
-    """Return how many bytes the table of a frame has at most, read off its first four.
+    """Return the maximum size of a frame's table in bytes, from its first four bytes.
 
     Raises:
-        IntegrityError: They are fewer.
+        IntegrityError: There are fewer than four bytes.
     """
     if len(start) < _PACK_HEAD.size:
         raise IntegrityError("packed buffers end within their table")
@@ -482,7 +482,7 @@ def table_size(start: Buffer) -> int:
 
 
 def _table(view: memoryview) -> tuple[list[int], list[Reference], int]:
-    """Return a frame's lengths with their marks, what it refers to, and where its table ends."""
+    """Return a frame's lengths with their flags, its references, and the end of its table."""
     try:
         (count,) = _PACK_HEAD.unpack_from(view)
         at = _PACK_HEAD.size + _PACK_LENGTH.size * count
@@ -503,15 +503,15 @@ def _table(view: memoryview) -> tuple[list[int], list[Reference], int]:
 
 
 def unpack_shared(data: Buffer, find: Callable[[Reference], Buffer]) -> list[list[Buffer]]:
-    """Return the buffers that `pack_shared` framed, each in its pieces, without copying them.
+    """Return the buffers that `pack_shared` framed, each in its pieces, without copying.
 
     Args:
         data: The frame.
-        find: Returns the bytes that a reference stands for; for equal references maybe others.
+        find: Returns a reference's bytes, possibly different memory for equal references.
 
     Raises:
-        IntegrityError: The lengths don't fit the data, or what was found is of another size.
-        Exception: What ``find`` raises.
+        IntegrityError: The lengths do not fit the data, or the bytes found have another size.
+        Exception: Any exception of ``find``.
     """
     view = memoryview(data)
     lengths, found, at = _table(view)
@@ -548,7 +548,7 @@ def size(pieces: Iterable[Buffer]) -> int:
 
 
 def portions(pieces: Iterable[Buffer], most: int) -> Iterator[list[Buffer]]:
-    """Yield the same bytes in portions of ``most`` bytes, of which the last may have fewer."""
+    """Yield the bytes in portions of ``most`` bytes; the last one may be smaller."""
     portion: list[Buffer] = []
     room = most
     for piece in pieces:
@@ -568,7 +568,7 @@ def portions(pieces: Iterable[Buffer], most: int) -> Iterator[list[Buffer]]:
 
 
 def _sign(key: bytes, context: str, pieces: Iterable[Buffer]) -> bytes:
-    """Sign pieces together with the place they belong to, so that none can be moved elsewhere."""
+    """Sign pieces together with their place, so that they are only valid there."""
     name = context.encode()
     mac = hmac.new(key, struct.pack(">H", len(name)) + name, hashlib.sha256)
     for piece in pieces:
@@ -577,14 +577,14 @@ def _sign(key: bytes, context: str, pieces: Iterable[Buffer]) -> bytes:
 
 
 class Outcome(NamedTuple):
-    """A verified outcome.
+    """Verified outcome.
 
     Attributes:
         python: Major and minor version of the container's Python.
-        meta: What happened, as `farcall_runtime.runner` describes it.
-        stdout: Output since the last chunk that was stored on its own.
-        stderr: The same of the other stream.
-        value: Packed pickles of the results; empty when they are an object of their own.
+        meta: Description of the attempt by `farcall_runtime.runner`.
+        stdout: Output on stdout since the last stored chunk.
+        stderr: Output on stderr since the last stored chunk.
+        value: Packed pickles of the results; empty if they are a separate object.
     """
 
     python: tuple[int, int]
@@ -605,10 +605,10 @@ def seal_outcome(
     """Frame and sign an outcome.
 
     Returns:
-        Pieces to be stored one behind the other.
+        Pieces whose concatenation is the object.
     """
     text = json.dumps(meta).encode()
-    # Blanks at the end of JSON mean nothing, and the body behind it stays aligned.
+    # Trailing spaces in JSON are ignored, and align the body after it.
     text += b" " * (-(_OUTCOME_HEAD.size + len(text)) % ALIGNMENT)
     prefix, length = _prefix(OUTCOME), _PACK_HEAD.pack(len(text))
     body = pack([[stdout], [stderr], value])
@@ -617,11 +617,11 @@ def seal_outcome(
 
 
 def open_outcome(key: bytes, context: str, data: Buffer) -> Outcome:
-    """Verify an outcome and take it apart without copying it.
+    """Verify and parse an outcome without copying it.
 
     Raises:
-        IntegrityError: It was not written by the container that holds the key, or for another
-            place, or it was changed on its way.
+        IntegrityError: It was not written by the container that has the key, or is for another
+            place, or was changed.
         VersionMismatchError: It has another protocol version.
     """
     python = _check_prefix(OUTCOME, data)
@@ -651,7 +651,7 @@ def open_chunk(key: bytes, context: str, data: Buffer) -> memoryview:
     """Verify a chunk of output.
 
     Raises:
-        IntegrityError: It was not written by the container that holds the key, or elsewhere.
+        IntegrityError: Its writer did not have the key, or it is for another place.
         VersionMismatchError: It has another protocol version.
     """
     return _open_plain(CHUNK, key, context, data)
@@ -663,17 +663,17 @@ def seal_receipt(key: bytes, context: str, delivered: Buffer) -> list[Buffer]:
     Args:
         key: The bundle's outcome key.
         context: The receipt's key in the bucket.
-        delivered: A bit for each task of the bundle, the first in the lowest of the first byte;
-            it may end early. Set are those whose value the client has.
+        delivered: A bit for each task of the bundle, lowest bit of the first byte first; missing
+            bits are 0. A bit is set if the client has the task's result.
     """
     return _seal_plain(RECEIPT, key, context, delivered)
 
 
 def receipted(key: bytes, context: str, data: Buffer, tasks: int) -> set[int]:
-    """Verify a receipt, and return the numbers of the tasks whose value the client has.
+    """Verify a receipt, and return the indexes of the tasks whose results the client has.
 
     Raises:
-        IntegrityError: It was not written by one that holds the key, or elsewhere.
+        IntegrityError: Its writer did not have the key, or it is for another place.
         VersionMismatchError: It has another protocol version.
     """
     delivered = _open_plain(RECEIPT, key, context, data)
@@ -687,16 +687,16 @@ def seal_note(key: bytes, context: str, said: dict[str, Any]) -> list[Buffer]:
     Args:
         key: The outcome key of the bundle whose tasks run again.
         context: The note's key in the bucket.
-        said: What it says, JSON.
+        said: Content of the note, JSON.
     """
     return _seal_plain(NOTE, key, context, json.dumps(said).encode())
 
 
 def open_note(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
-    """Verify a note on a retry, and return what it says.
+    """Verify a note on a retry, and return its content.
 
     Raises:
-        IntegrityError: It was not written by one that holds the key, or elsewhere.
+        IntegrityError: Its writer did not have the key, or it is for another place.
         VersionMismatchError: It has another protocol version.
     """
     said = _open_plain(NOTE, key, context, data)

@@ -1,4 +1,4 @@
-"""Values to buffers and back, large ones without a copy (pickle protocol 5, out of band).
+"""Pickling of values to buffers, large ones without a copy (protocol 5, out of band).
 
 Pickles are written and read through Python-level files, 64 KiB at a time. So a thread that
 pickles for seconds lets the interpreter's other threads run in between, and a large ``bytes``
@@ -20,10 +20,10 @@ from typing import Any, ClassVar, TypeAlias
 from farcall_runtime.envelope import Buffer, Reference
 
 Pieces: TypeAlias = "list[Buffer]"
-"""One buffer, in pieces to be read one behind the other."""
+"""A buffer in pieces, which are read in sequence."""
 
 IN_BAND_BYTES = 1024
-"""Smaller buffers are not worth a place of their own."""
+"""Minimum size of a separate buffer in bytes; smaller ones are part of the pickle."""
 
 # Position of the file name among the arguments of types.CodeType, in Python 3.8 and newer:
 # https://github.com/python/cpython/blob/3.13/Objects/codeobject.c (code_new_impl)
@@ -38,21 +38,21 @@ _COPIED_BYTES = 64 * 1024  # smaller pickles are copied whole, which takes less 
 
 
 rules: ContextVar[Any] = ContextVar("rules", default=None)
-"""The `farcall_runtime.sources.Rules` of what is pickled in a context."""
+"""The `farcall_runtime.sources.Rules` for pickling in a context."""
 
 job_rules: Any = None
 """The rules in a job, in all of its threads."""
 
 
 def rules_here() -> Any:
-    """Return the rules that hold here; None to pickle as cloudpickle does."""
+    """Return the rules in effect here; None to pickle as cloudpickle does."""
     here = rules.get()
     return job_rules if here is None else here or None
 
 
 @contextlib.contextmanager
 def without_rules() -> Iterator[None]:
-    """Pickle as cloudpickle does, for as long as the block lasts."""
+    """Pickle as cloudpickle does during a block."""
     token = rules.set(False)
     try:
         yield
@@ -67,15 +67,15 @@ def dump(
 
     Args:
         value: The value.
-        new_sink: Makes what the pickle is written to, where that is not to be memory.
-        least_bytes: Smaller buffers are copied into the pickle.
+        new_sink: Creates the file for the pickle; by default it is in memory.
+        least_bytes: Minimum size of a separate buffer; smaller ones are copied into the pickle.
 
     Returns:
-        The pickle, then the buffers that it refers to: views of the value's own memory. One that
-        is smaller than ``least_bytes`` is a view of an `Elsewhere`.
+        The pickle, then the buffers that it refers to: views of the value's own memory. A buffer
+        smaller than ``least_bytes`` is a view of an `Elsewhere`.
 
     Raises:
-        Exception: Whatever the value's own pickling code raises.
+        Exception: Any exception of the value's own pickling code.
     """
     new = pickler()
     buffers: list[Pieces] = []
@@ -106,7 +106,7 @@ def dump_whole(value: object) -> bytes:
     """Pickle a value with cloudpickle into one string.
 
     Raises:
-        Exception: Whatever the value's own pickling code raises.
+        Exception: Any exception of the value's own pickling code.
     """
     sink = io.BytesIO()
     pickler()(sink, protocol=5).dump(value)
@@ -114,21 +114,21 @@ def dump_whole(value: object) -> bytes:
 
 
 def dump_to(value: object, file: Any) -> None:
-    """Pickle a value with cloudpickle into a file, buffers and all.
+    """Pickle a value with cloudpickle into a file, including its buffers.
 
     Args:
         value: The value.
-        file: Anything with a ``write`` that may keep what it is given.
+        file: An object with a ``write`` method, which may retain the data.
 
     Raises:
-        Exception: Whatever the value's own pickling code raises.
+        Exception: Any exception of the value's own pickling code.
     """
     pickler()(file, protocol=5).dump(value)
 
 
 @functools.cache
 def pickler() -> Any:
-    """Return cloudpickle's pickler, extended to keep what a traceback and a class need.
+    """Return cloudpickle's pickler, extended to keep file names and qualified names.
 
     It keeps the file name of code that is pickled by value, which cloudpickle 3.1.3 and newer
     replace with ``<dynamic-code>`` (https://github.com/cloudpipe/cloudpickle/pull/560), so that
@@ -163,14 +163,14 @@ def pickler() -> Any:
 
 
 def load(parts: Sequence[Buffer], unpickler: type[pickle.Unpickler] = pickle.Unpickler) -> Any:
-    """Unpickle what `dump` made. Arrays live on in the memory of the parts.
+    """Unpickle the result of `dump`. Arrays use the memory of the parts.
 
     Args:
-        parts: The pickle and its buffers; their sender has been verified by the caller.
+        parts: The pickle and its buffers; the caller has verified their sender.
         unpickler: Reads the pickle.
 
     Raises:
-        Exception: Whatever the unpickling code of the value raises.
+        Exception: Any exception of the value's own unpickling code.
     """
     return load_pieces([[part] for part in parts], unpickler)
 
@@ -178,7 +178,7 @@ def load(parts: Sequence[Buffer], unpickler: type[pickle.Unpickler] = pickle.Unp
 def load_pieces(
     parts: Sequence[Sequence[Buffer]], unpickler: type[pickle.Unpickler] = pickle.Unpickler
 ) -> Any:
-    """Unpickle what `dump` made, each part of it in one or more pieces; see `load`."""
+    """Unpickle the result of `dump`, each part in one or more pieces; see `load`."""
     pickled, *others = parts
     small = len(pickled) == 1 and len(pickled[0]) <= _COPIED_BYTES
     source = io.BytesIO(pickled[0]) if small else _Source(pickled)
@@ -187,7 +187,7 @@ def load_pieces(
 
 
 class Elsewhere(bytearray):
-    """Stands for the bytes of a shared value in what is pickled: a buffer that has none."""
+    """Empty buffer that represents the bytes of a shared value in a pickle."""
 
     __slots__ = ("reference",)
 
@@ -197,16 +197,16 @@ class Elsewhere(bytearray):
 
 
 def opened(pickled: Sequence[Buffer], buffers: Sequence[Buffer], sizes: Sequence[int]) -> Any:
-    """Return a value that was stored by itself: pickles name this function where it stands.
+    """Return a separately stored value; pickles refer to it as a call of this function.
 
     Args:
         pickled: The value's pickle, in pieces.
-        buffers: What the pickle refers to.
-        sizes: How many bytes each of these has, the pieces first.
+        buffers: The buffers that the pickle refers to.
+        sizes: Size of each piece and then of each buffer in bytes.
 
     Raises:
-        pickle.UnpicklingError: The bytes are not here.
-        Exception: Whatever the unpickling code of the value raises.
+        pickle.UnpicklingError: The bytes are missing.
+        Exception: Any exception of the value's own unpickling code.
     """
     if [len(each) for each in (*pickled, *buffers)] != list(sizes):
         raise pickle.UnpicklingError(_NOT_HERE)
@@ -214,12 +214,12 @@ def opened(pickled: Sequence[Buffer], buffers: Sequence[Buffer], sizes: Sequence
 
 
 def itself(value: Any) -> Any:
-    """Return the value: what a wrapper turns into where it is read may be named in a pickle."""
+    """Return the value; wrappers pickle as a call of this function."""
     return value
 
 
 class Sink:
-    """A file that keeps what is written without joining it."""
+    """File that keeps written buffers without joining them."""
 
     def __init__(self) -> None:
         self._pieces: Pieces = []
@@ -230,12 +230,12 @@ class Sink:
         return len(self._pieces[-1])
 
     def taken(self) -> Pieces:
-        """Return what was written."""
+        """Return the written buffers."""
         return self._pieces
 
 
 class _Source:
-    """A file over pieces of a buffer that copies in steps, so that no single step takes long."""
+    """File over a buffer's pieces that copies in steps, so that no step takes long."""
 
     def __init__(self, pieces: Sequence[Buffer]) -> None:
         self._pieces = [memoryview(piece) for piece in pieces]
@@ -266,7 +266,7 @@ class _Source:
         return bytes(line)
 
     def _next(self, most: int) -> memoryview:
-        """Take bytes off the next piece."""
+        """Return and remove bytes of the next piece."""
         piece = self._pieces.pop()
         if most < len(piece):
             self._pieces.append(piece[most:])

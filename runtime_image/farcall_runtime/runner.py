@@ -178,7 +178,7 @@ class Supervisor:
         """
         if wanted is None:
             return ""
-        from farcall_runtime import environment  # its imports would cost every task some 30 ms
+        from farcall_runtime import environment  # its imports would cost every task about 30 ms
 
         prefix = environment.prepare(
             self.assignment.where,

@@ -1,12 +1,12 @@
-"""The caller's project in a job: its files, its modules, and the values of their variables.
+"""Caller's project in a job: its files, its modules, and the values of their variables.
 
 A task's pickle calls `enter` before it names any function or class: `enter` unpacks the archive of
 the project's files, puts their folders first on the import path, runs the caller's script without
 its ``if __name__ == "__main__"`` block, and imports the modules that the caller had imported. From
-then on a pickle can name what is in them. `prepared` then sets the variables that differ from what
-the imports have left, and returns the function.
+then on a pickle can name their contents. `prepared` then sets the variables whose values differ
+from the values after the imports, and returns the function.
 
-The pickle, with the archive in it, is verified before it is read.
+The pickle, including the archive, is verified before it is read.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from farcall_runtime.envelope import Buffer
 
 MAIN = "__main__"
 MARKER = "farcall-sources:"
-"""Start of a path in a job's traceback: the archive's digest and the path in it follow."""
+"""Prefix of paths in a job's traceback, before the archive's digest and the path in it."""
 
 DIGEST_LENGTH = 16
-"""Hexadecimal digits of the archive's digest in such a path."""
+"""Number of hexadecimal digits of the archive's digest in such a path."""
 
 _HEAD = struct.Struct(">I")
 _LEVEL = 1
 
 folder = ""
-"""Folder to unpack the project in; it does not exist yet. The supervisor removes it."""
+"""Folder for the unpacked project, to be created; the supervisor removes it."""
 
 home = ""
 """Folder of the unpacked project; empty before `enter`."""
 
 digest = ""
-"""Start of the archive's digest; empty before `enter`."""
+"""First digits of the archive's digest; empty before `enter`."""
 
 making = ""
 """File of the script while `enter` runs it; empty otherwise."""
@@ -55,14 +55,14 @@ _main = ""
 
 
 class NoRoomError(Exception):
-    """The disk of the job has no room for the project's files."""
+    """The job's disk has no space for the project's files."""
 
 
-# --- the archive --------------------------------------------------------------------------------
+# --- archive ------------------------------------------------------------------------------------
 
 
 def pack(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """Pack files into one archive: a list of names and sizes in JSON, then their bytes, deflated.
+    """Pack files into an archive: names and sizes as JSON, then the deflated contents.
 
     Args:
         files: Path in the archive, with slashes, and content of each file.
@@ -93,7 +93,7 @@ def _unpack(archive: Buffer, target: str) -> None:
 
 
 def new_folder(environment: Mapping[str, str]) -> str:
-    """Return a path for `folder` that nothing has."""
+    """Return an unused path for `folder`."""
     places = (environment.get("TMPDIR", ""), "/tmp")  # noqa: S108  # its name is not to be guessed
     place = next((each for each in places if each and os.access(each, os.W_OK)), "/tmp")  # noqa: S108
     return f"{place.rstrip('/')}/farcall-sources-{os.urandom(12).hex()}"
@@ -107,14 +107,14 @@ def remove(path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-# --- entering it --------------------------------------------------------------------------------
+# --- entering the project -----------------------------------------------------------------------
 
 
 def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
-    """Unpack the caller's project, and make its script and its modules; once in a process.
+    """Unpack the caller's project, and load its script and modules; once per process.
 
     Args:
-        archive: What `pack` returned.
+        archive: Result of `pack`.
         plan: ``digest``; ``path``, the folders for the import path; ``names``, the modules that
             must come from them; ``cwd``, ``main`` and ``imports``.
 
@@ -154,7 +154,7 @@ def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
 
 
 class _ClientFinder:
-    """Finds the client's stand-in where a job has no client."""
+    """Import hook that finds `no_client` if the job has no client."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> Any:
@@ -171,7 +171,7 @@ def in_project(place: str, rest: str = "") -> str:
 
 
 def _forget(names: Iterable[str]) -> None:
-    """Forget modules of the standard library whose names the project uses for its own."""
+    """Unload standard library modules whose names the project uses for its own."""
     for name in names:
         for each in [n for n in sys.modules if n == name or n.startswith(f"{name}.")]:
             if not is_in_project(getattr(sys.modules[each], "__file__", None) or ""):
@@ -179,7 +179,7 @@ def _forget(names: Iterable[str]) -> None:
 
 
 def _load(name: str, place: str) -> None:
-    """Import a module: from the path, or from the file in which the caller found it."""
+    """Import a module from the import path, or from the caller's file."""
     if not place:
         importlib.import_module(name)
         return
@@ -191,13 +191,13 @@ def _load(name: str, place: str) -> None:
         spec.loader.exec_module(module)
 
 
-# --- the script ---------------------------------------------------------------------------------
+# --- script -------------------------------------------------------------------------------------
 
 
 class _PartialScript(ModuleType):
-    """A script of which a job runs a part: the processes that it starts must not run all of it.
+    """Script of which the job runs only a part.
 
-    `multiprocessing` starts them with the file that the module has as an attribute.
+    `multiprocessing` starts processes with the module's file attribute: they would run all of it.
     """
 
     @property
@@ -208,13 +208,13 @@ class _PartialScript(ModuleType):
 def _make_main(
     argv: list[str], file: str, name: str, parts: list[tuple[str, str, list[int]]], is_whole: bool
 ) -> None:
-    """Run statements of the caller's script, or of its notebook, as the module ``__main__``.
+    """Run statements of the caller's script or notebook as the module ``__main__``.
 
     Args:
-        argv: Arguments of the command line, without the script.
-        file: The script's place in the archive; empty for a notebook.
+        argv: Command line arguments, without the script.
+        file: The script's path in the archive; empty for a notebook.
         name: Name of the module that was run with ``-m``; empty for a script.
-        parts: Place of a file, or name of a cell and its source; with the numbers of the
+        parts: Path of a file, or name of a cell and its source; with the numbers of the
             statements.
         is_whole: Whether another process may run the script.
     """
@@ -244,10 +244,10 @@ def _make_main(
 
 
 def _run(path: str, source: str, numbers: Iterable[int], variables: dict[str, Any]) -> None:
-    """Run a script's statements; one that fails leaves what explains the failure.
+    """Run a script's statements; replace the names of a failed statement with `Missing`.
 
-    A script may read at its top what only the caller's machine has, for a purpose that has nothing
-    to do with the function: the function fails only if it uses the names that were not bound.
+    At its top, a script may read data that only the caller's machine has, and that the function
+    does not need. The function fails only if it uses the names that were not bound.
     """
     import ast
 
@@ -288,7 +288,7 @@ def _report(path: str, line: int, error: BaseException) -> None:
 
 
 def _future_flags(statements: Iterable[Any]) -> int:
-    """Return the compiler flags that imports from ``__future__`` ask for."""
+    """Return the compiler flags for imports from ``__future__``."""
     import __future__
 
     import ast
@@ -302,7 +302,7 @@ def _future_flags(statements: Iterable[Any]) -> int:
 
 
 def bound_names(statements: Iterable[Any]) -> set[str]:
-    """Return the names that statements bind in their own scope; ``*`` for an import of all."""
+    """Return the names that statements bind in their own scope; ``*`` for a star import."""
     import ast
 
     found: set[str] = set()
@@ -320,7 +320,7 @@ def bound_names(statements: Iterable[Any]) -> set[str]:
             found |= {n.asname or n.name.partition(".")[0] for n in each.names}
         elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
             found.add(each.id)
-        elif isinstance(getattr(each, "name", None), str):  # of an except, or of a pattern
+        elif isinstance(getattr(each, "name", None), str):  # name in an except clause or a pattern
             found.add(each.name)
         left += ast.iter_child_nodes(each)
     return found
@@ -331,7 +331,7 @@ def _fails(self: Missing, *_: Any, **__: Any) -> NoReturn:
 
 
 class Missing:
-    """Stands for a name of the script whose statement failed in the job; any use raises why."""
+    """Placeholder for a name whose statement failed in the job; any use raises the error."""
 
     def __init__(self, name: str, line: int, error: BaseException) -> None:
         stack = error.__traceback__
@@ -367,7 +367,7 @@ def prepared(
     Args:
         plain: Values by module and name, or ``Class.attribute``; a container is changed in place.
         others: Values by module and name that are set as they are.
-        function: What the task calls.
+        function: The task's function.
     """
     for name, values in plain.items():
         if name in sys.modules:
@@ -392,7 +392,7 @@ def _set_plain(variables: dict[str, Any], values: Mapping[str, Any]) -> None:
 
 
 def _set_in_place(now: Any, value: Any) -> bool:
-    """Make a container equal to a value; return whether they are equal then."""
+    """Make a container equal to a value; return whether that succeeded."""
     if type(now) is not type(value):
         return False
     if now == value:
@@ -405,11 +405,11 @@ def _set_in_place(now: Any, value: Any) -> bool:
     return bool(now == value)
 
 
-# --- by name, or by value -----------------------------------------------------------------------
+# --- pickling by name or by value ---------------------------------------------------------------
 
 
 def global_of(module: str, name: str) -> Any:
-    """Return what a module has under a name."""
+    """Return a module's attribute."""
     found: Any = sys.modules.get(module) or importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
@@ -417,37 +417,37 @@ def global_of(module: str, name: str) -> Any:
 
 
 def main_global(name: str, _copy: bytes | None) -> Any:
-    """Return what the script has under a name; a process of another script reads the copy."""
+    """Return the script's variable; a process with another script reads the copy."""
     return global_of(MAIN, name)
 
 
 def file_at(_digest: str, place: str) -> str:
-    """Return the path for a place in the project: in the job, or where it was submitted."""
+    """Return the path of a project file, in the job or on the submitting machine."""
     return in_project(place)
 
 
 def text_here(text: str) -> str:
-    """Return a text of `hidden`, whose paths are in the job again, or where it was submitted."""
+    """Return a text of `hidden` with valid paths in the job or on the submitting machine."""
     return text.replace(f"{MARKER}{digest}/", f"{home}/")
 
 
 def is_in_project(path: str) -> bool:
-    """Return whether a path leads to the job's copy of the project."""
+    """Return whether a path is in the job's copy of the project."""
     return bool(home) and path.startswith(f"{home}/")
 
 
 def reference_to(path: str) -> tuple[Callable[..., str], str, str]:
-    """Return the call that gives such a path where the task was submitted."""
+    """Return the call that returns such a path on the submitting machine."""
     return file_at, digest, path[len(home) + 1 :]
 
 
 def variables_of(module: str) -> dict[str, Any]:
-    """Return a module's variables, for a function that is pickled by value."""
+    """Return a module's variables for a function that is pickled by value."""
     return vars(sys.modules.get(module) or importlib.import_module(module))
 
 
 def make_module(name: str) -> ModuleType:
-    """Return an empty module, for one that is pickled by value."""
+    """Return an empty module for a module that is pickled by value."""
     return ModuleType(name)
 
 
@@ -467,14 +467,14 @@ class Reference:
 
 
 class Rules:
-    """How functions, classes and modules are pickled: by name where the reader can import them."""
+    """Rules for pickling definitions: by name if the reader can import them, else by value."""
 
     def is_by_name(self, module: str) -> bool:
         """Return whether the reader of the pickle has the module."""
         raise NotImplementedError
 
     def is_by_value(self, module: str) -> bool:
-        """Return whether the reader cannot import a module that cloudpickle takes for known."""
+        """Return whether the reader lacks a module that cloudpickle considers importable."""
         raise NotImplementedError
 
     def is_made(self, module: str, name: str) -> bool:
@@ -486,7 +486,7 @@ class Rules:
         raise NotImplementedError
 
     def sentinel(self, value: Any) -> tuple[str, str] | None:
-        """Return module and name of an object that is known by its identity; else None."""
+        """Return module and name of an object that is compared by identity; otherwise None."""
         raise NotImplementedError
 
     def is_known_by_identity(self, value: Any) -> bool:
@@ -497,7 +497,7 @@ class Rules:
         return kind is object or (self.is_by_name(kind.__module__) and is_stateless(value))
 
     def file_of(self, path: str) -> Any:
-        """Return what a pickle says for the file of code that is in it."""
+        """Return the representation of a code object's file in a pickle."""
         raise NotImplementedError
 
     def named(self, module: str, name: str) -> Any:
@@ -516,7 +516,7 @@ class Rules:
         return None if found is None else (global_of, found)
 
     def is_importable(self, value: Any) -> bool:
-        """Return whether a process that imports the same modules finds a function or a class."""
+        """Return whether a process that imports the same modules has a function or class."""
         module = getattr(value, "__module__", None)
         if not isinstance(module, str) or not self.is_by_name(module):
             return False
@@ -546,7 +546,7 @@ class Rules:
         return self._in_module(module, recipe) if is_function else recipe
 
     def _by_name(self, module: ModuleType, value: Any) -> Any:
-        """Return the recipe for a definition that its module has under a name; else None."""
+        """Return the recipe for a definition that its module binds to a name; otherwise None."""
         name = _name_of(value)
         if _has(module, name, value):
             is_made = self.is_made(module.__name__, name.partition(".")[0])
@@ -557,7 +557,7 @@ class Rules:
         return None
 
     def _in_module(self, module: str, recipe: Any) -> Any:
-        """Return a recipe for a function whose variables are its module's in the reader."""
+        """Return a recipe for a function that uses the reader's variables of its module."""
         make, (code, _, *rest), (attributes, slots), *_, fill = recipe
         used = slots["__globals__"]
         slots = {
@@ -592,7 +592,7 @@ def _has(module: ModuleType, name: str, value: Any) -> bool:
 
 
 class _JobRules(Rules):
-    """In a job: its caller has the project's modules, and the script that it runs."""
+    """Rules in a job, whose caller has the project's modules and the script."""
 
     def __init__(self) -> None:
         self._copies: dict[str, bytes | None] = {}
@@ -652,8 +652,7 @@ class _JobRules(Rules):
 def sentinels(modules: Iterable[str], rules: Rules) -> Iterator[tuple[int, tuple[str, str]]]:
     """Yield the identity, module and name of each ``NAME = object()`` at the top of a module.
 
-    Objects without a state whose classes the modules define, and classes without a module, count,
-    too.
+    Stateless objects whose classes the modules define, and classes without a module, are included.
     """
     for module in modules:
         for name, value in list(vars(sys.modules[module]).items()):
@@ -662,7 +661,7 @@ def sentinels(modules: Iterable[str], rules: Rules) -> Iterator[tuple[int, tuple
 
 
 def _is_homeless(kind: type) -> bool:
-    """Return whether `types.new_class` made a class and its caller did not set the module.
+    """Return whether `types.new_class` created a class and its caller did not set the module.
 
     `dataclasses.make_dataclass` does not before Python 3.12.
     """
@@ -670,7 +669,7 @@ def _is_homeless(kind: type) -> bool:
 
 
 def is_stateless(value: Any) -> bool:
-    """Return whether an object is nothing but its identity."""
+    """Return whether an object has only its identity."""
     kind: Any = type(value)
     plain: Any = object
     return (
@@ -683,7 +682,7 @@ def is_stateless(value: Any) -> bool:
 
 
 def constant_names(statements: Iterable[Any]) -> set[str]:
-    """Return the names that statements bind once, to what an expression returns."""
+    """Return the names that statements bind once, to the result of an expression."""
     import ast
 
     times: dict[str, int] = {}
@@ -702,7 +701,7 @@ def constant_names(statements: Iterable[Any]) -> set[str]:
 
 
 def constants_of(file: str) -> set[str]:
-    """Return such names of a module's file; none if it cannot be read."""
+    """Return the constant names of a module's file; none if it cannot be read."""
     import ast
 
     try:
@@ -713,5 +712,5 @@ def constants_of(file: str) -> set[str]:
 
 
 def hidden(text: str) -> str:
-    """Return a text in which no path leads to the job's copy of the project."""
+    """Return a text with the paths in the job's copy of the project replaced."""
     return text.replace(f"{home}/", f"{MARKER}{digest}/") if home else text

@@ -322,7 +322,7 @@ _supervisor: Any = None
 
 
 def streams_so_far() -> list[int]:
-    """Return how many bytes this task has written to stdout and to stderr."""
+    """Return the number of bytes that this task has written to stdout and to stderr."""
     _flush()
     written: list[int] = _supervisor.written()
     return written
