@@ -1,4 +1,4 @@
-"""The command line's two uses of the local AWS emulator: for one command, and until Ctrl-C."""
+"""Command line modes of the local AWS emulator: for one command, or until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from farcall_local.launch import LocalAWS, own_environment, start
 
 @contextlib.contextmanager
 def handling(handler: Callable[[int], object]) -> Iterator[None]:
-    """Handle SIGINT, SIGTERM and SIGHUP, and give them back afterwards.
-
-    To be called from the main thread.
-    """
+    """Handle SIGINT, SIGTERM and SIGHUP during a block; call it from the main thread."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     former = {
         number: signal.signal(number, lambda received, _: handler(received)) for number in numbers
@@ -32,7 +29,7 @@ def handling(handler: Callable[[int], object]) -> Iterator[None]:
         yield
     finally:
         for number, action in former.items():
-            # None stands for a handler that is not Python's, which cannot be put back.
+            # None means a handler that Python has not installed and cannot restore.
             signal.signal(number, signal.SIG_DFL if action is None else action)
 
 
@@ -50,14 +47,14 @@ def run_command(
     docker: bool = False,
     kubernetes: bool = False,
 ) -> int:
-    """Run a command against a fresh local AWS emulator, and end both.
+    """Run a command with a new local AWS emulator, and stop both.
 
-    SIGTERM and SIGHUP are passed on to the command. So is SIGINT, unless a terminal has sent it:
-    then the command has it already. To be called from the main thread.
+    SIGTERM and SIGHUP are forwarded to the command, and so is SIGINT, unless a terminal has sent
+    it to the command as well. Call it from the main thread.
 
     Returns:
-        The command's exit code, ``128 + N`` if signal N killed it, 127 if there is no such
-        command and 126 if it cannot be run.
+        The command's exit code, ``128 + N`` if signal N killed it, 127 if the command does not
+        exist, and 126 if it cannot be run.
     """
     options: dict[str, Any] = {"docker": docker, "kubernetes": kubernetes}
     with start(cpus=cpus, host=host, port=port, **options) as aws:
@@ -74,7 +71,7 @@ def run_command(
 
 
 def _unrunnable(argv: Sequence[str], error: OSError) -> str:
-    """Say why there is no such command, and what was probably meant."""
+    """Return the reason why a command cannot be run, with a suggestion."""
     told = f"cannot run {argv[0]!r}: {error.strerror}"
     if argv[0].endswith(".py") and Path(argv[0]).is_file():
         return f"{told}. Run a script with Python: farcall local -- python {shlex.join(argv)}"
@@ -84,7 +81,7 @@ def _unrunnable(argv: Sequence[str], error: OSError) -> str:
 
 
 def _wait(process: subprocess.Popen[bytes], aws: LocalAWS) -> int:
-    """Wait for the command; say so once if it has outlived its AWS."""
+    """Wait for the command; report once if the emulator has stopped before it."""
     told = False
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -107,9 +104,8 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM; print the shell's ``export`` lines first.
 
-    On a terminal standard error says what they are for, and that it serves.
-
-    To be called from the main thread.
+    On a terminal, stderr explains their purpose and reports that the emulator is running. Call it
+    from the main thread.
 
     Args:
         cpus: See `start`.
@@ -117,10 +113,10 @@ def serve(
         port: See `start`.
         docker: See `start`.
         kubernetes: See `start`.
-        out: Where the lines go, standard output by default.
+        out: Stream for the lines; by default stdout.
 
     Raises:
-        RuntimeError: The server ended by itself.
+        RuntimeError: The server exited by itself.
     """
     out = out or sys.stdout
     # Not an Event: its set() would deadlock if the signal arrives while wait() holds the lock.
@@ -164,7 +160,7 @@ def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _in_foreground() -> bool:
-    """Return whether a terminal sends its Ctrl-C to this process and its children alike."""
+    """Return whether a terminal sends Ctrl-C to this process and its child processes."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR)
     except OSError:

@@ -88,7 +88,7 @@ class Controls(abc.ABC):
         """Make the next calls of a Batch operation fail.
 
         Args:
-            operation: Such as ``SubmitJob``.
+            operation: Name of the operation, such as ``SubmitJob``.
             kind: ``throttle`` returns 429, ``error`` returns 500, ``lost`` does the work and
                 closes the connection without a response.
             count: Number of calls.
@@ -99,8 +99,8 @@ class Controls(abc.ABC):
         """Remove a running job's host, as a spot reclaim does.
 
         Args:
-            job_id: A job, an array's child, or a node that is ``STARTING`` or ``RUNNING``. For a
-                multi-node parallel job, its main node's host is removed.
+            job_id: ID of a job, child job or node that is ``STARTING`` or ``RUNNING``. For a
+                multi-node parallel job, the main node's host is removed.
         """
         self._call("reclaim", {"job_id": job_id})
 

@@ -40,7 +40,7 @@ _MISLEADING = (
 
 
 class LocalAWS(Controls):
-    """A running local AWS emulator; a context manager that stops it.
+    """Running local AWS emulator, and a context manager that stops it.
 
     It runs in a child process that ends when this process does, for any reason, and kills its
     jobs. Nothing outlives it. Its state is in memory; large objects are in a temporary folder.
@@ -127,8 +127,8 @@ def start(
         with farcall_local.start() as aws: os.environ.update(aws.environment) ...
 
     Args:
-        cpus: Processors that the jobs share, None for the machine's. A job uses as many as its
-            VCPU requirement, up to all of them.
+        cpus: Number of processors that the jobs share; by default all of this machine's. A job
+            uses as many as its VCPU requirement, up to all of them.
         host: Address to listen on. The emulator uses HTTP, so others on the network can read it.
         port: Port to listen on, 0 for a free one.
         docker: Whether jobs run as containers of their definition's image, with a docker engine of

@@ -35,7 +35,7 @@ NODE_ADDRESS = "127.0.0.1"
 
 #: The variables that name what is there from the start.
 RESOURCES = {
-    "FARCALL_REGION": REGION,  # of the others
+    "FARCALL_REGION": REGION,  # other variables' region
     "FARCALL_S3_BUCKET_NAME": BUCKET,
     "FARCALL_QUEUE": QUEUE,
     "FARCALL_BATCH_JOB_ROLE_NAME": JOB_ROLE,
@@ -45,7 +45,7 @@ RESOURCES = {
 
 
 class NoPortError(Exception):
-    """The server's port cannot be had; the message is for the user."""
+    """The server's port is not available; the message is for the user."""
 
 
 def batch_arn(resource: str) -> str:
@@ -54,20 +54,20 @@ def batch_arn(resource: str) -> str:
 
 
 def ecs_arn(kind: str) -> str:
-    """Return a fresh ARN of an ECS ``task`` or ``container-instance`` of the cluster."""
+    """Return a new ARN of an ECS ``task`` or ``container-instance`` of the cluster."""
     return f"arn:aws:ecs:{REGION}:{ACCOUNT_ID}:{kind}/{CLUSTER}/{secrets.token_hex(16)}"
 
 
 def now_ms() -> int:
-    """Return the time as Batch writes it: milliseconds since 1970, UTC."""
+    """Return the current time in Batch's format: milliseconds since 1970, UTC."""
     return time.time_ns() // 1_000_000
 
 
 def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
-    """Open the port, 0 for a free one. Connections wait in it until they are accepted.
+    """Open a port, 0 for a free one. Connections wait until they are accepted.
 
     Raises:
-        NoPortError: It cannot be had.
+        NoPortError: The port is not available.
     """
     try:
         return socket.create_server((host, port), backlog=1024)
@@ -78,7 +78,7 @@ def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
                 "`ss -ltnp` to find it); choose another port, or use `--port 0` to pick a "
                 "free one"
             ) from error
-        number = error.errno or 0  # negative where a name has no address
+        number = error.errno or 0  # negative if a name has no address
         reason = os.strerror(number) if number > 0 else error.strerror
         raise NoPortError(
             f"cannot listen on {host}:{port}: {reason}; choose another port, or use `--port 0` "
@@ -87,21 +87,20 @@ def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
 
 
 def _with_host(hosts: str, host: str) -> str:
-    """Add a host to a list of those that are reached without a proxy."""
+    """Add a host to a list of hosts that need no proxy."""
     return ",".join(filter(None, (hosts, host)))
 
 
 _ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
-"""What AWS calls this machine's processor, by what its system does."""
+"""AWS's name of a processor architecture, by the system's name."""
 
 
 def client_environment(
     host: str, port: int, key: AccessKey, *, docker: bool = False, empty: bool = False
 ) -> dict[str, str]:
-    """Return the variables that point AWS clients and farcall at the local AWS emulator.
+    """Return variables that configure AWS clients and farcall for the emulator.
 
-    Where jobs are containers, their image is for the user to name. An empty account has nothing
-    that farcall could be told of.
+    If jobs are containers, the user sets their image. For an empty account, no resources are set.
     """
     image = {} if docker else {"FARCALL_IMAGE": IMAGE}
     return {
@@ -111,8 +110,8 @@ def client_environment(
         "AWS_REGION": REGION,
         "AWS_EC2_METADATA_DISABLED": "true",
         **{name: _with_host(os.environ.get(name, ""), host) for name in ("NO_PROXY", "no_proxy")},
-        "FARCALL_PROFILE": "default",  # one in farcall.toml may not exist here
-        "FARCALL_ENDPOINT_URL": "",  # and one in farcall.toml is another account's
+        "FARCALL_PROFILE": "default",  # a profile in farcall.toml may not exist here
+        "FARCALL_ENDPOINT_URL": "",  # an endpoint in farcall.toml is another account's
         "FARCALL_ARCHITECTURE": _ARCHITECTURES.get(platform.machine().lower(), "x86_64"),
         **({} if empty else {**RESOURCES, **image}),
     }

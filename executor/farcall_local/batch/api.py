@@ -34,7 +34,7 @@ from farcall_local.batch.jobs import Job, Jobs, Submission
 from farcall_local.batch.limits import Limits
 from farcall_local.batch.queues import Queues, Resource
 
-# --- ListJobs: one page of a queue's jobs or an array's children
+# --- ListJobs: a page of a queue's jobs or an array's child jobs
 #
 # Source:
 #     https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
@@ -51,7 +51,7 @@ def list_jobs(
     """Handle ListJobs.
 
     Without filters, jobs in one state are listed, by default RUNNING. A filter ignores the state
-    and matches no array children. Jobs are sorted newest first, children by index.
+    and matches no child jobs. Jobs are sorted newest first, child jobs by index.
     """
     given = [key for key in ("jobQueue", "arrayJobId") if document.get(key)]
     if len(given) != 1:
@@ -141,7 +141,7 @@ def build(
     Args:
         document: The request.
         size_bytes: Length of the request's body; Batch accepts up to 30 KiB.
-        number: The submission's place in the order.
+        number: Number of the submission, from 0.
         definitions: All job definitions.
         queues: All queues.
 
@@ -219,7 +219,7 @@ def _extra(document: dict[str, Any], definition: Definition) -> dict[str, Any]:
     return extra
 
 
-# --- Whether a request has the members and types that AWS's own model of Batch gives it ---------
+# --- Check of a request's members and types against AWS's service model of Batch ----------------
 #
 # boto3 makes the same check before it sends a request; other clients need the emulator's.
 
@@ -240,7 +240,7 @@ def check(operation: str, document: dict[str, Any]) -> None:
     """Check a request against the service model of the installed botocore.
 
     Args:
-        operation: Such as ``SubmitJob``. An operation unknown to this botocore is not checked.
+        operation: Name such as ``SubmitJob``; operations unknown to this botocore are not checked.
         document: The request.
 
     Raises:
@@ -336,7 +336,7 @@ class BatchApi:
         """Carry out an operation.
 
         Args:
-            name: Such as ``SubmitJob``.
+            name: Name of the operation, such as ``SubmitJob``.
             document: The request.
             size_bytes: The request's size, which Batch limits.
 

@@ -1,4 +1,4 @@
-"""What a container is run with: a definition's properties with a submission's overrides.
+"""Container properties: a definition's properties with a submission's overrides.
 
 Source:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerOverrides.html
@@ -16,12 +16,12 @@ _REPLACING = ("command", "instanceType")
 
 
 class Container(NamedTuple):
-    """A container as it is to be run.
+    """Container of a job with its final properties.
 
     Attributes:
-        properties: containerProperties with the overrides in their place.
-        overrides: The overrides alone, whose size ECS limits.
-        resources: What each attempt occupies.
+        properties: containerProperties with the overrides applied.
+        overrides: The overrides, whose size ECS limits.
+        resources: Resources of each attempt.
     """
 
     properties: dict[str, Any]
@@ -41,7 +41,7 @@ def overridden(
     """Merge cleaned containerProperties with containerOverrides.
 
     Raises:
-        ClientError: What is overridden asks for resources that Batch does not take.
+        ClientError: Batch does not accept the overridden resources.
     """
     variables = {item["name"]: item.get("value", "") for item in properties["environment"]}
     for item in overrides.get("environment") or []:

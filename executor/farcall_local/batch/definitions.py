@@ -1,4 +1,4 @@
-"""Job definitions: names, revisions, ACTIVE and INACTIVE.
+"""Job definitions: names, revisions and status.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
@@ -22,17 +22,18 @@ _KEPT = ("type", "parameters", "timeout", "schedulingPriority", "propagateTags")
 
 @dataclass
 class Definition:
-    """One revision of a job definition.
+    """Revision of a job definition.
 
     Attributes:
-        name: Its name; the ARN adds the revision.
-        revision: From 1, one more at each registration, even of equal content.
-        document: The registration as the caller sent it.
-        retry: Its checked retry strategy.
-        properties: containerProperties, or nodeProperties if it is `multi_node`, as Batch keeps
+        name: Name of the definition; the ARN adds the revision.
+        revision: Number of the revision, from 1; each registration adds one, even with equal
+            content.
+        document: Registration request of the caller.
+        retry: Validated retry strategy.
+        properties: containerProperties, or nodeProperties if it is `multi_node`, as Batch stores
             them.
-        tags: As given.
-        active: False once deregistered.
+        tags: Tags of the request.
+        active: Whether it is not deregistered.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Definition:
 
     @property
     def platforms(self) -> list[str]:
-        """``["EC2"]`` or ``["FARGATE"]``."""
+        """Platform capabilities: ``["EC2"]`` or ``["FARGATE"]``."""
         return list(self.document.get("platformCapabilities") or ["EC2"])
 
     @property
@@ -60,11 +61,11 @@ class Definition:
 
     @property
     def multi_node(self) -> bool:
-        """Whether jobs of the definition are multi-node parallel ones."""
+        """Whether jobs of the definition are multi-node parallel jobs."""
         return bool(self.document["type"] == "multinode")
 
     def describe(self) -> dict[str, Any]:
-        """Return the revision as DescribeJobDefinitions shows it."""
+        """Return the revision in the format of DescribeJobDefinitions."""
         kept = {name: self.document[name] for name in _KEPT if name in self.document}
         if "retryStrategy" in self.document:
             kept["retryStrategy"] = self.retry.describe()
@@ -82,13 +83,13 @@ class Definition:
 
 
 class Definitions:
-    """All revisions of all job definitions."""
+    """Registry of all revisions of all job definitions."""
 
     def __init__(self) -> None:
         self._revisions: dict[str, list[Definition]] = {}
 
     def register(self, document: dict[str, Any], size_bytes: int) -> dict[str, Any]:
-        """Answer RegisterJobDefinition."""
+        """Handle RegisterJobDefinition."""
         if size_bytes > validate.MAX_DEFINITION_BYTES:
             raise ClientError("Job definition size must be at most 24 KiB.")
         validate.definition(document)
@@ -115,7 +116,7 @@ class Definitions:
         }
 
     def deregister(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Answer DeregisterJobDefinition; the revision stays describable as INACTIVE."""
+        """Handle DeregisterJobDefinition; the revision can still be described as INACTIVE."""
         validate.require(document, "jobDefinition")
         found = self.find(document["jobDefinition"])
         if found is None:
@@ -124,7 +125,7 @@ class Definitions:
         return {}
 
     def describe(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Answer DescribeJobDefinitions."""
+        """Handle DescribeJobDefinitions."""
         wanted = document.get("jobDefinitions")
         name, status = document.get("jobDefinitionName"), document.get("status")
         if wanted and (name or status):
@@ -146,7 +147,7 @@ class Definitions:
         return [f"{one.name}:{one.revision}" for one in revisions if one.active]
 
     def find(self, reference: str) -> Definition | None:
-        """Return the revision a ``name:revision`` or ARN with revision stands for."""
+        """Return the revision for a ``name:revision`` or an ARN with a revision."""
         name, _, revision = reference.rpartition("/")[2].partition(":")
         revisions = self._revisions.get(name, [])
         if revision.isdecimal() and 1 <= int(revision) <= len(revisions):
@@ -154,10 +155,10 @@ class Definitions:
         return None
 
     def active(self, reference: str) -> Definition:
-        """Return the revision to run: as given, or the latest ACTIVE one of a bare name.
+        """Return the ACTIVE revision of a reference; for a bare name, the latest one.
 
         Raises:
-            ClientError: There is none.
+            ClientError: The revision does not exist or is not ACTIVE.
         """
         name, _, revision = reference.rpartition("/")[2].partition(":")
         revisions = self._revisions.get(name, [])

@@ -1,10 +1,10 @@
-"""Jobs as DescribeJobs and ListJobs show them.
+"""Job descriptions in the formats of DescribeJobs and ListJobs.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
     https://docs.aws.amazon.com/batch/latest/APIReference/API_JobSummary.html
     https://github.com/aws/aws-parallelcluster/tree/ff0a1710/awsbatch-cli/tests/awsbatch/data
-        Recorded answers on multi-node parallel jobs.
+        Recorded responses for multi-node parallel jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def detail(job: Job) -> dict[str, Any]:
 
     Absent members are left out, as Batch does: `startedAt` before RUNNING, `exitCode` when the
     container never ran or its host was lost. `attempts` is empty while the first attempt runs.
-    A multi-node parallel job has no container; what it tells of its attempts is its main node's.
+    A multi-node parallel job has no container; its attempts are those of its main node.
     """
     submission = job.submission
     view = {

@@ -1,9 +1,9 @@
-"""What the emulated Batch answers when it refuses a call.
+"""Error responses of the emulated Batch.
 
-Batch declares two errors for every operation, and sends a third one when calls come too fast:
+Batch declares two errors for every operation, and returns a third one if calls are too frequent:
 
 * `ClientException`, HTTP 400: the caller's mistake.
-* `ServerException`, HTTP 500: ours.
+* `ServerException`, HTTP 500: a fault of Batch.
 * `TooManyRequestsException`, HTTP 429: not in the service model, so botocore has no class for it.
 
 Sources:
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 
 class ApiError(Exception):
-    """A refusal with its HTTP status and the error code clients see.
+    """Rejection of a request, with HTTP status and error code.
 
     Attributes:
         status: HTTP status.
@@ -34,7 +34,7 @@ class ClientError(ApiError):
 
 
 class ThrottledError(ApiError):
-    """Calls come faster than the account's rate."""
+    """Calls exceed the account's rate."""
 
     status = 429
     code = "TooManyRequestsException"
@@ -44,4 +44,4 @@ class ThrottledError(ApiError):
 
 
 class DropConnectionError(Exception):
-    """The connection is to be closed without an answer, as a fault for tests."""
+    """The connection must be closed without a response, as a fault for tests."""

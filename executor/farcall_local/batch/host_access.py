@@ -1,7 +1,7 @@
-"""Volumes, devices and limits of a container: what Batch checks of them at registration.
+"""Validation of a container's volumes, devices and limits at registration.
 
-Whether a file system, a folder or a device is there shows when a job starts. Each function raises
-`ClientError` and returns nothing.
+Whether a file system, a folder or a device exists is only known when a job starts. Each function
+raises `ClientError` or returns nothing.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html

@@ -1,8 +1,8 @@
 """Batch's record of a job: its submission, state and attempts.
 
-An array of 10,000 children is 10,001 small objects: all children share one `Submission`, a child's
-ID is computed from its parent's, and the parent keeps the count of its children's states up to
-date, so that describing it is cheap.
+An array of 10,000 child jobs is 10,001 small objects: all child jobs share one `Submission`, their
+IDs are derived from the parent's, and the parent maintains the counts of their states, so that
+describing it is cheap.
 
 A multi-node parallel job is a job like any other, whose attempts are its main node's. Its nodes
 are additional jobs, created at their first launch.
@@ -30,25 +30,25 @@ STARTED = (JobStatus.STARTING, JobStatus.RUNNING)
 
 @dataclass(frozen=True)
 class Submission:
-    """One accepted SubmitJob call, definition and overrides already merged.
+    """Accepted SubmitJob request, with definition and overrides merged.
 
     Attributes:
-        job_id: Of the job, or of the parent of the array.
-        number: Place in the order of submission, from 0.
-        name: The job's name.
-        queue: Where it waits.
-        definition: The revision it runs.
-        containers: What is run: of a multi-node parallel job one for each node, else a single one.
-        node_properties: nodeProperties of a multi-node parallel job with the overrides in their
-            place; None for any other job.
-        vcpus: Processors an attempt needs: those of all nodes, which start only when all can.
+        job_id: ID of the job, or of the array's parent job.
+        number: Number of the submission, from 0.
+        name: Name of the job.
+        queue: Queue of the job.
+        definition: Revision of the job definition.
+        containers: A single container; for a multi-node parallel job, one for each node.
+        node_properties: nodeProperties of a multi-node parallel job with the overrides applied;
+            None for other jobs.
+        vcpus: Processors that an attempt needs: the sum for all nodes, which start together.
         parameters: Values for ``Ref::`` placeholders.
-        retry: Attempts and rules.
-        timeout_s: Limit of each attempt, None for none.
-        size: Children of the array, None for a plain job.
-        created_at: Milliseconds.
-        tags: As given.
-        extra: Members DescribeJobs gives back as they were submitted.
+        retry: Retry strategy.
+        timeout_s: Time limit of each attempt in seconds, or None.
+        size: Number of child jobs of the array; None for other jobs.
+        created_at: Creation time in milliseconds.
+        tags: Tags of the request.
+        extra: Members that DescribeJobs returns as submitted.
     """
 
     job_id: str
@@ -74,17 +74,17 @@ class Submission:
 
 
 class Attempt:
-    """One try of a job.
+    """Attempt of a job.
 
     Attributes:
-        task_arn: The ECS task it was.
-        instance_arn: The container instance, None on Fargate.
-        log_stream: Set once the container runs.
-        started_at: Milliseconds; None when the container never ran.
-        stopped_at: Milliseconds; None until it ends.
-        exit_code: None when the container never ran or its host was lost.
-        reason: The container's reason, mostly None.
-        status_reason: Why the attempt ended.
+        task_arn: ARN of the ECS task.
+        instance_arn: ARN of the container instance; None on Fargate.
+        log_stream: Name of the log stream, set once the container runs.
+        started_at: Start time in milliseconds; None if the container never ran.
+        stopped_at: End time in milliseconds; None until it ends.
+        exit_code: Exit code; None if the container never ran or its host was lost.
+        reason: Container reason, usually None.
+        status_reason: Reason for the end of the attempt.
     """
 
     __slots__ = (
@@ -115,22 +115,22 @@ class Attempt:
 
 
 class Job:
-    """A plain job, an array's parent, one of its children, or a multi-node parallel job.
+    """Single job, array parent job, child job or multi-node parallel job.
 
     Attributes:
-        submission: What was submitted.
-        parent: The array's parent, for a child.
-        index: Index in the array, for a child.
-        children: The array's children, for a parent.
-        counts: How many children are in each state, for a parent.
-        nodes: The nodes by index, in the order they were launched, for a multi-node parallel job.
-        status: Where the job is; changed by `enter` only.
-        status_reason: Why, once there is something to say.
-        termination_reason: The reason that TerminateJob gave, or None.
-        attempts: The ended attempts.
-        current: The attempt under way, else the last one.
-        started_at: Milliseconds, of the current attempt.
-        stopped_at: Milliseconds.
+        submission: The accepted request.
+        parent: Parent job of a child job.
+        index: Array index of a child job.
+        children: Child jobs of a parent job.
+        counts: Number of child jobs by state, for a parent job.
+        nodes: Nodes of a multi-node parallel job by index, in launch order.
+        status: State of the job; only `enter` changes it.
+        status_reason: Reason for the state, if any.
+        termination_reason: Reason from TerminateJob, or None.
+        attempts: Finished attempts.
+        current: Current attempt, or the last one.
+        started_at: Start time of the current attempt in milliseconds.
+        stopped_at: End time in milliseconds.
     """
 
     __slots__ = (
@@ -169,7 +169,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The job ID; of a child ``<parent>:<index>``."""
+        """Job ID; ``<parent>:<index>`` for a child job."""
         if self.parent is None:
             return self.submission.job_id
         return f"{self.submission.job_id}:{self.index}"
@@ -181,22 +181,22 @@ class Job:
 
     @property
     def container(self) -> Container:
-        """What is run, unless it has nodes."""
+        """Container of a job without nodes."""
         return self.submission.containers[0]
 
     @property
     def created_at(self) -> int:
-        """When it was made, in milliseconds."""
+        """Creation time in milliseconds."""
         return self.submission.created_at
 
     @property
     def timeout_s(self) -> float | None:
-        """Limit of an attempt, None for none."""
+        """Time limit of an attempt in seconds, or None."""
         return self.submission.timeout_s
 
     @property
     def attempt_number(self) -> int:
-        """Number of the attempt under way, or the next one, from 1."""
+        """Number of the current or next attempt, from 1."""
         return len(self.attempts) + 1
 
     @property
@@ -205,7 +205,7 @@ class Job:
         return names.batch_arn(f"job/{self.id}")
 
     def enter(self, status: JobStatus) -> None:
-        """Change the state, and the parent's count of its children's states."""
+        """Change the state, and the parent's counts of its child jobs' states."""
         if self.parent is not None:
             self.parent.counts[self.status] -= 1
             self.parent.counts[status] += 1
@@ -213,17 +213,17 @@ class Job:
 
 
 class Node(Job):
-    """A node of a multi-node parallel job, which Batch shows as a job of its own.
+    """Node of a multi-node parallel job, which Batch describes as a separate job.
 
-    Its state is that of its last attempt. It is made when it is launched, so its creation is later
-    than the whole job's.
+    Its state is the state of its last attempt. It is created at its launch, later than the
+    multi-node job.
 
     Args:
-        whole: The job it is a node of.
-        index: From 0.
+        whole: The multi-node job.
+        index: Index of the node, from 0.
 
     Attributes:
-        whole: The job it is a node of.
+        whole: The multi-node job.
     """
 
     __slots__ = ("_launched_at", "whole")
@@ -235,56 +235,56 @@ class Node(Job):
 
     @property
     def id(self) -> str:
-        """The job ID: ``<job>#<index>``."""
+        """Job ID: ``<job>#<index>``."""
         return f"{self.submission.job_id}#{self.index}"
 
     @property
     def is_multi_node(self) -> bool:
-        """Always False: it has a container."""
+        """False: a node has a container."""
         return False
 
     @property
     def container(self) -> Container:
-        """What is run."""
+        """Container of the node."""
         return self.submission.containers[self.index]
 
     @property
     def created_at(self) -> int:
-        """When it was launched for the first time, in milliseconds."""
+        """Time of the first launch in milliseconds."""
         return self._launched_at
 
     @property
     def timeout_s(self) -> None:
-        """Always None: the limit is the whole job's, and ends all nodes at once."""
+        """None: the time limit applies to the multi-node job and stops all nodes."""
         return None
 
     @property
     def attempt_number(self) -> int:
-        """Number of the whole job's attempt under way, from 1."""
+        """Number of the multi-node job's current attempt, from 1."""
         return self.whole.attempt_number
 
     @property
     def is_main(self) -> bool:
-        """Whether the whole job ends as this node does."""
+        """Whether this is the main node, whose end decides the job's end."""
         return self.index == self.submission.main_node
 
 
 class Jobs:
-    """All jobs of all queues, in the order of their submission."""
+    """Registry of all jobs of all queues, in the order of submission."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Job] = {}
         self.submitted: list[Job] = []
 
     def add(self, job: Job) -> None:
-        """Remember a plain job or an array with its children."""
+        """Add a single job, or an array with its child jobs."""
         self._by_id[job.id] = job
         self.submitted.append(job)
 
     def find(self, job_id: str) -> Job | None:
-        """Return the job of an ID, also of a child's ``<parent>:<index>`` or a node's ``#``.
+        """Return the job, child job (``<parent>:<index>``) or node (``<job>#<index>``) of an ID.
 
-        An ARN is taken for the ID at its end: TorchX describes and terminates jobs by ARN.
+        An ARN is also accepted, because TorchX describes and terminates jobs by ARN.
 
         Source:
             https://github.com/meta-pytorch/torchx/blob/v0.7.0/torchx/schedulers/aws_batch_scheduler.py

@@ -23,11 +23,11 @@ FAULTS = ("throttle", "error", "lost")
 
 
 class Bucket:
-    """A token bucket that holds one second's worth of calls.
+    """Token bucket with a capacity of one second's calls.
 
     Args:
-        rate: Calls a second.
-        clock: Seconds that never go back.
+        rate: Calls per second.
+        clock: Monotonic clock in seconds.
     """
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,7 +37,7 @@ class Bucket:
         self._at = clock()
 
     def take(self) -> bool:
-        """Take a token if there is one."""
+        """Take a token; return whether there was one."""
         now = self._clock()
         full = max(self._rate, 1.0)
         self._tokens = min(full, self._tokens + (now - self._at) * self._rate)
@@ -49,11 +49,11 @@ class Bucket:
 
 
 class Limits:
-    """Rates of the operations and the faults still to happen.
+    """Rate limits of the operations, and the pending faults.
 
     Args:
-        submit_rate: SubmitJob calls a second; None for no limit.
-        api_rate: Calls a second of each other operation; None for no limit.
+        submit_rate: SubmitJob calls per second; None for no limit.
+        api_rate: Calls per second of each other operation; None for no limit.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Limits:
         self._faults: list[str] = []
 
     def set_rates(self, rates: dict[str, float | None]) -> None:
-        """Change `submit_rate` or `api_rate`; buckets start full again."""
+        """Change `submit_rate` or `api_rate`, and refill the buckets."""
         if "submit_rate" in rates:
             self._rates["SubmitJob"] = rates["submit_rate"]
         if "api_rate" in rates:
@@ -73,13 +73,13 @@ class Limits:
         self._buckets.clear()
 
     def add_fault(self, operation: str, kind: str, count: int) -> None:
-        """Let the next `count` calls of an operation go wrong.
+        """Make the next `count` calls of an operation fail.
 
         Args:
-            operation: Such as ``SubmitJob``.
-            kind: ``throttle`` answers 429 and ``error`` 500, both without doing anything;
-                ``lost`` does the work and closes the connection without an answer.
-            count: Calls.
+            operation: Name of the operation, such as ``SubmitJob``.
+            kind: ``throttle`` returns 429 and ``error`` returns 500, both without any effect;
+                ``lost`` does the work and closes the connection without a response.
+            count: Number of calls.
         """
         if kind not in FAULTS:
             raise ClientError(f"A fault is one of {', '.join(FAULTS)}, not {kind!r}.")
@@ -89,8 +89,8 @@ class Limits:
         """Count a call.
 
         Raises:
-            ThrottledError: Too many calls, or a fault says so.
-            ApiError: A fault says so.
+            ThrottledError: There are too many calls, or a fault throttles this one.
+            ApiError: A fault rejects the call.
         """
         if self._fault(operation, "throttle"):
             raise ThrottledError
@@ -105,10 +105,10 @@ class Limits:
             raise ThrottledError
 
     def leave(self, operation: str) -> None:
-        """Note that a call has done its work.
+        """Record that a call has done its work.
 
         Raises:
-            DropConnectionError: A fault makes the answer get lost.
+            DropConnectionError: A fault drops the response.
         """
         if self._fault(operation, "lost"):
             raise DropConnectionError

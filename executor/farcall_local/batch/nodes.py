@@ -1,6 +1,6 @@
-"""Multi-node parallel jobs: which nodes there are, and what each is run with.
+"""Multi-node parallel jobs: their nodes, and each node's container.
 
-Where the words of a refusal are AWS's own, the constant's comment says whence they are known.
+If the text of a rejection is AWS's own, the comment at the constant names its source.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeProperties.html
@@ -33,11 +33,11 @@ _TARGET_NODES = re.compile(r"([0-9]{0,9}):([0-9]{0,9})|([0-9]{1,9})")
 
 
 class Target(NamedTuple):
-    """A range of nodes.
+    """Range of nodes.
 
     Attributes:
-        start: Index of the first.
-        end: Index of the last; None where the range ends with the job's last node.
+        start: Index of the first node.
+        end: Index of the last node; None for the job's last node.
     """
 
     start: int
@@ -45,10 +45,10 @@ class Target(NamedTuple):
 
 
 def target(text: str) -> Target:
-    """Read targetNodes: ``0:3``, ``:3``, ``4:``, ``:``, or a single index.
+    """Parse targetNodes: ``0:3``, ``:3``, ``4:``, ``:``, or a single index.
 
     Raises:
-        ClientError: It is none of these.
+        ClientError: The text has another format.
     """
     match = _TARGET_NODES.fullmatch(text)
     if match is None:
@@ -60,10 +60,10 @@ def target(text: str) -> Target:
 
 
 def check(properties: dict[str, Any]) -> None:
-    """Check nodeProperties as they are registered.
+    """Check the nodeProperties of a registration.
 
     Raises:
-        ClientError: They break a rule.
+        ClientError: The properties break a rule.
     """
     groups = properties["nodeRangeProperties"]
     if not 1 <= len(groups) <= MAX_GROUPS:
@@ -79,7 +79,7 @@ def check(properties: dict[str, Any]) -> None:
 
 
 def cleaned(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return checked nodeProperties as Batch keeps them."""
+    """Return checked nodeProperties as Batch stores them."""
     groups = [
         {**group, "container": containers.cleaned(group["container"])}
         for group in properties["nodeRangeProperties"]
@@ -93,7 +93,7 @@ def overridden(
     """Merge cleaned nodeProperties with nodeOverrides.
 
     Returns:
-        The nodeProperties of the job, and what each of its nodes is run with.
+        The nodeProperties of the job, and the container of each node.
 
     Raises:
         ClientError: The overrides break a rule, or do not fit the definition.
@@ -140,7 +140,7 @@ def _group(group: dict[str, Any], override: dict[str, Any]) -> tuple[dict[str, A
 
 
 def _check_cover(properties: dict[str, Any]) -> None:
-    """Check that each node, the main one too, has a group."""
+    """Check that each node, including the main node, belongs to a group."""
     count, main = properties["numNodes"], properties["mainNode"]
     if not 1 <= count <= MAX_NODES:
         raise ClientError(f"The number of nodes must be between 1 and {MAX_NODES}.")
@@ -168,13 +168,13 @@ def _check_cover(properties: dict[str, Any]) -> None:
 
 
 def _nodes(group: dict[str, Any], count: int) -> range:
-    """Return the indexes of a group's nodes, given the number of all nodes."""
+    """Return the indexes of a group's nodes, given the total number of nodes."""
     start, end = target(group["targetNodes"])
     return range(start, count if end is None else end + 1)
 
 
 def _assigned(properties: dict[str, Any]) -> dict[int, int]:
-    """Return for each node the place of its group: of those it is in, the smallest."""
+    """Return the group number of each node: the smallest group that contains it."""
     nodes = [_nodes(group, properties["numNodes"]) for group in properties["nodeRangeProperties"]]
     largest_first = sorted(range(len(nodes)), key=lambda place: -len(nodes[place]))
     return {index: place for place in largest_first for index in nodes[place]}

@@ -1,4 +1,4 @@
-"""Pages of a list and the opaque token that continues it."""
+"""Paging of lists, with an opaque token for the next page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def size(document: dict[str, Any], most: int) -> int:
-    """Return the wanted page size: `maxResults`, at least 1 and at most `most`."""
+    """Return the page size: `maxResults`, limited to 1 to `most`."""
     wanted: int | None = document.get("maxResults")
     if wanted is None:
         return most
@@ -23,7 +23,7 @@ def size(document: dict[str, Any], most: int) -> int:
 
 
 def position(document: dict[str, Any]) -> int | None:
-    """Return the position `nextToken` stands for, or None at the beginning."""
+    """Return the position in `nextToken`, or None for the first page."""
     token = document.get("nextToken")
     if not token:
         return None
@@ -41,10 +41,10 @@ def token(place: int) -> str:
 def page(
     items: Sequence[T], document: dict[str, Any], most: int
 ) -> tuple[list[T], dict[str, str]]:
-    """Cut one page out of a list that only grows at its end.
+    """Return a page of a list that only grows at its end.
 
     Returns:
-        The items, and the reply's ``nextToken`` member unless this is the last page.
+        The items, and the response's ``nextToken`` member unless this is the last page.
     """
     start = position(document) or 0
     end = start + size(document, most)

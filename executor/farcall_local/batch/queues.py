@@ -1,8 +1,8 @@
-"""Job queues and compute environments: making, changing and deleting them.
+"""Job queues and compute environments: creation, changes and deletion.
 
-Every queue feeds the same processors of this machine, whatever its compute environment says, and
-its priority is kept but not used. So multi-node parallel jobs run in environments, too, in which
-AWS has none: unmanaged ones, and those of Spot instances.
+All queues use the same processors of this machine, regardless of their compute environments, and
+their priorities have no effect. So multi-node parallel jobs also run in environments that AWS
+excludes: unmanaged environments and Spot environments.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_CreateJobQueue.html
@@ -13,7 +13,7 @@ Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_UpdateComputeEnvironment.html
     https://docs.aws.amazon.com/batch/latest/APIReference/API_UpdateJobQueue.html
     https://github.com/hashicorp/terraform-provider-aws/issues/2044
-        What DeleteComputeEnvironment says of a queue that is still there.
+        Error of DeleteComputeEnvironment if a queue still uses it.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _NEEDED_ON_INSTANCES = {"instanceRole", "instanceTypes"}
 
 @dataclass
 class Resource:
-    """A queue or compute environment.
+    """Queue or compute environment.
 
     Attributes:
-        name: Unique in its kind.
-        arn: Its ARN.
-        view: What describing it shows besides its tags.
-        tags: As given.
+        name: Name, unique in its kind.
+        arn: ARN of the resource.
+        view: Its description without tags.
+        tags: Tags of the request.
     """
 
     name: str
@@ -59,28 +59,28 @@ class Resource:
 
     @property
     def enabled(self) -> bool:
-        """Whether it takes jobs."""
+        """Whether it accepts jobs."""
         return bool(self.view["state"] == "ENABLED")
 
     @property
     def fair_share(self) -> bool:
-        """Whether jobs of the queue must name their share."""
+        """Whether jobs of the queue need a share identifier."""
         return bool(self.view.get("schedulingPolicyArn"))
 
     def describe(self) -> dict[str, Any]:
-        """Return the resource as its Describe operation shows it."""
+        """Return the resource in the format of its Describe operation."""
         return {**self.view, "tags": self.tags}
 
 
 class Queues:
-    """All queues and compute environments, each findable by name and ARN."""
+    """Registry of all queues and compute environments, by name and ARN."""
 
     def __init__(self) -> None:
         self._queues: dict[str, Resource] = {}
         self._environments: dict[str, Resource] = {}
 
     def create_environment(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Answer CreateComputeEnvironment."""
+        """Handle CreateComputeEnvironment."""
         validate.require(document, "computeEnvironmentName", "type")
         name = document["computeEnvironmentName"]
         validate.name(name, "Compute environment name")
@@ -103,7 +103,7 @@ class Queues:
         return {"computeEnvironmentName": name, "computeEnvironmentArn": arn}
 
     def create_queue(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Answer CreateJobQueue."""
+        """Handle CreateJobQueue."""
         validate.require(document, "jobQueueName", "computeEnvironmentOrder")
         name, order = document["jobQueueName"], document["computeEnvironmentOrder"]
         validate.name(name, "Job queue name")
@@ -132,7 +132,7 @@ class Queues:
             _find(self._environments, item["computeEnvironment"], "ComputeEnvironment")
 
     def update_environment(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Answer UpdateComputeEnvironment; what is not given stays as it is."""
+        """Handle UpdateComputeEnvironment; missing members are unchanged."""
         validate.require(document, "computeEnvironment")
         found = _find(self._environments, document["computeEnvironment"], "ComputeEnvironment")
         _check_settled(found, "update")
@@ -153,7 +153,7 @@ class Queues:
         return {"computeEnvironmentName": found.name, "computeEnvironmentArn": found.arn}
 
     def delete_environment(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Answer DeleteComputeEnvironment; one that is not there is none to be deleted."""
+        """Handle DeleteComputeEnvironment; a missing environment is not an error."""
         validate.require(document, "computeEnvironment")
         found = self._environments.get(document["computeEnvironment"].rpartition("/")[2])
         if found is None:
@@ -172,7 +172,7 @@ class Queues:
         return {}
 
     def update_queue(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Answer UpdateJobQueue; what is not given stays as it is."""
+        """Handle UpdateJobQueue; missing members are unchanged."""
         validate.require(document, "jobQueue")
         found = self.queue(document["jobQueue"])
         _check_settled(found, "update")
@@ -193,11 +193,11 @@ class Queues:
     def delete_queue(
         self, document: dict[str, Any], end_jobs: Callable[[Resource], bool]
     ) -> dict[str, Any]:
-        """Answer DeleteJobQueue; one that is not there is none to be deleted.
+        """Handle DeleteJobQueue; a missing queue is not an error.
 
         Args:
             document: The request.
-            end_jobs: Terminates the jobs of a queue, and says whether all have ended.
+            end_jobs: Terminates the jobs of a queue, and returns whether all have finished.
         """
         validate.require(document, "jobQueue")
         found = self._queues.get(document["jobQueue"].rpartition("/")[2])
@@ -219,27 +219,27 @@ class Queues:
         return {}
 
     def describe_queues(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Answer DescribeJobQueues; unknown names are left out."""
+        """Handle DescribeJobQueues; unknown names are left out."""
         rows, more = _describe(self._queues, document.get("jobQueues"), document)
         return {"jobQueues": rows, **more}
 
     def describe_environments(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Answer DescribeComputeEnvironments; unknown names are left out."""
+        """Handle DescribeComputeEnvironments; unknown names are left out."""
         rows, more = _describe(self._environments, document.get("computeEnvironments"), document)
         return {"computeEnvironments": rows, **more}
 
     def inventory(self) -> dict[str, list[str]]:
-        """Return the names of what is there."""
+        """Return the names of all queues and compute environments."""
         return {
             "compute environments": list(self._environments),
             "job queues": list(self._queues),
         }
 
     def queue(self, reference: str) -> Resource:
-        """Return the queue of a name or ARN.
+        """Return the queue with a name or ARN.
 
         Raises:
-            ClientError: There is none.
+            ClientError: The queue does not exist.
         """
         return _find(self._queues, reference, "JobQueue")
 
@@ -270,7 +270,7 @@ def _check_environment(document: dict[str, Any]) -> None:
 
 
 def _check_resources(given: dict[str, Any]) -> None:
-    """Check computeResources: what each type needs, and what Fargate does not take."""
+    """Check computeResources for its type's required and unsupported members."""
     needed = set(_NEEDED)
     if given.get("type") in _FARGATE:
         needed.add("securityGroupIds")
@@ -301,7 +301,7 @@ def _check_settled(found: Resource, verb: str) -> None:
 
 
 def _settle(found: Resource) -> None:
-    """Have a change be under way until the loop next turns."""
+    """Keep a change in progress until the next event loop iteration."""
     found.view["status"] = "UPDATING"
     asyncio.get_running_loop().call_soon(found.view.update, {"status": "VALID"})
 

@@ -1,4 +1,4 @@
-"""Processors and memory a job asks for, and the values Batch takes.
+"""Requested processors, memory and GPUs of a job, and the values that Batch accepts.
 
 Source:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html
@@ -28,12 +28,12 @@ FARGATE_MEMORY_MIB = {
 
 @dataclass(frozen=True)
 class Resources:
-    """What one attempt of a job occupies.
+    """Resources of one attempt of a job.
 
     Attributes:
-        vcpus: At least 1, or a Fargate value from 0.25.
-        memory_mib: Hard limit of a container; not enforced for processes.
-        gpus: 0 for none.
+        vcpus: Number of vCPUs: at least 1, or a Fargate value from 0.25.
+        memory_mib: Hard memory limit of a container in MiB; not enforced for processes.
+        gpus: Number of GPUs.
     """
 
     vcpus: float
@@ -44,7 +44,7 @@ class Resources:
 def merge(
     base: list[dict[str, str]], override: list[dict[str, str]] | None
 ) -> list[dict[str, str]]:
-    """Return the definition's requirements with the submission's in their place, by type."""
+    """Return the definition's requirements, overridden by the submission's, by type."""
     values = {item["type"]: item["value"] for item in base}
     values.update({item["type"]: item["value"] for item in override or []})
     return [{"type": kind, "value": value} for kind, value in values.items()]
@@ -55,10 +55,10 @@ def parse(requirements: list[dict[str, Any]], *, fargate: bool) -> Resources:
 
     Args:
         requirements: Items with ``type`` and ``value``; values are decimal strings.
-        fargate: Whether the job is for Fargate, whose vCPU and memory come in fixed pairs.
+        fargate: Whether the job is for Fargate, which has fixed combinations of vCPU and memory.
 
     Raises:
-        ClientError: A type or value Batch does not take, or VCPU or MEMORY missing.
+        ClientError: Batch does not accept a type or value, or VCPU or MEMORY is missing.
     """
     values: dict[str, str] = {}
     for item in requirements:

@@ -1,4 +1,4 @@
-"""Whether a failed attempt is tried again: Batch's evaluateOnExit.
+"""Retry strategies of jobs with Batch's evaluateOnExit rules.
 
 Source:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_EvaluateOnExit.html
@@ -26,28 +26,27 @@ _CONDITIONS = {
 
 @dataclass(frozen=True)
 class RetryStrategy:
-    """Attempts and rules of a job.
+    """Number of attempts and retry rules of a job.
 
     Attributes:
-        attempts: Attempts in all, 1 to 10.
-        rules: The evaluateOnExit rules in order, each as given with a lower-case action.
+        attempts: Total number of attempts, 1 to 10.
+        rules: The evaluateOnExit rules in order, with lower-case actions.
     """
 
     attempts: int = 1
     rules: tuple[dict[str, str], ...] = ()
 
     def wants_another(self, made: int, *, status_reason: str, reason: str, exit_code: str) -> bool:
-        """Return whether a failed attempt is followed by another.
+        """Return whether a failed attempt is retried.
 
-        The first rule all of whose conditions match decides; when none matches, the job is
-        retried. An absent reason or exit code counts as the empty string, which only ``*``
-        matches.
+        The first rule whose conditions all match decides; if none matches, the job is retried. A
+        missing reason or exit code counts as the empty string, which only ``*`` matches.
 
         Args:
-            made: Attempts made so far, the failed one included.
-            status_reason: Why the attempt ended.
-            reason: The container's reason, empty when absent.
-            exit_code: The exit code in decimal, empty when absent.
+            made: Number of attempts so far, including the failed one.
+            status_reason: Reason for the end of the attempt.
+            reason: Container reason; empty if missing.
+            exit_code: Decimal exit code; empty if missing.
         """
         if made >= self.attempts:
             return False
@@ -58,7 +57,7 @@ class RetryStrategy:
         return True
 
     def describe(self) -> dict[str, Any]:
-        """Return the strategy as DescribeJobs shows it."""
+        """Return the strategy in the format of DescribeJobs."""
         return {"attempts": self.attempts, "evaluateOnExit": [dict(rule) for rule in self.rules]}
 
 
@@ -66,8 +65,8 @@ def parse(document: dict[str, Any] | None) -> RetryStrategy:
     """Check a retryStrategy document.
 
     Raises:
-        ClientError: Attempts outside 1 to 10, more than five rules, rules without attempts, an
-            unknown action, or a pattern with characters Batch does not allow.
+        ClientError: There are fewer than 1 or more than 10 attempts, more than five rules, rules
+            without attempts, an unknown action, or a pattern with unsupported characters.
     """
     if not document:
         return RetryStrategy()

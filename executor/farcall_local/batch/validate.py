@@ -1,7 +1,7 @@
-"""The rules Batch checks before it accepts a definition or a job.
+"""Validation rules for job definitions and submissions.
 
-botocore's model has almost none of them, so a client learns of a mistake from the service. Each
-function raises `ClientError` and returns nothing.
+botocore's model has almost none of these rules, so only the service reports violations. Each
+function raises `ClientError` or returns nothing.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
@@ -41,7 +41,7 @@ _FARGATE_LOG_DRIVERS = ("awslogs", "splunk")
 
 
 def require(document: dict[str, Any], *names: str) -> None:
-    """Check that each parameter is given and not empty."""
+    """Check that each parameter is present and not empty."""
     for name in names:
         if not document.get(name):
             raise ClientError(f"{name} must be specified.")
@@ -57,13 +57,13 @@ def name(value: str, what: str) -> None:
 
 
 def job_name(value: str) -> None:
-    """Check a job name, which also begins with a letter or digit."""
+    """Check a job name, which must also begin with a letter or digit."""
     if not _JOB_NAME.fullmatch(value):
         raise ClientError("Job name should match valid pattern")
 
 
 def tags(value: dict[str, str] | None) -> None:
-    """Check 1 to 50 tags with keys of 1-128 and values of at most 256 characters.
+    """Check 1 to 50 tags, with keys of 1 to 128 and values of up to 256 characters.
 
     https://docs.aws.amazon.com/batch/latest/userguide/using-tags.html
     """
@@ -92,7 +92,7 @@ def priority(value: int | None) -> None:
 
 
 def environment(variables: list[dict[str, str]] | None) -> None:
-    """Check that no variable takes a name Batch keeps for itself."""
+    """Check that no variable has a name that Batch reserves."""
     for variable in variables or []:
         if not variable.get("name"):
             raise ClientError("Environment variable name must be specified.")
@@ -108,7 +108,7 @@ def reason(document: dict[str, Any]) -> None:
 
 
 def definition(document: dict[str, Any]) -> None:
-    """Check a job definition apart from its retry strategy and its nodeProperties."""
+    """Check a job definition, except its retry strategy and nodeProperties."""
     require(document, "jobDefinitionName", "type")
     name(document["jobDefinitionName"], "Job definition name")
     _type(document)
@@ -123,7 +123,7 @@ def definition(document: dict[str, Any]) -> None:
 
 
 def _type(document: dict[str, Any]) -> None:
-    """Check a definition's type and that it has the properties of this type alone."""
+    """Check a definition's type, and that it has only that type's properties."""
     for unsupported in ("ecsProperties", "eksProperties"):
         if document.get(unsupported):
             raise ClientError(f"farcall's emulated Batch does not support {unsupported}.")
@@ -183,7 +183,7 @@ def _fargate(properties: dict[str, Any]) -> None:
 
 
 def submission(document: dict[str, Any], size_bytes: int) -> None:
-    """Check a SubmitJob request apart from what it refers to and its retry strategy."""
+    """Check a SubmitJob request, except its references and retry strategy."""
     if size_bytes > MAX_SUBMISSION_BYTES:
         kib = -(-size_bytes // 1024)
         raise ClientError(f"Job size must be less than 30 KiB, got {kib} KiB")
@@ -202,7 +202,7 @@ def submission(document: dict[str, Any], size_bytes: int) -> None:
 
 
 def container_overrides(overrides: dict[str, Any] | None) -> None:
-    """Check containerOverrides apart from the resources, which are checked when merged."""
+    """Check containerOverrides, except the resources, which are checked when merged."""
     overrides = overrides or {}
     environment(overrides.get("environment"))
     if "" in (overrides.get("command") or []):

@@ -22,7 +22,7 @@ RESTRICTED = "restricted"
 
 
 class Access:
-    """Users, and their rights.
+    """Users and their rights.
 
     Args:
         store: Holds Roles and RoleBindings.
@@ -49,7 +49,7 @@ class Access:
 
         Args:
             user: The sender.
-            target: What the request is about.
+            target: Target of the request.
             has_roles: Whether the server has read its Roles since its start.
 
         Raises:

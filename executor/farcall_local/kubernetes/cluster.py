@@ -92,8 +92,8 @@ class Cluster:
     def lose_node(self) -> None:
         """Disconnect the first node: its processes are killed, and their exits are unknown.
 
-        After `Timing.lost_s` its pods are deleted (NodeLost, DeletionByTaintManager), and then
-        the node itself, with which they have failed.
+        After `Timing.lost_s` its pods are deleted (NodeLost, DeletionByTaintManager) and then the
+        node itself, so that the pods count as failed.
         """
         document = self._store.get(NODE, "", nodes.NAME)
         if document is None:

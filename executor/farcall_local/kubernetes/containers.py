@@ -1,9 +1,9 @@
-"""Environment, arguments and volumes of a pod's container, as a kubelet makes them.
+"""Environment, arguments and volumes of a pod's container, as a kubelet creates them.
 
-A volume is a folder of this machine: a process sees the folder itself, where a variable names the
-mount's path (`farcall_local.runners.process`), and a container has it mounted. Names that a
-headless Service would give to pods are replaced by this machine's address: the emulator has no
-DNS, and all pods share this machine's network.
+A volume is a folder of this machine. A container has it mounted; a process uses the folder itself,
+in place of the mount's path in its variables (`farcall_local.runners.process`). Host names from a
+headless Service are replaced with this machine's address, because the emulator has no DNS, and all
+pods share this machine's network.
 
 Sources:
     https://kubernetes.io/docs/tasks/inject-data-application/
@@ -35,8 +35,8 @@ class CannotStartError(Exception):
     """A container cannot start.
 
     Attributes:
-        reason: Reason for which it waits.
-        message: One sentence.
+        reason: Reason of the container's waiting state.
+        message: Message in one sentence.
         event: Reason of the event.
     """
 
@@ -52,12 +52,12 @@ def _misconfigured(message: str) -> CannotStartError:
 
 
 class Container:
-    """A pod's container as it is started.
+    """Pod's container with its final environment and command.
 
     Attributes:
-        environment: Its variables.
+        environment: Environment variables.
         entrypoint: Replaces the image's entry point; empty for the image's own.
-        command: Its arguments.
+        command: Arguments.
 
     Raises:
         CannotStartError: A Secret, or a key of one, does not exist.
@@ -86,7 +86,7 @@ class Container:
             if "valueFrom" in variable:
                 value = self._value(variable["valueFrom"])
             else:
-                # Only the variables before it are known, as in the kubelet.
+                # Only earlier variables are expanded, as in the kubelet.
                 value = expanded(variable.get("value", ""), found)
             found[variable["name"]] = value
         return found
@@ -136,7 +136,7 @@ def _unsupported(source: dict[str, Any]) -> CannotStartError:
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:
-    """Replace each ``$(NAME)`` of a known variable, and ``$$`` by one dollar."""
+    """Replace each ``$(NAME)`` with the variable's value, and ``$$`` with ``$``."""
 
     def replaced(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -148,7 +148,7 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
 
 
 def _names(pod: dict[str, Any]) -> Callable[[str], str]:
-    """Return a function that replaces a group's host names by this machine's address."""
+    """Return a function that replaces a group's host names with this machine's address."""
     subdomain = pod["spec"].get("subdomain")
     if not subdomain:
         return lambda text: text
@@ -159,7 +159,7 @@ def _names(pod: dict[str, Any]) -> Callable[[str], str]:
 
 
 class Volumes:
-    """A pod's volumes.
+    """Volumes of a pod.
 
     Attributes:
         mounts: Paths of this machine by their paths in the container.
@@ -198,7 +198,7 @@ class Volumes:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def host(self, _cpus: int) -> dict[str, Any]:
-        """Return docker's HostConfig for the container, which has no limits."""
+        """Return Docker's HostConfig for the container, without limits."""
         return {
             "NetworkMode": "host",
             "LogConfig": {"Type": "none", "Config": {}},

@@ -1,7 +1,7 @@
-"""Discovery documents: which API groups, kinds and verbs the local Kubernetes emulator serves.
+"""Discovery documents: API groups, kinds and verbs of the local Kubernetes emulator.
 
-kubectl and the official client read from them what ``jobs`` or ``job`` means and which path to
-request. Each group has its own document; clients that prefer the aggregated document accept it.
+kubectl and the official client look up ``jobs`` or ``job`` in them and get the path to request.
+Each group has its own document, which clients accept although they prefer the aggregated document.
 
 Source:
     https://kubernetes.io/docs/concepts/overview/kubernetes-api/#discovery-api
@@ -27,7 +27,7 @@ def answer(path: str) -> _Document | None:
     """Return the discovery document of a path; None if there is none.
 
     Args:
-        path: Such as ``/apis/batch/v1``.
+        path: Path such as ``/apis/batch/v1``.
     """
     parts = path.strip("/").split("/")
     if parts[:2] == ["openapi", "v3"]:
@@ -49,7 +49,7 @@ def answer(path: str) -> _Document | None:
 
 
 def _openapi(place: str) -> _Document | None:
-    """Return the part of OpenAPI that makes kubectl leave validation to the server."""
+    """Return the OpenAPI document that makes kubectl leave validation to the server."""
     paths: dict[str, _Document] = {}
     for kind in KINDS:
         where = f"apis/{kind.group}/v1" if kind.group else "api/v1"

@@ -1,6 +1,6 @@
-"""The local Kubernetes emulator: objects, API server, controllers, initial objects.
+"""Local Kubernetes emulator: objects, API server, controllers, initial objects.
 
-All of it belongs on one event loop, that of the local AWS emulator's jobs.
+All of it runs on one event loop, together with the local AWS emulator's jobs.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _CALLS = (
 
 
 class EmbeddedKubernetes:
-    """A cluster and its API.
+    """Cluster and its API.
 
     Args:
-        place: Where the API listens; closed by `close`.
-        runner: Starts containers; closed by who has made it.
-        cpus: Processors of its node.
-        secret: What the Secret `S3_SECRET` has, none for an empty one.
+        place: Endpoint of the API; closed by `close`.
+        runner: Starts containers; closed by its creator.
+        cpus: Number of processors of the node.
+        secret: Content of the Secret `S3_SECRET`, possibly empty.
 
     Attributes:
         store: All objects.
@@ -61,15 +61,15 @@ class EmbeddedKubernetes:
             document = {"metadata": {"name": S3_SECRET, "namespace": DEFAULT}}
             made = defaults.fill(SECRET, {**document, "stringData": dict(secret)})
             self.store.create(SECRET, made)
-        self.store.compact()  # as of a real server, history begins later than the first version
+        self.store.compact()  # as on a real server, history begins after the first version
 
     async def start(self) -> None:
-        """Serve."""
+        """Start serving."""
         self.cluster.start()
         await self.api.start()
 
     async def close(self) -> None:
-        """Kill what runs, close the port and forget everything."""
+        """Kill all containers, close the port and drop all state."""
         await self.api.stop()
         await self.cluster.close()
         self._place.close()
@@ -91,27 +91,27 @@ class EmbeddedKubernetes:
             raise ValueError(f"{call}: {error}") from error
 
     async def stop_api(self) -> None:
-        """Close all connections and refuse new ones. Objects and controllers stay."""
+        """Close all connections and reject new ones. Objects and controllers remain."""
         await self.api.stop()
 
     async def start_api(self) -> None:
-        """Serve again, on the same port."""
+        """Resume serving on the same port."""
         await self.api.start()
 
     async def restart(self) -> None:
-        """Restart the API server; as with a real one, its history begins again."""
+        """Restart the API server; as with a real one, its history starts again."""
         await self.api.stop()
         self.store.compact()
         await self.api.start()
 
     def compact(self) -> None:
-        """Forget the history: a watch from an earlier version is refused with 410."""
+        """Drop the history: watches from an earlier version are rejected with 410."""
         self.store.compact()
 
     def requests(self) -> dict[str, int]:
         """Return the number of requests since the start, such as ``{"create jobs": 2}``.
 
-        ``429`` has those that `throttle` refused, which are counted nowhere else.
+        ``429`` counts the requests that `throttle` rejected, which no other entry includes.
         """
         return dict(self.api.faults.requests)
 

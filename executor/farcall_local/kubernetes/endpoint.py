@@ -1,6 +1,6 @@
-"""Where the local Kubernetes emulator is: its port, its certificate, tokens and kubeconfig file.
+"""Endpoint of the local Kubernetes emulator: port, certificate, tokens and kubeconfig.
 
-The certificate is self-signed, and made for this one start.
+The certificate is self-signed, and created anew at each start.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _LIFETIME = dt.timedelta(days=30)
 
 
 class ClusterEndpoint:
-    """A port and what a client needs to come there.
+    """Port, with the credentials that clients need.
 
     Attributes:
         listener: The open socket.
-        url: Of the API.
+        url: URL of the API.
         tokens: Token to user name.
-        environment: Variables that point farcall and Kubernetes' clients here.
+        environment: Variables that configure farcall and Kubernetes clients for the emulator.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:
@@ -62,7 +62,7 @@ class ClusterEndpoint:
         }
 
     def tls(self) -> ssl.SSLContext:
-        """Return what a server shows its clients."""
+        """Return the server's TLS context."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._certificate)
         context.set_alpn_protocols(["http/1.1"])
@@ -99,7 +99,7 @@ class ClusterEndpoint:
 
 
 def _certify(folder: Path, host: str) -> str:
-    """Write key and certificate of a server; return the certificate in base64."""
+    """Write a server's key and certificate; return the certificate as base64."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CLUSTER)])
     now = dt.datetime.now(dt.timezone.utc)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Cause(NamedTuple):
-    """What is wrong with one field.
+    """Invalid field of an object.
 
     Attributes:
         reason: ``FieldValueRequired`` or ``FieldValueInvalid``.
@@ -31,7 +31,7 @@ class Cause(NamedTuple):
 
 
 class StatusError(Exception):
-    """A refusal.
+    """Rejection of a request.
 
     Attributes:
         code: HTTP status.
@@ -83,13 +83,13 @@ class ForbiddenError(StatusError):
 
 
 class _NameError(StatusError):
-    """A refusal because of an object's name."""
+    """Rejection because of an object's name."""
 
     text = ""
 
     @classmethod
     def of(cls, kind: Kind, name: str) -> Self:
-        """Return the refusal for an object's name."""
+        """Return the error for an object's name."""
         text = cls.text.format(f'{kind.resource} "{name}"')
         return cls(text, name=name, group=kind.group, kind=kind.plural)
 
@@ -149,7 +149,7 @@ class InvalidError(StatusError):
 
     @classmethod
     def of(cls, kind: Kind, name: str, causes: Sequence[Cause]) -> InvalidError:
-        """Return the refusal of an object."""
+        """Return the error for an object."""
         found = [f"{cause.field}: {cause.message}" for cause in causes]
         text = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
         of_kind = f"{kind.kind}.{kind.group}" if kind.group else kind.kind

@@ -13,7 +13,7 @@ from farcall_local.kubernetes.errors import TooManyRequestsError
 
 
 class Faults:
-    """What goes wrong next.
+    """Pending faults.
 
     Attributes:
         requests: Number of requests by verb and resource: ``create jobs``.
@@ -40,10 +40,10 @@ class Faults:
             transport.abort()
 
     def check_throttle(self) -> None:
-        """Refuse a request if it is to be throttled.
+        """Reject a request if it must be throttled.
 
         Raises:
-            TooManyRequestsError: It is.
+            TooManyRequestsError: The request is throttled.
         """
         if self._throttled > 0:
             self._throttled -= 1
@@ -51,10 +51,10 @@ class Faults:
             raise TooManyRequestsError(self._retry_after_s)
 
     def lose(self, request: web.BaseRequest) -> None:
-        """Close the connection of a completed request if its response is to be lost.
+        """Close the connection of a completed request if its response must be lost.
 
         Raises:
-            ConnectionResetError: It is.
+            ConnectionResetError: The response is lost.
         """
         if self._lost > 0:
             self._lost -= 1

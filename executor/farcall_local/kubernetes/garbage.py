@@ -25,7 +25,7 @@ Place = tuple[Kind, str, str]
 
 
 class Garbage:
-    """Deletes objects that nothing needs any more."""
+    """Collector of objects that are no longer needed."""
 
     def __init__(self, store: Store, timing: Timing) -> None:
         self._store = store
@@ -46,7 +46,7 @@ class Garbage:
         self._timers.add(self._loop.call_later(delay_s, do))
 
     def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
-        """Take in a change of the store."""
+        """Process a change of the store."""
         if kind is EVENT:
             return
         if change == "DELETED":
@@ -83,7 +83,7 @@ class Garbage:
             self.after(ttl, lambda: self._delete(place, uid))
 
     def _soon(self, do: Callable[..., None], *arguments: Any) -> None:
-        """Call a function when all subscribers have taken in the current change."""
+        """Call a function when all subscribers have processed the current change."""
         self._loop.call_soon(do, *arguments)
 
     def _delete(self, place: Place, uid: str) -> None:
@@ -118,7 +118,7 @@ def _is_deleted(document: dict[str, Any]) -> bool:
 
 
 def _is_bound(pod: dict[str, Any]) -> bool:
-    """Return whether a pod is on a node, or needs none because it has ended."""
+    """Return whether a pod has a node, or needs none because it has finished."""
     return bool(pod["spec"].get("nodeName")) or pod_status.is_over(pod)
 
 

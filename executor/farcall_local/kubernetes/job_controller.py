@@ -35,12 +35,12 @@ _log = logging.getLogger("farcall")
 
 
 class Finish(NamedTuple):
-    """How a Job ends.
+    """End of a Job.
 
     Attributes:
-        target: Its first condition: ``FailureTarget`` or ``SuccessCriteriaMet``.
-        reason: One word.
-        message: One sentence.
+        target: First condition: ``FailureTarget`` or ``SuccessCriteriaMet``.
+        reason: Reason in one word.
+        message: Message in one sentence.
     """
 
     target: str
@@ -49,7 +49,7 @@ class Finish(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """Its last condition."""
+        """Last condition of the Job."""
         return "Complete" if self.target == "SuccessCriteriaMet" else "Failed"
 
 
@@ -66,15 +66,15 @@ _COMPLETE = Finish(
 
 
 def has_finished(job: dict[str, Any]) -> bool:
-    """Return whether a Job has ended."""
+    """Return whether a Job has finished."""
     return pod_status.holds(job, "Complete") or pod_status.holds(job, "Failed")
 
 
 class JobStatus:
-    """The new status of a Job.
+    """New status of a Job.
 
     Attributes:
-        start: Its startTime, None if it was not started.
+        start: The startTime; None if the Job was not started.
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class JobStatus:
 
     @property
     def finish(self) -> Finish | None:
-        """How the Job ends, if that is decided already."""
+        """End of the Job, if it is already decided."""
         for each in self._conditions:
             if each["type"] in ("FailureTarget", "SuccessCriteriaMet"):
                 return Finish(each["type"], each["reason"], each["message"])
@@ -131,7 +131,7 @@ class JobStatus:
 
 
 class JobController:
-    """Looks at each Job when the Job or one of its pods has changed, or a deadline passes."""
+    """Controller that syncs a Job after changes of the Job or its pods, and at deadlines."""
 
     def __init__(self, store: Store, timing: Timing) -> None:
         self._store = store
@@ -149,7 +149,7 @@ class JobController:
             waiting.cancel()
 
     def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
-        """Take in a change of the store."""
+        """Process a change of the store."""
         if kind is JOB:
             self._note_job(change, document)
         elif kind is POD:
@@ -158,7 +158,7 @@ class JobController:
     def _note_job(self, change: str, job: dict[str, Any]) -> None:
         uid, key = job["metadata"]["uid"], _key(job)
         if change == "DELETED":
-            # A new Job may have the name already, and none of the old Job's pods.
+            # A new Job may already have the name, without the old Job's pods.
             self._keys.pop(uid, None)
             pods = self._pods.pop(uid, None)
             self._looked_at.pop(key, None)
@@ -182,7 +182,7 @@ class JobController:
             self._loop.call_soon(self._strip, pod)
 
     def _look_in(self, key: Key, delay_s: float = 0.0) -> None:
-        """Schedule a look at a Job, no sooner than `Timing.sync_s` after the last one."""
+        """Schedule a sync of a Job, at least `Timing.sync_s` after the last one."""
         due = self._loop.time() + delay_s
         if key in self._looked_at:
             due = max(due, self._looked_at[key] + self._timing.sync_s)
@@ -228,7 +228,7 @@ class JobController:
             self._store.update(JOB, {**there, "status": status})
 
     def _finish(self, job: dict[str, Any], pods: JobPods) -> Finish | None:
-        """Return how a Job ends, if it does."""
+        """Return the end of a Job, or None if it continues."""
         spec = job["spec"]
         if pods.fail_message:
             return Finish("FailureTarget", "PodFailurePolicy", pods.fail_message)
@@ -294,7 +294,7 @@ class JobController:
             self._look_in(key)
 
     def _make_pods(self, job: dict[str, Any], pods: JobPods, chosen: list[int | None]) -> bool:
-        """Create pods until one is not admitted; return whether all were."""
+        """Create pods until one is rejected; return whether all were admitted."""
         for index in chosen:
             _, failures, ignored = pods.retry(index)
             pod = pods.template.pod(index, failures, ignored)

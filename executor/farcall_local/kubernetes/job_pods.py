@@ -1,8 +1,7 @@
 """State of the pods of one Job, updated with each change of one of them.
 
-So a look at a Job of 10,000 pods costs only what has changed since the last look. The number of
-failures of an index is kept here, where Kubernetes' own controller reads it from the last failed
-pod.
+So a sync of a Job with 10,000 pods only costs the changes since the last sync. The number of
+failures of an index is stored here; Kubernetes' own controller reads it from the last failed pod.
 
 Sources:
     https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index
@@ -21,10 +20,10 @@ from farcall_local.kubernetes.timing import Timing, doubled
 
 
 class Retry(NamedTuple):
-    """When an index may be retried.
+    """Retry of an index.
 
     Attributes:
-        due: Time of the event loop.
+        due: Time of the retry, by the event loop's clock.
         failures: Failures that backoffLimitPerIndex counts.
         ignored: Failures that the policy ignored.
     """
@@ -35,21 +34,21 @@ class Retry(NamedTuple):
 
 
 class JobPods:
-    """The pods of one Job.
+    """Pods of one Job.
 
     Attributes:
         template: Creates its pods.
-        active: Pods that are to run, or do, by name.
-        terminating: Pods that are being deleted and have not ended.
-        ready: Names of pods that run.
-        uncounted: Pods that have ended, or are being deleted, and are not counted yet.
+        active: Pods that are running or will run, by name.
+        terminating: Pods that are being deleted and have not finished.
+        ready: Names of running pods.
+        uncounted: Pods that have finished, or are being deleted, and are not counted yet.
         succeeded: Number of succeeded pods, or indexes of an Indexed Job.
         failed: Number of failed pods, except those that the policy ignored.
         succeeded_indexes: Succeeded indexes of an Indexed Job.
         failed_indexes: Failed indexes of a Job with backoffLimitPerIndex.
-        fail_message: Why the policy fails the whole Job; empty if it does not.
+        fail_message: Reason why the policy fails the Job; empty if it does not.
         started: When the Job was started or resumed, in time of the event loop.
-        refusals: Number of refused pods since the last that was admitted.
+        refusals: Number of rejected pods since the last admitted one.
         refused_until: When pods may be created again, in time of the event loop.
     """
 
@@ -70,10 +69,10 @@ class JobPods:
         self._retries: dict[int, Retry] = {}
         self._open: set[int] = set()  # indexes that need a pod again
         self._fresh = 0  # the first index that has had no pod
-        self._failures = 0  # since the last success, of a Job without limits of its indexes
+        self._failures = 0  # since the last success, for a Job without per-index limits
 
     def note(self, change: str, pod: dict[str, Any]) -> None:
-        """Take in a pod's change: ``ADDED``, ``MODIFIED`` or ``DELETED``."""
+        """Process a pod's change: ``ADDED``, ``MODIFIED`` or ``DELETED``."""
         meta, name, index = pod["metadata"], pod["metadata"]["name"], index_of(pod)
         was_there = name in self.active or name in self.terminating
         for known in (self.active, self.terminating, self.uncounted):
@@ -102,7 +101,7 @@ class JobPods:
         return list({**self.active, **self.terminating, **self.uncounted}.values())
 
     def count(self, job: dict[str, Any], pod: dict[str, Any], now: float, timing: Timing) -> None:
-        """Count a pod that has ended."""
+        """Count a finished pod."""
         index = index_of(pod)
         if pod["status"]["phase"] == "Failed":
             self._count_failure(job, pod, index, now, timing)
@@ -171,7 +170,7 @@ class Match(NamedTuple):
 
     Attributes:
         action: Action of the matching rule; ``Count`` if none matches.
-        message: Why the Job fails, if it does.
+        message: Reason for the Job's failure, if it fails.
     """
 
     action: str = COUNT
@@ -219,7 +218,7 @@ def _name(pod: dict[str, Any]) -> str:
 
 
 def written(indexes: Iterable[int]) -> str:
-    """Write indexes as numbers and ranges. Two successive indexes are no range: ``1,2``."""
+    """Format indexes as numbers and ranges; two successive indexes are no range: ``1,2``."""
     parts: list[list[int]] = []
     for index in sorted(indexes):
         if parts and parts[-1][1] == index - 1:
@@ -236,7 +235,7 @@ def _part(first: int, last: int) -> str:
 
 
 def read(text: str) -> set[int]:
-    """Return the indexes of a text that `written` made."""
+    """Parse the result of `written`."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

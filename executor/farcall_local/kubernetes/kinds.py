@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """One kind of object; all are of version ``v1``.
+    """Kind of objects; all kinds have version ``v1``.
 
     Attributes:
         group: API group, empty for the core group.
@@ -34,12 +34,12 @@ class Kind(NamedTuple):
 
     @property
     def api_version(self) -> str:
-        """Group and version, as documents have them."""
+        """Group and version, as in documents."""
         return f"{self.group}/v1" if self.group else "v1"
 
     @property
     def resource(self) -> str:
-        """Plural and group, as messages have them: ``jobs.batch``."""
+        """Plural and group, as in messages: ``jobs.batch``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
@@ -84,7 +84,7 @@ _ALL = {"GET": "list", "POST": "create"}
 
 
 class Target(NamedTuple):
-    """What a request is about.
+    """Target of a request.
 
     Attributes:
         verb: One of get, list, watch, create, patch and delete, as in Roles.
@@ -107,7 +107,7 @@ class Target(NamedTuple):
 
 
 def parse(method: str, path: str, query: Mapping[str, str]) -> Target | None:
-    """Return what a request is about; None if the emulator does not serve it."""
+    """Return the target of a request; None if the emulator does not serve it."""
     root, *steps = path.strip("/").split("/")
     group = steps.pop(0) if root == "apis" and steps else ""
     if root not in ("api", "apis") or steps[:1] != ["v1"]:

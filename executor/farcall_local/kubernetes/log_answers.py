@@ -1,4 +1,4 @@
-"""Logs of pods, as the API answers them: all, the end, from a time on, or followed.
+"""Logs of pods in API responses: complete, the end, since a time, or followed.
 
 Source: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
 """
@@ -93,10 +93,10 @@ def _count(query: Mapping[str, str], name: str) -> int | None:
 
 
 def _since(query: Mapping[str, str]) -> int:
-    """Return the time of the first wanted line, in nanoseconds since 1970."""
+    """Return the earliest time of lines, in nanoseconds since 1970."""
     if text := query.get("sinceTime"):
         try:
-            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 has no Z
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 rejects Z
         except ValueError:
             raise BadRequestError(f'sinceTime: Invalid value: "{text}": it is no time') from None
         return int(moment.timestamp() * _NS)
@@ -109,7 +109,7 @@ class PodLog:
 
     Attributes:
         lines: Nanoseconds since 1970 and text of each line, without its end.
-        closed: Whether the container has ended.
+        closed: Whether the container has exited.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class PodLog:
         self._news = asyncio.Event()
 
     def write(self, data: bytes) -> None:
-        """Add the finished lines, and keep the last one until it is finished."""
+        """Add the complete lines, and keep the last one until it is complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if lines:
             now = time.time_ns()
@@ -134,7 +134,7 @@ class PodLog:
         self._notify()
 
     async def changed(self, known: int) -> None:
-        """Wait until there are more lines than a number, or the container has ended."""
+        """Wait until there are more than ``known`` lines, or the container has exited."""
         while not self.closed and len(self.lines) <= known:
             await self._news.wait()
 
@@ -144,22 +144,22 @@ class PodLog:
 
 
 class PodLogs:
-    """The logs of all pods, by their UID."""
+    """Logs of all pods by UID."""
 
     def __init__(self) -> None:
         self._logs: dict[str, PodLog] = {}
 
     def open(self, uid: str) -> PodLog:
-        """Begin a pod's log."""
+        """Create a pod's log."""
         log = self._logs[uid] = PodLog()
         return log
 
     def of(self, uid: str) -> PodLog | None:
-        """Return a pod's log; None where its container has not started."""
+        """Return a pod's log; None if its container has not started."""
         return self._logs.get(uid)
 
     def forget(self, uid: str) -> None:
-        """Drop the log of a pod that is gone."""
+        """Drop the log of a deleted pod."""
         log = self._logs.pop(uid, None)
         if log is not None and not log.closed:
             log.close()

@@ -1,7 +1,7 @@
 """Nodes of the local Kubernetes emulator: their resources, and which pods they accept.
 
-Texts are those of Kubernetes 1.36's scheduler. Of the ways to choose a node the emulator knows
-resources and ``nodeSelector``; it ignores affinity, and its nodes have no taints.
+The texts are from Kubernetes 1.36's scheduler. The emulator selects nodes by resources and
+``nodeSelector``; it ignores affinity, and its nodes have no taints.
 
 Source:
     https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
@@ -27,7 +27,7 @@ _ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
 
 
 def node(name: str, cpu: float) -> dict[str, Any]:
-    """Return a node that is ready."""
+    """Return a ready node."""
     # The memory of processes is not limited.
     has = {"cpu": f"{cpu:g}", "memory": "1Ti", "pods": str(MAX_PODS)}
     [ready] = pod_status.put(
@@ -55,7 +55,7 @@ def node(name: str, cpu: float) -> dict[str, Any]:
 def objections(
     document: dict[str, Any], spec: dict[str, Any], free: Mapping[str, int]
 ) -> tuple[list[str], bool]:
-    """Return why a node does not accept a pod.
+    """Return the reasons why a node does not accept a pod.
 
     Returns:
         The scheduler's reasons, none if the node accepts it; and whether fewer pods would help.

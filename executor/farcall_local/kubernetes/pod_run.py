@@ -46,7 +46,7 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Kubelet:
-    """Runs pods, and ends them when they are deleted.
+    """Kubelet that runs pods, and stops them when they are deleted.
 
     Args:
         store: Holds the pods.
@@ -74,7 +74,7 @@ class Kubelet:
         self._closed = False
 
     def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
-        """Take in a change of the store."""
+        """Process a change of the store."""
         if kind is not POD or self._closed:
             return
         meta, node = document["metadata"], document["spec"].get("nodeName")
@@ -139,7 +139,7 @@ class Kubelet:
 
 
 class PodRun:
-    """Runs one pod."""
+    """Run of one pod."""
 
     def __init__(self, kubelet: Kubelet, pod: dict[str, Any]) -> None:
         self.node: str = pod["spec"]["nodeName"]
@@ -165,7 +165,7 @@ class PodRun:
         try:
             await self._live()
         except Exception:
-            # A fault of ours must not leave a pod running forever.
+            # An error in the emulator must not leave a pod running forever.
             _log.exception("The pod %s broke", "/".join(self._key))
             text = "The local Kubernetes emulator failed; see its log."
             self._write(lambda pod: pod_status.failed(pod, "UnexpectedAdmissionError", text))
@@ -316,7 +316,7 @@ class PodRun:
                 await self._bear(error, pause)
 
     async def _bear(self, error: CannotStartError, pause: float) -> None:
-        """Report why the container does not start, and wait before the next attempt."""
+        """Report the container's start failure, and wait before the next attempt."""
         self._tell(WARNING, error.event, error.message)
         if error.event == "Failed":
             self._tell(WARNING, "Failed", f"Error: {error.reason}")

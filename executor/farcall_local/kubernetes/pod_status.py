@@ -42,7 +42,7 @@ def ended(pod: dict[str, Any], code: int, reason: str, message: str = "") -> dic
     over: dict[str, Any] = {"exitCode": code, "reason": reason}
     if message:
         over["message"] = message
-    # A container that could not be started began at the epoch, as the runtime has it.
+    # The runtime reports the epoch as start time of a container that could not be started.
     over["startedAt"] = began or (
         "1970-01-01T00:00:00Z" if reason == "StartError" else timestamp()
     )
@@ -51,7 +51,7 @@ def ended(pod: dict[str, Any], code: int, reason: str, message: str = "") -> dic
 
 
 def failed(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:
-    """Return the status of a pod that has failed as a whole; its container's stays as it is."""
+    """Return the status of a failed pod, with its container's status unchanged."""
     found = _begun(pod, "Failed")
     found["conditions"] = _over(found["conditions"], "Failed")
     said = {key: value for key, value in (("reason", reason), ("message", message)) if value}
@@ -59,7 +59,7 @@ def failed(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:
 
 
 def disrupted(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:
-    """Return a pod's status with the condition that it is taken away by the cluster.
+    """Return a pod's status with the condition that the cluster disrupted it.
 
     Source:
         https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
@@ -122,7 +122,7 @@ def _container(pod: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
 
 
 def found(document: dict[str, Any], kind: str) -> dict[str, Any] | None:
-    """Return an object's condition of a type."""
+    """Return an object's condition of a type, or None."""
     conditions = (document.get("status") or {}).get("conditions") or ()
     return next((each for each in conditions if each["type"] == kind), None)
 
@@ -147,10 +147,10 @@ def put(
     *,
     probed: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return conditions with one instead of that of its type; the same ones if it is there.
+    """Return conditions with one set or replaced; the same list if nothing changes.
 
-    The time of its transition is that of the last change of its status. Of a Job's, which are
-    ``probed``, lastProbeTime is set.
+    Its transition time is the time of its last change of status. A Job's conditions, which are
+    ``probed``, also have a lastProbeTime.
     """
     before = next((each for each in conditions if each["type"] == kind), None)
     words = {"type": kind, "status": status}

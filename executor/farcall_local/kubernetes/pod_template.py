@@ -38,7 +38,7 @@ def failures_of(pod: dict[str, Any]) -> tuple[int, int]:
 
 
 class PodTemplate:
-    """What the pods of a Job have in common; they share it in memory."""
+    """Common part of a Job's pods, which share it in memory."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         meta, template = job["metadata"], job["spec"]["template"]
@@ -63,7 +63,7 @@ class PodTemplate:
         """Return a new pod.
 
         Args:
-            index: Its index, None for none.
+            index: Index of the pod, or None.
             failures: Earlier failures of the index that backoffLimitPerIndex counts.
             ignored: Earlier failures that the policy ignored.
         """

@@ -1,7 +1,7 @@
-"""Events of Kubernetes: what controllers, scheduler and kubelet record about an object.
+"""Kubernetes events, which controllers, scheduler and kubelet record about an object.
 
-A repeated event is counted. A component records up to 25 events about one object, as client-go's
-correlator does at once: a Job of 10,000 pods has 25 SuccessfulCreate.
+A repeated event is counted. A component records up to 25 events about one object, the initial
+burst of client-go's correlator: a Job of 10,000 pods has 25 SuccessfulCreate events.
 
 Sources:
     https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
@@ -24,7 +24,7 @@ BURST = 25
 
 
 class Recorder:
-    """Writes events."""
+    """Event recorder of one component."""
 
     def __init__(self, store: Store, component: str, host: str = "") -> None:
         self._store = store
@@ -40,9 +40,9 @@ class Recorder:
         Args:
             involved: The object, with its kind.
             kind: ``Normal`` or ``Warning``.
-            reason: One word.
-            message: One sentence.
-            field: Path of the object's part that the event is about.
+            reason: Reason in one word.
+            message: Message in one sentence.
+            field: Path of the affected part of the object.
         """
         meta = involved["metadata"]
         namespace = meta.get("namespace") or "default"

@@ -37,13 +37,13 @@ _SERVER_SET = (
 
 @dataclass
 class Asked:
-    """A request for objects.
+    """Request for objects.
 
     Attributes:
-        target: What it is about.
-        query: Its parameters.
+        target: Target of the request.
+        query: Query parameters.
         content_type: Content type of the body, without parameters.
-        body: The body.
+        body: Body of the request.
     """
 
     target: Target
@@ -53,12 +53,12 @@ class Asked:
 
     @property
     def is_dry(self) -> bool:
-        """Whether nothing is stored."""
+        """Whether the request is a dry run, which stores nothing."""
         return self.query.get("dryRun") == "All"
 
 
 class Resources:
-    """The objects of a store, as requests read and change them."""
+    """Request handler for the objects of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -71,10 +71,10 @@ class Resources:
         }
 
     def answer(self, asked: Asked) -> tuple[int, Document]:
-        """Carry out a request; return the HTTP status and the object, list or Status.
+        """Handle a request; return the HTTP status and the object, list or Status.
 
         Raises:
-            StatusError: It is refused.
+            StatusError: The request is rejected.
         """
         return self._verbs[asked.target.verb](asked)
 
@@ -136,7 +136,7 @@ class Resources:
         )
 
     def _start(self, token: str | None) -> tuple[int, list[str]]:
-        """Return the version of a list, and the place of the last object on the page before."""
+        """Return the version of a list, and the position of the previous page's last object."""
         if not token:
             return self._store.version, ["", ""]
         version, *after = json.loads(token)
@@ -214,8 +214,8 @@ class Resources:
 
 
 def _parsed(asked: Asked) -> Document:
-    """Return the document of a request's body, which is of the path's kind."""
-    # aiohttp's default is that of a request without the header.
+    """Parse a request's body, and check that it has the path's kind."""
+    # aiohttp reports application/octet-stream for a request without the header.
     if asked.content_type not in (JSON, "application/octet-stream"):
         raise UnsupportedMediaTypeError(JSON)
     kind = asked.target.kind

@@ -1,4 +1,4 @@
-"""Scheduler of the local Kubernetes emulator: binds pods to nodes, or records why it cannot.
+"""Scheduler of the local Kubernetes emulator: binds pods to nodes, or records the reason.
 
 Pods are bound in the order in which they were created. Pods with the same requirements share a
 queue, so a round costs no more if ten thousand of them wait.
@@ -31,7 +31,7 @@ Shape = str
 
 
 class Scheduler:
-    """Binds pods to nodes."""
+    """Scheduler that binds pods to nodes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -50,7 +50,7 @@ class Scheduler:
             self._round.cancel()
 
     def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
-        """Take in a change of the store."""
+        """Process a change of the store."""
         if kind is POD:
             self._note_pod(change, document)
         elif kind is NODE or (kind is PERSISTENT_VOLUME_CLAIM and change == "ADDED"):
@@ -149,7 +149,7 @@ class Scheduler:
         self._recorder.tell(pod, NORMAL, "Scheduled", text)
 
     def _mark(self, queue: deque[tuple[int, Key]], message: str) -> None:
-        """Write to the first pods of a queue why they fit on no node."""
+        """Record the reason in the first pods of a queue that fit on no node."""
         for _, key in list(itertools.islice(queue, MARKED)):
             pod = self._still_waiting(key)
             if pod is None:
@@ -163,7 +163,7 @@ class Scheduler:
 
 
 def _message(why: Counter[str], there: int, would_help: int) -> str:
-    """Return why a pod fits on no node, in the words of the scheduler."""
+    """Return the real scheduler's message for a pod that fits on no node."""
     if not there:
         return "no nodes available to schedule pods"
     reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in why.items()))

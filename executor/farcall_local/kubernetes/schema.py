@@ -42,10 +42,10 @@ def definitions() -> dict[str, dict[str, str]]:
 
 
 def check(kind: Kind, document: Any) -> None:
-    """Check that a document has only the fields of its kind, with values of their types.
+    """Check that a document has only its kind's fields, with values of their types.
 
     Raises:
-        BadRequestError: It has not.
+        BadRequestError: A field is unknown or has another type.
     """
     group = kind.group.partition(".")[0] or "core"
     wrong = ", ".join(_wrong(f"#{group}.v1.{kind.kind}", document, ""))
@@ -57,7 +57,7 @@ def check(kind: Kind, document: Any) -> None:
 
 
 def _wrong(type_: str, value: Any, path: str) -> Iterator[str]:
-    """Yield what is wrong with a value."""
+    """Yield the errors of a value."""
     if not _fits(type_, value):
         shown = type(value).__name__
         yield f"json: cannot unmarshal {shown} into Go struct field {path} of type {type_}"

@@ -34,7 +34,7 @@ _log = logging.getLogger("farcall")
 
 
 class ApiServer:
-    """Responds to requests for the objects of a store.
+    """API server for the objects of a store.
 
     Args:
         store: Holds the objects.

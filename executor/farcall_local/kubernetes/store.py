@@ -42,7 +42,7 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class Change(NamedTuple):
-    """One change of one object.
+    """Change of one object.
 
     Attributes:
         version: The change's resourceVersion.
@@ -66,7 +66,7 @@ Subscriber = Callable[[str, Kind, Document, "Document | None"], None]
 
 
 class Store:
-    """All objects, by kind, namespace and name.
+    """Store of all objects, by kind, namespace and name.
 
     Attributes:
         version: The resourceVersion of the last change.
@@ -110,7 +110,7 @@ class Store:
         only ``generateName``.
 
         Raises:
-            AlreadyExistsError: There is one of that name.
+            AlreadyExistsError: An object of that name exists.
         """
         metadata = dict(document.get("metadata") or {})
         prefix = metadata.get("generateName")
@@ -165,23 +165,23 @@ class Store:
     def delete(
         self, kind: Kind, namespace: str, name: str, *, grace_s: int | None = None
     ) -> Document:
-        """Delete an object, or begin to.
+        """Delete an object, or start its deletion.
 
         The object is gone at once unless it has finalizers, or is a Pod with a grace period: the
         kubelet deletes such a Pod again, with no grace, when its container has ended.
 
         Args:
             kind: The kind.
-            namespace: Its namespace.
-            name: Its name.
+            namespace: Namespace of the object.
+            name: Name of the object.
             grace_s: Grace period of a Pod in seconds, by default that of its spec. A second
                 delete can shorten it.
 
         Returns:
-            The object as it is now, or as it was last.
+            The current object, or its last state.
 
         Raises:
-            NotFoundError: It does not exist.
+            NotFoundError: The object does not exist.
         """
         there = self._found(kind, namespace, name)
         metadata = dict(there["metadata"])
@@ -198,14 +198,14 @@ class Store:
         return self._put("MODIFIED", kind, there, metadata, there)
 
     def watch(self, kind: Kind, since: int) -> Watch:
-        """Open a watch of a kind from a resourceVersion on, a context manager."""
+        """Open a watch of a kind since a resourceVersion, as a context manager."""
         return Watch(self, kind, since, self._watches)
 
     def since(self, kind: Kind, version: int) -> Changes:
         """Return the changes of a kind after a version.
 
         Raises:
-            ExpiredError: They are no longer remembered.
+            ExpiredError: The history does not reach back that far.
         """
         if version < self.compacted:
             raise ExpiredError(f"too old resource version: {version} ({self.compacted})")
@@ -213,7 +213,7 @@ class Store:
         return [change for change in found if change.kind is kind]
 
     def compact(self) -> None:
-        """Forget all changes, and reject watches and lists from an older version.
+        """Drop the history, and reject watches and lists from an older version.
 
         No object has the new version, so a client that has just listed everything must list again,
         too. Open watches that are up to date continue.
@@ -314,7 +314,7 @@ class Watch:
 
 
 def timestamp(at: float | None = None) -> str:
-    """Return a time as documents have it, to the second; now by default.
+    """Return a time in the format of documents, to the second; by default now.
 
     Args:
         at: Seconds since 1970.
@@ -337,7 +337,7 @@ def _by_key(item: tuple[tuple[str, str], Document]) -> tuple[str, str]:
 
 
 def _check_same(kind: Kind, metadata: Document, old: Document) -> None:
-    """Refuse an update of an object that has changed since it was read."""
+    """Reject an update of an object that has changed since it was read."""
     for name in ("uid", "resourceVersion"):
         if metadata.get(name) not in (None, "", old[name]):
             raise ConflictError.of(kind, old["name"])
@@ -351,7 +351,7 @@ def _carry(name: str, old: Document, new: Document) -> None:
 
 
 def _alike(one: Document, other: Document) -> bool:
-    """Compare two documents, except their metadata."""
+    """Return whether two documents are equal, except their metadata."""
     names = (one.keys() | other.keys()) - {"metadata", "kind", "apiVersion"}
     return all(one.get(name) == other.get(name) for name in names)
 

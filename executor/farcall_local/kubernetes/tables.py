@@ -19,7 +19,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 def is_wanted(accept: str) -> bool:
-    """Return whether a header ``Accept`` prefers a table."""
+    """Return whether an ``Accept`` header prefers a table."""
     return "as=Table" in accept.partition(",")[0]
 
 
@@ -81,7 +81,7 @@ def _status(kind: Kind, document: Document) -> str:
 
 def _age(document: Document, now: datetime) -> str:
     stamp = document["metadata"]["creationTimestamp"]
-    made = datetime.fromisoformat(stamp.replace("Z", "+00:00"))  # Python 3.10 knows no Z
+    made = datetime.fromisoformat(stamp.replace("Z", "+00:00"))  # Python 3.10 does not accept Z
     seconds = max(0, int((now - made).total_seconds()))
     size, unit = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
     return f"{seconds // size}{unit}"

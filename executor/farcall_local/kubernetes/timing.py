@@ -13,7 +13,7 @@ class Timing:
     """Durations, in seconds except the scales.
 
     Attributes:
-        sync_s: Minimum interval between two looks at one Job. Kubernetes has 1 s.
+        sync_s: Minimum interval between two syncs of one Job. Kubernetes has 1 s.
         retry_s: Pause before an index is retried, doubled each time.
         refused_s: Pause after a pod was not admitted, doubled each time.
         pull_s: Pause after an image could not be pulled, doubled each time.
@@ -36,5 +36,5 @@ class Timing:
 
 
 def doubled(first_s: float, times: int) -> float:
-    """Return a pause that is doubled a number of times, up to a limit."""
+    """Return a pause after doubling it a number of times, up to a limit."""
     return min(first_s * 2.0 ** min(times, 60), LONGEST_S)

@@ -31,10 +31,10 @@ _IMMUTABLE = (
 
 
 def check(kind: Kind, document: Document, before: Document | None = None) -> list[Cause]:
-    """Return what is wrong with an object that has its defaults.
+    """Return the errors of an object, whose defaults are filled in.
 
     Args:
-        kind: Its kind.
+        kind: Kind of the object.
         document: The object.
         before: The stored object that it replaces.
     """

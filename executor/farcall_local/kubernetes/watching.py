@@ -1,4 +1,4 @@
-"""Watches of the Kubernetes API: a line of JSON for each change, bookmarks, and their end.
+"""Watches of the Kubernetes API: a line of JSON for each change, and bookmarks.
 
 Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
@@ -25,7 +25,7 @@ BOOKMARK_S = 5.0
 
 
 class Watching:
-    """One watch.
+    """Watch of one client.
 
     Args:
         store: Holds the objects.
@@ -98,7 +98,7 @@ class Watching:
             yield self._bookmark({"k8s.io/initial-events-end": "true"})
 
     def _lines(self, change: Change) -> Iterator[bytes]:
-        """Yield a change as it is seen through the selector."""
+        """Yield the events for a change, as filtered by the selector."""
         was = change.before is not None and self._selects(change.before)
         is_ = change.type != "DELETED" and self._selects(change.document)
         if was or is_:

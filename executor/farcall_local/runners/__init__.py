@@ -1,1 +1,1 @@
-"""Job runners: what starts, watches and ends an attempt of the emulated Batch."""
+"""Job runners, which start, monitor and stop attempts of the emulated Batch."""

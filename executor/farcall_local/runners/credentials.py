@@ -1,7 +1,7 @@
-"""Credentials of the job role, as ECS hands them to a container.
+"""Credentials of the job role, as ECS provides them to a container.
 
-A container gets no keys but the address of an endpoint, which every AWS SDK asks by itself: for
-the first keys, and for new ones before these expire.
+Instead of keys, a container gets the URL of an endpoint, from which every AWS SDK requests keys,
+and new keys before these expire.
 
 Sources:
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-iam-roles.html
@@ -29,13 +29,13 @@ DEFAULT_LIFETIME_S = 6 * 3600.0
 
 @dataclass
 class _Grant:
-    """What one attempt may ask for.
+    """Permission of one attempt to request keys.
 
     Attributes:
-        role_arn: The job role.
-        session: Names the attempt in the role's session.
-        answer: The latest keys as the endpoint answers them; None before the first.
-        renewed_at: When half of their lifetime will be over.
+        role_arn: ARN of the job role.
+        session: Session name, which identifies the attempt.
+        answer: Latest keys in the endpoint's format; None before the first request.
+        renewed_at: Time at which half of their lifetime is over.
     """
 
     role_arn: str
@@ -45,7 +45,7 @@ class _Grant:
 
 
 class RoleCredentials:
-    """Assumes job roles for the attempts that run, and knows which keys have expired.
+    """Credentials provider, which assumes job roles for running attempts.
 
     Safe to use from several threads.
 
@@ -53,11 +53,11 @@ class RoleCredentials:
         assume: Assumes a role of moto's STS, given ARN, session name and seconds; returns moto's
             ``AssumedRole``.
         key: The account's own key.
-        enforced: Whether permissions are, so that a job must not have the account's own key.
+        enforced: Whether permissions are enforced, so that a job must not have the account's key.
 
     Attributes:
-        token: What a request to the endpoint must carry in ``Authorization``.
-        lifetime_s: Of the keys handed out from now on.
+        token: Required ``Authorization`` header of a request to the endpoint.
+        lifetime_s: Lifetime of new keys in seconds.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class RoleCredentials:
     def keys(self, role_arn: str | None, session: str) -> dict[str, str]:
         """Return keys as environment variables, for a process, which has no endpoint.
 
-        Without permissions enforced it is the account's own key; else the job role's, good for as
-        long as the process can live, and none where there is no role.
+        If permissions are not enforced, this is the account's own key. Otherwise it is the job
+        role's key, valid for the maximum lifetime of the process, or nothing without a role.
         """
         if not self._enforced:
             return self._key.environment
@@ -90,14 +90,14 @@ class RoleCredentials:
         }
 
     def grant(self, role_arn: str, session: str) -> str:
-        """Let an attempt ask for keys of its role; return the path to ask at."""
+        """Permit an attempt to request keys of its role; return the endpoint's path."""
         path = f"{PATH}{secrets.token_urlsafe()}"
         with self._lock:
             self._grants[path] = _Grant(role_arn, session)
         return path
 
     def revoke(self, path: str) -> None:
-        """End what `grant` began; keys handed out already live on until they expire."""
+        """Revoke a permission of `grant`; existing keys are valid until they expire."""
         with self._lock:
             self._grants.pop(path, None)
 
@@ -117,7 +117,7 @@ class RoleCredentials:
             return 200, grant.answer
 
     def expired(self, key_id: str) -> bool:
-        """Return whether a key is one that was handed out here and is good no more."""
+        """Return whether a key was issued here and has expired."""
         return time.time() >= self._expires.get(key_id, float("inf"))
 
     def _renew(self, grant: _Grant) -> None:

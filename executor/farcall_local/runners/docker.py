@@ -1,7 +1,7 @@
-"""Attempts as containers of a docker engine: the image users deploy, on their own machine.
+"""Attempts as containers of a Docker engine, with the images that users deploy.
 
-Containers use the host's network, as those of Batch on EC2 do, so the engine must run on this
-machine; the local AWS emulator listens on its loopback alone.
+Containers use the host's network, as on Batch with EC2, so the engine must run on this machine;
+the local AWS emulator only listens on the loopback interface.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html
@@ -43,17 +43,17 @@ _ERRORS = (aiodocker.DockerError, aiohttp.ClientError, OSError)
 
 
 class NoEngineError(Exception):
-    """No docker engine answers."""
+    """No Docker engine responds."""
 
 
 async def check_engine() -> None:
     """Check that containers can be run.
 
     Raises:
-        NoEngineError: The engine does not answer; the message says what to do.
+        NoEngineError: The engine does not respond; the message has the remedy.
     """
     try:
-        # aiodocker asserts that it has found an address.
+        # aiodocker raises an AssertionError if it finds no address.
         docker = aiodocker.Docker()
     except (AssertionError, ImportError, ValueError, aiodocker.DockerError) as error:
         raise NoEngineError(_no_engine(str(error) or "it has no socket")) from error
@@ -73,26 +73,26 @@ def _no_engine(what: str) -> str:
 
 
 class DockerRunner:
-    """Runs an attempt as a container.
+    """Runner that runs an attempt as a container.
 
-    An image the machine has is used as it is, another one is pulled first, without a login. What
-    a local AWS emulator that was killed has left is removed when the next one starts a job.
+    An image of this machine is used as it is; others are pulled first, without a login. The first
+    job of an emulator removes the containers of emulators that were killed.
 
     Args:
-        endpoint_url: Of the local AWS emulator, given to each job as ``AWS_ENDPOINT_URL``.
-        credentials: Gives each job the credentials of its role.
+        endpoint_url: URL of the local AWS emulator, each job's ``AWS_ENDPOINT_URL``.
+        credentials: Creates the credentials of each job's role.
     """
 
     def __init__(self, endpoint_url: str, credentials: RoleCredentials) -> None:
         self._endpoint_url = endpoint_url
         self._credentials = credentials
         self._docker: aiodocker.Docker | None = None
-        # A client has 100 connections. A container holds one of these as long as it runs; those
-        # for short requests must not run out over it.
+        # A client has 100 connections, and a running container holds one of them. A separate
+        # client keeps connections available for short requests.
         self._streams: aiodocker.Docker | None = None
         self._cpus = os.cpu_count() or 1
         self._opening = asyncio.Lock()
-        # Other users of this machine do not get into the folder. Containers get the file alone,
+        # Other users of this machine cannot access the folder. Containers get only the file,
         # which the users of all images may read.
         prefix = f"{_FOLDER}{leftovers.identity(os.getpid())}-"
         self._folder = tempfile.TemporaryDirectory(prefix=prefix)
@@ -101,7 +101,7 @@ class DockerRunner:
         self._token_file.chmod(0o444)
 
     async def prepare(self, spec: AttemptSpec) -> None:
-        """Pull the image if the machine lacks it."""
+        """Pull the image if this machine lacks it."""
         image = spec.image
         with _told_as("CannotPullContainerError: Error response from daemon: "):
             docker, _ = await self._open()
@@ -149,20 +149,20 @@ class DockerRunner:
         return self._docker, self._streams
 
     def _document(self, spec: AttemptSpec, credentials_path: str | None) -> dict[str, Any]:
-        """Write the request that creates the container."""
+        """Build the request that creates the container."""
         environment = {}
         if spec.in_aws:
             environment = {
                 "AWS_ENDPOINT_URL": self._endpoint_url,
                 "AWS_REGION": names.REGION,
                 "AWS_DEFAULT_REGION": names.REGION,
-                # There is no instance whose role a job without one of its own could use.
+                # There is no instance whose role a job without a job role could use.
                 "AWS_EC2_METADATA_DISABLED": "true",
             }
         host = spec.host(self._cpus)
         if credentials_path is not None:
-            # ECS itself gives AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, whose host is 169.254.170.2
-            # port 80; only root could give this machine that address.
+            # ECS itself sets AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, whose host is 169.254.170.2
+            # port 80; only root could assign that address to this machine.
             environment["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = (
                 f"{self._endpoint_url}{credentials_path}"
             )
@@ -215,13 +215,13 @@ async def _start(
 
 
 class _Container:
-    """A running attempt: the container and the connection that brings its output.
+    """Running attempt: the container and the connection for its output.
 
     Args:
-        container: Reached by connections for short requests.
-        watched: The same, reached by those for long ones.
+        container: The container, on the client for short requests.
+        watched: The container, on the client for long requests.
         stream: The open connection.
-        output: Takes what comes.
+        output: Receives the output.
         ended: Called at the end.
     """
 
@@ -242,7 +242,7 @@ class _Container:
 
     async def wait(self) -> Exit:
         try:
-            # The end of the output comes first, unless the program has closed it long before.
+            # The output usually ends with the container, unless the program closes it earlier.
             while (message := await self._stream.read_out()) is not None:
                 self._output(message.data)
             await self._stream.close()
@@ -264,7 +264,7 @@ class _Container:
 
     def _do(self, request: Coroutine[Any, Any, None]) -> None:
         async def send() -> None:
-            with contextlib.suppress(*_ERRORS):  # it has ended meanwhile
+            with contextlib.suppress(*_ERRORS):  # it may have exited already
                 await request
 
         task = asyncio.get_running_loop().create_task(send())
@@ -279,7 +279,7 @@ async def _remove(container: DockerContainer) -> None:
 
 
 async def _remove_leftovers(docker: aiodocker.Docker) -> None:
-    """Remove what local AWS emulators of this machine have left that were killed."""
+    """Remove the containers of killed local AWS emulators of this machine."""
     found = await docker.containers.list(all=True, filters={"label": [SERVER_LABEL]})
     for container in found:
         if leftovers.is_gone(container["Labels"].get(SERVER_LABEL, "")):

@@ -1,4 +1,4 @@
-"""One attempt of a job, from STARTING to its end.
+"""Attempt of a job, from STARTING to its end.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/job_timeouts.html
@@ -46,15 +46,15 @@ _PLACEHOLDER = re.compile(r"Ref::([A-Za-z0-9_-]+)")
 
 @dataclass
 class Durations:
-    """How long things take; tests stretch and shorten it.
+    """Durations, which tests change.
 
     Attributes:
-        delays: Seconds a job stays in a state before it may leave it, by the state's name; in
-            RUNNING they follow the end of its process.
-        stop_grace_s: Seconds from SIGTERM to SIGKILL. Batch waits 30.
-        timeout_scale: Factor on every job's timeout, whose least value is 60 s.
-        stream_s: Seconds between two chunks of output that farcall's runtime stores; None for
-            what it does by itself.
+        delays: Minimum time of a job in a state in seconds, by the state's name; in RUNNING it
+            counts from the end of its process.
+        stop_grace_s: Time from SIGTERM to SIGKILL in seconds. Batch waits 30 s.
+        timeout_scale: Factor on every job's timeout, whose minimum is 60 s.
+        stream_s: Interval between two output chunks that farcall's runtime stores, in seconds;
+            None for its default.
     """
 
     delays: dict[str, float] = field(default_factory=dict)
@@ -65,14 +65,14 @@ class Durations:
 
 @dataclass(frozen=True)
 class World:
-    """What an attempt meets: the same for all attempts of a server.
+    """Environment of all attempts of a server.
 
     Attributes:
         runner: Starts containers.
-        logs: Takes their output.
-        assumable: Whether ECS may assume the role of an ARN.
-        environment_name: Name of the compute environment behind a job's queue.
-        durations: How long things take.
+        logs: Receives their output.
+        assumable: Returns whether ECS may assume a role, by its ARN.
+        environment_name: Returns the name of a job queue's compute environment.
+        durations: Durations of states and grace periods.
     """
 
     runner: Runner
@@ -84,12 +84,12 @@ class World:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """Why an attempt ends other than by itself.
+    """Reason for stopping an attempt.
 
     Attributes:
-        status_reason: What the attempt and the job report.
-        final: Whether Batch does not retry, whatever the rules say.
-        host_lost: Whether nobody is left to report an exit code.
+        status_reason: Status reason of the attempt and the job.
+        final: Whether Batch does not retry, regardless of the rules.
+        host_lost: Whether the host is lost, so that the exit code is unknown.
         can_succeed: Whether exit code 0 still counts as success.
     """
 
@@ -100,16 +100,16 @@ class AttemptEnd:
 
 
 class Execution:
-    """Runs one attempt of what has a container.
+    """Run of one attempt of a job with a container.
 
     Args:
-        job: A plain job, a child or a node.
-        world: What the attempt meets.
+        job: A single job, child job or node.
+        world: Environment of the attempt.
         on_running: Called when its container runs.
 
     Attributes:
-        attempt: What is to be remembered of it.
-        ending: Why it was stopped, None while it was not.
+        attempt: Record of the attempt.
+        ending: Reason for stopping it; None if it was not stopped.
     """
 
     def __init__(
@@ -128,16 +128,16 @@ class Execution:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the attempt ended well."""
+        """Whether the attempt succeeded."""
         return self.attempt.exit_code == 0 and (self.ending is None or self.ending.can_succeed)
 
     @property
     def final(self) -> bool:
-        """Whether a failure is not to be retried."""
+        """Whether a failure is not retried."""
         return self.ending is not None and self.ending.final
 
     async def run(self) -> None:
-        """Start the container, wait for its end and note how it went."""
+        """Start the container, wait for its end and record the result."""
         await self._linger(JobStatus.STARTING)
         if self.ending is None and _overrides_length(self._job) > MAX_OVERRIDES_LENGTH:
             self.ending = AttemptEnd(OVERRIDES_TOO_LONG, final=True)
@@ -148,7 +148,7 @@ class Execution:
                 self.attempt.reason = error.reason and error.reason[:MAX_REASON_LENGTH]
                 self.attempt.status_reason = error.status_reason
             except Exception:
-                # A fault of ours must not leave a job running forever.
+                # An error in the emulator must not leave a job running forever.
                 _log.exception("The attempt of job %s broke", self._job.id)
                 self.ending = AttemptEnd("The emulated Batch failed; see its log.", final=True)
         if self.ending is not None:
@@ -156,7 +156,7 @@ class Execution:
         self.attempt.stopped_at = names.now_ms()
 
     def stop(self, ending: AttemptEnd) -> None:
-        """Stop the attempt: SIGTERM to its main process, SIGKILL to all after the grace."""
+        """Stop the attempt: SIGTERM to its main process, SIGKILL to all after the grace period."""
         if self.ending is not None or self._over:
             return
         self._end(ending)
@@ -164,10 +164,10 @@ class Execution:
             self._signal(self._running)
 
     def lose_host(self) -> None:
-        """Take the host away, as a spot reclaim does.
+        """Remove the host, as a spot reclaim does.
 
-        On EC2 the instance is gone and with it everybody who could report an exit code. Fargate
-        stops the task as any other and knows its exit code.
+        On EC2 the instance is lost, so the exit code is unknown. Fargate stops the task like any
+        other and reports its exit code.
         """
         if self.ending is not None or self._over:
             return
@@ -185,7 +185,7 @@ class Execution:
             self._preparing.cancel()
 
     async def clear(self) -> None:
-        """Wait until nothing of the attempt is left, which is so when it has run."""
+        """Wait until all processes of the attempt have exited: already true after `run`."""
 
     async def _start_and_wait(self) -> None:
         stream = self._open_resources()
@@ -222,7 +222,7 @@ class Execution:
         self.attempt.status_reason = EXITED
 
     async def _prepare(self, spec: AttemptSpec) -> None:
-        """Wait for the image, unless the attempt is stopped meanwhile."""
+        """Wait for the image, or until the attempt is stopped."""
         self._preparing = asyncio.ensure_future(self._world.runner.prepare(spec))
         try:
             await self._preparing
@@ -310,7 +310,7 @@ class Execution:
 
 
 def _command(job: Job) -> tuple[str, ...]:
-    """Return the command with its placeholders replaced; one without a value stays."""
+    """Return the command with its placeholders replaced, except those without a value."""
     parameters = job.submission.parameters
     return tuple(
         _PLACEHOLDER.sub(lambda match: parameters.get(match[1], match[0]), word)
@@ -319,10 +319,10 @@ def _command(job: Job) -> tuple[str, ...]:
 
 
 def _overrides_length(job: Job) -> int:
-    """Return the length of the overrides as they go to ECS.
+    """Return the length of the overrides in the request to ECS.
 
-    What Batch adds of its own is not documented; it is left out here, so that the limit is not
-    stricter than the real one.
+    Batch's own additions are not documented; they do not count here, so the limit is not stricter
+    than the real one.
     """
     overrides: dict[str, Any] = {"containerOverrides": [{"name": "default"}]}
     overrides["containerOverrides"][0].update(job.container.overrides)
@@ -330,4 +330,4 @@ def _overrides_length(job: Job) -> int:
 
 
 def _discard(data: bytes) -> None:
-    """Take the output of a job whose log driver is not awslogs."""
+    """Discard the output of a job whose log driver is not awslogs."""

@@ -25,7 +25,7 @@ import time
 from select import select
 from typing import Any, NoReturn
 
-# What a job imports that starts from nothing.
+# The imports of a job that starts without the fork server.
 import cloudpickle  # noqa: F401
 import obstore.store  # noqa: F401
 
@@ -144,7 +144,7 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
 def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    _kill(pid)  # it may not have come to lead its group yet
+    _kill(pid)  # it may not lead its group yet
 
 
 def _kill(pid: int) -> None:
@@ -180,7 +180,7 @@ def main() -> None:
     """Serve on the socket that is standard input."""
     sys.modules["__main__"] = runtime  # as python -m farcall_runtime has it
     sys.argv = [runtime.__file__]
-    # What there is now stays, and its pages are shared with every job.
+    # Existing objects are permanent, and all jobs share their pages.
     gc.collect()
     gc.freeze()
     ForkServer(socket.socket(fileno=0)).serve()

@@ -1,4 +1,4 @@
-"""containerProperties of a job definition as docker's HostConfig. No I/O.
+"""Conversion of a job definition's containerProperties to Docker's HostConfig. No I/O.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html
@@ -18,22 +18,22 @@ _PERMISSIONS = ("READ", "WRITE", "MKNOD")
 
 
 def host_config(container: dict[str, Any], resources: Resources, cpus: int) -> dict[str, Any]:
-    """Write a container's HostConfig.
+    """Build a container's HostConfig.
 
     Args:
         container: containerProperties.
-        resources: What the attempt may use.
-        cpus: Processors of the machine, the most docker takes as a limit. On EC2 a vCPU is a share
-            of the instance and no limit; here it is one, so that a job feels what it asked for.
+        resources: Resources of the attempt.
+        cpus: Number of the machine's processors, Docker's maximum for a limit. On EC2 a vCPU is a
+            share of the instance; here it is a limit, so that a job gets what it requests.
 
     Raises:
-        StartError: The definition asks for something this machine does not have.
+        StartError: The definition requires something that this machine lacks.
     """
     linux = container.get("linuxParameters") or {}
     memory = resources.memory_mib * _MIB
     config: dict[str, Any] = {
         "NetworkMode": "host",
-        # The output is read over the connection; docker need not keep it, too.
+        # The output is read from the connection; Docker need not store it, too.
         "LogConfig": {"Type": "none", "Config": {}},
         "NanoCpus": int(min(resources.vcpus, cpus) * 1e9),
         "Memory": memory,
@@ -59,7 +59,7 @@ def host_config(container: dict[str, Any], resources: Resources, cpus: int) -> d
 
 
 def folders(container: dict[str, Any]) -> dict[str, str]:
-    """Return the paths of this machine that a container's mount points show, by theirs."""
+    """Return this machine's paths of a container's mount points, by path in the container."""
     volumes = {each["name"]: each.get("host") or {} for each in container.get("volumes") or ()}
     points = container.get("mountPoints") or ()
     shown = {each["containerPath"]: volumes.get(each["sourceVolume"], {}) for each in points}
@@ -67,7 +67,7 @@ def folders(container: dict[str, Any]) -> dict[str, str]:
 
 
 def bind(source: str, target: str, *, read_only: bool = True) -> dict[str, Any]:
-    """Write a bind mount of a path of this machine."""
+    """Build a bind mount of a path of this machine."""
     return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}
 
 
@@ -110,5 +110,5 @@ def _mount(point: dict[str, Any], volumes: dict[str | None, dict[str, Any]]) -> 
     source = (volume.get("host") or {}).get("sourcePath")
     if source:
         return bind(source, point["containerPath"], read_only=read_only)
-    # Without a source docker makes a volume of its own, which ends with the container.
+    # Without a source, Docker creates a volume, which is deleted with the container.
     return {"Type": "volume", "Target": point["containerPath"], "ReadOnly": read_only}

@@ -1,7 +1,7 @@
-"""Where the output of jobs goes: CloudWatch Logs, as docker's awslogs driver writes it.
+"""Output of jobs in CloudWatch Logs, as written by Docker's awslogs driver.
 
-Standard output and standard error are one stream with no mark between them. Each line becomes an
-event; empty lines are dropped, because CloudWatch takes no empty events.
+Standard output and standard error are merged into one stream. Each line becomes an event; empty
+lines are dropped, because CloudWatch rejects empty events.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/using_awslogs.html
@@ -27,13 +27,13 @@ MAX_STREAM_PREFIX = 200
 
 
 class LogStream:
-    """Cuts bytes into events and writes them while the job runs.
+    """Log stream that splits output into events and writes them while the job runs.
 
-    A write holds what was read from a pipe at once and the rest of an unfinished line, hence
-    stays below the 1 MB and 10,000 events of a PutLogEvents call or nearly so.
+    A write contains one read from a pipe and the rest of an incomplete line, so it hardly exceeds
+    the limits of PutLogEvents, 1 MB and 10,000 events.
 
     Attributes:
-        name: The stream's name.
+        name: Name of the stream.
     """
 
     def __init__(self, name: str, put: Callable[[list[dict[str, Any]]], None]) -> None:
@@ -42,7 +42,7 @@ class LogStream:
         self._rest = b""
 
     def write(self, data: bytes) -> None:
-        """Write the finished lines, and keep the last one until it is finished."""
+        """Write the complete lines, and keep the last one until it is complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         while len(self._rest) > MAX_EVENT_BYTES:
             lines.append(self._rest[:MAX_EVENT_BYTES])
@@ -50,7 +50,7 @@ class LogStream:
         self._write(lines)
 
     def close(self) -> None:
-        """Write a last line that has no end."""
+        """Write a last line without a line end."""
         self._write([self._rest])
         self._rest = b""
 
@@ -79,12 +79,12 @@ class Logs(Protocol):
 
 
 class CloudWatchLogs:
-    """moto's log groups, reached without HTTP.
+    """Log groups of moto, accessed without HTTP.
 
     Args:
         backend: moto's backend of the service in one region.
-        lock: Held for each call: moto's backends are not safe to use from several threads.
-        extension: Knows what an execution role may do; None where every role may do everything.
+        lock: Held for each call, because moto's backends are not thread-safe.
+        extension: Checks the permissions of execution roles; None if every role may do everything.
     """
 
     def __init__(
@@ -101,21 +101,21 @@ class CloudWatchLogs:
         task_id: str,
         role_arn: str | None = None,
     ) -> LogStream | None:
-        """Make the stream of an attempt.
+        """Create the stream of an attempt.
 
         Args:
             configuration: The definition's logConfiguration.
-            definition: The definition's name, which the stream is named after unless
-                ``awslogs-stream-prefix`` says otherwise.
+            definition: Name of the definition, the prefix of the stream's name unless
+                ``awslogs-stream-prefix`` is set.
             task_id: Last part of the stream's name.
-            role_arn: The execution role. Without one it is the instance that writes.
+            role_arn: ARN of the execution role; None if the instance writes the log.
 
         Returns:
-            The stream, or None when the log driver is not awslogs.
+            The stream, or None if the log driver is not awslogs.
 
         Raises:
-            StartError: The group does not exist and the options do not ask to create it, or the
-                role may not write there.
+            StartError: The group does not exist and the options do not create it, or the role may
+                not write to it.
         """
         configuration = configuration or {}
         if configuration.get("logDriver", "awslogs") != "awslogs":
@@ -138,7 +138,7 @@ class CloudWatchLogs:
                 )
             self._backend.create_log_stream(group, stream)
         if self._objection(role_arn, task_id, "PutLogEvents", group, stream):
-            return LogStream(stream, lambda _: None)  # as docker does, which notes it elsewhere
+            return LogStream(stream, lambda _: None)  # Docker, too, drops the output
         return LogStream(stream, lambda events: self._store(group, stream, events))
 
     def _objection(

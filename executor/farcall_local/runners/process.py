@@ -492,7 +492,7 @@ def _kill_session(leader: int) -> None:
 
     The runtime runs the task in its own group, and shells do so for background jobs.
     """
-    # macOS answers EPERM for a group that holds nothing but a zombie.
+    # macOS returns EPERM for a group that only contains a zombie.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
     killed = {leader}
@@ -506,7 +506,7 @@ def _kill_session(leader: int) -> None:
 
 def _members(session: int) -> set[int]:
     found = set()
-    with contextlib.suppress(FileNotFoundError):  # no Linux
+    with contextlib.suppress(FileNotFoundError):  # not Linux
         for name in os.listdir("/proc"):  # noqa: PTH208 - names are numbers
             with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):
                 if os.getsid(int(name)) == session:

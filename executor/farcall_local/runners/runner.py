@@ -91,7 +91,7 @@ class Running(Protocol):
 
 
 class Runner(Protocol):
-    """Starts containers."""
+    """Interface for starting containers."""
 
     async def prepare(self, spec: AttemptSpec) -> None:
         """Pull the attempt's image, which may take minutes and can be cancelled.

@@ -1,1 +1,1 @@
-"""The HTTP side of the local AWS emulator: one port, with moto's services behind it."""
+"""HTTP server of the local AWS emulator: one port for Batch and moto's services."""

@@ -33,9 +33,9 @@ class BrokenBodyError(Exception):
 
 
 class Body:
-    """A request's body that knows how much of it is still to be read.
+    """Request body that tracks the number of unread bytes.
 
-    Reading raises `BrokenBodyError` if the rest of it cannot arrive any more.
+    Reading raises `BrokenBodyError` if the rest cannot arrive any more.
 
     Attributes:
         left: Number of bytes; None for a chunked HTTP body, whose source knows its end.
@@ -130,7 +130,7 @@ def receive(environ: dict[str, Any], request: signatures.Request, caller: Caller
         _check_checksum(environ, digest.digest())
     else:
         _unwrap(environ, chunks.trailers)
-    # moto keeps a checksum, and counts it for Object Lock, where AWS's own clients name it.
+    # moto stores a checksum, and accepts it for Object Lock, only if this header names it.
     environ.setdefault("HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM", _named_checksum(environ))
     _replace_body(environ, body)
 
@@ -139,7 +139,7 @@ def _is_upload(environ: dict[str, Any], query: dict[str, str]) -> bool:
     """Return whether a body is an object's or a part's."""
     _, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
     algorithm = environ.get("HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM", "")
-    # moto computes a checksum that was not sent along, of the body.
+    # moto computes a missing checksum from the body.
     is_computed = algorithm and not (
         f"HTTP_X_AMZ_CHECKSUM_{algorithm.upper()}" in environ or "HTTP_X_AMZ_TRAILER" in environ
     )

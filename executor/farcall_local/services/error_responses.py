@@ -1,4 +1,4 @@
-"""How each service words a refusal that has to do with credentials and permissions.
+"""Error responses of each service for invalid credentials and missing permissions.
 
 Sources:
     https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
@@ -21,7 +21,7 @@ _EC2 = "ec2"
 
 
 class Reason(Enum):
-    """Why a request is refused; the error codes of S3, of AWS's query protocol, and of JSON."""
+    """Reason for a rejection, with error codes of S3, AWS's query protocol and JSON."""
 
     DENIED = ("AccessDenied", "AccessDenied", "AccessDeniedException")
     UNSIGNED = (
@@ -72,10 +72,10 @@ _MALFORMED = {
 
 
 class RefusedError(Exception):
-    """A request is refused.
+    """A request is rejected.
 
     Attributes:
-        reason: Why, for programs.
+        reason: Machine-readable reason.
     """
 
     def __init__(self, reason: Reason, text: str) -> None:
@@ -84,7 +84,7 @@ class RefusedError(Exception):
 
 
 def answer(service: str, error: RefusedError) -> tuple[str, list[tuple[str, str]], bytes]:
-    """Return status line, headers and body of a service's answer."""
+    """Return status line, headers and body of a service's response."""
     s3_code, query_code, json_code = error.reason.value
     text, request_id = escape(str(error)), str(uuid.uuid4())
     headers = {"x-amzn-RequestId": request_id, "Content-Type": "application/xml"}
@@ -106,7 +106,7 @@ def answer(service: str, error: RefusedError) -> tuple[str, list[tuple[str, str]
         why = f"<Type>Sender</Type><Code>{query_code}</Code><Message>{text}</Message>"
         body = f"{_XML}<ErrorResponse><Error>{why}</Error></ErrorResponse>"
     else:
-        # AWS's JSON protocol reads the code in the body, its REST one in the header.
+        # AWS's JSON protocol has the code in the body, its REST protocol in the header.
         headers["Content-Type"] = "application/json"
         headers["x-amzn-ErrorType"] = json_code
         body = json.dumps({"__type": json_code, "message": str(error)})

@@ -1,7 +1,7 @@
-"""One port for all services: the WSGI application and the HTTP handler under it.
+"""WSGI application and HTTP handler for all services on one port.
 
-Batch is answered here, everything else by moto, once `farcall_local.services.admission` has let
-the sender in. The service is read from the credential scope of the signature, as moto does it.
+After `farcall_local.services.admission` has accepted the sender, Batch requests are handled here,
+and all others by moto. As in moto, the signature's credential scope names the service.
 """
 
 from __future__ import annotations
@@ -57,52 +57,52 @@ Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
 class Extension(Protocol):
-    """Services and permissions that farcall's own tests add.
+    """Services and permissions that farcall's tests add.
 
     Attributes:
-        enforces_permissions: Whether jobs have the keys of their roles, and not the account's.
-        is_empty: Whether the account begins without the resources that farcall needs.
+        enforces_permissions: Whether jobs have the keys of their roles instead of the account's.
+        is_empty: Whether the account starts without the resources that farcall needs.
     """
 
     enforces_permissions: bool
     is_empty: bool
 
     def attach(self, server: LocalServer) -> None:
-        """Take the server, before its first request."""
+        """Receive the server, before its first request."""
 
     def answer(
         self, caller: Caller, environ: dict[str, Any], start_response: StartResponse
     ) -> Iterable[bytes]:
-        """Answer a request, by `Front.answer` unless it is for another service."""
+        """Handle a request, with `Front.answer` unless it is for another service."""
 
     def control(self, name: str, document: dict[str, Any]) -> dict[str, Any] | None:
-        """Carry out a development call; None where it is none of this one's."""
+        """Carry out a development call; return None if it is not one of this extension's."""
 
     def log_objection(
         self, role_arn: str, session: str, action: str, group: str, stream: str
     ) -> str | None:
-        """Return why an execution role may not write a log; None where it may."""
+        """Return the reason why an execution role may not write a log, or None if it may."""
 
 
 class Front:
-    """Sends each request to Batch, to the development calls or to moto.
+    """Router of requests to Batch, the development calls or moto.
 
-    moto's backends are plain dictionaries, and its S3 looks for an object and then stores it, so
-    two conditional writes at once would both succeed. Hence one lock for each service; requests
-    of one service follow one another, which costs nothing where one interpreter lock is shared
-    anyway. Bodies are received and sent outside of the lock.
+    moto's backends are plain dictionaries, and its S3 checks for an object before it stores it, so
+    two concurrent conditional writes would both succeed. So each service has a lock. Its requests
+    run in sequence, which costs nothing, because the interpreter lock is shared anyway. Bodies are
+    received and sent without the lock.
 
     Args:
-        batch: Answers a Batch request; called from many threads.
-        control: Answers a development call, given its name and document.
-        credentials: The keys of the jobs' roles.
-        key: The account's own.
-        host: The address the server listens on.
-        extension: What tests add; None where every sender may do everything.
+        batch: Handles a Batch request; called from many threads.
+        control: Handles a development call, given its name and document.
+        credentials: Keys of the jobs' roles.
+        key: The account's own access key.
+        host: Address that the server listens on.
+        extension: Extension of tests; None if every sender may do everything.
 
     Attributes:
         locks: A lock for each of `SERVICES`.
-        connections: The sockets of the open connections.
+        connections: Sockets of the open connections.
     """
 
     def __init__(
@@ -134,15 +134,15 @@ class Front:
         """Handle a request of another client.
 
         Args:
-            environ: The request, whose body is still to be read.
-            headers: As they came.
-            start_response: Takes status and headers.
+            environ: The request, whose body is unread.
+            headers: Headers as received.
+            start_response: Receives status and headers.
         """
         path, service = environ["PATH_INFO"], _presumed_service(environ)
         try:
             self._admission.turn_away(headers, environ["werkzeug.socket"].getsockname()[0])
             if path.startswith(role_credentials.PATH):
-                # Their token stands instead of a signature.
+                # They have a token instead of a signature.
                 token = environ.get("HTTP_AUTHORIZATION", "")
                 answer = self._credentials.answer(environ["REQUEST_METHOD"], path, token)
                 return _send(Response(*answer), start_response)
@@ -158,7 +158,7 @@ class Front:
             return _refuse(service, error, start_response)
 
     def _identify(self, environ: dict[str, Any], headers: Message) -> Caller:
-        """Find out who has sent a request; its body is read then, and found to be theirs."""
+        """Return the verified sender of a request, after reading and verifying its body."""
         target = environ["RAW_URI"]
         if not target.startswith("/"):
             raise RefusedError(Reason.INCOMPLETE, "A request line names a path, and no server.")
@@ -182,7 +182,7 @@ class Front:
     def _send_control(
         self, caller: Caller, environ: dict[str, Any], start_response: StartResponse
     ) -> Iterable[bytes]:
-        """Answer a development call, which is the account's own alone."""
+        """Respond to a development call, which only the account itself may make."""
         name = environ["PATH_INFO"].removeprefix(CONTROL_PATH)
         if caller.signature.service != CONTROL_SERVICE or caller.identity is not None:
             text = f"{environ['PATH_INFO']} is no call of AWS's."
@@ -193,7 +193,7 @@ class Front:
     def answer(
         self, service: str, environ: dict[str, Any], start_response: StartResponse
     ) -> Iterable[bytes]:
-        """Answer a request whose sender is known."""
+        """Respond to a request whose sender is verified."""
         if service == "batch":
             body = environ["wsgi.input"].read()
             method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
@@ -208,7 +208,7 @@ class Front:
                 stack.enter_context(objects.taking(environ[bodies.CONTENT]))
             if service == "s3" and _sends_content(environ):
                 stack.enter_context(objects.sending())
-                return app(environ, start_response)  # an object is read when the lock is free
+                return app(environ, start_response)  # objects are read after the lock is released
             return list(app(environ, start_response))
 
 
@@ -222,15 +222,15 @@ _bucket.get_permission = lambda *_: PermissionResult.NEUTRAL
 
 
 def make_app(service: Any) -> Any:
-    """Make moto's application of a service."""
+    """Create moto's application for a service."""
     app = create_backend_app(service)
-    app.debug = False  # moto's choice, which looks for mistakes of Flask's users, at a price
+    app.debug = False  # moto enables slow checks for Flask developers
     app.config["PROPAGATE_EXCEPTIONS"] = True
     return app
 
 
 def _sends_content(environ: dict[str, Any]) -> bool:
-    """Return whether moto passes an object on, or copies it, without looking at it."""
+    """Return whether moto forwards or copies an object without reading it."""
     if environ["REQUEST_METHOD"] == "GET":
         return True
     is_copy = "HTTP_X_AMZ_COPY_SOURCE" in environ
@@ -238,7 +238,7 @@ def _sends_content(environ: dict[str, Any]) -> bool:
 
 
 def _presumed_service(environ: dict[str, Any]) -> str:
-    """Return the service that a request without a signature may be for, to answer in its form."""
+    """Return the probable service of an unsigned request, for the format of the response."""
     path, target = environ["PATH_INFO"], environ.get("HTTP_X_AMZ_TARGET", "")
     if path.startswith(("/v1/", CONTROL_PATH)):  # a bucket's name has at least three letters
         return "batch"
@@ -268,19 +268,19 @@ def _send(response: Response, start_response: StartResponse) -> list[bytes]:
     return [body]
 
 
-# moto's own handler keeps underscores in S3 metadata; moto 5.2.0 has none.
+# moto's own handler keeps underscores in S3 metadata; moto 5.2.0 lacks it.
 _Handler: Any = getattr(werkzeug_app, "MotoRequestHandler", WSGIRequestHandler)
 
 
 class Handler(_Handler):  # type: ignore[misc]
-    """Serves many requests on one connection, which werkzeug's own handler does not.
+    """HTTP handler with persistent connections, unlike werkzeug's own handler.
 
-    werkzeug closes after each request because it cannot say whether the application has read
-    the whole body. Here that is known, so the next request is known to begin after it.
-    A connection has a thread of its own, as everywhere in werkzeug's threaded server.
+    werkzeug closes the connection after each request, because it does not know whether the
+    application has read the complete body. Here that is known, so the next request can follow.
+    Each connection has its own thread, as usual in werkzeug's threaded server.
 
     Attributes:
-        timeout: Seconds after which a connection is closed on which nothing comes or is taken.
+        timeout: Time in seconds after which an idle connection is closed.
     """
 
     protocol_version = "HTTP/1.1"
@@ -289,7 +289,7 @@ class Handler(_Handler):  # type: ignore[misc]
     wbufsize = -1
 
     def setup(self) -> None:
-        """Remember the connection, so that closing the server can close it."""
+        """Register the connection, so that closing the server can close it."""
         super().setup()
         self.server.app.connections.add(self.connection)
 
@@ -301,24 +301,24 @@ class Handler(_Handler):  # type: ignore[misc]
             _log.exception("A connection broke")
 
     def finish(self) -> None:
-        """Forget the connection."""
+        """Unregister the connection."""
         self.server.app.connections.discard(self.connection)
         with contextlib.suppress(OSError):
             super().finish()
 
     def handle_expect_100(self) -> bool:
-        """Ask for the body at once: botocore waits a second for this before each upload."""
+        """Request the body at once, because botocore waits up to a second for this."""
         going_on = bool(super().handle_expect_100())
         self.wfile.flush()
         return going_on
 
     def run_wsgi(self) -> None:
-        """Answer one request; named and called by werkzeug."""
+        """Respond to one request; called by werkzeug."""
         answer: list[Any] = []
         try:
             environ = self.make_environ()
             stream = environ["wsgi.input"] = bodies.Body(environ)
-        except ValueError:  # the address is none, or the length is no number
+        except ValueError:  # the address is invalid, or the length is not a number
             self.close_connection = True
             self._answer("400 -", [], [])
             return
@@ -345,7 +345,7 @@ class Handler(_Handler):  # type: ignore[misc]
             body = list(body)
             self.send_header("Content-Length", str(sum(map(len, body))))
         for name, value in headers:
-            if not name.lower().startswith("access-control-"):  # no page may read an answer
+            if not name.lower().startswith("access-control-"):  # no web page may read a response
                 self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
@@ -356,4 +356,4 @@ class Handler(_Handler):  # type: ignore[misc]
         self.wfile.flush()
 
     def log(self, *_: Any) -> None:
-        """Log nothing: who does not have the key writes nothing on the user's terminal."""
+        """Log nothing, so that senders without the key cannot write to the user's terminal."""

@@ -1,17 +1,17 @@
-"""FilterLogEvents and GetLogEvents of CloudWatch Logs as AWS has them, on what moto stores.
+"""AWS's FilterLogEvents and GetLogEvents of CloudWatch Logs, with moto's data.
 
-moto's FilterLogEvents passes over streams that are missing, returns one stream after the other,
-and puts any number of bytes into a page. Both sort all events again for each page, so that the
+moto's FilterLogEvents ignores missing streams, returns one stream after the other, and does not
+limit the bytes of a page. Both of its operations sort all events again for each page, so their
 time grows with the square of a log's size.
 
 Sources:
     https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_FilterLogEvents.html
-        By time of the event, time of its taking, and request that brought it. Both ends of the
-        range of times count. ``interleaved`` is ignored.
+        Sorted by event time, ingestion time and request. The time range includes both ends.
+        ``interleaved`` is ignored.
     https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_GetLogEvents.html
-        A page holds up to 10,000 events or 1 MB; the end of the range of times does not count.
+        A page has up to 10,000 events or 1 MB; the time range excludes its end.
     https://github.com/percona/rds_exporter/issues/81
-        One stream that is not there fails the request, in these words.
+        A missing stream fails the request, with this error message.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def filter_log_events(
     filter_pattern: str | None,
     interleaved: bool,
 ) -> tuple[list[dict[str, Any]], str | None, list[dict[str, Any]]]:
-    """Answer a request, instead of the method of moto's log group.
+    """Handle FilterLogEvents; replaces the method of moto's log group.
 
     Returns:
-        The events of a page, the token of the next one, and nothing about the streams: AWS does
-        not tell any more which ones were searched.
+        The events of a page, the token of the next page, and an empty list: AWS no longer reports
+        the searched streams.
     """
     if len(log_stream_names) > MOST_STREAMS:
         raise InvalidParameterException(
@@ -97,10 +97,10 @@ def get_log_events(
     next_token: str | None,
     start_from_head: bool,
 ) -> tuple[list[dict[str, Any]], str, str]:
-    """Answer a request; replaces the method of moto's log stream.
+    """Handle GetLogEvents; replaces the method of moto's log stream.
 
     Returns:
-        The events of a page, the token of the page before it, and of the page after it.
+        The events of a page, the token of the previous page, and the token of the next page.
     """
     events = _events(stream)
     low = bisect_left(events, start_time, key=_time) if start_time is not None else 0
@@ -119,7 +119,7 @@ def get_log_events(
 
 
 def _events(stream: Any) -> list[Any]:
-    """Return a stream's events in AWS's order, in which they nearly are."""
+    """Return a stream's events in AWS's order; they are almost sorted already."""
     events: list[Any] = stream.events
     if getattr(stream, "_sorted", 0) != len(events):
         events.sort(key=_place)
@@ -130,7 +130,7 @@ def _events(stream: Any) -> list[Any]:
 def _places(
     name: str, stream: Any, start_time: int | None, after: _Place | None
 ) -> Iterator[tuple[_Place, str, Any]]:
-    """Yield a stream's events from a time on, and after a place."""
+    """Yield a stream's events since a time and after a position."""
     events = _events(stream)
     first = bisect_left(events, start_time, key=_time) if start_time is not None else 0
     if after is not None:
@@ -144,7 +144,7 @@ def _time(event: Any) -> int:
 
 
 def _place(event: Any) -> _Place:
-    """Return a place in AWS's order; moto numbers events as they come."""
+    """Return an event's position in AWS's order; moto numbers events as they arrive."""
     return event.timestamp, event.ingestion_time, event.event_id
 
 
@@ -164,7 +164,7 @@ def _position(token: str) -> tuple[str, int]:
 
 
 def _page_size(events: Iterable[Any], most: int) -> int:
-    """Return how many events a page holds: at least one, where there is any."""
+    """Return the number of events in a page: at least one, if there are any."""
     count = size = 0
     for event in events:
         size += len(event.message.encode()) + EVENT_BYTES
@@ -175,6 +175,6 @@ def _page_size(events: Iterable[Any], most: int) -> int:
 
 
 def install() -> None:
-    """Have moto answer so."""
+    """Replace moto's methods with these functions."""
     models.LogGroup.filter_log_events = filter_log_events  # type: ignore[assignment,method-assign]
     models.LogStream.get_log_events = get_log_events  # type: ignore[assignment,method-assign]

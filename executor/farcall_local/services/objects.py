@@ -36,14 +36,14 @@ _FOLDER = "farcall-s3-"
 
 
 class File:
-    """A file that is deleted when nothing refers to it any more.
+    """File that is deleted when nothing refers to it any more.
 
     It is not kept open, because there may be more large objects than a process may have open
     files.
     """
 
     def __init__(self) -> None:
-        self._path = ""  # as long as there is none
+        self._path = ""  # until it is created
         descriptor, self._path = tempfile.mkstemp(dir=_folder.path())
         os.close(descriptor)
 
@@ -104,7 +104,7 @@ class _Extent(NamedTuple):
 
 
 class Content:
-    """The bytes of an object or of a range of it; an iterable of pieces.
+    """Bytes of an object or of a range of it, as an iterable of pieces.
 
     Args:
         extents: The parts' locations, in order.

@@ -1,7 +1,7 @@
-"""The local AWS emulator as an object: threads, backends and first resources.
+"""Server of the local AWS emulator: threads, backends and initial resources.
 
-Threads: one accepts connections, one for each connection reads and answers, and one runs the
-event loop on which Batch lives.
+One thread accepts connections, one thread per connection handles requests, and one thread runs
+Batch's event loop.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from farcall_local.kubernetes.endpoint import ClusterEndpoint
 
 
-# --- The development calls of `farcall_local.controls`, carried out -----------------------------
+# --- Implementation of the development calls of `farcall_local.controls` ------------------------
 
 
 class Control:
-    """Carries the development calls out. To be called on the engine's event loop only."""
+    """Handler of the development calls; call it only on the engine's event loop."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ TRUST = {
     ],
 }
 
-# As AWS sets it for new buckets, and as docs/iam.md has it for those that farcall uses.
+# AWS's default for new buckets, and the setting in docs/iam.md for farcall's bucket.
 _NOT_PUBLIC = (
     "<PublicAccessBlockConfiguration><BlockPublicAcls>true</BlockPublicAcls>"
     "<IgnorePublicAcls>true</IgnorePublicAcls><BlockPublicPolicy>true</BlockPublicPolicy>"
@@ -147,26 +147,26 @@ _LIFECYCLE = (
 
 
 class LocalServer(Controls):
-    """The local AWS emulator in this process, all of its services on one port.
+    """Local AWS emulator in this process, with all services on one port.
 
-    Use it as a context manager in tests that want to look inside; `farcall_local.start` runs the
-    same in a process of its own, where it does not share the interpreter lock with its clients.
-    Only one can be open at a time, because moto's state is the module's.
+    Use it as a context manager in tests that need its internals. `farcall_local.start` runs it in
+    a separate process, where it does not share the interpreter lock with its clients. Only one can
+    be open at a time, because moto's state is global.
 
     Args:
-        cpus: Processors the jobs share; None for the machine's.
-        listener: The socket to listen on; a free port of the loopback by default.
-        runner: Makes what runs the containers, given the endpoint's URL and what hands out the
-            credentials of job roles. Processes by default.
-        key: The account's own access key, in ``environment`` too; a new one by default.
-        extension: What farcall's own tests add.
-        kubernetes: Whether there is a Kubernetes, too, or where it is to listen. Its pods share
-            the runner with Batch's jobs; those variables have farcall use it then.
+        cpus: Number of processors that the jobs share; None for all of this machine's.
+        listener: Socket to listen on; by default a free port of the loopback interface.
+        runner: Creates the container runner, given the endpoint's URL and the provider of job
+            roles' credentials. By default jobs are processes.
+        key: The account's own access key, which is also in ``environment``; by default a new one.
+        extension: Extension of farcall's tests.
+        kubernetes: Whether to start a Kubernetes emulator, or its endpoint. Its pods share the
+            runner with Batch's jobs, and ``environment`` then selects Kubernetes.
 
     Attributes:
         endpoint_url: URL of every service.
-        front: What answers the requests.
-        environment: Variables that point AWS clients and farcall here.
+        front: Request handler.
+        environment: Variables that configure AWS clients and farcall for the emulator.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class LocalServer(Controls):
         self.stop()
 
     def stop(self) -> None:
-        """Kill the jobs, close the connections and forget everything. May be called twice."""
+        """Kill the jobs, close the connections and drop all state. May be called twice."""
         if self._loop.is_closed():
             return
         self._http.shutdown()
@@ -268,7 +268,7 @@ class LocalServer(Controls):
         asyncio.run_coroutine_threadsafe(self._kubernetes.start(), self._loop).result()
 
     def _s3_secret(self, key: AccessKey) -> dict[str, str]:
-        """Return the variables that a container needs for S3, which it cannot know otherwise."""
+        """Return the variables that a container needs for S3."""
         region = {"AWS_REGION": names.REGION, "AWS_DEFAULT_REGION": names.REGION}
         return {**key.environment, **region, "AWS_ENDPOINT_URL": self.endpoint_url}
 
@@ -298,7 +298,7 @@ class LocalServer(Controls):
         return engine, BatchApi(engine, queues, limits), control
 
     def batch_inventory(self) -> dict[str, list[str]]:
-        """Return the names of what Batch has."""
+        """Return the names of all Batch resources."""
         return self._on_loop(lambda: self._api.inventory())
 
     def _assumable(self, role_arn: str) -> bool:
@@ -355,7 +355,7 @@ class LocalServer(Controls):
         return response.document
 
     def _on_loop(self, function: Callable[[], T]) -> T:
-        """Run a function on Batch's event loop and wait for what it returns."""
+        """Run a function on Batch's event loop and wait for its result."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -377,7 +377,7 @@ def _create_queue(queues: Queues, cpus: int) -> None:
         {
             "computeEnvironmentName": names.COMPUTE_ENVIRONMENT,
             "type": "MANAGED",
-            # What a job may ask for, although all share this machine's processors and memory.
+            # Maximum request of a job, although all share this machine's processors and memory.
             "computeResources": {
                 "type": "EC2",
                 "minvCpus": 0,
@@ -396,7 +396,7 @@ def _create_queue(queues: Queues, cpus: int) -> None:
 
 
 def _create_resources(front: Front, *, empty: bool) -> None:
-    """Create bucket, roles and log groups by requests, which also warms moto up."""
+    """Create bucket, roles and log groups via requests, which also initializes moto."""
     for service in SERVICES:
         # moto keeps its state in the module; a second server in one process starts empty.
         get_backend(service).reset()

@@ -1,8 +1,8 @@
-"""Signature Version 4: what a service checks of a request that an AWS client has signed.
+"""Verification of Signature Version 4 for requests of AWS clients.
 
-botocore signs the request again as it came over the wire, so whatever was changed on the way
-does not match. A request is signed in its header or, presigned, in its query; a body as a whole,
-by chunks, or not at all where S3 allows it. No I/O and nothing of moto.
+botocore signs the received request again, so a changed request does not match. A request is signed
+in its header or, if presigned, in its query. A body is signed completely, in chunks, or not at all
+if S3 accepts that. No I/O, and independent of moto.
 
 Sources:
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
@@ -56,7 +56,7 @@ _MOST_TRAILERS = 20
 
 
 class AccessKey(NamedTuple):
-    """An access key for signing requests.
+    """Access key for signing requests.
 
     Attributes:
         key_id: The public part.
@@ -77,18 +77,18 @@ class AccessKey(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that AWS clients read it from."""
+        """Environment variables with this key for AWS clients."""
         return {"AWS_ACCESS_KEY_ID": self.key_id, "AWS_SECRET_ACCESS_KEY": self.secret}
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came.
+    """Request as received.
 
     Attributes:
-        method: GET, PUT and so on.
-        target: Path and query, as they stand in the request line.
-        headers: All of them.
+        method: HTTP method, such as GET.
+        target: Path and query of the request line.
+        headers: All headers.
     """
 
     method: str
@@ -97,7 +97,7 @@ class Request:
 
     @functools.cached_property
     def fields(self) -> dict[str, list[str]]:
-        """The values of each header, by its name in lower case."""
+        """Values of each header by lower-case name."""
         found: dict[str, list[str]] = {}
         for name, value in self.headers.items():
             found.setdefault(name.lower(), []).append(value)
@@ -105,7 +105,7 @@ class Request:
 
     @functools.cached_property
     def query(self) -> list[tuple[str, str]]:
-        """The parameters of the query, decoded."""
+        """Decoded query parameters."""
         query = self.target.partition("?")[2]
         return parse_qsl(query, keep_blank_values=True)
 
@@ -140,7 +140,7 @@ class Signature:
 
     @property
     def scope(self) -> str:
-        """The credential scope."""
+        """Credential scope."""
         return f"{self.date}/{self.region}/{self.service}/aws4_request"
 
     @property
