@@ -2,13 +2,16 @@
 
 Both submit apps as command jobs.
 
-===============  ==================================================================== scheduler
-the calls that TorchX makes, for every platform options          the ``-cfg`` options, for every
-platform roles            role parsing that all platforms share request          the request that a
-dry run shows and `schedule` submits apps, states     jobs as apps workspace        the folder that
-is uploaded with an app batch/           the parts that are specific to AWS Batch kubernetes/
-the same for Kubernetes: options, mapping, request, places, scheduler ===============
-====================================================================
+===============  ====================================================================
+scheduler        methods that TorchX calls, for every platform
+options          ``-cfg`` options, for every platform
+roles            role parsing that all platforms share
+request          request that a dry run shows and `schedule` submits
+apps, states     jobs as apps
+workspace        folder that is uploaded with an app
+batch/           options, mapping, request and scheduler of AWS Batch
+kubernetes/      options, mapping, request, places and scheduler of Kubernetes
+===============  ====================================================================
 
 TorchX finds the schedulers through modules of ``torchx_plugins.schedulers``, a package next to
 this one. They need the ``torchx`` extra: ``pip install 'farcall[torchx]'``.

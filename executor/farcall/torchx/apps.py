@@ -101,11 +101,11 @@ class App(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """Unchanging facts about an app's job.
+    """Immutable facts about an app's job.
 
     Attributes:
         job_id: The job's ID.
-        nodes: Node indexes by node ID; empty for a plain job, None if unknown.
+        nodes: Node indexes by node ID; empty for a single-node job, None if unknown.
         namesakes: See `App`.
         lost_at: Local clock time after which a job that the platform does not describe counts as
             lost.
@@ -167,7 +167,7 @@ class Apps:
             if found is not None:
                 return found
             if clock.now() > known.lost_at:
-                del self._known[app_id]  # the platform has forgotten it
+                del self._known[app_id]  # the platform no longer knows it
                 break
             await asyncio.sleep(session.timing.status_pause_s)
         known = await self._find(session, app_id)

@@ -6,10 +6,11 @@ unnamed temporary file, and a role whose command downloads the archive
 (`farcall.model.start_script`). The archive is uploaded when the app is scheduled.
 
 ==========  ======================================================================================
-mode        result for a role's workspace ==========
-====================================================================================== ``none``
-nothing: the image contains everything that the app needs ``docker``  an image, from TorchX's own
-builder, this machine's docker daemon and ``image_repo`` ``s3``      an archive in farcall's bucket
+mode        result for a role's workspace
+==========  ======================================================================================
+``none``    nothing: the image contains everything that the app needs
+``docker``  an image, from TorchX's own builder, the local Docker daemon and ``image_repo``
+``s3``      an archive in farcall's bucket
 ``auto``    ``s3`` if a bucket and the job's access to it are configured; otherwise ``none``
 ==========  ======================================================================================
 
@@ -60,20 +61,20 @@ class WorkspaceOpts(StructuredOpts):
     """Workspace options for ``-cfg``; the text below each field is its help."""
 
     workspace_mode: str = AUTO
-    """Use of --workspace: none (nothing), s3 (an archive in the bucket, which the job
-    fetches; the image needs a shell, coreutils, and python3, curl or wget), docker (an image,
-    built by this machine's docker and pushed to image_repo), auto (s3 where a bucket is configured
-    and what the job fetches with, such as a job role; else none)."""
+    """Use of --workspace: none (ignored), s3 (an archive in the bucket, which the job
+    downloads; the image needs a shell, coreutils, and python3, curl or wget), docker (an image,
+    built with the local Docker and pushed to image_repo), auto (s3 if a bucket is configured, with
+    the job's access to it, such as a job role; otherwise none)."""
 
     workspace_dir: str | None = None
-    """Folder in the container in which mode s3 unpacks the workspace and starts the command, an
-    absolute path; the image's working directory if not given."""
+    """Absolute path in the container where mode s3 unpacks the workspace and starts the command;
+    by default the image's working directory."""
 
     image_repo: str | None = None
-    """Repository that mode docker pushes its images to, such as example.com/your/app."""
+    """Repository for the images of mode docker, such as example.com/your/app."""
 
     quiet: bool = False
-    """Whether mode docker prints nothing of its builds."""
+    """Whether to hide the build output of mode docker."""
 
 
 class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):

@@ -5,20 +5,22 @@ plain job, which needs neither EC2 nor a queue for multi-node jobs, unless its r
 instance type.
 
 ==================================  ==========================================================
-TorchX                              Batch ==================================
-========================================================== ``type=bind,src=/a,dst=/b``         a
-folder of the instance ``type=volume,src=fs-1,dst=/b``     an EFS file system; ``src=fs-1:/folder``
-a folder in it, ``src=fs-1::fsap-2`` its access point ``type=device,src=/dev/a``          a device
-of the instance resource.devices                    ``vpc.amazonaws.com/efa`` and
-``aws.amazon.com/neurondevice`` capability
-``node.kubernetes.io/instance-type``, the same for all nodes max_retries
-one more attempt than the largest value among the roles; an attempt is the whole job ``${app_id}``
-the job's name, without its queue ``${replica_id}``                   ``0`` if a role has one
-replica; otherwise shell code that computes the replica's number in its role ``${rank0_env}``
-the variable with the main node's address; it is not set on the main node:
-``${${rank0_env}:=localhost}`` in a shell metadata["aws_batch"]               merged into the
-containerProperties of the role's nodes ==================================
-==========================================================
+TorchX                              Batch
+==================================  ==========================================================
+``type=bind,src=/a,dst=/b``         folder of the instance
+``type=volume,src=fs-1,dst=/b``     EFS file system; ``src=fs-1:/folder`` for a folder in it,
+                                    ``src=fs-1::fsap-2`` for an access point
+``type=device,src=/dev/a``          device of the instance
+resource.devices                    ``vpc.amazonaws.com/efa`` and ``aws.amazon.com/neurondevice``
+capability                          ``node.kubernetes.io/instance-type``, the same for all nodes
+max_retries                         maximum of the roles' values plus one attempts of the job
+``${app_id}``                       job name, without the queue
+``${replica_id}``                   ``0`` if a role has one replica; otherwise shell code that
+                                    computes the replica's number in its role
+``${rank0_env}``                    variable with the main node's address, which is not set on the
+                                    main node: ``${${rank0_env}:=localhost}`` in a shell
+metadata["aws_batch"]               merged into the containerProperties of the role's nodes
+==================================  ==========================================================
 """
 
 from __future__ import annotations
@@ -245,7 +247,7 @@ class _Groups:
             yield from map(roles.device, mounts(number))
 
     def _shm_size(self, role: Role) -> float | None:
-        """Return the size of /dev/shm in GiB; PyTorch's loaders need more than docker's 64 MiB."""
+        """Return the size of /dev/shm in GiB; PyTorch's loaders need more than Docker's 64 MiB."""
         wanted = self._options.shm_size
         if self._is_fargate or wanted == 0:
             return None

@@ -52,52 +52,52 @@ class BatchOptions(FarcallOptions):
     """Job queue, by its name or ARN."""
 
     user: str | None = None
-    """User that the job's tag names; your login if not given."""
+    """User in the job's tag; by default your login."""
 
     privileged: bool = False
-    """Whether containers have the instance's root. Not on Fargate."""
+    """Whether containers have root rights on the instance. Not on Fargate."""
 
     job_role_arn: str | None = None
-    """Role that the command has, by its ARN or name; none if not given here or in farcall.toml."""
+    """ARN or name of the command's role; by default the one in farcall.toml, or none."""
 
     execution_role_arn: str | None = None
-    """Role that pulls the image and writes the log, by its ARN or name; Fargate needs one."""
+    """ARN or name of the role that pulls the image and writes the log; required on Fargate."""
 
     ulimits: list[str] | None = None
-    """Limits of processes, each as name:soft:hard, such as nofile:65536:65536; -1 is no limit."""
+    """Process limits as name:soft:hard, such as nofile:65536:65536; -1 for no limit."""
 
     share_id: str | None = None
-    """Share identifier, for queues with a fair-share policy; other queues refuse it."""
+    """Share identifier for queues with a fair-share policy; other queues reject it."""
 
     priority: int = 0
-    """Scheduling priority within share_id, 0 to 9999; the highest first."""
+    """Scheduling priority within share_id, 0 to 9999; higher values first."""
 
     timeout_s: int | None = None
-    """Seconds that an attempt may run, at least 60; without limit if not given."""
+    """Maximum duration of an attempt in seconds, at least 60; by default no limit."""
 
     retry_on: str = "failure"
-    """What max_retries is for: failure (whatever fails) or infrastructure (lost hosts, images)."""
+    """Failures to retry: failure (any) or infrastructure (lost hosts, failed image pulls)."""
 
     platform: str = EC2
-    """Where the queue's jobs run: ec2 or fargate. Fargate takes one role of one replica."""
+    """Platform of the queue: ec2 or fargate. Fargate supports one role with one replica."""
 
     shm_size: int | None = None
-    """MiB of /dev/shm; all of the role's memory if not given, docker's own 64 MiB if 0."""
+    """Size of /dev/shm in MiB; by default all of the role's memory, 0 for Docker's 64 MiB."""
 
     secrets: dict[str, str] | None = None
-    """Variables from Secrets Manager or SSM, as NAME:ARN, several separated by semicolons."""
+    """Variables from Secrets Manager or SSM as NAME:ARN, separated by semicolons."""
 
     log_group: str | None = None
-    """CloudWatch log group, which has to exist; Batch's own /aws/batch/job if not given."""
+    """Existing CloudWatch log group; by default Batch's /aws/batch/job."""
 
     propagate_tags: bool = True
-    """Whether the tasks of ECS get the job's tags, too."""
+    """Whether ECS tasks also get the job's tags."""
 
     job_definition_extra: str | None = None
-    """More of the job definition: a JSON object, or the path of a JSON or YAML file with one."""
+    """Further job definition fields: a JSON object, or the path of a JSON or YAML file."""
 
     region: str | None = None
-    """AWS region; that of farcall.toml, the environment or the profile if not given."""
+    """AWS region; by default from farcall.toml, the environment or the profile."""
 
     profile: str | None = None
     """AWS profile."""

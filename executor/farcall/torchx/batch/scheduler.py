@@ -196,12 +196,12 @@ async def _queues(session: Session, wanted: str) -> list[str]:
 
 
 async def _explained(session: Session, queue: str, error: ServiceError) -> FarcallError:
-    """Return the error for a missing queue if that caused the rejected request."""
+    """Return the error for a missing queue if that is why the request was rejected."""
     if not 400 <= error.status < 500 or is_denied(error):
         return error
     try:
         there = await session.backend.queues()
-    except ServiceError:  # the first error matters more
+    except ServiceError:  # the first error is more informative
         return error
     return error if queue in there else _no_queue(session, queue, there)
 

@@ -4,17 +4,19 @@ Each role becomes a group, each replica a node. farcall's groups have no field f
 and a role's overlay. `amend` writes these into the documents that the groups produce.
 
 ==================================  ==========================================================
-TorchX                              Kubernetes ==================================
-========================================================== ``type=bind,src=/a,dst=/b``         a
-folder of the node ``type=volume,src=data,dst=/b``     a PersistentVolumeClaim
-``type=device,src=/dev/a``          a device of the node; it makes the container privileged
+TorchX                              Kubernetes
+==================================  ==========================================================
+``type=bind,src=/a,dst=/b``         folder of the node
+``type=volume,src=data,dst=/b``     PersistentVolumeClaim
+``type=device,src=/dev/a``          device of the node; it makes the container privileged
 resource.devices                    resources with that name, such as ``vpc.amazonaws.com/efa``
 capability                          ``node.kubernetes.io/instance-type`` of the role's nodes
-port_map                            ports of the container ``[FIELD_PATH]`` in ``env``         a
-field of the pod ``${app_id}``                       the job's name, without its namespace
-``${replica_id}``                   the replica's number in its role, as text; no shell is needed
+port_map                            ports of the container
+``[FIELD_PATH]`` in ``env``         field of the pod
+``${app_id}``                       job name, without the namespace
+``${replica_id}``                   replica's number in its role, as text; no shell is needed
 ``${rank0_env}``                    ``TORCHX_RANK0_HOST``, which every replica has
-metadata["kubernetes"]              merged into the role's pods, as TorchX's ``kubernetes`` does
+metadata["kubernetes"]              merged into the role's pods, as in TorchX's ``kubernetes``
 ==================================  ==========================================================
 """
 
@@ -409,7 +411,7 @@ def _amend(template: dict[str, Any], pods: Pods, planned: Planned) -> None:
     metadata = template.setdefault("metadata", {})
     number = {} if replica.startswith("$") else {f"{_LABEL_PREFIX}/replica-id": replica}
     metadata["labels"] = {**metadata.get("labels", {}), **pods.labels, **number}
-    # An Istio sidecar would keep running after the role has ended, and keep the pod running.
+    # An Istio sidecar would keep the pod running after the role has finished.
     inject = {"sidecar.istio.io/inject": "false"}
     metadata["annotations"] = {**metadata.get("annotations", {}), **inject}
     if pods.node_selector:
@@ -463,17 +465,17 @@ def _field(variable: dict[str, Any], replica: str) -> dict[str, Any]:
 def _need(
     document: dict[str, Any], task: dict[str, Any], template: Mapping[str, Any], pods: Pods
 ) -> None:
-    """Let a Volcano job run without the replicas that its role does not require."""
+    """Make a Volcano task optional if its role does not require the replica."""
     if int(_replica(container_of(template), pods)) >= pods.minimum:
         task["minAvailable"] = 0
         document["spec"]["minAvailable"] -= 1
 
 
 def plain(text: str) -> str:
-    """Undo the doubling of dollar signs in a document's text."""
+    """Restore a text from a document: dollar signs, and the placeholder of the replica."""
     return _MARKED.sub(lambda found: REPLICA if found[0] != "$$" else "$", text)
 
 
 def marked(text: str) -> str:
-    """Return the text that `plain` converts to this one."""
+    """Escape dollar signs and the placeholder for a document; the inverse of `plain`."""
     return text.replace("$", "$$").replace(REPLICA, f"$({ENV_OWN_NODE_INDEX})")

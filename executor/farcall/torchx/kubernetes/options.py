@@ -48,66 +48,66 @@ class KubernetesOptions(FarcallOptions):
     SPELLED: ClassVar[Mapping[str, str]] = _SPELLED
 
     queue: str | None = None
-    """Queue of Volcano, or LocalQueue of Kueue; scheduler=default needs none and has none."""
+    """Volcano queue, or Kueue LocalQueue; not used with scheduler=default."""
 
     scheduler: str | None = None
-    """What places the pods: default (the cluster's own), volcano or kueue."""
+    """Scheduler of the pods: default (the cluster's own), volcano or kueue."""
 
     namespace: str | None = None
-    """Namespace of the job; the context's if not given, and default where that has none."""
+    """Namespace of the job; by default the context's, otherwise default."""
 
     service_account: str | None = None
-    """Service account of the pods; without one they get no token, either."""
+    """Service account of the pods; without one they get no token."""
 
     priority_class: str | None = None
     """PriorityClass of the job's pods."""
 
     image_pull_secrets: list[str] | None = None
-    """Names of the Secrets that images are pulled with."""
+    """Names of the Secrets for pulling images."""
 
     node_selector: dict[str, str] | None = None
-    """Labels that a pod's node has to have, as LABEL:VALUE, several separated by semicolons."""
+    """Required labels of a pod's node as LABEL:VALUE, separated by semicolons."""
 
     tolerations: list[str] | None = None
-    """Taints of nodes that are tolerated, each as key=value:effect, key:effect or key."""
+    """Tolerated taints of nodes as key=value:effect, key:effect or key."""
 
     validate_spec: bool = True
-    """Whether the API server checks all of a job before it creates any; a dry run does not."""
+    """Whether the API server checks all objects before it creates any; not in a dry run."""
 
     reserved_millicpu: int = 100
-    """Thousandths of a CPU by which a pod requests less than its limit, for what its node needs
-    itself; nothing where that would be half of the limit or more."""
+    """Thousandths of a CPU by which a pod's request is below its limit, because the node needs
+    them itself; not applied if that is half of the limit or more."""
 
     reserved_memmb: int = 1024
-    """MiB of memory by which a pod requests less than its limit, for what its node needs itself;
-    nothing where that would be half of the limit or more."""
+    """MiB of memory by which a pod's request is below its limit, because the node needs them
+    itself; not applied if that is half of the limit or more."""
 
     efa_device_count: int | None = None
-    """EFA devices of each pod: those of the resource if not given, none if 0."""
+    """Number of EFA devices of each pod; by default the resource's, 0 for none."""
 
     shm_size: int | None = None
-    """MiB of /dev/shm; all of the role's memory if not given, the node's own 64 MiB if 0."""
+    """Size of /dev/shm in MiB; by default all of the role's memory, 0 for the node's 64 MiB."""
 
     timeout_s: int | None = None
-    """Seconds that an attempt may run, at least 60; without limit if not given."""
+    """Maximum duration of an attempt in seconds, at least 60; by default no limit."""
 
     retry_on: str = "failure"
-    """What max_retries is for: failure (whatever fails) or infrastructure (lost nodes)."""
+    """Failures to retry: failure (any) or infrastructure (lost nodes)."""
 
     ttl: int | None = None
-    """Seconds after which an ended job is deleted, 60 or more; -1 never; a day if not given."""
+    """Seconds after which a finished job is deleted, at least 60; -1 for never; default: a day."""
 
     user: str | None = None
-    """User that the job's tag names; your login if not given."""
+    """User in the job's tag; by default your login."""
 
     kubeconfig: str | None = None
-    """Path of the kubeconfig; KUBECONFIG, ~/.kube/config or the pod's own access if not given."""
+    """Path of the kubeconfig; by default KUBECONFIG, ~/.kube/config or the pod's own access."""
 
     context: str | None = None
-    """Context of the kubeconfig; its current one if not given."""
+    """Context of the kubeconfig; by default its current one."""
 
     s3_secret: str | None = None
-    """Secret whose AWS_ACCESS_KEY_ID and so on the pods get, to fetch a workspace in a bucket."""
+    """Secret with AWS_ACCESS_KEY_ID and so on, for pods that download a workspace from S3."""
 
     bucket: str | None = None
     """Bucket for workspaces."""
