@@ -1,1 +1,1 @@
-"""CloudFormation: the stack that has all that jobs need in an account."""
+"""CloudFormation stack with the resources that jobs need in an account."""

@@ -16,7 +16,7 @@ _ACTIONS = {
     "ListMultipartUploads": "s3:ListBucketMultipartUploads",
     "ListObjectVersions": "s3:ListBucketVersions",
 }
-"""The action of an operation, where it is not called like it."""
+"""IAM actions of operations whose names differ."""
 
 
 async def ask(
@@ -26,13 +26,13 @@ async def ask(
 
     Args:
         access: The open clients.
-        service: botocore's name of it, such as ``"cloudformation"``.
-        operation: The method's name, such as ``"describe_stacks"``.
-        policy: Says which policy has the action, where it is missing.
-        **parameters: The request.
+        service: botocore's service name, such as ``"cloudformation"``.
+        operation: Name of the client's method, such as ``"describe_stacks"``.
+        policy: Text that names the policy with the action, for the error if it is missing.
+        **parameters: Request parameters.
 
     Raises:
-        ServiceError: The service refused, or could not be reached.
+        ServiceError: The service rejected the request or could not be reached.
     """
     try:
         return await clients.call(await access.client(service), operation, **parameters)

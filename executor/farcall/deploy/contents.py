@@ -12,7 +12,7 @@ from farcall.deploy.aws_calls import ask
 from farcall.model.errors import FarcallError, ServiceError
 
 TAG = "farcall:stack"
-"""The tag that the template gives queues and the bucket: the stack's name."""
+"""Tag of the template's queues and bucket, whose value is the stack's name."""
 
 _UNFINISHED = ("RUNNING", "STARTING", "RUNNABLE", "PENDING", "SUBMITTED")
 _DEFINITIONS = "farcall-"
@@ -22,11 +22,11 @@ _AT_A_TIME = 4
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket that a stack of some name has, or had.
+    """Bucket that a stack has or had.
 
     Attributes:
-        name: The bucket's.
-        objects: How many objects, versions and unfinished uploads are in it, counted up to 1000.
+        name: Name of the bucket.
+        objects: Number of objects, versions and unfinished uploads, counted up to 1000.
     """
 
     name: str
@@ -34,17 +34,17 @@ class Bucket:
 
     @property
     def counted(self) -> str:
-        """Say how much is in it."""
+        """Return the number of objects for messages."""
         if not self.objects:
             return "empty"
         return f"{self.objects}{' or more' if self.objects >= _PAGE else ''} objects"
 
 
 async def unfinished(access: Aws, queues: Iterable[str]) -> list[str]:
-    """Name the jobs in queues that have not ended.
+    """Return the unfinished jobs in queues.
 
     Returns:
-        ``<name> (<ID>, <status>)`` of each, those first that are furthest.
+        ``<name> (<ID>, <status>)`` of each job, the most advanced first.
     """
     found = []
     for queue in queues:
@@ -56,7 +56,7 @@ async def unfinished(access: Aws, queues: Iterable[str]) -> list[str]:
 
 
 async def definitions(access: Aws, roles: Iterable[str]) -> list[str]:
-    """Return the ARNs of farcall's job definitions that give jobs one of some roles."""
+    """Return the ARNs of farcall's job definitions that use one of some roles."""
     ends = tuple(f"role/{role}" for role in roles)
     if not ends:
         return []
@@ -71,7 +71,7 @@ async def definitions(access: Aws, roles: Iterable[str]) -> list[str]:
 
 
 async def deregister(access: Aws, arns: Iterable[str]) -> None:
-    """Take job definitions out of use."""
+    """Deregister job definitions."""
     turn = asyncio.Semaphore(_AT_A_TIME)
 
     async def one(arn: str) -> None:
@@ -82,9 +82,9 @@ async def deregister(access: Aws, arns: Iterable[str]) -> None:
 
 
 async def buckets(access: Aws, stack: str) -> list[Bucket]:
-    """Return the buckets that the stacks of a name have made, and that are there.
+    """Return the existing buckets that stacks of a name have created.
 
-    They outlive their stack while something is in them.
+    Buckets that are not empty outlive their stack.
     """
     reply = await ask(
         access, "s3", "list_buckets", Prefix=f"{stack.lower()}-", BucketRegion=access.region
@@ -98,11 +98,11 @@ async def buckets(access: Aws, stack: str) -> list[Bucket]:
 
 
 async def delete(access: Aws, bucket: str, tell: Callable[[str], object]) -> None:
-    """Delete a bucket with all that is in it: objects, versions and unfinished uploads.
+    """Delete a bucket with its objects, versions and unfinished uploads.
 
     Raises:
-        FarcallError: S3 deletes some objects not, such as those under Object Lock.
-        ServiceError: S3 refused.
+        FarcallError: S3 cannot delete some objects, such as those under Object Lock.
+        ServiceError: S3 rejected a request.
     """
     while True:
         try:
@@ -111,7 +111,7 @@ async def delete(access: Aws, bucket: str, tell: Callable[[str], object]) -> Non
         except ServiceError as error:
             if error.code == "NoSuchBucket":
                 return
-            if error.code != "BucketNotEmpty":  # by what a job stored before it was ended
+            if error.code != "BucketNotEmpty":  # a job stored objects before its termination
                 raise
         else:
             return
@@ -150,7 +150,7 @@ async def _count(access: Aws, bucket: str) -> int:
 
 
 async def _objects(access: Aws, bucket: str) -> AsyncIterator[list[dict[str, str]]]:
-    """Yield pages of what is in a bucket, each object with its version."""
+    """Yield pages of a bucket's objects with their versions."""
     more: dict[str, str] = {}
     while True:
         reply = await ask(access, "s3", "list_object_versions", Bucket=bucket, **more)

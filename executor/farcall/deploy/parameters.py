@@ -13,12 +13,12 @@ EC2, SPOT, FARGATE, FARGATE_SPOT = "ec2", "spot", "fargate", "fargate-spot"
 
 
 class Kind(NamedTuple):
-    """A kind of compute, of which a stack has a queue or none.
+    """Kind of compute, for which a stack may have a queue.
 
     Attributes:
-        parameter: The template's, which says whether there is one.
-        queue: The template's output with the queue's name, and the queue's name in it.
-        text: What it is, for people.
+        parameter: Template parameter that enables the kind.
+        queue: Name of the queue in the template, and of the output with its actual name.
+        text: Description for messages.
     """
 
     parameter: str
@@ -50,7 +50,7 @@ _DEFAULTS = {
     "WarmMinutes": "0",
     "PermissionsBoundary": "",
 }
-"""As in the template, which is given all of them: its own are for those who use it by itself."""
+"""Defaults, as in the template, whose own defaults are for use without farcall."""
 
 _TYPE = re.compile(r"[a-z0-9_-]+(\.[a-z0-9-]+)?")
 _BOUNDARY = re.compile(r"arn:[a-z-]+:iam::(\d{12}|aws):policy/.+")
@@ -59,15 +59,15 @@ _PREFIX = re.compile(r"[A-Za-z0-9!_.*'()/-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What somebody asks for; None, and no kind, leave it as it is, or as it is by default.
+    """Requested parameters; None, or no kind, keeps the current value or the default.
 
     Attributes:
-        compute: Kinds of compute, of `KINDS`, the main one first.
-        max_vcpus: Of each of them.
-        instance_types: Types or families; none for Batch's choice.
+        compute: Kinds of compute from `KINDS`, the main one first.
+        max_vcpus: Maximum vCPUs of each kind.
+        instance_types: Instance types or families; empty for Batch's choice.
         gpu: Whether instances have GPUs.
-        arm64: Whether they have ARM processors.
-        warm_s: How long an instance stays after its last job; 0 for Batch's way.
+        arm64: Whether instances have ARM processors.
+        warm_s: Seconds for which an idle instance is retained; 0 for Batch's default.
         permissions_boundary: ARN of a policy; empty for none.
     """
 
@@ -81,15 +81,15 @@ class Wanted:
 
 
 def merged(wanted: Wanted, before: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return all parameters but those of the network.
+    """Return all parameters except the network's.
 
     Args:
-        wanted: What is asked for, which was checked.
-        before: The parameters of the stack that is there; empty for none.
+        wanted: The requested parameters, already checked.
+        before: Parameters of the existing stack; empty for a new stack.
         prefix: The option ``prefix``.
 
     Raises:
-        FarcallError: It asks for what there is not.
+        FarcallError: The combination of parameters is not supported.
     """
     if not _PREFIX.fullmatch(prefix):
         raise FarcallError(f"prefix is {prefix!r}: use letters, digits and ! _ . * ' ( ) / -")
@@ -97,7 +97,7 @@ def merged(wanted: Wanted, before: Mapping[str, str], prefix: str) -> dict[str, 
     found = {**_DEFAULTS, **before, **_asked(wanted)}
     changed = any(found[name] != before.get(name, found[name]) for name in ("Architecture", "Gpu"))
     if changed and wanted.instance_types is None:
-        found["InstanceTypes"] = ""  # those that are there were chosen for what was before
+        found["InstanceTypes"] = ""  # the current types suit the previous hardware
     _check_together(found)
     return found | {"KeyPrefix": f"{prefix}/" if prefix else ""}
 
@@ -119,7 +119,7 @@ def _asked(wanted: Wanted) -> dict[str, str]:
 
 
 def _text(value: int | tuple[str, ...] | None) -> str | None:
-    """Return a value as a parameter has it; None for none."""
+    """Return a value in a parameter's format, or None."""
     if isinstance(value, bool):
         return _truth(value)
     if isinstance(value, tuple):
@@ -128,7 +128,7 @@ def _text(value: int | tuple[str, ...] | None) -> str | None:
 
 
 def compute(parameters: Mapping[str, str]) -> list[str]:
-    """Return the kinds of compute that parameters ask for."""
+    """Return the kinds of compute that parameters enable."""
     return [name for name, kind in KINDS.items() if parameters.get(kind.parameter) == _YES]
 
 
@@ -137,7 +137,7 @@ def _truth(value: bool) -> str:
 
 
 def check(wanted: Wanted) -> None:
-    """Refuse what is wrong by itself.
+    """Reject invalid values of single options.
 
     Raises:
         FarcallError: The message names the option.
@@ -164,7 +164,7 @@ def check(wanted: Wanted) -> None:
 
 
 def _check_together(found: Mapping[str, str]) -> None:
-    """Refuse what does not go together.
+    """Reject parameters that cannot be combined.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_Ec2Configuration.html

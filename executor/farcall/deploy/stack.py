@@ -1,4 +1,4 @@
-"""CloudFormation stack: made, changed and deleted, told by its events, and why that failed."""
+"""CloudFormation stack: creation, changes, deletion, events and failure reasons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DEAD = (
     "ROLLBACK_COMPLETE",
     "ROLLBACK_FAILED",
 )
-"""What can be deleted only. A change set by which a stack would be made leaves it in review."""
+"""States of stacks that can only be deleted. An unused change set leaves one in review."""
 
 _CONSEQUENCES = (
     "Resource creation cancelled",
@@ -44,24 +44,24 @@ _CONSEQUENCES = (
 _ABSENT = re.compile(r"Stack (\[|with id ).* does not exist")
 
 _EVENTUAL = ("existing JobQueue relationship", "DependencyViolation", "has a dependent object")
-"""What is over some time later: Batch still counts a queue that is deleted, and a security group
-has the network interfaces of jobs that end."""
+"""Errors that pass: Batch still counts a deleted queue, and a security group still has the
+network interfaces of terminating jobs."""
 
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, *18 * [30.0])
-"""Before each further try to delete it, ten minutes in sum."""
+"""Pauses in seconds before further attempts of a deletion, ten minutes in total."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """What became of a resource, or of the stack.
+    """Event of a resource or of the stack.
 
     Attributes:
-        id: Its own.
-        resource: The resource's name in the template; the stack's for the stack.
-        kind: Such as ``AWS::Batch::JobQueue``.
-        status: Such as ``CREATE_FAILED``.
-        reason: In the service's words; may be empty.
-        at: When.
+        id: ID of the event.
+        resource: Name of the resource in the template; for the stack, the stack's name.
+        kind: Type such as ``AWS::Batch::JobQueue``.
+        status: Status such as ``CREATE_FAILED``.
+        reason: The service's text; may be empty.
+        at: Time of the event.
     """
 
     id: str
@@ -73,21 +73,21 @@ class Event:
 
     @property
     def is_of_stack(self) -> bool:
-        """Whether it concerns the stack as a whole."""
+        """Whether the event is about the stack itself."""
         return self.kind == _STACK
 
 
 @dataclass(frozen=True)
 class State:
-    """A stack as it is.
+    """Current state of a stack.
 
     Attributes:
-        id: Its ARN, by which it is known when it is deleted, too.
-        status: Such as ``CREATE_COMPLETE``.
-        reason: Why; may be empty.
-        parameters: What it was made with.
-        outputs: What it gives.
-        tags: Its own, which its resources have, too.
+        id: ARN of the stack, which also identifies a deleted stack.
+        status: Status such as ``CREATE_COMPLETE``.
+        reason: Reason for the status; may be empty.
+        parameters: Parameters of the stack.
+        outputs: Outputs of the stack.
+        tags: Tags of the stack, which its resources inherit.
     """
 
     id: str
@@ -99,32 +99,32 @@ class State:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether an operation creates, changes or deletes it."""
+        """Whether an operation is creating, changing or deleting the stack."""
         return self.status.endswith(_UNDER_WAY) and self.status not in _DEAD
 
     @property
     def is_dead(self) -> bool:
-        """Whether nothing can be done with it but to delete it."""
+        """Whether the stack can only be deleted."""
         return self.status in _DEAD
 
     @property
     def is_well(self) -> bool:
-        """Whether what was last done to it succeeded."""
+        """Whether the last operation succeeded."""
         return self.status in _WELL
 
 
 def template() -> str:
-    """Return the template, YAML."""
+    """Return the template as YAML."""
     return resources.files("farcall.deploy").joinpath("template.yaml").read_text("utf-8")
 
 
 class Stack:
-    """A stack by its name.
+    """Operations on a stack.
 
     Args:
         access: The open clients.
-        name: The stack's name.
-        tell: Is given what happens to it, as it happens: an event, or a sentence.
+        name: Name of the stack.
+        tell: Called with each event of the stack, or a sentence about its progress.
     """
 
     def __init__(
@@ -135,13 +135,13 @@ class Stack:
         self._tell = tell
 
     async def state(self, stack_id: str = "") -> State | None:
-        """Return what is known of it; None where there is none.
+        """Return the state of the stack, or None if it does not exist.
 
         Args:
-            stack_id: Its ARN, by which one is found that is deleted.
+            stack_id: ARN of the stack, which is needed if the stack may be deleted.
 
         Raises:
-            ServiceError: CloudFormation refused.
+            ServiceError: CloudFormation rejected a request.
         """
         try:
             reply = await self._ask("describe_stacks", StackName=stack_id or self.name)
@@ -162,7 +162,7 @@ class Stack:
         )
 
     async def resources(self) -> dict[str, str]:
-        """Return the identifiers of what it has, by the names in the template."""
+        """Return the physical IDs of the resources by their names in the template."""
         reply = await self._ask("describe_stack_resources", StackName=self.name)
         return {
             each["LogicalResourceId"]: each["PhysicalResourceId"]
@@ -173,17 +173,17 @@ class Stack:
     async def put(
         self, parameters: Mapping[str, str], tags: Mapping[str, str]
     ) -> tuple[State, bool]:
-        """Make it, or change it to what the template says now.
+        """Create the stack, or update it to the current template.
 
-        Where another command is at work on it, that is waited for. What came of a first try that
-        failed is deleted.
+        If another operation is in progress, wait for its end. The remains of a failed creation are
+        deleted first.
 
         Returns:
-            What it is now, and whether anything was changed.
+            The new state, and whether anything was changed.
 
         Raises:
-            FarcallError: It failed; the message names the resource and the reason.
-            ServiceError: CloudFormation refused.
+            FarcallError: The operation failed; the message names the resource and the reason.
+            ServiceError: CloudFormation rejected a request.
         """
         request = {
             "StackName": self.name,
@@ -234,11 +234,11 @@ class Stack:
             await self._follow(found.id, await self._newest(found))
 
     async def delete(self) -> None:
-        """Delete it. What it leaves by the template stays: the bucket.
+        """Delete the stack, except its bucket, which the template retains.
 
         Raises:
-            FarcallError: Something of it could not be deleted.
-            ServiceError: CloudFormation refused.
+            FarcallError: A resource could not be deleted.
+            ServiceError: CloudFormation rejected a request.
         """
         for pause_s in (*_PAUSES_S, None):
             found = await self.settled()
@@ -259,7 +259,7 @@ class Stack:
         return await ask(self._access, _SERVICE, operation, **parameters)
 
     async def _newest(self, found: State | None) -> str:
-        """Return the ID of the last thing that happened to it; empty where there is nothing."""
+        """Return the ID of the newest event; empty if there is none."""
         if found is None:
             return ""
         async for event in self._events(found.id):
@@ -267,7 +267,7 @@ class Stack:
         return ""
 
     async def _events(self, stack_id: str) -> AsyncIterator[Event]:
-        """Yield what happened to it, the newest first."""
+        """Yield the events of the stack, the newest first."""
         more: dict[str, str] = {}
         while True:
             reply = await self._ask("describe_stack_events", StackName=stack_id, **more)
@@ -288,16 +288,16 @@ class Stack:
         """Report events until no operation is in progress.
 
         Args:
-            stack_id: Its ARN.
-            since: ID of the event after which it begins.
+            stack_id: ARN of the stack.
+            since: ID of the last event before the operation.
 
         Returns:
-            What it is then, None where it is gone, and what happened, in order.
+            The final state, None if the stack is deleted, and the events in order.
         """
         seen: list[Event] = []
         pause_s = _FIRST_POLL_S
         while True:
-            found = await self.state(stack_id)  # before its events, so that the last are seen
+            found = await self.state(stack_id)  # before the events, so that none is missed
             new = []
             if found is not None:
                 last = seen[-1].id if seen else since
@@ -315,10 +315,10 @@ class Stack:
 
 
 def cause(events: Sequence[Event]) -> Event | None:
-    """Return why what was last done to a stack failed: the first that failed by itself.
+    """Return the cause of a failed operation: its first event that failed by itself.
 
     Args:
-        events: In order; those of what was done before may stand before them.
+        events: The events in order, possibly including earlier operations.
     """
     begun = [n for n, event in enumerate(events) if event.is_of_stack and event.reason == _BEGUN]
     failed = [
@@ -330,7 +330,7 @@ def cause(events: Sequence[Event]) -> Event | None:
 
 
 def _told(found: State | None, events: Sequence[Event]) -> str:
-    """Say why it failed, and what to do where that is known."""
+    """Return the failure reason, and the remedy if it is known."""
     first = cause(events)
     if first is None:
         status = found.status if found else "already deleted"
@@ -344,7 +344,7 @@ def _told(found: State | None, events: Sequence[Event]) -> str:
 
 
 def _is_overtaken(error: ServiceError) -> bool:
-    """Return whether another command was faster."""
+    """Return whether another operation was started in the meantime."""
     text = str(error)
     return error.code.startswith("AlreadyExists") or (
         error.code == "ValidationError"

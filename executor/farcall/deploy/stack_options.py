@@ -1,4 +1,4 @@
-"""Options that a stack gives: values of farcall's options that name what it has. No I/O."""
+"""Options for a stack: values of farcall's options that name its resources. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from farcall.model.settings import Settings
 
 _EXTRA = "job_definition_extra"
 _PACKAGES = "auto"
-"""Without a custom image, jobs get the packages that the code imports."""
+"""Value of ``packages`` without a custom image: jobs get the packages that the code imports."""
 
 _BY_OUTPUT = {
     "s3_bucket_name": "Bucket",
@@ -22,28 +22,28 @@ _BY_OUTPUT = {
 
 
 def queues(state: State) -> dict[str, str]:
-    """Return the names of the queues that a stack has, by kind of compute."""
+    """Return the names of a stack's queues by kind of compute."""
     outputs = state.outputs
     return {name: outputs[kind.queue] for name, kind in KINDS.items() if kind.queue in outputs}
 
 
 def names(state: State) -> dict[str, str]:
-    """Return the options that name a bucket, a log group and roles, as the stack has them."""
+    """Return the options that name the stack's bucket, log group and roles."""
     return {option: state.outputs[output] for option, output in _BY_OUTPUT.items()}
 
 
 def options(
     state: State, region: str, *, kind: str, is_public: bool, there: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the options by which jobs run in a stack.
+    """Return the options for running jobs in a stack.
 
     Args:
-        state: The stack, which is well.
-        region: Its region.
-        kind: The kind of compute whose queue jobs go to.
-        is_public: Whether its subnets give public addresses, without which jobs on Fargate reach
-            nothing there.
-        there: The options of the file that they are for.
+        state: State of the stack, whose last operation succeeded.
+        region: Region of the stack.
+        kind: Kind of compute whose queue is used.
+        is_public: Whether the subnets assign public IP addresses, without which jobs on Fargate
+            have no network access there.
+        there: Current options of the file.
     """
     architecture = state.parameters["Architecture"]
     found: dict[str, Any] = {"region": region, "queue": queues(state)[kind]}
@@ -64,11 +64,11 @@ def options(
 
 
 def of_stack(name: str, region: str, there: Mapping[str, Any]) -> list[str]:
-    """Return which options of a file name what a stack has, or had.
+    """Return the options of a file that name a stack's current or former resources.
 
     Args:
-        name: The stack's name, by which all that it has is named.
-        region: Its region.
+        name: Name of the stack, which is part of its resources' names.
+        region: Region of the stack.
         there: The options of the file.
     """
     if there.get("region", region) != region:
@@ -90,7 +90,7 @@ def of_stack(name: str, region: str, there: Mapping[str, Any]) -> list[str]:
 
 
 def without_fargate(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``job_definition_extra`` without what a job has on Fargate alone."""
+    """Return ``job_definition_extra`` without the fields for Fargate."""
     if "FARGATE" not in extra.get("platformCapabilities", ()):
         return dict(extra)
     container = {
@@ -104,7 +104,7 @@ def without_fargate(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _on_fargate(extra: Mapping[str, Any], architecture: str, *, is_public: bool) -> dict[str, Any]:
-    """Return ``job_definition_extra`` with what a job needs on Fargate.
+    """Return ``job_definition_extra`` with the fields that a job needs on Fargate.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/userguide/fargate.html
@@ -121,10 +121,10 @@ def _on_fargate(extra: Mapping[str, Any], architecture: str, *, is_public: bool)
 
 
 def main_kind(state: State, asked: Sequence[str], there: Mapping[str, Any]) -> str:
-    """Return the kind of compute whose queue jobs go to.
+    """Return the kind of compute whose queue is used.
 
-    That is the first one asked for; else the one that the file names already; else the first that
-    the stack has.
+    It is the first requested kind, otherwise the kind of the file's queue, otherwise the stack's
+    first kind.
     """
     by_queue = {queue: kind for kind, queue in queues(state).items()}
     return (
