@@ -5,9 +5,9 @@ entries. Next to each source is its compiled file, because otherwise every conta
 it again. The compiled files are valid without checking the source (``unchecked-hash``), because an
 archive is verified as a whole.
 
-This file is also the program that creates an archive, in a process of its own: compiling takes
-long, and its result depends on the strings that a process has interned, and on its hash seed. It
-imports no module of farcall.
+This file is also the program that creates an archive in a separate process, because compiling is
+slow, and its result depends on a process's interned strings and hash seed. It imports no farcall
+module.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _STEP_BYTES = 1024 * 1024
 
 
 class File(NamedTuple):
-    """A file of an archive.
+    """File of an archive.
 
     Attributes:
-        name: Its path in the archive: relative, with slashes, without ``.`` or ``..``.
-        source: Its local path, or its bytes.
+        name: Path in the archive: relative, with slashes, without ``.`` or ``..``.
+        source: Local path, or the content.
         is_executable: Whether it is executable.
     """
 
@@ -55,12 +55,12 @@ class File(NamedTuple):
 
 
 class Archive(NamedTuple):
-    """A created archive.
+    """Archive file.
 
     Attributes:
-        path: The file.
-        sha256: Its digest, hexadecimal.
-        size: Its size in bytes.
+        path: Path of the file.
+        sha256: Digest of the file, hexadecimal.
+        size: Size of the file in bytes.
         unpacked_bytes: Total size of its contents in bytes.
     """
 
@@ -81,7 +81,7 @@ class BuildError(OSError):
 
 
 def build(files: Iterable[File], folder: Path, level: int = LEVEL) -> Archive:
-    """Create an archive in a process of its own; most of the time is spent compiling.
+    """Create an archive in a separate process; most of the time is spent compiling.
 
     Sources in folders named ``test`` or ``tests`` are not compiled, nor are sources that Python
     cannot compile. The compiled files are for this interpreter's minor version, on any
@@ -130,7 +130,7 @@ def is_name(name: str) -> bool:
 
 
 def _sent(source: Path | bytes) -> tuple[str, str]:
-    """Return a file's content for an order: a path, or encoded bytes."""
+    """Return a file's source for an order: a path, or encoded bytes."""
     if isinstance(source, Path):
         return str(source), ""
     return "", base64.b64encode(source).decode()

@@ -1,4 +1,4 @@
-"""Environment of a task: distributions sent to its job, and why others are not.
+"""Environment of a task: distributions that are sent to its job, and those that are not.
 
 Installed distributions are packed from disk if the jobs' platform is this one, or if they are the
 same on every platform. uv fetches the wheels of all others, in exactly the installed version.
@@ -46,11 +46,11 @@ _BUILDER = ":".join(map(str, _FORMAT))
 
 
 class Stays(NamedTuple):
-    """A distribution or file that is not sent.
+    """Distribution or file that is not sent.
 
     Attributes:
-        name: A distribution, or a file.
-        why: The reason, for display.
+        name: Name of the distribution or file.
+        why: Reason, for display.
     """
 
     name: str
@@ -59,16 +59,16 @@ class Stays(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """A distribution that is sent.
+    """Distribution that is sent.
 
     Attributes:
-        name: Its name.
-        version: Its version; empty if it is only known after fetching.
-        key: Key of its cache entry.
-        found: Its local installation; None if it is fetched.
+        name: Name of the distribution.
+        version: Version; empty if it is only known after fetching.
+        key: Key of the cache entry.
+        found: Local installation; None if the distribution is fetched.
         about: Metadata of the local installation.
-        pin: Requirement to fetch; None if it is installed locally.
-        source: Where it is fetched from.
+        pin: Requirement to fetch; None if the distribution is installed locally.
+        source: Source for uv to fetch from.
     """
 
     name: str
@@ -105,7 +105,7 @@ def find(settings: Settings) -> Environment:
     """Return the environment that the options name, without packing it.
 
     Raises:
-        SettingsError: Distributions cannot be sent; the message names them and what to do.
+        SettingsError: Distributions cannot be sent; the message names them and the remedy.
         FarcallError: No package index could be reached.
     """
     target = Target(settings.architecture)
@@ -141,7 +141,7 @@ def lacking(
     Args:
         settings: The options.
         found: The environment, in addition to the runtime; None for none.
-        requirements: Such as ``numpy>=2``.
+        requirements: Requirements such as ``numpy>=2``.
 
     Raises:
         SettingsError: The options exclude a requirement.
@@ -189,7 +189,7 @@ def _packed(noted: Mapping[str, Any] | None) -> Packed | None:
     return Packed(*noted["packed"]) if noted and noted.get("packed") else None
 
 
-# --- what is installed here ------------------------------------------------------------------
+# --- installed distributions -----------------------------------------------------------------
 
 
 def _local(
@@ -282,7 +282,7 @@ def _note(found: Found) -> Item:
 
 
 def _left_out(item: Item, needed: Mapping[str, bool], target: Target) -> str:
-    """Return why a distribution is not sent although it could be; else an empty text."""
+    """Return why a distribution is not sent although it could be; otherwise empty."""
     about = item.about
     if about is not None and about.is_editable:
         return "editable: its source files are sent"
@@ -325,7 +325,7 @@ def _needed(items: Mapping[str, Item], target: Target) -> dict[str, bool]:
     Distributions that no other one requires, or that are sent anyway, are not included.
     """
     needed: dict[str, bool] = {}
-    asked = _TOOLS if target.is_here else items.keys()  # the others are sent anyway
+    asked = _TOOLS if target.is_here else items.keys()  # the others are sent in any case
     for item in items.values():
         if item.about is None or item.name in _OURS or item.name in _TOOLS:
             continue
@@ -407,11 +407,11 @@ def _shortly(error: UvError) -> str:
 
 
 def pack(item: Item, folder: Path) -> tuple[Packed, Archive]:
-    """Make a distribution's archive, and cache its metadata.
+    """Create a distribution's archive, and cache its metadata.
 
     Raises:
         SettingsError: A file is missing, or belongs to a folder that jobs do not have.
-        FarcallError: The archive cannot be made.
+        FarcallError: The archive cannot be created.
     """
     if item.found is None or item.about is None:
         raise ValueError(f"{item.name} is not installed here")

@@ -1,8 +1,8 @@
-"""Imported distributions: what the project's code needs of what is installed here.
+"""Imported distributions: locally installed distributions that the project's code uses.
 
 For ``packages="auto"``. The code is the script and the modules that it has loaded, with all files
 of their packages. Their imports are read from the source, so that an import in a function counts.
-What the process has loaded counts as well, because a module may be imported by a computed name.
+The process's loaded modules count as well, because a module may be imported by a computed name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IMPORT = re.compile(
 )
 
 PROGRAMS = ("farcall", "covalent", "ipykernel", "ipython", "debugpy", "pytest", "coverage")
-"""Programs that load much of their own: what they need is not what the code needs."""
+"""Programs that load many modules; the code does not need their requirements."""
 
 
 def modules(settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
@@ -45,17 +45,17 @@ def modules(settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def distributions(names: Iterable[str], owners: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the normalised names of the distributions that have some top-level modules."""
+    """Return the normalized names of the distributions of some top-level modules."""
     return {canonicalize_name(each) for name in names for each in owners.get(name, ())}
 
 
 def owners() -> Mapping[str, list[str]]:
-    """Return the distributions that are installed here, by top-level module."""
+    """Return the locally installed distributions by top-level module."""
     return importlib.metadata.packages_distributions()
 
 
 def _named(found: Sources) -> frozenset[str]:
-    """Return what is imported by the project's modules that are loaded, or that these import."""
+    """Return the imports of the project's loaded modules, and of the modules they import."""
     tops: dict[str, list[File]] = {}
     for file in found.files:
         for start in found.path:
@@ -80,7 +80,7 @@ def _named(found: Sources) -> frozenset[str]:
 
 
 def _names_in_cells() -> AbstractSet[str]:
-    """Return what a notebook's cells import."""
+    """Return the imports of a notebook's cells."""
     if sources.main_file():
         return set()
     texts = ["".join(e[2]) for e in list(linecache.cache.values()) if len(e) > 1 and e[1] is None]
@@ -96,7 +96,7 @@ def _names_in_file(path: str, _size: int, _changed: int) -> AbstractSet[str]:
 
 
 def _names_in(text: str) -> set[str]:
-    """Return the top-level modules that a source imports; one in a comment or text may be more."""
+    """Return the top-level modules that a source imports, or appears to import in a text."""
     found = set()
     for each in _IMPORT.finditer(text):
         if each["base"]:

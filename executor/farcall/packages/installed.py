@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
     Attributes:
         key: The distribution's normalized name.
-        info: Its dist-info or egg-info folder, or egg-link.
+        info: The distribution's dist-info or egg-info folder, or egg-link.
     """
 
     key: str
@@ -63,7 +63,7 @@ class Found(NamedTuple):
 
     @property
     def record_bytes(self) -> int:
-        """Size of its RECORD in bytes, which grows with its files; 0 if there is none."""
+        """Size of RECORD in bytes, which grows with the number of files; 0 if there is none."""
         try:
             return (self.info / "RECORD").stat().st_size
         except OSError:
@@ -71,7 +71,7 @@ class Found(NamedTuple):
 
     @property
     def stamp(self) -> str:
-        """A text that changes if the distribution is installed again; costs one stat call."""
+        """Text that changes if the distribution is reinstalled; costs one stat call."""
         path = self.info / "RECORD"
         try:
             stat = path.stat()
@@ -85,14 +85,14 @@ class About:
     """Metadata of an installed distribution.
 
     Attributes:
-        name: Its name, as spelled in its metadata.
-        version: Its version.
-        requires: The requirements in its metadata.
+        name: Name as spelled in the metadata.
+        version: Version of the distribution.
+        requires: Requirements in the metadata.
         is_pure: Whether it is the same on all platforms.
         is_editable: Whether its files are the user's sources.
         is_conda: Whether conda installed it, which also installs libraries that no RECORD lists.
-        source: Its source, if not an index; without secrets.
-        problem: Why it cannot be synced, and what to do; else empty.
+        source: Source if it is not an index, without secrets.
+        problem: Reason why it cannot be synced, and the remedy; otherwise empty.
     """
 
     name: str
@@ -202,7 +202,7 @@ def _read(path: Path) -> str:
 
 
 class Content(NamedTuple):
-    """The files of a distribution, from its RECORD.
+    """Files of a distribution, from its RECORD.
 
     Attributes:
         files: Files that are synced.
@@ -214,10 +214,10 @@ class Content(NamedTuple):
 
 
 def content(found: Found, about: About) -> Content:
-    """Return a distribution's files, and their places in a job's environment.
+    """Return a distribution's files, with their paths in a job's environment.
 
     Raises:
-        SettingsError: A file is missing, or has no place in a job's environment.
+        SettingsError: A file is missing, or has no path in a job's environment.
     """
     info = found.info
     scripts = _entry_points(info)
@@ -257,14 +257,14 @@ def _rows(info: Path) -> Iterator[list[str]]:
 
 
 def _stays(info: Path, path: Path, name: str, scripts: set[str]) -> bool:
-    """Return whether a file is recreated in the job, or only describes this machine."""
+    """Return whether a file is not synced: recreated in the job, or specific to this machine."""
     is_of_client = path.parent == info and path.name in _CLIENTS
     is_script = name.startswith("bin/") and _stem(name) in scripts
     return _CACHE in path.parts or is_of_client or is_script
 
 
 def _name_in_job(site: Path, recorded: str) -> str:
-    """Return a recorded file's place in an environment; empty if it is outside.
+    """Return a recorded file's path in an environment; empty if it is outside.
 
     The site folder is three levels below the environment's folder, and on Windows two.
     """
@@ -359,7 +359,7 @@ def _strays_in(entry: str, listed: set[str], tops: set[str]) -> Iterator[str]:
 def changed(found: Found) -> list[str]:
     """Return a distribution's files that were changed after its installation.
 
-    Of files that are not newer than their RECORD, only the size is compared.
+    For files that are not newer than their RECORD, only the size is compared.
     """
     record = found.info / "RECORD"
     try:

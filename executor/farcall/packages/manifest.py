@@ -13,14 +13,14 @@ FORMAT = "zip"
 
 
 class Packed(NamedTuple):
-    """A synced distribution.
+    """Synced distribution.
 
     Attributes:
-        name: Its name.
-        version: Its version.
-        sha256: Digest of its archive, hexadecimal.
-        size: Size of its archive in bytes.
-        unpacked_bytes: Total size of its files in bytes.
+        name: Name of the distribution.
+        version: Version of the distribution.
+        sha256: Digest of the archive, hexadecimal.
+        size: Size of the archive in bytes.
+        unpacked_bytes: Total size of the files in bytes.
     """
 
     name: str
@@ -31,11 +31,11 @@ class Packed(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A manifest.
+    """Manifest of an environment.
 
     Attributes:
-        data: Its bytes, JSON.
-        sha256: Their digest, hexadecimal.
+        data: Content, JSON.
+        sha256: Digest of the content, hexadecimal.
     """
 
     data: bytes
@@ -43,7 +43,7 @@ class Manifest(NamedTuple):
 
     @property
     def fact(self) -> list[str | int]:
-        """The bundle's fact about it: digest and size."""
+        """Reference to the manifest in a bundle: digest and size."""
         return [self.sha256, len(self.data)]
 
 

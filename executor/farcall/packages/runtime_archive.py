@@ -36,8 +36,8 @@ class Sealed(NamedTuple):
     """Digest and size of a runtime archive.
 
     Attributes:
-        sha256: Its digest, hexadecimal.
-        size: Its size in bytes.
+        sha256: Digest of the archive, hexadecimal.
+        size: Size of the archive in bytes.
     """
 
     sha256: str

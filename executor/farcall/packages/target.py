@@ -1,4 +1,4 @@
-"""Platform of the jobs: Linux on a processor, with this interpreter's minor version of Python."""
+"""Platform of the jobs: Linux on an architecture, with this interpreter's minor version."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 
 GLIBC = "2_36"
-"""glibc of Debian 12, which the images of jobs have at least. Wheels for newer ones are hardly
-made, and with an older one some would be missing: numpy's ask for 2.27."""
+"""glibc version of Debian 12, the minimum for jobs' images. Few wheels need a newer version, and
+an older one would exclude some wheels: numpy's require 2.27."""
 
 _MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
 
 
 class Target(NamedTuple):
-    """What a job runs on.
+    """Platform of a job.
 
     Attributes:
         architecture: ``x86_64`` or ``arm64``.
-        python: Minor version of its Python, such as ``3.11``: this interpreter's.
+        python: Minor version of Python, such as ``3.11``: this interpreter's.
     """
 
     architecture: str
@@ -30,17 +30,17 @@ class Target(NamedTuple):
 
     @property
     def machine(self) -> str:
-        """What Linux calls the processor."""
+        """Linux's name of the architecture."""
         return _MACHINES[self.architecture]
 
     @property
     def platform(self) -> str:
-        """What uv calls it."""
+        """Name of the platform for uv."""
         return f"{self.machine}-manylinux_{GLIBC}"
 
     @property
     def is_here(self) -> bool:
-        """Whether what is compiled for this interpreter runs there."""
+        """Whether code that is compiled for this interpreter runs on the platform."""
         return (
             sys.platform == "linux"
             and _libc() == "glibc"
@@ -50,11 +50,11 @@ class Target(NamedTuple):
         )
 
     def needs(self, requirement: Requirement, extra: str = "") -> bool:
-        """Return whether a requirement's marker is true there.
+        """Return whether a requirement's marker is true on the platform.
 
         Args:
             requirement: The requirement.
-            extra: Which extra of what requires it is wanted.
+            extra: Requested extra of the distribution that has the requirement.
         """
         if requirement.marker is None:
             return True

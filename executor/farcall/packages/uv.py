@@ -51,12 +51,12 @@ class UvError(FarcallError):
 
 
 class Pin(NamedTuple):
-    """A distribution to fetch.
+    """Distribution to fetch.
 
     Attributes:
-        name: Its name.
-        version: Its version; empty if a URL decides.
-        line: The requirement for uv: name and version, and hashes if known.
+        name: Name of the distribution.
+        version: Version; empty if a URL determines it.
+        line: Requirement for uv: name and version, and hashes if known.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Pin(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where uv runs, and what it reads in addition to its own settings.
+    """Working directory of uv, and index options in addition to its settings.
 
     Attributes:
-        folder: The folder of the user's file; None for none.
+        folder: Folder of the user's file, or None.
         options: Lines of a requirements file that select the index.
     """
 
@@ -107,10 +107,10 @@ def compile_pins(
         inputs: Requirements, or absolute paths of requirements files.
         constraints: Preferred versions of dependencies.
         target: The platform.
-        source: Where uv runs.
+        source: Working directory and index options of uv.
 
     Raises:
-        UvError: They cannot be resolved, or no index was reached.
+        UvError: The requirements cannot be resolved, or no index was reached.
         SettingsError: uv is not installed.
     """
     with _folder() as folder:
@@ -154,7 +154,7 @@ def fetch(pins: Sequence[Pin], target: Target, source: Source, to: Path) -> None
 
 
 def missing(pins: Sequence[Pin], target: Target, source: Source) -> dict[Pin, UvError]:
-    """Return all distributions that cannot be fetched, not only uv's first, and why."""
+    """Return all distributions that cannot be fetched, not only the first, with errors."""
 
     def ask(pin: Pin) -> UvError | None:
         with _folder() as folder:

@@ -44,7 +44,7 @@ class Pins(NamedTuple):
     Attributes:
         pins: The distributions.
         sources: Folders of the user's own distributions, whose modules are pickled by value.
-        source: Where uv fetches the distributions.
+        source: Source for uv to fetch from.
     """
 
     pins: Sequence[Pin]
@@ -56,12 +56,12 @@ def resolve(requirements: Sequence[str], constraints: Sequence[str], target: Tar
     """Resolve a list of requirements.
 
     Args:
-        requirements: Such as ``numpy>=2``.
+        requirements: Requirements such as ``numpy>=2``.
         constraints: Preferred versions of dependencies.
         target: The platform.
 
     Raises:
-        SettingsError: They cannot be resolved, or uv is not installed.
+        SettingsError: The requirements cannot be resolved, or uv is not installed.
         FarcallError: No index was reached.
     """
     return _resolve(requirements, constraints, target, Source(), {})
@@ -203,8 +203,8 @@ class _Included(NamedTuple):
 
     Attributes:
         files: Digests of the files.
-        options: Their lines about indexes.
-        hashes: The hashes of distributions, by name.
+        options: Lines that select indexes.
+        hashes: Hashes of distributions by name.
     """
 
     files: dict[str, str]
