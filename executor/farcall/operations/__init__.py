@@ -1,1 +1,1 @@
-"""What is done with jobs that are there: find, explain, describe, cancel. Prints nothing."""
+"""Operations on existing jobs: find, explain, describe, cancel, retry. Prints nothing."""

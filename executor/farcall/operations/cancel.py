@@ -20,7 +20,7 @@ NODE = "node"
 
 
 class Companion(Protocol):
-    """A server that submitted jobs and is notified of their cancellation: Covalent's."""
+    """Server that submitted jobs and is notified of their cancellation, such as Covalent's."""
 
     @property
     def address(self) -> str:
@@ -41,7 +41,7 @@ class Companion(Protocol):
         """
 
     async def going(self, dispatches: Collection[str]) -> list[str]:
-        """Return the workflows that still run on the server; none if it cannot be reached."""
+        """Return the workflows that still run on the server; empty if it cannot be reached."""
 
     async def tell_whole(self, dispatches: Collection[str]) -> dict[str, str]:
         """Cancel whole workflows; return the error for each that failed."""
@@ -56,7 +56,7 @@ class Cancelled(NamedTuple):
             Batch; ``foreign``: not submitted by farcall, and unchanged; ``other user``: owned by
             another user who was not named, and unchanged; ``node``: cannot be cancelled without
             its job; or ``refused`` by Batch.
-        text: The same as a sentence.
+        text: Result as a sentence.
     """
 
     job_id: str
@@ -208,7 +208,7 @@ class _Ended(NamedTuple):
 
     Attributes:
         refused: Errors of jobs that could not be terminated.
-        untold: Errors of jobs of which Covalent could not be notified.
+        untold: Errors of jobs whose cancellation could not be reported to Covalent.
         later: Descriptions after the termination.
     """
 
@@ -264,7 +264,7 @@ def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]
 
 
 def _whole_alone(job_id: str) -> Cancelled:
-    """Return that a node cannot be cancelled alone."""
+    """Return the result for a node, which cannot be cancelled alone."""
     whole = job_id.partition("#")[0]
     text = (
         f"{job_id} is one node, which cannot be cancelled separately. Run `farcall cancel "

@@ -26,15 +26,15 @@ from farcall_runtime.contract import (
 
 
 class Why(NamedTuple):
-    """What is known of a job from the bucket; see `farcall.operations.reasons`.
+    """Facts about a job from the bucket; see `farcall.operations.reasons`.
 
     Attributes:
         call: The call as one line: ``fit(lr=0.1, depth=3)``; None if unknown.
-        error: Why the job failed: ``ValueError: singular matrix``, for an array job a summary;
-            None if it has not failed, or if unknown.
+        error: Failure reason: ``ValueError: singular matrix``, for an array job a summary; None if
+            it has not failed, or if unknown.
         errors: For an array job, groups of failed tasks: ``text``, ``count``, ``example`` (the
             index of one of them) and ``call``, its call or None.
-        trouble: Why some of this is unknown, if that needs attention.
+        trouble: Reason why facts are unknown, if it needs attention.
     """
 
     call: str | None = None
@@ -44,29 +44,29 @@ class Why(NamedTuple):
 
 
 NOTHING = Why()
-"""Value for a job about which the bucket was not asked."""
+"""Value for a job whose facts were not read from the bucket."""
 
 
 _CLIENT = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-"""Form of a session's name. Every user can set a job's variables, so other values are ignored."""
+"""Format of a session's name. Any user can set a job's variables, so others are ignored."""
 
 _JOB = re.compile(
     r"(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[a-z0-9][a-z0-9-]{0,62}-[0-9a-f]{8,16})"
     r"(?::\d{1,5})?"
 )
-"""An ID of any platform, for an array task with its index."""
+"""Job ID of any platform; an array task's has its index."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A job that farcall submitted: a whole job, an array task, or a node.
+    """Job that farcall submitted: a single or array job, an array task, or a node.
 
     Attributes:
         detail: Batch's description.
         workflow: Workflow of the job.
         client: Name of the client's run, ``<user>-<date>-<time>-<random>``, its folder in the
             bucket.
-        why: Its call, and why it failed, if that was requested.
+        why: Call and failure reason, if requested.
     """
 
     detail: JobDetail
@@ -79,7 +79,7 @@ class Entry:
         """Return the entry for a description; None if farcall did not submit the job."""
         said = detail.environment
         name = said.get(ENV_WORKFLOW, "")
-        if detail.is_command:  # which is nothing of Covalent's, whatever it says
+        if detail.is_command:  # never a Covalent job, regardless of its variables
             client = said.get(ENV_RUN, "")
             is_ours = _CLIENT.fullmatch(client)
             return cls(detail, Workflow(name, ""), client) if is_ours else None
@@ -152,7 +152,7 @@ class Query(NamedTuple):
 
 
 class Catalog:
-    """Lists jobs, and remembers what does not change."""
+    """Job catalog, which caches immutable facts."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -161,8 +161,7 @@ class Catalog:
     async def find(self, queues: Iterable[str], query: Query) -> AsyncIterator[Entry]:
         """Yield the matching jobs of some queues, the newest of each queue first.
 
-        Each 100 jobs that farcall submitted since then take one request, and one more the first
-        time.
+        Each page of 100 farcall jobs takes one request, and one more the first time.
 
         Raises:
             ServiceError: Batch refused a call, or a queue does not exist.
@@ -200,9 +199,9 @@ class Catalog:
         return {job_id: Entry.of(detail) for job_id, detail in found.items()}
 
     def _is_news(self, job: JobDetail) -> bool:
-        """Return whether to describe a job: once, and again to learn who cancelled it.
+        """Return whether to describe a job: at first, and again after it may have been cancelled.
 
-        A listing, other than a description, does not report that a job was terminated.
+        Unlike a description, a listing does not report that a job was terminated.
         """
         known = self._known.get(job.job_id)
         if known is None:
@@ -211,5 +210,5 @@ class Catalog:
         return has_failed and bool(job.status_reason) and not job.is_explained
 
     async def _learn(self, job_ids: Iterable[str]) -> None:
-        # A job that Batch lists but does not describe yet is requested again.
+        # Jobs that Batch lists but does not describe yet are requested again.
         self._known.update(await self.describe(job_ids))

@@ -25,7 +25,7 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
 
     Args:
         session: The event loop's session.
-        entry: The job, a whole array, an array task or a node, as `Catalog.describe` found it.
+        entry: The job, array job, array task or node, from `Catalog.describe`.
         reasons: Source of call and error texts, if there is one.
 
     Returns:
@@ -33,9 +33,9 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
         - ``explanation``: see `explanation.Explanation`; ``usage``: used resources, or None.
         - ``attempts``: the finished attempts; see `json_view.attempt`.
         - ``nodes``: all nodes of a multi-node job; see `json_view.node`.
-        - ``electron``: for a job of Covalent's, the node's number; for a task group, the last
-          node's. None if unknown, because delivery of a result deletes it.
-        - ``position``: place in the queue, from 1; None if it is not among the first 100.
+        - ``electron``: for a Covalent job, the node's number; for a task group, the last node's.
+          None if unknown, because delivery of a result deletes it.
+        - ``position``: position in the queue, from 1; None if it is not among the first 100.
         - ``log``: ``group`` and ``stream`` in CloudWatch; ``bundle``: the job's bundle in S3; a
           command job has none.
         - ``places``: the job's locations on the platform, by name.

@@ -46,7 +46,7 @@ BATCH = "Batch"
 
 @dataclass(frozen=True)
 class FailedChild:
-    """A failed task of an array, or a failed node of a job.
+    """Failed array task, or failed node of a multi-node job.
 
     Attributes:
         job_id: The task's or node's ID.
@@ -69,7 +69,7 @@ class Explanation:
         kind: ``waiting``, ``running``, ``returned``, ``failed``, ``cancelled``, or ``unknown`` for
             a job that farcall did not submit.
         sentence: Result of the job, or what the job waits for.
-        remedy: What to do.
+        remedy: Suggested action.
         error: Class of the error, the function's own or one of `farcall.model.errors`; empty if
             there is none.
         traceback: The function's traceback, as the container wrote it; otherwise empty.
@@ -249,7 +249,7 @@ async def explain(
 
     Args:
         session: The event loop's session.
-        detail: Batch's description of a plain job, a whole array, an array task, or a node.
+        detail: Batch's description of a single job, array job, array task or node.
         nodes: Batch's descriptions of the job's nodes, if already requested.
 
     Raises:
@@ -290,7 +290,7 @@ async def _of_task(
     return replace(found, earlier=await _earlier(session, submission, index, detail))
 
 
-# --- with an outcome --------------------------------------------------------------------------
+# --- jobs with an outcome ---------------------------------------------------------------------
 
 
 async def _read_meta(session: Session, submission: Submission, key: str) -> dict[str, Any] | None:
@@ -372,7 +372,7 @@ def _counts(meta: dict[str, Any]) -> dict[str, int]:
     return dict(counts) if counts.total() > 1 else {}
 
 
-# --- without one ------------------------------------------------------------------------------
+# --- jobs without an outcome ------------------------------------------------------------------
 
 
 async def _of_ended(
@@ -396,7 +396,7 @@ async def _of_ended(
 
 
 async def _is_delivered(session: Session, submission: Submission, index: int | None) -> bool:
-    """Return whether a client has received a task's result; False if S3 refuses.
+    """Return whether a client has received a task's result; False if S3 denies access.
 
     Args:
         session: The event loop's session.
@@ -531,7 +531,7 @@ async def _failed_children(session: Session, detail: JobDetail) -> tuple[FailedC
 
 
 async def _blocked_child(session: Session, detail: JobDetail) -> JobDetail | None:
-    """Return an array task that cannot be placed; for arrays Batch has no reason."""
+    """Return an array task that cannot be placed; Batch has no reasons for arrays."""
     page = await _first_page(session, detail, JobStatus.RUNNABLE)
     return next((child for child in page if child.is_blocked), None)
 

@@ -30,7 +30,7 @@ SHORT = 8
 _WHOLE = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
 _BEGINNING = re.compile(r"[0-9a-f]{4,16}|[0-9a-f]{8}-[0-9a-f-]{0,27}")
 _NAMED = re.compile(r"[a-z0-9][a-z0-9-]*-([0-9a-f]{8,16})")
-"""A complete ID that is a name, and its unique part."""
+"""Pattern of a complete ID that is a name; the group is its unique part."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _REFERENCE = re.compile(r"([^:#]*)([:#]\d+)?")
@@ -38,7 +38,7 @@ _MOST_SHOWN = 10
 
 
 class Finder:
-    """Finds jobs in some queues, with few requests.
+    """Job lookup in some queues, with few requests.
 
     Args:
         backend: Platform that runs the jobs.

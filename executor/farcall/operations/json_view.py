@@ -19,7 +19,7 @@ STATES = (*(status.value for status in JobStatus), CANCELLED)
 
 _WAITING = {"SUBMITTED", "PENDING", "RUNNABLE"}
 WORDS = {each: "Waiting" if each in _WAITING else each.capitalize() for each in STATES}
-"""States as people see them. Batch's names, which `job` returns, have three for a waiting job."""
+"""Display names of states. Batch, whose names `job` returns, has three for a waiting job."""
 
 
 def state(detail: JobDetail) -> str:
@@ -35,7 +35,7 @@ def word(detail: JobDetail) -> str:
 
 
 def counts(detail: JobDetail) -> dict[str, int]:
-    """Count an array's tasks by state. Batch counts cancelled tasks as failed."""
+    """Return an array's task counts by state. Batch counts cancelled tasks as failed."""
     found = {name: count for name, count in detail.status_summary.items() if count}
     failed = found.pop(JobStatus.FAILED.value, 0)
     is_cancelled = state(detail) == CANCELLED

@@ -1,10 +1,10 @@
-"""Reasons: the calls of jobs, and why jobs failed, for lists of many jobs.
+"""Calls and failure reasons of jobs, for lists of many jobs.
 
 The texts of calls are in the bundle, one or two requests for all tasks of an array job. A task's
 error is in its outcome, one request each, which is used only if it is signed with the job's own
 key. Nothing is unpickled. Without an outcome, Batch's status reason is used.
 
-Final results are remembered, so that showing a list again needs no requests.
+Final results are cached, so that showing a list again needs no requests.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _MOST_READ = 100
 
 _MOST_TEXTS = 200_000
 _MOST_REASONS = 20_000
-"""Maximum remembered entries, each of up to 200 characters."""
+"""Maximum cached entries, each of up to 200 characters."""
 
 
 class Reasons:
-    """Reads calls and errors, on one event loop."""
+    """Cache of calls and errors, on one event loop."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -183,7 +183,7 @@ class Reasons:
         if detail.job_id not in self._reasons:
             try:
                 reason = await self._read_reason(detail) or _of_batch(detail)
-            except ServiceError:  # which passes: the next call requests it again
+            except ServiceError:  # temporary: the next call requests it again
                 return _of_batch(detail)
             _bound(self._reasons, _MOST_REASONS)
             self._reasons[detail.job_id] = reason

@@ -1,4 +1,4 @@
-"""Replay: downloads a job's call in order to run it again outside of Batch.
+"""Replay: download of a job's call for running it again outside of Batch.
 
 Nothing is unpickled here. The task's part of the bundle is written to a folder, in which
 `farcall_runtime.replay` finds it.
@@ -36,7 +36,7 @@ _Piece = tuple[int, Buffer]
 
 @dataclass(frozen=True)
 class Found:
-    """A task with its original bundle.
+    """Task with its original bundle.
 
     Attributes:
         entry: The job.
@@ -82,7 +82,7 @@ async def find(session: Session, job_id: str) -> Found:
         JobLostError: Batch does not know the job.
         UnknownError: farcall did not submit the job, or it is an array without a failed task.
         FarcallError: The job cannot be replayed; the message has the reason.
-        IntegrityError: The bundle is not the submitted one.
+        IntegrityError: The bundle differs from the submitted one.
         VersionMismatchError: Another version of farcall wrote the bundle.
         ServiceError: AWS refused a call.
     """
@@ -96,7 +96,7 @@ async def find(session: Session, job_id: str) -> Found:
                 f"failed. Name one of them, {job_id}:0 to {job_id}:{detail.array_size - 1}."
             )
         detail = await session.describe(children[0].job_id)
-    entry = cast(Entry, Entry.of(detail))  # it has a bundle
+    entry = cast(Entry, Entry.of(detail))  # a job with a bundle is a farcall job
     _refuse_others(entry, whole)
     submission, index = Submission.of(detail)
     store = session.stores.of(submission.where.bucket)
@@ -142,7 +142,7 @@ async def fetch(
 
     Raises:
         FarcallError: The bundle is no longer in the bucket.
-        IntegrityError: The bundle is not the submitted one.
+        IntegrityError: The bundle differs from the submitted one.
         ServiceError: AWS refused a call.
     """
     submission = found.submission

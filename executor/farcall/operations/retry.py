@@ -21,13 +21,13 @@ _UNITS = {"memory": "GiB", "time_limit": "s"}
 
 
 class Again(NamedTuple):
-    """A retry that was submitted.
+    """Submitted retry.
 
     Attributes:
         job_id: ID of the retry.
-        of: ID of the job whose tasks it runs again.
+        of: ID of the retried job.
         tasks: Number of tasks.
-        sentence: What it runs, and with which options.
+        sentence: Tasks and options of the retry.
     """
 
     job_id: str
@@ -37,7 +37,7 @@ class Again(NamedTuple):
 
 
 async def plan(session: Session, settings: Settings, job_id: str, *, failed: bool = False) -> Plan:
-    """Return what a retry of a job would run.
+    """Return the plan of a job's retry.
 
     Args:
         session: The event loop's session.
@@ -84,7 +84,7 @@ async def run(session: Session, chosen: Plan, options: Mapping[str, Any]) -> lis
 
 
 async def preview(session: Session, settings: Settings, job_id: str) -> dict[str, Any]:
-    """Return what a retry of a job would run, as JSON values.
+    """Return the plan of a job's retry as JSON values.
 
     Returns:
         - ``job``, ``function``: ID and function of the job.
@@ -151,7 +151,7 @@ async def jobs_of(session: Session, queues: Collection[str], run_name: str) -> l
     Args:
         session: The event loop's session.
         queues: Names or ARNs of the queues to search.
-        run_name: A client process.
+        run_name: Name of the client's run.
 
     Raises:
         ServiceError: AWS refused a call.

@@ -1,4 +1,4 @@
-"""Health checks for everything that a job needs, before one is paid for."""
+"""Health checks for everything that a job needs, without running a job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def examine(
     tell: Callable[[list[str]], object] = lambda _: None,
     every_s: float = 1.0,
 ) -> list[Finding]:
-    """Check everything concurrently, with the current options.
+    """Run all checks concurrently, with the current options.
 
     Args:
         time_limit_s: Time limit of each check in seconds.
