@@ -28,7 +28,7 @@ class Resumed:
     Attributes:
         dispatch_id: The dispatch.
         name: The lattice's name.
-        asked: Numbers of the tasks whose resumption was requested.
+        asked: Numbers of the tasks that the server was requested to resume.
         foreign: Numbers of running tasks on other executors, which only those executors can
             resume.
     """
@@ -45,7 +45,7 @@ def resume(dispatch_ids: Sequence[str] = (), address: str | None = None) -> Iter
     Tasks that are already running in the server are not affected.
 
     Args:
-        dispatch_ids: Only these; by default all dispatches that Covalent calls running.
+        dispatch_ids: Dispatches to resume; by default all that Covalent reports as running.
         address: The server's URL; by default the one in Covalent's configuration.
 
     Raises:

@@ -1,6 +1,6 @@
 """``farcall demo``: example jobs on the local AWS emulator.
 
-The functions are ordinary ones. They run on a real account if the options name one.
+The functions are ordinary functions, which run in a real account if the options name one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ON_PAGE = (
 
 
 CPUS = 8
-"""Number of the local AWS emulator's processors that the workflows are designed for."""
+"""Number of the local AWS emulator's processors for which the workflows are designed."""
 
 MONTHS = 24
 SECONDS = 5 * 60
@@ -215,7 +215,7 @@ async def _sweep(executor: BatchExecutor, console: Console, tasks: int) -> JobDe
 
 
 async def _ended(job: Job[Any]) -> JobDetail:
-    """Wait until Batch reports the end, which it does a little after the result."""
+    """Wait until Batch reports the end, which is some time after the result."""
     detail = await job.detail()
     while not detail.status.is_final:
         await asyncio.sleep(0.2)
@@ -289,7 +289,7 @@ def _tell(console: Console, link: str, aws: farcall_local.LocalAWS) -> None:
 
 async def run_workflows(aws: farcall_local.LocalAWS) -> None:
     """Run both workflows to the end; failures and cancellations are part of them."""
-    # One after the other, because a job that needs many processors blocks later jobs in the queue.
+    # Sequentially, because a job that needs many processors blocks later jobs in the queue.
     training = await _train_jobs(aws)
     await asyncio.gather(*(job.result() for job in training), _ocean(), return_exceptions=True)
 
@@ -364,7 +364,7 @@ async def _ocean() -> None:
 
     await prepare_grid(0.5)
     months = asyncio.ensure_future(simulate.map(range(MONTHS), return_exceptions=True))
-    await asyncio.sleep(1)  # so that it follows the months in the queue
+    await asyncio.sleep(1)  # so that it is queued after the months
     await asyncio.gather(months, render(MONTHS), return_exceptions=True)
 
 
@@ -380,7 +380,7 @@ async def _running(job: Job[Any]) -> None:
 
 
 def _seconds(start: datetime | None, end: datetime | None) -> str:
-    """Return a duration; a dash if it has not begun or not ended."""
+    """Return a duration; a dash if start or end is unknown."""
     return f"{(end - start).total_seconds():.1f} s" if start and end else "-"
 
 

@@ -372,7 +372,7 @@ async def _plan(
 
 
 async def _lost(access: Any, state: State | None, after: Mapping[str, str]) -> list[str]:
-    """Name the queues to delete, and the jobs that this terminates."""
+    """Return the queues to delete, and the jobs that this terminates."""
     if state is None:
         return []
     kept = parameters.compute(after)
@@ -445,7 +445,7 @@ def _write_covalent(path: Path, state: State, region: str, kind: str, *, is_publ
 
 
 def _tell_more(state: State, kind: str, values: Mapping[str, Any]) -> None:
-    """Print how to use the other queues, and the next commands."""
+    """Print instructions for the other queues, and the next commands."""
     for other, queue in stack_options.queues(state).items():
         if other != kind:
             more = ""

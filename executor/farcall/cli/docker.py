@@ -99,7 +99,7 @@ def signed_in(registry: str, token: str) -> Iterator[dict[str, str]]:
 
 
 def run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
-    """Run a program that handles Ctrl-C on this terminal; return its exit code."""
+    """Run a program that handles Ctrl-C in this terminal; return its exit code."""
     sys.stdout.flush()
     environment = {**os.environ, **(variables or {})}
     with subprocess.Popen(command, env=environment) as process:  # noqa: S603  # the caller's

@@ -97,7 +97,7 @@ def _says(said: Mapping[str, Any]) -> str:
 
 
 def _group_of_errors(job_id: str, group: Mapping[str, Any]) -> str:
-    """Return how many array tasks failed alike, with one example."""
+    """Return the number of array tasks with the same error, and an example."""
     example = f"{job_id}:{group['example']}"
     call = f", {group['call']}" if group["call"] else ""
     return in_a_line(f"{group['count']} x {group['text']} (such as {example}{call})")
@@ -143,7 +143,7 @@ def _times(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _nodes(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Print a job's nodes; for many nodes, the failed ones and the number per status."""
+    """Yield a job's nodes; for many nodes, the failed ones and the number per status."""
     nodes = said["nodes"]
     many = len(nodes) > _MOST_NODES
     if many:

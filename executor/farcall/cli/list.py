@@ -368,7 +368,7 @@ def _searched(entry: Entry, calls: Iterable[str]) -> Iterator[str]:
 
 
 def _say_troubles(entries: Sequence[Entry]) -> None:
-    """Print why calls and errors cannot be shown, if the user can fix the cause."""
+    """Print the reason for missing calls and errors, if the user can fix it."""
     troubles = dict.fromkeys(entry.why.trouble for entry in entries if entry.why.trouble)
     for text in list(troubles)[:_MOST_TROUBLES]:
         say(text, err=True)
@@ -391,7 +391,7 @@ async def _first(
 async def _parts(
     session: Session, whole: Entry, wanted: Collection[str], limit: int
 ) -> list[Entry]:
-    """Return a job's array tasks or nodes; empty for a plain job."""
+    """Return a job's array tasks or nodes; empty for other jobs."""
     if whole.detail.array_size:
         return await _children(session, whole, wanted, limit)
     found = await explain.nodes_of(session, whole.detail)

@@ -1,4 +1,4 @@
-"""What jobs print: ``farcall logs``."""
+"""Output of jobs: ``farcall logs``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from farcall.operations.json_view import moment as iso
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
 _TOGETHER = 32
-"""Jobs that are read at a time."""
+"""Maximum number of jobs that are read concurrently."""
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -170,7 +170,7 @@ def show_logs(
 
 
 class _Source(NamedTuple):
-    """A job whose output is printed.
+    """Job whose output is printed.
 
     Attributes:
         detail: The job, or an array task.
@@ -240,7 +240,7 @@ def _width(entry: Entry, name: str) -> int:
 
 
 class _Output(NamedTuple):
-    """Which lines are printed, and how.
+    """Filter and format of printed lines.
 
     Attributes:
         wanted: Arguments of `reader.lines`.
@@ -257,7 +257,7 @@ class _Output(NamedTuple):
     as_json: bool
 
     async def print_all(self, session: Session, entries: Sequence[Entry]) -> int:
-        """Print the lines of several jobs: one job after the other, or with ``-f`` as they come.
+        """Print the lines of several jobs: one job after the other, or with ``-f`` as they arrive.
 
         Returns:
             The exit code. If the output of one job cannot be read, the others are printed.
@@ -350,7 +350,7 @@ class _Output(NamedTuple):
 
 
 def _stamp(at: datetime | None) -> str:
-    """Return a moment in a fixed width."""
+    """Return a time in a fixed width."""
     if at is None:
         return f"{'-':24}"
     return f"{at.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"

@@ -69,7 +69,7 @@ PANELS = {
         "demo": Lazy("demo:run_demo", "Train a model and run a sweep without an AWS account."),
     },
 }
-"""The commands in the order of ``--help``."""
+"""Commands in the order of ``--help``."""
 
 COMMANDS = {name: command for panel in PANELS.values() for name, command in panel.items()}
 

@@ -224,7 +224,7 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
 
 
 def _tell_rest(recovered: Recovered) -> bool:
-    """Print the tasks without a job; return whether none of them lacks a result."""
+    """Print the tasks without a job; return whether all of them have returned a result."""
     if recovered.delivered:
         say(f"{recovered.delivered} tasks were collected before")
     for bundle in recovered.unsubmitted:

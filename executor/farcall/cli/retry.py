@@ -112,7 +112,7 @@ async def _look(
 
 
 async def _of_one(entry: Entry, *, failed: bool) -> list[Plan]:
-    """Return the plan of a run's job; if none of its tasks can be retried, print why."""
+    """Return the plan of a run's job; print the reason if no task can be retried."""
     settings, session = await opened()
     try:
         return [await retry.plan(session, settings, entry.detail.job_id, failed=failed)]
@@ -122,7 +122,7 @@ async def _of_one(entry: Entry, *, failed: bool) -> list[Plan]:
 
 
 def _whose(plan: Plan) -> str:
-    """Print the job's owner if it is another user."""
+    """Return the job's owner if it is another user."""
     entry = Entry.of(plan.detail)
     user = entry.user if entry is not None else ""
     return f"a job of {in_a_line(user)}: " if user and user != this_user() else ""

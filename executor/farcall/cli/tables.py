@@ -114,7 +114,7 @@ def _plain_row(entry: Entry) -> tuple[str, ...]:
 
 
 def show_lines(entries: Sequence[Entry]) -> None:
-    """Print one line per job: its state, since when, and why."""
+    """Print one line per job: its state, the time of the change, and the reason."""
     out = Console()
     for entry in entries:
         out.print(line(entry, whole_id=not out.is_terminal), soft_wrap=True)
@@ -179,7 +179,7 @@ def _note(entry: Entry) -> str:
 
 
 def since(detail: JobDetail) -> datetime | None:
-    """Return when a job entered its state, as far as Batch reports it."""
+    """Return the time at which a job entered its state, if Batch reports it."""
     if detail.status.is_final:
         return detail.stopped_at or detail.created_at
     return (detail.started_at if detail.status is JobStatus.RUNNING else None) or detail.created_at

@@ -32,9 +32,9 @@ class Target(NamedTuple):
     """Function to call.
 
     Attributes:
-        name: Its name on the command line.
-        workflow: The module's name, used as the workflow's name.
-        callee: The function, or the task that an executor made from it.
+        name: Name on the command line.
+        workflow: Name of the module, used as the workflow's name.
+        callee: The function, or an executor's task for it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
     @property
     def function(self) -> Any:
-        """The underlying function."""
+        """Underlying function."""
         return self.callee.function if isinstance(self.callee, Task) else self.callee
 
 
@@ -159,7 +159,7 @@ def _add_to_path(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _as_own_fault(name: str) -> Iterator[None]:
-    """Show where a module's own code failed, without the frames that imported it."""
+    """Show the location of a failure in a module's code, without the importing frames."""
     try:
         yield
     except (UnguardedModuleError, click.UsageError):
@@ -215,7 +215,7 @@ def _modules_in(package: str) -> list[str]:
 
 
 def _near(wanted: str, there: Iterable[str], prefix: str = "") -> str:
-    """Return the most similar name, or else all available names."""
+    """Return the most similar name, or all available names if there is none."""
     names = sorted(there)
     close = difflib.get_close_matches(wanted, names, 1)
     if close:
