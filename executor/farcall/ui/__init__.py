@@ -3,12 +3,17 @@
 `serve` listens on loopback and uses the AWS credentials of the user who started it. All data come
 from Batch and S3, so the server can be started and stopped anywhere at any time.
 
-===========  ============================================================ guard        request
-checks: the token, names, origins, headers api          the HTTP API site         the data and
-actions behind the API jobs         the jobs of some queues, polled while a browser listens parts
-the same for the parts of one job: array tasks or nodes watchers     the polling that both share
-account      the session, and the Batch requests server       the HTTP server static       the
-browser's files ===========  ============================================================
+===========  ============================================================
+guard        request checks: the token, host names, origins, headers
+api          HTTP API
+site         data and actions behind the API
+jobs         jobs of some queues, polled while a browser listens
+parts        parts of one job: array tasks or nodes
+watchers     polling for jobs and parts
+account      session and Batch requests
+server       HTTP server
+static       files of the browser
+===========  ============================================================
 
 It needs the ``ui`` extra: ``pip install 'farcall[ui]'``.
 """

@@ -1,4 +1,4 @@
-"""The account that the web UI shows: its session, and the Batch requests."""
+"""Account that the web UI shows: its session, and the Batch requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Account:
         self._reasons: Reasons | None = None
 
     async def session(self) -> Session:
-        """Return the session, which is not shared and is closed here.
+        """Return the session, which only this object uses and closes.
 
         Raises:
             SettingsError: The profile or the credentials file does not exist.

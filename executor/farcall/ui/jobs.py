@@ -1,8 +1,8 @@
-"""The jobs that the web UI shows, read with few requests.
+"""Jobs that the web UI shows, read with few requests.
 
 Batch lists 100 jobs per request, newest first, so new jobs come before the first page of known
-jobs. A job's state comes from its description, one request per 100 jobs. Described are new jobs,
-jobs whose list entry has changed, and unfinished jobs that were not listed. Finished jobs are not
+jobs. A job's state comes from its description, one request per 100 jobs. New jobs, jobs whose list
+entry has changed, and unfinished jobs that were not listed are described. Finished jobs are not
 requested again.
 """
 
@@ -123,7 +123,7 @@ _MOST_DESCRIBED = 500
 
 
 class _Known(NamedTuple):
-    """A listed job.
+    """Listed job.
 
     Attributes:
         entry: The job's data; None if it is not shown.
@@ -137,7 +137,7 @@ class _Known(NamedTuple):
 
 
 class Jobs(Watcher[str]):
-    """The jobs of some queues, by ID.
+    """Poller of the jobs of some queues, by ID.
 
     Attributes:
         whys: The jobs' call and error texts.
@@ -160,7 +160,7 @@ class Jobs(Watcher[str]):
 
     @contextlib.contextmanager
     def listen_since(self, since: datetime) -> Iterator[Feed[str]]:
-        """Yield a feed of the jobs submitted since a moment."""
+        """Yield a feed of the jobs submitted since a time."""
 
         def wants(job_id: str) -> bool:
             entry = self.get(job_id)
@@ -177,7 +177,7 @@ class Jobs(Watcher[str]):
 
     @property
     def entries(self) -> dict[str, Entry]:
-        """The shown jobs, by ID."""
+        """Shown jobs by ID."""
         shown = (queue.shown() for queue in self._queues)
         return {entry.detail.job_id: entry for entries in shown for entry in entries}
 
@@ -242,7 +242,7 @@ class Jobs(Watcher[str]):
         found = await catalog.describe(job.job_id for job in jobs)
         changed = []
         for job in jobs:
-            if job.job_id not in found:  # ListJobs and DescribeJobs do not agree at once
+            if job.job_id not in found:  # DescribeJobs may lag behind ListJobs
                 queue.known.pop(job.job_id, None)
                 continue
             entry = found[job.job_id]
@@ -267,16 +267,16 @@ class _Queue:
         self._newest: datetime | None = None
 
     def has_read(self, since: datetime) -> bool:
-        """Return whether all jobs submitted since a moment were listed once."""
+        """Return whether all jobs submitted since a time were listed once."""
         return self._read_since is not None and self._read_since <= since
 
     def note_read(self, since: datetime) -> None:
-        """Record that all jobs submitted since a moment were listed."""
+        """Record that all jobs submitted since a time were listed."""
         if not self.has_read(since):
             self._read_since = since
 
     def forget(self, since: datetime) -> None:
-        """Forget finished jobs submitted before a moment."""
+        """Forget finished jobs submitted before a time."""
         for job_id, known in list(self.known.items()):
             entry = known.entry
             created_at = entry.detail.created_at if entry else None

@@ -19,7 +19,7 @@ from farcall.ui.watchers import Feed, Watcher
 
 
 class Parts(Watcher[int]):
-    """The parts of a job, by index.
+    """Poller of a job's parts, by index.
 
     Attributes:
         known: The parts' states.
@@ -94,7 +94,7 @@ _MOST_DESCRIBED = 300
 
 
 class Nodes(Parts):
-    """The nodes of a job, by index."""
+    """Poller of a job's nodes, by index."""
 
     def __init__(self, account: Account, whole: JobDetail) -> None:
         super().__init__(account)
@@ -151,11 +151,9 @@ _MOST_ERRORS = 1000
 Further failed tasks show Batch's reason.
 """
 
-"""Of more children that began and are not listed so any more, the lists are read again."""
-
 
 class Children(Parts):
-    """The tasks of an array, by index."""
+    """Poller of an array's tasks, by index."""
 
     def __init__(self, account: Account, parent_id: str) -> None:
         super().__init__(account)

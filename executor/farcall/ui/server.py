@@ -24,7 +24,7 @@ _HEADER_BYTES = 32 * 1024
 
 
 class Served(NamedTuple):
-    """A running web UI.
+    """Running web UI.
 
     Attributes:
         url: The server's URL.

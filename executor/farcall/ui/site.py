@@ -1,4 +1,4 @@
-"""Data and actions of the server, behind its HTTP API."""
+"""Data and actions behind the server's HTTP API."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class Site:
     # --- data ---------------------------------------------------------------------------------
 
     async def job_events(self, since: datetime) -> AsyncGenerator[bytes, None]:
-        """Yield the jobs submitted since a moment, then each changed job."""
+        """Yield the jobs submitted since a time, then each changed job."""
 
         def told(job_ids: list[str]) -> dict[str, Any]:
             known = filter(None, map(self.jobs.get, job_ids))

@@ -27,7 +27,7 @@ ACTIVE_S = 2.0
 QUIET_S = 10.0
 TROUBLE_S = 5.0
 _LIVELY_S = 30.0
-"""Seconds after a change in which another change is expected."""
+"""Time in seconds after a change in which another change is expected."""
 
 K = TypeVar("K")
 
@@ -71,7 +71,7 @@ class Watcher(abc.ABC, Generic[K]):
 
     Attributes:
         account: The account to poll.
-        error: Why the last poll failed, and when the next follows; otherwise empty.
+        error: Failure reason of the last poll and time of the next one; otherwise empty.
         is_complete: Whether a first poll has finished.
         on_change: Called with the keys of changes.
     """
@@ -111,7 +111,7 @@ class Watcher(abc.ABC, Generic[K]):
         return bool(self._feeds)
 
     def poll_soon(self) -> None:
-        """Poll soon."""
+        """Schedule a poll soon."""
         self._hurried.set()
 
     async def refresh(self) -> None:
