@@ -1,4 +1,4 @@
-"""The joblib backend, ``"farcall"``: what scikit-learn and ``joblib.Parallel`` run, as Batch jobs.
+"""The joblib backend ``"farcall"``: runs scikit-learn and ``joblib.Parallel`` on Batch.
 
 ::
 
@@ -8,9 +8,9 @@
     with joblib.parallel_config(backend="farcall", vcpu=2, memory=4):
         search = GridSearchCV(SVC(), grid).fit(X, y)
 
-Importing this module registers the name; joblib looks for no backends by itself. It needs the
-``joblib`` extra, ``pip install 'farcall[joblib]'``, and an image that has joblib and scikit-learn,
-in the versions that are here.
+Importing this module registers the backend, because joblib does not search for backends. It needs
+the ``joblib`` extra, ``pip install 'farcall[joblib]'``, and an image with joblib and scikit-learn
+in the local versions.
 """
 
 from __future__ import annotations

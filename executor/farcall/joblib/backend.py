@@ -1,4 +1,4 @@
-"""Backend of joblib: the batches of a ``Parallel`` call become calls of a `BatchPoolExecutor`."""
+"""Joblib backend that turns batches of ``Parallel`` into calls of a `BatchPoolExecutor`."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
 
 _ALL_JOBS = 10_000
-"""What ``n_jobs=-1`` counts as: Batch has no number of workers, and an array no more children."""
+"""Value of ``n_jobs=-1``: Batch has no number of workers; this is an array's maximum size."""
 
 _MOST_CALLS = 100_000
-"""Number of parallel calls that joblib gets; it supports at most a million."""
+"""Number of parallel calls reported to joblib, which supports at most a million."""
 
 _JOBLIBS_OWN = {"context", "max_nbytes", "mmap_mode", "temp_folder", "verbose"}
-"""What `joblib.Parallel` tells every backend, for those that start processes on this machine."""
+"""Options that `joblib.Parallel` passes to every backend, for local processes."""
 
 _Done = Callable[[Any], object]
 _Part = tuple["Future[list[Any]]", slice]
 
 
 class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no types
-    """Runs the calls of `joblib.Parallel` as AWS Batch jobs.
+    """Joblib backend that runs the calls of `joblib.Parallel` as AWS Batch jobs.
 
-    ``n_jobs`` is the number of jobs that are on Batch at a time. Where it is not given, and where
-    it is negative, there is no limit; ``n_jobs=1`` runs everything here, as with every backend.
-    The first call that fails, a timeout and Ctrl-C end all jobs of the ``Parallel`` call. So does
-    dropping the generator that ``return_as="generator"`` gives.
+    ``n_jobs`` is the maximum number of concurrent jobs on Batch. If it is not given or negative,
+    there is no limit; ``n_jobs=1`` runs everything locally, as with every backend.
+    The first failed call, a timeout and Ctrl-C cancel all jobs of the ``Parallel`` call, and so does
+    dropping the generator of ``return_as="generator"``.
 
-    A ``Parallel`` call inside a job runs there, in as many threads as the job has vCPUs.
+    A ``Parallel`` call inside a job runs there, with one thread per vCPU of the job.
 
-    Arguments travel with each job. What many calls share, such as the data of a cross-validation,
-    is stored and loaded as many times.
+    Arguments are uploaded with each job. Data that many calls share, such as the data of a
+    cross-validation, are stored and loaded once per job.
 
     Args:
-        nesting_level: In how many backends this one is; joblib's affair.
-        inner_max_num_threads: As of joblib, which refuses it for this backend.
-        chunksize: Calls in one job, which run one after the other in one process. Small calls are
-            cheaper together: a job costs the start of a container.
+        nesting_level: Nesting depth of backends, set by joblib.
+        inner_max_num_threads: Option of joblib, which rejects it for this backend.
+        chunksize: Number of calls in one job, which run one after the other in one process. This
+            is cheaper for short calls, because a job costs the start of a container.
         **options: See `farcall.Settings`.
 
     Raises:
         SettingsError: A value is wrong, or an option is unknown.
     """
 
-    default_n_jobs = -1  # joblib's own is 1: where no number is given all would run here
+    default_n_jobs = -1  # joblib's default of 1 would run everything locally
     supports_retrieve_callback = True
 
     def __init__(
@@ -91,7 +91,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         self._is_aborted = False
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """Return how many calls can be on Batch at a time; scikit-learn splits its work by it.
+        """Return the maximum number of concurrent calls, by which scikit-learn splits work.
 
         Raises:
             ValueError: ``n_jobs`` is 0.
@@ -110,12 +110,12 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         require: str | None = None,
         **told: Any,
     ) -> int:
-        """Get ready for a ``Parallel`` call, and return how many calls can be on Batch at a time.
+        """Prepare for a ``Parallel`` call, and return the maximum number of concurrent calls.
 
         Raises:
-            SettingsError: An option that `joblib.Parallel` was given is wrong or unknown.
-            FallbackToBackend: The call gets a backend of its own: it has options of its own, or
-                another call is under way, such as one whose generator is being read.
+            SettingsError: An option of `joblib.Parallel` is wrong or unknown.
+            FallbackToBackend: The call gets its own backend, because it has its own options, or
+                because another call is running, such as one whose generator is being read.
         """
         options = {name: value for name, value in told.items() if name not in _JOBLIBS_OWN}
         options = {**self.backend_kwargs, **options}
@@ -128,11 +128,11 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         return count
 
     def start_call(self) -> None:
-        """Take batches, also after a call that was aborted."""
+        """Accept batches, also after an aborted call."""
         self._is_aborted = False
 
     def submit(self, func: BatchedCalls, callback: _Done) -> None:
-        """Have a batch run, and `callback` called with what `retrieve_result_callback` takes."""
+        """Run a batch, and pass the argument of `retrieve_result_callback` to `callback`."""
         with self._lock:
             self._chunk.append((func, callback))
             if sum(len(batch) for batch, _ in self._chunk) >= self._chunksize:
@@ -140,7 +140,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
 
     @contextmanager
     def retrieval_context(self) -> Iterator[None]:
-        """Have the last calls run, which are too few for a chunk."""
+        """Submit the last calls, which are too few for a chunk."""
         with self._lock:
             self._send()
         yield
@@ -151,7 +151,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         return future.result()[part]
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """End all jobs, and take no more batches of this call."""
+        """Cancel all jobs, and accept no more batches of this call."""
         with self._lock:
             self._is_aborted = True
             self._chunk.clear()
@@ -160,21 +160,21 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
             future.cancel()
 
     def terminate(self) -> None:
-        """Wait until the jobs have ended, which are cancelled by now where they had not."""
+        """Wait until all jobs have finished; unfinished ones were cancelled before."""
         if self._pool is not None:
             self._pool.shutdown()
             self._callbacks.shutdown(wait=False)
             self._pool = None
 
     def get_nested_backend(self) -> tuple[ParallelBackendBase, int | None]:
-        """Return joblib's own backend for inside the job: the image has no farcall."""
+        """Return joblib's own backend for use inside a job, because the image lacks farcall."""
         level = (self.nesting_level or 0) + 1
         if self._settings.vcpu < 2:
             return SequentialBackend(nesting_level=level), None
         return ThreadingBackend(nesting_level=level), int(self._settings.vcpu)
 
     def _send(self) -> None:
-        """Submit what is there as one call."""
+        """Submit the waiting batches as one call."""
         batches, self._chunk = self._chunk, []
         if not batches or self._is_aborted or self._pool is None:
             return
@@ -195,7 +195,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
     def _hand_over(
         self, batches: list[tuple[BatchedCalls, _Done]], future: Future[list[Any]]
     ) -> None:
-        """Tell joblib of each batch, upon which it submits others."""
+        """Notify joblib of each finished batch, so that it submits others."""
         start = 0
         for batch, done in batches:
             done((future, slice(start, start := start + len(batch))))
@@ -210,14 +210,14 @@ def _limit(n_jobs: int | None) -> int | None:
 def _callback_thread() -> ThreadPoolExecutor:
     """Return the thread pool that notifies joblib of finished batches.
 
-    It takes a lock for that, which is held while the user's generator is asked for calls.
+    joblib acquires a lock for that, which it also holds while it reads the user's generator.
     """
     return ThreadPoolExecutor(1, "farcall-joblib")
 
 
 @functools.lru_cache
 def _caller(name: str) -> Callable[[BatchedCalls], list[Any]]:
-    """Return what calls a batch; jobs are named after it."""
+    """Return a function that calls a batch; its name becomes the jobs' name."""
     caller = functools.partial(BatchedCalls.__call__)
     caller.__name__ = name  # type: ignore[attr-defined]
     return caller
