@@ -1,6 +1,6 @@
-"""For test suites of code that uses farcall: a cloud in this process, and shorter waits.
+"""Test support for code that uses farcall: an in-process cloud, and shorter waits.
 
-A fake cloud needs nothing but this package, and how its jobs end can be scripted::
+A fake cloud needs only this package, and tests can script how its jobs end::
 
     @pytest.fixture
     def cloud():
@@ -12,7 +12,7 @@ A fake cloud needs nothing but this package, and how its jobs end can be scripte
         assert await my_pipeline() == 42
         assert cloud.jobs[0].attempts == 2
 
-The local AWS emulator is the same by its own protocols, and `use_timing` shortens waits there::
+The local AWS emulator uses AWS's own protocols, and `use_timing` shortens waits there::
 
     @pytest.fixture(autouse=True, scope="session")
     def _fast():
@@ -67,14 +67,14 @@ __all__ = [
 
 @contextlib.contextmanager
 def fake_cloud() -> Iterator[FakeCloud]:
-    """Have a fake cloud do what AWS does for this process, for as long as a block lasts.
+    """Replace AWS with a fake cloud in this process during a block.
 
-    No server, network, AWS account or environment variable is needed, and none of AWS's is used.
-    Functions run in processes of this machine, each with an environment and a folder of its own.
-    When the block ends, so do the jobs, and the bucket is gone. Waits are those of `Timing.fast`.
+    It needs no server, network, AWS account or environment variable, and ignores AWS's variables.
+    Functions run in processes of this machine, each with its own environment and folder. When the
+    block ends, the jobs are terminated and the bucket is deleted. Waits are those of `Timing.fast`.
 
-    It counts for executors that were made before, too. Where blocks are in one another, the
-    innermost counts.
+    The fake cloud also applies to executors that were created before. In nested blocks, the
+    innermost one applies.
     """
     platform = FakePlatform()
     try:
@@ -100,13 +100,13 @@ def _bucket(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def use_timing(timing: Timing) -> Iterator[None]:
-    """Have other waits and limits, for as long as a block lasts.
+    """Use other intervals and limits during a block.
 
-    They count for what is opened in the block, by any thread of this process: a session that is
-    open keeps those that it was opened with, and other processes have their own.
+    They apply to sessions that any thread of this process opens in the block. Open sessions keep
+    their timing, and other processes have their own.
 
     Args:
-        timing: `Timing.fast`, or what `dataclasses.replace` makes of it.
+        timing: `Timing.fast`, or a copy of it from `dataclasses.replace`.
     """
     before = in_force()
     put_in_force(timing)

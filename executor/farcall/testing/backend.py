@@ -103,7 +103,7 @@ class FakeBackend(BatchBackend):
         return {name: value for name, value in found.items() if value != names.IMAGE}
 
     def unknown(self, job_id: str) -> str:
-        """Return a sentence that says that the job does not exist."""
+        """Return a sentence for a job that does not exist."""
         return f"job {job_id} does not exist in this fake cloud; did another one run it?"
 
 

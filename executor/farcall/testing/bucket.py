@@ -23,7 +23,7 @@ _KEYS_IN_PAGE = 1000
 
 
 class FakeAccess:
-    """One session's buckets; see `farcall.aws.access.Access`."""
+    """Buckets of one session; see `farcall.aws.access.Access`."""
 
     has_console = False
     overruled = ""
@@ -39,11 +39,11 @@ class FakeAccess:
         return self.batch
 
     def store(self, bucket: str, *, sending: bool = False) -> S3Store:
-        """Open the folder that is a bucket."""
+        """Open the folder of a bucket."""
         return cast("S3Store", LocalStore.from_url(self.place(bucket).url, mkdir=True))
 
     def operations(self, bucket: str) -> Operations:
-        """Return what asks of a bucket what obstore does not."""
+        """Return a bucket's operations that obstore does not support."""
         return _Operations(cast("LocalStore", self.store(bucket)), self._platform)
 
     def place(self, bucket: str) -> BucketLocation:
@@ -51,7 +51,7 @@ class FakeAccess:
         return BucketLocation(f"{self._platform.url}/{bucket}", self.region)
 
     async def locate(self, bucket: str) -> bool:
-        """Do nothing: every bucket is where the jobs are."""
+        """Do nothing: every bucket is in the jobs' region."""
         return False
 
     async def account(self) -> str:
@@ -63,7 +63,7 @@ class FakeAccess:
 
 
 class StoreOperations:
-    """S3's operations on one of obstore's own stores; see `farcall.aws.s3.Operations`."""
+    """S3 operations on an obstore store; see `farcall.aws.s3.Operations`."""
 
     def __init__(self, store: LocalStore | MemoryStore) -> None:
         self._store = store
@@ -82,8 +82,8 @@ class StoreOperations:
         return Page(page, [], page[-1].key if len(found) > len(page) else "")
 
     async def _below(self, prefix: str) -> list[Listed]:
-        # Not by `list`, which waits for a store in memory with the interpreter's lock in its
-        # hand: one of obstore's threads may have the store's and wait for the interpreter's.
+        # Not with `list`: for a store in memory, it waits for the store's lock while it holds
+        # the interpreter lock, and an obstore thread may hold the first and wait for the second.
         level = await self._store.list_with_delimiter_async(prefix)
         found = [
             Listed(each["path"], each["size"], _as_s3_tells(each["last_modified"]))
@@ -101,7 +101,7 @@ class StoreOperations:
         return Headed(len(data), found.meta["last_modified"], digest)
 
     async def begin_upload(self, key: str) -> str:
-        """Begin an upload."""
+        """Start an upload."""
         upload = secrets.token_hex(8)
         self._uploads[upload] = {}
         return upload
@@ -109,7 +109,7 @@ class StoreOperations:
     async def upload_part(
         self, key: str, upload: str, number: int, data: bytes, digest: str
     ) -> str:
-        """Keep a part."""
+        """Store a part."""
         if hashlib.sha256(data).hexdigest() != digest:
             raise GenericError("status 400: <Code>XAmzContentSHA256Mismatch</Code>")
         self._parts(upload)[number] = bytes(data)
@@ -118,7 +118,7 @@ class StoreOperations:
     async def complete_upload(
         self, key: str, upload: str, parts: Sequence[tuple[str, str]]
     ) -> None:
-        """Make an object of all parts."""
+        """Create an object from all parts."""
         sent = self._parts(upload)
         expected = [
             (f"{upload}-{number}", hashlib.sha256(sent[number]).hexdigest())
@@ -130,7 +130,7 @@ class StoreOperations:
         del self._uploads[upload]
 
     async def abort_upload(self, key: str, upload: str) -> None:
-        """Forget the parts."""
+        """Delete the parts."""
         self._parts(upload)
         del self._uploads[upload]
 
@@ -141,7 +141,10 @@ class StoreOperations:
 
 
 class _Operations(StoreOperations):
-    """Lists no outcome before its task has ended: who has a value finds its job at its end."""
+    """Operations that list outcomes only after their tasks have finished.
+
+    So a caller who has a result always finds the job finished.
+    """
 
     def __init__(self, store: LocalStore, platform: FakePlatform) -> None:
         super().__init__(store)

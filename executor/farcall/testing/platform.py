@@ -96,7 +96,7 @@ class _Logs:
         return LogStream(name, lines.extend)
 
     def get_events(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Answer GetLogEvents."""
+        """Handle GetLogEvents."""
         lines, token = self._lines(document["logStreamName"]), document.get("nextToken")
         if document["startFromHead"]:
             first, last = int(token or 0), len(lines)
@@ -110,7 +110,7 @@ class _Logs:
         }
 
     def filter_events(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Answer FilterLogEvents, with all events on one page."""
+        """Handle FilterLogEvents, with all events on one page."""
         first, last = document.get("startTime", 0), document.get("endTime", math.inf)
         events = [
             {**event, "logStreamName": name, "eventId": f"{name}/{number}"}
@@ -131,7 +131,7 @@ _IDLE = IdleForkServer()
 
 
 class _Runner(ProcessRunner):
-    """Runs commands without their images, and unpacks workspaces from the bucket's folder."""
+    """Runner of commands without their images, with workspaces from the bucket's folder."""
 
     def __init__(self, folder: Path) -> None:
         # No job gets a key: it has no role here, and its bucket needs none.
@@ -195,7 +195,7 @@ class _Engine(Engine):
         self.scripts: dict[str, Script] = {}
 
     def submit(self, submission: Submission) -> Job:
-        # Each job takes one processor, so that a wide job does not wait for others to end.
+        # Each job uses one processor, so that a wide job does not wait for other jobs.
         return super().submit(replace(submission, vcpus=1))
 
     def _script(self, job: Job) -> Script:
@@ -291,7 +291,7 @@ class FakePlatform:
         await self._runner.close()
 
     def call(self, function: Callable[[], T]) -> concurrent.futures.Future[T]:
-        """Run a function on the jobs' event loop, or here after that has ended."""
+        """Run a function on the jobs' event loop, or directly after the loop has ended."""
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def run() -> None:
@@ -313,7 +313,7 @@ class FakePlatform:
         return [from_describe(detail(job)) for job in self._engine.jobs.submitted]
 
     def is_going(self, name: str, index: int) -> bool:
-        """Return whether a task has not ended, by its job's name; from any thread."""
+        """Return whether a task of the named job is unfinished; callable from any thread."""
         job = self._names.get(name)
         if job is None or index >= max(1, len(job.children)):
             return False
@@ -355,7 +355,7 @@ class FakePlatform:
         if script.refused is not None:
             status = 400 if script.refused.code == "ClientException" else 403
             raise RefusedError(script.refused.message, script.refused.code, status)
-        # A queue has fair shares if the job names one.
+        # A queue has a fair-share policy if the job names a share.
         queue = self._queues.queue(document["jobQueue"])
         queue.view["schedulingPolicyArn"] = document.get("shareIdentifier")
         reply = self._api.call("SubmitJob", document, size)
@@ -367,7 +367,7 @@ class FakePlatform:
 
 
 class FakeCloud:
-    """A fake cloud's jobs and scripts; `farcall.testing.fake_cloud` creates one.
+    """Jobs and scripts of a fake cloud, created by `farcall.testing.fake_cloud`.
 
     Scripts apply to the jobs that are submitted next, one `next_job` for each job. All other jobs
     run their functions, and so do the attempts after the scripted ones. Tasks that are submitted
@@ -379,19 +379,19 @@ class FakeCloud:
 
     @property
     def jobs(self) -> list[JobDetail]:
-        """The submitted jobs in their current state, in their order; an array is one job."""
+        """Submitted jobs in their current state, in order; an array is one job."""
         return self._platform.call(self._platform.jobs).result()
 
     def next_job(self, *happenings: Happening, task: int | None = None) -> None:
         """Script the next job that is submitted and has no script yet.
 
         Args:
-            *happenings: What happens. Each `ScriptedFailure` ends one attempt, in this order;
+            *happenings: Scripted events. Each `ScriptedFailure` ends one attempt, in this order;
                 ``retry_attempts`` and ``retry_on`` decide whether another attempt follows.
             task: Index of the only task of the job that the script applies to; by default it
                 applies to each task.
 
         Raises:
-            TypeError: An argument cannot happen to a job.
+            TypeError: An argument is not a scripted event.
         """
         self._platform.script(Script.of(happenings, task))

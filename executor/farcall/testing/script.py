@@ -1,4 +1,4 @@
-"""Scripted endings: what a test says happens to a job, in place of its function or before it."""
+"""Scripted events of a job, instead of running its function or before that."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NOT_ACCEPTED = "ClientException"
 
 @dataclass(frozen=True)
 class ScriptedFailure:
-    """How an attempt ends whose function does not run, in Batch's words.
+    """End of an attempt whose function does not run, in Batch's terms.
 
     Attributes:
         status_reason: The attempt's ``statusReason``.
         container_reason: The container's ``reason``; empty for none.
-        exit_code: The container's exit code; None where nobody could tell it.
+        exit_code: The container's exit code; None if it is unknown.
     """
 
     status_reason: str = EXITED
@@ -35,7 +35,7 @@ class ScriptedFailure:
 
 @dataclass(frozen=True)
 class HostLost(ScriptedFailure):
-    """The machine goes away, as a reclaimed spot instance does: `farcall.HostLostError`."""
+    """The host is lost, such as a reclaimed spot instance: `farcall.HostLostError`."""
 
     status_reason: str = "Host EC2 (instance i-0123456789abcdef0) terminated."
 
@@ -50,7 +50,7 @@ class OutOfMemory(ScriptedFailure):
 
 @dataclass(frozen=True)
 class ImageFailed(ScriptedFailure):
-    """The container is not started: `farcall.ImageError`."""
+    """The container cannot be started: `farcall.ImageError`."""
 
     status_reason: str = "Task failed to start"
     container_reason: str = "CannotPullContainerError: the image cannot be pulled"
@@ -70,17 +70,17 @@ class TimedOut(ScriptedFailure):
 
 @dataclass(frozen=True)
 class OutcomeMissing(ScriptedFailure):
-    """The job succeeds, and its outcome is gone: `farcall.OutcomeMissingError`."""
+    """The job succeeds, but its outcome is missing: `farcall.OutcomeMissingError`."""
 
     exit_code: int | None = 0
 
 
 @dataclass(frozen=True)
 class Cancelled(ScriptedFailure):
-    """Somebody else ends the job: `farcall.JobCancelledError`. It is never retried.
+    """Another user cancels the job: `farcall.JobCancelledError`. It is never retried.
 
     Attributes:
-        status_reason: The reason that they gave.
+        status_reason: That user's reason.
     """
 
     status_reason: str = "terminated manually"
@@ -95,8 +95,8 @@ class Stuck:
     """The job cannot be placed: `farcall.JobStuckError` after ``stuck_timeout_s``, if that is set.
 
     Attributes:
-        reason: Batch's words on why, such as ``"MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"``.
-        for_s: Seconds after which it is placed after all; infinite for never.
+        reason: Batch's status reason, such as ``"MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"``.
+        for_s: Seconds after which the job is placed; infinite for never.
     """
 
     reason: str = (
@@ -107,12 +107,12 @@ class Stuck:
 
 @dataclass(frozen=True)
 class Refused:
-    """The job is not accepted: `farcall.SubmissionError`, or `farcall.ServiceError` by its code.
+    """The job is rejected: `farcall.SubmissionError` or `farcall.ServiceError`, by its code.
 
     Attributes:
-        message: What SubmitJob says.
-        code: ``"ClientException"`` for the job itself, ``"AccessDeniedException"`` for whoever
-            submits it.
+        message: Error message of SubmitJob.
+        code: ``"ClientException"`` for an invalid job, ``"AccessDeniedException"`` for a user
+            without permission.
     """
 
     message: str = "Job size must be less than 30 KiB"
@@ -121,22 +121,22 @@ class Refused:
 
 @dataclass(frozen=True)
 class Throttled:
-    """SubmitJob is refused for coming too fast, and sent again: the job is late.
+    """SubmitJob is throttled and retried, so that the job is delayed.
 
     Attributes:
-        times: How often it is refused.
+        times: Number of throttled requests.
     """
 
     times: int = 1
 
 
 Happening: TypeAlias = ScriptedFailure | Stuck | Refused | Throttled
-"""What can happen to a job."""
+"""Scripted event of a job."""
 
 
 @dataclass
 class Script:
-    """What happens to one job: at its submission, while it waits, and to its first attempts."""
+    """Scripted events of one job: at its submission, while it waits, and in its attempts."""
 
     refused: Refused | None = None
     throttled: int = 0
@@ -146,7 +146,7 @@ class Script:
 
     @classmethod
     def of(cls, happenings: Iterable[Happening], task: int | None) -> Script:
-        """Put together what happens; see `FakeCloud.next_job`."""
+        """Create a script from events; see `FakeCloud.next_job`."""
         script = cls(task=task)
         for each in happenings:
             if isinstance(each, Refused):
@@ -165,5 +165,5 @@ class Script:
         return script
 
     def concerns(self, index: int) -> bool:
-        """Return whether it happens to a task of the job."""
+        """Return whether the script applies to a task of the job."""
         return self.task in (None, index)
