@@ -122,7 +122,7 @@ async def _of_one(entry: Entry, *, failed: bool) -> list[Plan]:
 
 
 def _whose(plan: Plan) -> str:
-    """Return the job's owner if it is another user."""
+    """Return a prefix with the job's owner if it is another user."""
     entry = Entry.of(plan.detail)
     user = entry.user if entry is not None else ""
     return f"a job of {in_a_line(user)}: " if user and user != this_user() else ""
