@@ -39,7 +39,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
 
     ``n_jobs`` is the maximum number of concurrent jobs on Batch. If it is not given or negative,
     there is no limit; ``n_jobs=1`` runs everything locally, as with every backend.
-    The first failed call, a timeout and Ctrl-C cancel all jobs of the ``Parallel`` call, and so does
+    The first failed call, a timeout and Ctrl-C cancel all jobs of the ``Parallel`` call. So does
     dropping the generator of ``return_as="generator"``.
 
     A ``Parallel`` call inside a job runs there, with one thread per vCPU of the job.

@@ -71,7 +71,7 @@ def fake_cloud() -> Iterator[FakeCloud]:
 
     It needs no server, network, AWS account or environment variable, and ignores AWS's variables.
     Functions run in processes of this machine, each with its own environment and folder. When the
-    block ends, the jobs are terminated and the bucket is deleted. Waits are those of `Timing.fast`.
+    block ends, the jobs are terminated, and the bucket is deleted. `Timing.fast` applies.
 
     The fake cloud also applies to executors that were created before. In nested blocks, the
     innermost one applies.
