@@ -110,7 +110,7 @@ def _unpickled(fetched: Fetched, payload: BinaryIO) -> tuple[Any, Sequence[Any]]
     frames = [
         memory.first[at : at + length] for at, length in (fetched.function, fetched.arguments)
     ]
-    memory.note_shared(frames, fetched.shared_at)
+    memory.record_shared(frames, fetched.shared_at)
     function, calls = (
         pickles.load_pieces(envelope.unpack_shared(frame, memory.find)) for frame in frames
     )

@@ -118,7 +118,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
         import cloudpickle  # the task's own, if it has one
     memory = Memory(payload.fileno())
     function, arguments = (memory.first[at : at + length] for at, length in ranges)
-    memory.note_shared((function, arguments), shared_at)
+    memory.record_shared((function, arguments), shared_at)
     gc.freeze()  # existing objects are no garbage, and their pages stay shared with the supervisor
     gc.enable()
     run(function, arguments, (theirs, cloudpickle.__version__), _hand_over, memory.find)
@@ -147,7 +147,7 @@ class Memory:
         self._mappings: list[memoryview] = []  # never freed: freeing one closes a descriptor
         self.first = self._mapping(0)
 
-    def note_shared(self, frames: Iterable[Buffer], shared_at: int) -> None:
+    def record_shared(self, frames: Iterable[Buffer], shared_at: int) -> None:
         """Record the positions of the shared values that frames refer to."""
         wanted = itertools.chain.from_iterable(map(envelope.references, frames))
         self._places = envelope.places_of(wanted, shared_at)

@@ -268,7 +268,7 @@ class Direct:
         self.folder = folder
         self.handles = []
         self.dispatch_id = str(uuid.uuid4())
-        monkeypatch.setattr(database, "note_job", self._store)
+        monkeypatch.setattr(database, "record_job", self._store)
         monkeypatch.setattr(database, "stored", self._read)
 
     async def call(self, function, *args, before=(), after=(), **kwargs):

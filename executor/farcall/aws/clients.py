@@ -487,12 +487,12 @@ class Aws:
             client = await self._stack.enter_async_context(opening)
         except (botocore.exceptions.BotoCoreError, ValueError) as error:  # an invalid URL
             raise _unusable(error) from error
-        client.meta.events.register("response-received", self._note_answered)
+        client.meta.events.register("response-received", self._record_answered)
         for operation in ("GetLogEvents", "FilterLogEvents"):
             client.meta.events.register(f"before-parse.logs.{operation}", keep_events)
         return client
 
-    async def _note_answered(
+    async def _record_answered(
         self, parsed_response: dict[str, Any] | None = None, **_: Any
     ) -> None:
         said = (parsed_response or {}).get("Error", {})

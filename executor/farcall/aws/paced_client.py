@@ -122,16 +122,16 @@ class Meter:
         self._forget()
         return len(self._times)
 
-    def note_sent(self) -> None:
+    def record_sent(self) -> None:
         """Count a request."""
         self._times.append(clock.now())
         self._forget()
 
-    def note_answered(self, took_s: float) -> None:
+    def record_answered(self, took_s: float) -> None:
         """Record a response other than throttling."""
         self.quickest_s = min(self.quickest_s, took_s)
 
-    def note_throttled(self) -> None:
+    def record_throttled(self) -> None:
         """Record that a request was throttled."""
         self.throttled_at = clock.now()
 
@@ -177,8 +177,8 @@ class PacedClient:
         while True:
             async with self._room:
                 pace = await self._limiter.turn()
-                ticket.note_sent()
-                self._meter.note_sent()
+                ticket.record_sent()
+                self._meter.record_sent()
                 sent_at = clock.now()
                 try:
                     reply = await clients.call(self._client, operation, **parameters)
@@ -188,12 +188,12 @@ class PacedClient:
                         self._refused_since = None
                         raise
                     self._limiter.throttled(pace)
-                    self._meter.note_throttled()
-                    ticket.note_refused()
-                    self._note_refused(error)
+                    self._meter.record_throttled()
+                    ticket.record_refused()
+                    self._record_refused(error)
                 else:
                     self._refused_since = None
-                    self._meter.note_answered(clock.now() - sent_at)
+                    self._meter.record_answered(clock.now() - sent_at)
                     return reply
 
     async def call(
@@ -220,9 +220,9 @@ class PacedClient:
     def slow_down(self) -> None:
         """Record throttling that a response reports in its body."""
         self._limiter.throttled(self._limiter.pace)
-        self._meter.note_throttled()
+        self._meter.record_throttled()
 
-    def _note_refused(self, error: ServiceError) -> None:
+    def _record_refused(self, error: ServiceError) -> None:
         now = clock.now()
         # After a long pause because a call was withdrawn, earlier throttling does not count.
         if self._refused_since is None or now - self._refused_at > _SAY_S:
@@ -253,11 +253,11 @@ class Ticket:
         self._withdrawn = True
         return not self._sent
 
-    def note_sent(self) -> None:
+    def record_sent(self) -> None:
         """Record that the call is being sent."""
         self._sent = True
 
-    def note_refused(self) -> None:
+    def record_refused(self) -> None:
         """Record that the call had no effect.
 
         Raises:

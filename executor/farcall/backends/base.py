@@ -318,7 +318,7 @@ class Backend(Protocol):
             ServiceError: The platform refused.
         """
 
-    def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
+    def record_ended(self, job_ids: Iterable[str], reason: str) -> None:
         """Record which jobs an earlier process of this run has terminated, and why."""
 
     def unknown(self, job_id: str) -> str:

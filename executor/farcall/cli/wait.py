@@ -110,13 +110,13 @@ class _Waiting:
                 entry = recognized(known, job_id, self._session)
             except UnknownError as error:
                 say(str(error), err=True)
-                self._note_end(job_id, exit_codes.UNKNOWN)
+                self._record_end(job_id, exit_codes.UNKNOWN)
                 continue
             if entry.detail.status.is_final:
                 tables.show_lines([entry])
                 is_well = entry.detail.status is JobStatus.SUCCEEDED
-                self._note_end(job_id, 0 if is_well else exit_codes.FAILED)
+                self._record_end(job_id, 0 if is_well else exit_codes.FAILED)
 
-    def _note_end(self, job_id: str, code: int) -> None:
+    def _record_end(self, job_id: str, code: int) -> None:
         self.left.remove(job_id)
         self.code = max(self.code, code)

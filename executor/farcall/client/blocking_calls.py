@@ -152,10 +152,10 @@ class TaskWork(Work):
     async def run(self) -> Result:
         """Submit the task, and wait until it has finished."""
         run = await self._submit()
-        self.future.note_accepted(run.id, partial(TaskWork.again, self._executor, run.id))
+        self.future.record_accepted(run.id, partial(TaskWork.again, self._executor, run.id))
         try:
             results = await run.results()
-            self.future.note_used((await run.delivered()).usage)
+            self.future.record_used((await run.delivered()).usage)
             return self._join(results)
         except asyncio.CancelledError:
             if self.future.cancelled():  # rather than the loop closed
@@ -360,7 +360,7 @@ class BlockingCalls:
         else:
             self._begun += 1
             work.running = work.context.run(asyncio.ensure_future, _run(work))
-            work.running.add_done_callback(partial(self._note_end, work))
+            work.running.add_done_callback(partial(self._record_end, work))
 
     def _end(self, work: Work) -> None:
         if work.running is not None:
@@ -368,7 +368,7 @@ class BlockingCalls:
         else:  # it waits for capacity
             self._forget(work)
 
-    def _note_end(self, work: Work, _running: object) -> None:
+    def _record_end(self, work: Work, _running: object) -> None:
         if not work.future.done():
             text = "the event loop was closed while the call ran; its job, if any, continues"
             _settle(work.future, Result(error=FarcallError(text)))

@@ -309,7 +309,7 @@ class CallReader:
                 return None
             self._block = iter(taken)
 
-    def note_bytes(self, size_bytes: int) -> None:
+    def record_bytes(self, size_bytes: int) -> None:
         """Record a group's pickled size, because fewer large calls are read ahead."""
         self._given_bytes += size_bytes
         if self._ahead is not None:

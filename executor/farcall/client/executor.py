@@ -304,7 +304,7 @@ class BatchExecutor:
                 nodes = await take_along(session, settings, nodes, workspace, workspace_dir)
         job_id = await launch(session, settings, nodes, name=unique)
         submission = CommandSubmission(job_id, unique)
-        run = CommandRun(job_id, settings, submission, self._note_end)
+        run = CommandRun(job_id, settings, submission, self._record_end)
         run.watch(session, submission, 0)
         self._unfinished[job_id] = asyncio.get_running_loop()
         return CommandJob(run)
@@ -461,9 +461,9 @@ class BatchExecutor:
         prints = self.settings.output and output is Output.NONE
         wanted = Wanted(len(calls), output, writer=live_output.writer if prints else None)
         call = FunctionCall(function, calls, self.settings)
-        run = await TaskRun.submit(call, self.settings, wanted, on_end=self._note_end)
+        run = await TaskRun.submit(call, self.settings, wanted, on_end=self._record_end)
         self._unfinished[run.id] = asyncio.get_running_loop()
         return run
 
-    def _note_end(self, job_id: str) -> None:
+    def _record_end(self, job_id: str) -> None:
         self._unfinished.pop(job_id, None)

@@ -203,7 +203,7 @@ class BatchFuture(concurrent.futures.Future[R]):
             raise error or FarcallError("this future belongs to a map, whose calls share jobs")
         return self._used
 
-    def note_used(self, usage: Usage) -> None:
+    def record_used(self, usage: Usage) -> None:
         """Record the job's resource usage; called by the owner of the call."""
         self._used = usage
 
@@ -212,7 +212,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         self._raised_at = None if exception is None else exception.__traceback__
         super().set_exception(exception)
 
-    def note_accepted(self, job_id: str, again: Callable[[Mapping[str, Any]], Any]) -> None:
+    def record_accepted(self, job_id: str, again: Callable[[Mapping[str, Any]], Any]) -> None:
         """Record that Batch has accepted the job; called by the owner of the call.
 
         Args:

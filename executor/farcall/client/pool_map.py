@@ -39,7 +39,7 @@ class Source(Protocol):
             Exception: The reason that this and all later results cannot arrive.
         """
 
-    def note_raised(self, error: BaseException) -> None:
+    def record_raised(self, error: BaseException) -> None:
         """Attach the progress of the map to a call's error that is being raised."""
 
     def cancel(self) -> None:
@@ -74,7 +74,7 @@ class MapValues(Iterator[R], Generic[R]):
             if result is None:
                 raise StopIteration
             if result.error is not None and self._source is not None:
-                self._source.note_raised(result.error)
+                self._source.record_raised(result.error)
             del self  # an error's traceback would retain it and the remaining calls
             try:
                 return result.unwrap()  # type: ignore[no-any-return]
@@ -181,9 +181,9 @@ class SweepWork(Work):
             self.future.result()  # raises its error or cancellation
         return taken
 
-    def note_raised(self, error: BaseException) -> None:
+    def record_raised(self, error: BaseException) -> None:
         """Attach the progress of the map to an error; see `Source`."""
-        failure = self._sweep.note_raised(error)
+        failure = self._sweep.record_raised(error)
         failure.tell(error, f"farcall recover {failure.run}")
 
     def cancel(self) -> None:
@@ -253,7 +253,7 @@ class Chunks:
         )
         return results
 
-    def note_raised(self, error: BaseException) -> None:
+    def record_raised(self, error: BaseException) -> None:
         """Attach the progress of the map to an error; see `Source`. No results are kept."""
         unfinished = sum(size for size, future in self._futures if not future.done())
         failure = MapFailure(

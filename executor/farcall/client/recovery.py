@@ -131,7 +131,7 @@ class Recovered:
             on_spent=lambda: left.discard(index),
         )
         if outcome is not None:
-            run.note_outcome(outcome)
+            run.record_outcome(outcome)
         self.jobs.append(Job(run))
 
 

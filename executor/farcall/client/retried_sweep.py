@@ -320,7 +320,7 @@ class RetriedSweep(Awaitable[list[R]]):
             return
         settings = plan.with_options(self._options)
         for done in await retry.submit(session, plan, settings):
-            session.cleaner.note_submission(done.submission)
+            session.cleaner.record_submission(done.submission)
             calls = [source.calls[index] for index in done.origin]
             self._submitted.append(Source(done.submission, calls))
 
@@ -340,7 +340,7 @@ class RetriedSweep(Awaitable[list[R]]):
             calls = source.calls[number]
             run = self._run(source.submission, number, len(calls))
             if arrived is not None:
-                run.note_outcome(arrived)
+                run.record_outcome(arrived)
             async with places:
                 results = await run.results()
             for index, result in zip(calls, results, strict=False):

@@ -210,7 +210,7 @@ class Sweep(Awaitable[list[R]]):
             lambda index, _job_id, result: (index, result), one_by_one=False, for_pool=True
         )
 
-    def note_raised(self, error: BaseException) -> MapFailure:
+    def record_raised(self, error: BaseException) -> MapFailure:
         """Record that a pool raises a call's error, and return the progress of the map.
 
         Called from another thread while calls continue. If the wait is cancelled afterwards, this
@@ -225,7 +225,7 @@ class Sweep(Awaitable[list[R]]):
     def discard(self) -> None:
         """Delete the values that stayed in the bucket; see `outcomes`."""
         if self._state is not None:
-            self._state.note_taken()
+            self._state.record_taken()
 
     async def _gather(self) -> list[R]:
         __tracebackhide__ = True
@@ -277,9 +277,9 @@ class Sweep(Awaitable[list[R]]):
                 while await state.has_more():
                     yield shape(*state.take())
                     if one_by_one:
-                        state.note_taken()
+                        state.record_taken()
             if not (for_pool and state.errors):
-                state.note_taken()
+                state.record_taken()
         except BaseException as error:
             is_left = isinstance(error, GeneratorExit)  # a loop
             is_told = for_pool and isinstance(error, asyncio.CancelledError)
@@ -415,9 +415,9 @@ class Sweep(Awaitable[list[R]]):
                             self._settings,
                             self._name,
                             tasks,
-                            planned=state.note_uploaded,
+                            planned=state.record_uploaded,
                             facts=same,
-                            on_sent=state.note_sent,
+                            on_sent=state.record_sent,
                         )
                     # The remaining calls were already read, because several are pickled at a time.
                     left = reader.given - state.submitted
@@ -425,7 +425,7 @@ class Sweep(Awaitable[list[R]]):
                     self._watch(session, state, submission, calls)
                     if calls == left:
                         break
-            state.note_whole()
+            state.record_whole()
         except BaseException as error:  # the waiting caller receives any error
             state.fetched.put_nowait(error)
             if isinstance(error, asyncio.CancelledError):
@@ -436,7 +436,7 @@ class Sweep(Awaitable[list[R]]):
     ) -> Iterator[tuple[Packed, Packed]]:
         """Yield the function and arguments of each task; runs in a thread."""
         for arguments in packed:
-            reader.note_bytes(arguments.size + sum(value.size for value in arguments.shared))
+            reader.record_bytes(arguments.size + sum(value.size for value in arguments.shared))
             packed_before = state.submitted if state.packed is None else state.packed
             state.packed = min(packed_before + self._chunksize, reader.given)
             yield function, arguments
@@ -444,7 +444,7 @@ class Sweep(Awaitable[list[R]]):
     def _watch(
         self, session: Session, state: SweepState, submission: Submission, calls: int
     ) -> None:
-        array = state.note_job(submission, calls)
+        array = state.record_job(submission, calls)
 
         def tell(index: int, arrival: Completion) -> None:
             if isinstance(arrival, Ended) and arrival.error:  # it may still run
@@ -462,7 +462,7 @@ class Sweep(Awaitable[list[R]]):
             }
             session.relay.follow(submission, labels, live_output.writer)
         array.tell = tell
-        session.cleaner.note_submission(submission)
+        session.cleaner.record_submission(submission)
         session.tracker.watch(
             submission, range(submission.size), self._settings, tell, state.is_full
         )
@@ -501,7 +501,7 @@ class Sweep(Awaitable[list[R]]):
             if self._output:
                 await session.relay.finish(submission, index, delivered)
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
-            state.note_results(submission, index, zip(numbers, results, strict=False))
+            state.record_results(submission, index, zip(numbers, results, strict=False))
             discard = functools.partial(
                 session.cleaner.discard, self._settings, submission, index, delivered.all_spent
             )

@@ -279,7 +279,7 @@ class SweepState:
                 self.errors[type(result.error).__name__] += 1
         self.fetched.put_nowait(fetched)
 
-    def note_results(
+    def record_results(
         self, submission: Submission, index: int, results: Iterable[tuple[int, Result]]
     ) -> None:
         """Record a task's failed calls, and add their call texts to the errors.
@@ -308,22 +308,22 @@ class SweepState:
             array.texts = call_texts.read(sealed, submission.size) if sealed else []
         return array.texts[index] if index < len(array.texts) else ""
 
-    def note_job(self, submission: Submission, calls: int) -> Array:
+    def record_job(self, submission: Submission, calls: int) -> Array:
         """Record an accepted job, whose calls follow the previous job's."""
         numbers = range(self.submitted, self.submitted + calls)
         self.submitted += calls
         array = self.arrays[submission.job_id] = Array(submission, numbers, submission.size)
         return array
 
-    def note_sent(self, size_bytes: int) -> None:
+    def record_sent(self, size_bytes: int) -> None:
         """Record uploaded bytes of a bundle."""
         self.sent_bytes += size_bytes
 
-    async def note_uploaded(self, _where: Location) -> None:
+    async def record_uploaded(self, _where: Location) -> None:
         """Record that a bundle is in the bucket."""
         self.packed = None
 
-    def note_whole(self) -> None:
+    def record_whole(self) -> None:
         """Record that all calls were submitted."""
         self._is_whole, self.total = True, self.submitted
         self.fetched.put_nowait(None)
@@ -365,7 +365,7 @@ class SweepState:
             self._less.set()
         return number, now.job_id, result
 
-    def note_taken(self) -> None:
+    def record_taken(self) -> None:
         """Notify the owners of results that the caller has processed."""
         for on_taken in self._taken:
             on_taken()

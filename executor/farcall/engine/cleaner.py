@@ -79,7 +79,7 @@ class Cleaner:
         self._held = Held()
         self._left: dict[str, tuple[int, bool]] = {}  # by bundle: tasks, and whether all succeeded
 
-    def note_submission(self, submission: Submission) -> None:
+    def record_submission(self, submission: Submission) -> None:
         """Count the tasks of a submitted job, to delete its bundle with the last one."""
         self._left.setdefault(submission.where.bundle_key, (submission.size, True))
         if len(self._left) > self._timing.most_undelivered:

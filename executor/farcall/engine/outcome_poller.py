@@ -112,7 +112,7 @@ class OutcomePoller:
         if not lister.watches:
             lister.poll_soon()  # so that it exits
 
-    def note_foreign(self, pages: int) -> None:
+    def record_foreign(self, pages: int) -> None:
         """Warn once that objects of other programs slow down the polls.
 
         Args:
@@ -235,7 +235,7 @@ class _Lister:
             if last <= start or all(watch.is_full for watch in wanted.values()):
                 break
             key = _first(wanted, last)
-        self._poller.note_foreign(foreign)
+        self._poller.record_foreign(foreign)
         return pages
 
     def _tell_ends(self, watch: TrackedJob, ends: dict[int, JobDetail | None]) -> None:

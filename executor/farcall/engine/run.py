@@ -348,15 +348,15 @@ class TaskRun(JobRun):
             submission, index = await submitter.submit(
                 settings, call.name, function, arguments, planned, workflow, node
             )
-            session.cleaner.note_submission(submission)
+            session.cleaner.record_submission(submission)
 
-            def note_end(job_id: str) -> None:
-                session.terminations.note_end(submission, index)
+            def record_end(job_id: str) -> None:
+                session.terminations.record_end(submission, index)
                 if on_end is not None:
                     on_end(job_id)
 
             job_id = submission.id_of(index)
-            run = cls(job_id, settings, (submission, index), wanted=wanted, on_end=note_end)
+            run = cls(job_id, settings, (submission, index), wanted=wanted, on_end=record_end)
             run.watch(session, submission, index)
             return run
 
@@ -386,7 +386,7 @@ class TaskRun(JobRun):
             self._place = Submission.of(await session.describe(whole))
         return session, *self._place
 
-    def note_outcome(self, arrived: Arrived) -> None:
+    def record_outcome(self, arrived: Arrived) -> None:
         """Record that the task's outcome was found in the bucket."""
         self._complete(arrived.index, arrived)
 
@@ -484,7 +484,7 @@ class TaskRun(JobRun):
         plan = await retry.look(session, self.settings, self.id)
         settings = plan.with_options(options)
         ((submission, _),) = await retry.submit(session, plan, settings)
-        session.cleaner.note_submission(submission)
+        session.cleaner.record_submission(submission)
         run = TaskRun(submission.job_id, settings, (submission, 0), wanted=self.wanted)
         run.watch(session, submission, 0)
         return run

@@ -274,13 +274,13 @@ class Sender:
         if found:
             return found
         if not error.sent:
-            ticket.note_refused()
+            ticket.record_refused()
         last = await _wait(tries, error)
         if error.sent:
             found = await self._withdraw(bundle, queue, error)
             if found:
                 return found
-            ticket.note_refused()  # only now: before, its job could run
+            ticket.record_refused()  # only now: before, its job could run
         if last is not None:
             raise last from error
         return None
@@ -492,7 +492,7 @@ class Launcher:
                     kept = await self._look(job, error, ticket) if error.sent else ""
                     if not kept:
                         lost += error.sent
-                        ticket.note_refused()
+                        ticket.record_refused()
                         await tries.wait_after(error)
         finally:
             if lost:

@@ -127,7 +127,7 @@ class Session:
         self.shared = SharedValues(self.run, access.timing)
         self.packages = TaskPackages(self.threads)
         self.cleaner = Cleaner(
-            self.stores, access.timing, self.shared.note_deleted, self._note_failed
+            self.stores, access.timing, self.shared.record_deleted, self._record_failed
         )
         self.bundles = BundleReader(self.stores)
         self.copying = asyncio.Semaphore(_COPIED_AT_ONCE)
@@ -171,7 +171,7 @@ class Session:
             *(self.shared, self.packages, self.runtimes),
         )
 
-    def _note_failed(self, where: Location) -> None:
+    def _record_failed(self, where: Location) -> None:
         """Check shared objects again, because a failed task may have missed one."""
         self.shared.forget(where)
         self.packages.forget()

@@ -91,10 +91,10 @@ class Use:
         self._under_way.append(future)
         return future
 
-    def note_submitted(self, where: Location) -> None:
+    def record_submitted(self, where: Location) -> None:
         """Record that a job may have the bundle, which retains the values from now on."""
         if self._under_way:
-            self._values.note_submitted(self, where)
+            self._values.record_submitted(self, where)
 
     def release(self) -> None:
         """Record that no job will read the bundle."""
@@ -200,11 +200,11 @@ class SharedValues:
         if named:
             self._start(store, shared_prefix(root))
 
-    def note_submitted(self, use: Use, where: Location) -> None:
+    def record_submitted(self, use: Use, where: Location) -> None:
         """Record the bundle that a use became; see `Use`."""
         self._bundles[where.bundle_key] = use
 
-    def note_deleted(self, where: Location) -> None:
+    def record_deleted(self, where: Location) -> None:
         """Record that a bundle was deleted, because all of its tasks were delivered."""
         use = self._bundles.pop(where.bundle_key, None)
         if use is not None:

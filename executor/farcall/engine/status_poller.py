@@ -176,7 +176,7 @@ class StatusPoller:
             if not watch.waiting:  # it may have finished meanwhile
                 continue
             if detail is None:
-                self._note_unseen(watch)
+                self._record_unseen(watch)
             else:
                 pages = await self._learn(watch, detail)
             if not math.isinf(watch.ask_at):
@@ -186,7 +186,7 @@ class StatusPoller:
         self._report_idle()
         return len(watches)
 
-    def _note_unseen(self, watch: TrackedJob) -> None:
+    def _record_unseen(self, watch: TrackedJob) -> None:
         """Record that Batch does not know a job: it is very new, or forgotten."""
         now = clock.now()
         watch.unseen_since = watch.unseen_since or now

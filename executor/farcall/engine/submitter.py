@@ -200,7 +200,7 @@ class Submitter:
                 try:
                     await self._terminations.leave_one(submission.id_of(index), _CANCELLED)
                 finally:
-                    self._terminations.note_end(submission, index)
+                    self._terminations.record_end(submission, index)
             raise
 
     async def adding(self, settings: Settings, requirements: Sequence[str]) -> Settings | None:
@@ -263,7 +263,7 @@ class Submitter:
                 if not task.place.done():
                     task.place.set_exception(error)
             return
-        self._terminations.note_children(submission)
+        self._terminations.record_children(submission)
         await self._tell(submission, wanted)
 
     async def _tell(self, submission: Submission, wanted: list[_Pending]) -> None:
@@ -281,7 +281,7 @@ class Submitter:
             except FarcallError as error:
                 _log.warning("cancelled tasks may still run: %s", error)
             for index in late:
-                self._terminations.note_end(submission, index)
+                self._terminations.record_end(submission, index)
 
     async def submit_together(
         self,
@@ -366,9 +366,9 @@ class Submitter:
                 use.release()
             raise
         where = bundle.where
-        use.note_submitted(where)
+        use.record_submitted(where)
         if before.shared:
-            self._shared.note_submitted(use, where)
+            self._shared.record_submitted(use, where)
         return Submission(
             job_id,
             where.bundle,

@@ -46,7 +46,7 @@ async def mark_cancelled(
         async with places:
             pieces = envelope.seal_note(submission.key, key, {"reason": reason})
             await store.put(key, pieces, quick=True)
-        store.note_mark(submission.where, key)
+        store.record_mark(submission.where, key)
 
     await asyncio.gather(*map(mark, indexes))
 
@@ -152,12 +152,12 @@ class Terminations:
         except FarcallError as error:  # the owner's own error matters more
             _log.warning("%s may still run: %s", job_id, error)
 
-    def note_children(self, submission: Submission) -> None:
+    def record_children(self, submission: Submission) -> None:
         """Record the tasks of an array, to know when all of them are being terminated."""
         if submission.size > 1 and submission.job_id not in self._unended:
             self._unended[submission.job_id] = set(range(submission.size))
 
-    def note_end(self, submission: Submission, index: int) -> None:
+    def record_end(self, submission: Submission, index: int) -> None:
         """Record that an array task has finished."""
         left = self._unended.get(submission.job_id)
         if left is not None:
@@ -239,9 +239,9 @@ class Terminations:
             await self._mark(job_ids, reason)
             refused = await self._backend.terminate(job_ids, reason)
         except Exception:
-            self._note_answered(job_ids)  # notifies the waiting callers
+            self._record_answered(job_ids)  # notifies the waiting callers
             raise
-        self._note_answered(job_ids)
+        self._record_answered(job_ids)
         self._tracker.poll_soon(job_ids)
         return refused
 
@@ -274,7 +274,7 @@ class Terminations:
             return None if detail is None else Submission.whole(detail)
         return None
 
-    def _note_answered(self, job_ids: Iterable[str]) -> None:
+    def _record_answered(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
             self._asked.pop(job_id, None)
 

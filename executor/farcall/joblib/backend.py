@@ -183,9 +183,9 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         calls = BatchedCalls(items, self.get_nested_backend())
         future = self._pool.submit(_caller(name), calls)
         self._unfinished.add(future)
-        future.add_done_callback(functools.partial(self._note_end, batches))
+        future.add_done_callback(functools.partial(self._record_end, batches))
 
-    def _note_end(
+    def _record_end(
         self, batches: list[tuple[BatchedCalls, _Done]], future: Future[list[Any]]
     ) -> None:
         self._unfinished.discard(future)

@@ -117,7 +117,7 @@ class Bundle:
             if arguments.size > _LARGEST_BYTES:
                 raise _too_large(arguments.size)
             number, _ = functions.setdefault(function.sha256, (len(functions), function))
-            grown = self._note_shared((*function.shared, *arguments.shared))
+            grown = self._record_shared((*function.shared, *arguments.shared))
             # The first task's shared values may be common to all tasks.
             total += grown if entries else 0
             digest = yield from _hashed(arguments.pieces)
@@ -165,7 +165,7 @@ class Bundle:
             self.texts,
         )
 
-    def _note_shared(self, values: Iterable[Piece]) -> int:
+    def _record_shared(self, values: Iterable[Piece]) -> int:
         """Share the values that are not shared yet; return their size in bytes."""
         size = 0
         for value in values:

@@ -114,7 +114,7 @@ class Deletions:
         self._waiting[bundle] = None
         self._start()
 
-    def note_mark(self, where: Location, key: str) -> None:
+    def record_mark(self, where: Location, key: str) -> None:
         """Record a marker object, to be deleted with its bundle."""
         self._marks.setdefault(where, []).append(key)
 

@@ -666,9 +666,9 @@ class Store:
         """
         self._deletions.add_delivered(submission, index, keys)
 
-    def note_mark(self, where: Location, key: str) -> None:
+    def record_mark(self, where: Location, key: str) -> None:
         """Delete a marker object together with its bundle."""
-        self._deletions.note_mark(where, key)
+        self._deletions.record_mark(where, key)
 
     def end_bundle(self, where: Location, *, delete: bool) -> None:
         """Record that no further tasks of a bundle are delivered here.

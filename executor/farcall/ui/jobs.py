@@ -228,7 +228,7 @@ class Jobs(Watcher[str]):
                 queue.settle(page)
                 if is_settled:
                     break
-        queue.note_read(since)
+        queue.record_read(since)
         queue.forget(self.since)
         self.whys.keep(self.entries)
         await self._learn(queue, catalog, query, queue.due(met))
@@ -270,7 +270,7 @@ class _Queue:
         """Return whether all jobs submitted since a time were listed once."""
         return self._read_since is not None and self._read_since <= since
 
-    def note_read(self, since: datetime) -> None:
+    def record_read(self, since: datetime) -> None:
         """Record that all jobs submitted since a time were listed."""
         if not self.has_read(since):
             self._read_since = since

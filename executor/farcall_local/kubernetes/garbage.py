@@ -50,24 +50,24 @@ class Garbage:
         if kind is EVENT:
             return
         if change == "DELETED":
-            self._note_end(kind, document["metadata"])
+            self._record_end(kind, document["metadata"])
             return
         uid, place = document["metadata"]["uid"], _place(kind, document)
         if change == "ADDED":
-            self._note_owners(document["metadata"], place)
+            self._record_owners(document["metadata"], place)
         if kind is JOB:
-            self._note_job(document)
+            self._record_job(document)
         elif kind is POD and _is_deleted(document) and not _is_bound(document):
             self._soon(self._bury, place, uid)
 
-    def _note_end(self, kind: Kind, metadata: dict[str, Any]) -> None:
+    def _record_end(self, kind: Kind, metadata: dict[str, Any]) -> None:
         self._there.discard(metadata["uid"])
         for uid, owned in self._owned.pop(metadata["uid"], {}).items():
             self._soon(self._delete, owned, uid)
         if kind is NODE:
             self._soon(self._bury_all, metadata["name"])
 
-    def _note_owners(self, metadata: dict[str, Any], place: Place) -> None:
+    def _record_owners(self, metadata: dict[str, Any], place: Place) -> None:
         uid = metadata["uid"]
         self._there.add(uid)
         for owner in metadata.get("ownerReferences") or ():
@@ -75,7 +75,7 @@ class Garbage:
             if owner["uid"] not in self._there:
                 self._soon(self._delete, place, uid)
 
-    def _note_job(self, job: dict[str, Any]) -> None:
+    def _record_job(self, job: dict[str, Any]) -> None:
         uid, ttl = job["metadata"]["uid"], job["spec"].get("ttlSecondsAfterFinished")
         if ttl is not None and uid not in self._expiring and has_finished(job):
             self._expiring.add(uid)

@@ -151,11 +151,11 @@ class JobController:
     def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
         """Process a change of the store."""
         if kind is JOB:
-            self._note_job(change, document)
+            self._record_job(change, document)
         elif kind is POD:
-            self._note_pod(change, document)
+            self._record_pod(change, document)
 
-    def _note_job(self, change: str, job: dict[str, Any]) -> None:
+    def _record_job(self, change: str, job: dict[str, Any]) -> None:
         uid, key = job["metadata"]["uid"], _key(job)
         if change == "DELETED":
             # A new Job may already have the name, without the old Job's pods.
@@ -173,7 +173,7 @@ class JobController:
             self._pods[uid] = JobPods(job)
         self._look_in(key)
 
-    def _note_pod(self, change: str, pod: dict[str, Any]) -> None:
+    def _record_pod(self, change: str, pod: dict[str, Any]) -> None:
         owner = _owner(pod)
         if owner in self._pods:
             self._pods[owner].note(change, pod)

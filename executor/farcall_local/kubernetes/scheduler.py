@@ -52,7 +52,7 @@ class Scheduler:
     def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
         """Process a change of the store."""
         if kind is POD:
-            self._note_pod(change, document)
+            self._record_pod(change, document)
         elif kind is NODE or (kind is PERSISTENT_VOLUME_CLAIM and change == "ADDED"):
             self._wake()
 
@@ -61,7 +61,7 @@ class Scheduler:
         if self._round is None and self._waiting:
             self._round = self._loop.call_soon(self._look)
 
-    def _note_pod(self, change: str, pod: dict[str, Any]) -> None:
+    def _record_pod(self, change: str, pod: dict[str, Any]) -> None:
         uid, name = pod["metadata"]["uid"], pod["spec"].get("nodeName")
         if change == "DELETED" or pod_status.is_over(pod):
             self._known.discard(uid)

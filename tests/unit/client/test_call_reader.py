@@ -168,7 +168,7 @@ async def test_large_arguments_shrink_read_ahead(monkeypatch):
     monkeypatch.setattr(call_reader, "_LONGEST_MOMENT_S", PATIENCE_S)
     made = reader(iter(range(10**6)), linger_s=PATIENCE_S)
     assert len(list(await made.groups())) == 1000
-    made.note_bytes(1000 * 1000)
+    made.record_bytes(1000 * 1000)
     sizes = [len(list(await within(PATIENCE_S, made.groups()))) for _ in range(3)]
     assert sizes == [4, 4, 4]
     made.close()

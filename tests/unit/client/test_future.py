@@ -45,7 +45,7 @@ def future(owner):
 def test_future_is_pending_until_accepted(future):
     assert not future.running()
     assert future.job_id is None
-    future.note_accepted("j1", dict)
+    future.record_accepted("j1", dict)
     assert future.running()
     assert future.job_id == "j1"
 
@@ -89,7 +89,7 @@ def test_cancelling_notifies_waiters_and_ends_job(future, owner, is_accepted):
     called = []
     future.add_done_callback(called.append)
     if is_accepted:
-        future.note_accepted("j1", dict)
+        future.record_accepted("j1", dict)
     assert future.cancel()
     assert future.cancel()
     assert future.cancelled()
@@ -102,12 +102,12 @@ def test_cancelling_notifies_waiters_and_ends_job(future, owner, is_accepted):
         future.result()
     with pytest.raises(concurrent.futures.InvalidStateError):
         future.set_result(1)
-    future.note_accepted("j1", dict)
+    future.record_accepted("j1", dict)
     assert future.cancelled()
 
 
 def test_cancel_pending_keeps_running_future(future, owner):
-    future.note_accepted("j1", dict)
+    future.record_accepted("j1", dict)
     assert not future.cancel_pending()
     assert future.running()
     other = BatchFuture(owner)

@@ -49,7 +49,7 @@ def arrive(store):
         data = golden.outcome(meta, INDEX, [pickle.dumps(value) for value in values])
         await store.put(golden.WHERE.outcome_key(INDEX), [data])
         run = run_of(on_spent, **options)
-        run.note_outcome(Arrived(golden.WHERE.bundle, INDEX, len(data)))
+        run.record_outcome(Arrived(golden.WHERE.bundle, INDEX, len(data)))
         return Job(run)
 
     return put

@@ -73,7 +73,7 @@ class Opened:
     def at_work(self):
         return contextlib.nullcontext()
 
-    def note_submission(self, submission): ...
+    def record_submission(self, submission): ...
 
     async def submit_together(self, settings, name, tasks, *, planned, facts, on_sent):
         await asyncio.sleep(0)

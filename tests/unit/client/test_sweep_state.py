@@ -33,7 +33,7 @@ def waiting():
     """Sweep of 25 calls, two per task, in an array of 10, an array of 2, and a plain job."""
     made = sweep_state.SweepState(25, 2, Timing())
     for submission, calls in ((job("a", 10), 20), (job("b", 2), 4), (job("c", 1), 1)):
-        made.note_job(submission, calls)
+        made.record_job(submission, calls)
     return made
 
 

@@ -28,7 +28,7 @@ class Owner:
         where = Location("bucket", ROOT, name)
         await self.store.put(where.bundle_key, [b"bundle"])
         submission = Submission(f"job-{name}", name, where, b"key", size)
-        self.cleaner.note_submission(submission)
+        self.cleaner.record_submission(submission)
         return submission
 
     async def bundles_left(self):

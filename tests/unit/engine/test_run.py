@@ -65,7 +65,7 @@ async def test_end_is_reported_to_every_waiter(world, run, ended):
 
 
 async def test_outcome_seen_elsewhere_ends_run(run, ended):
-    run.note_outcome(ARRIVED)
+    run.record_outcome(ARRIVED)
     assert run.is_completed
     await run.wait()
     assert ended == ["6f1c"]
@@ -128,7 +128,7 @@ class Fetching(TaskRun):
         self.go = asyncio.Event()
         self.outcome = Delivered([Result(42)], spent=list(spent))
         self._failures = list(failures)
-        self.note_outcome(ARRIVED)
+        self.record_outcome(ARRIVED)
 
     async def _fetch(self, session, submission, index, arrival):
         assert (submission, index, arrival) == (*PLACE, ARRIVED)

@@ -89,10 +89,10 @@ async def test_concurrent_uses_store_one_value(here):
 
 async def test_unused_value_is_deleted_at_close(here):
     use, _ = await here.use()
-    use.note_submitted(WHERE)
+    use.record_submitted(WHERE)
     other, _ = await here.use()
     other.release()
-    here.values.note_deleted(WHERE)
+    here.values.record_deleted(WHERE)
     assert await here.stored()  # kept for the next map
     await here.values.close()
     assert not await here.stored()
@@ -101,7 +101,7 @@ async def test_unused_value_is_deleted_at_close(here):
 
 async def test_kept_bundle_keeps_its_values(here):
     use, generation = await here.use()
-    use.note_submitted(WHERE)
+    use.record_submitted(WHERE)
     await here.values.close()
     assert await here.stored() == [PLACE.data_key(generation)]
     assert await here.markers() == [PLACE.held_key("run")]
@@ -119,10 +119,10 @@ async def test_put_value_stays_until_discarded(here):
 async def test_discarded_value_waits_for_its_bundles(here):
     await here.values.pin(here.store, ROOT, [PIECE])
     use, _ = await here.use(replace(PIECE, data=None))
-    use.note_submitted(WHERE)
+    use.record_submitted(WHERE)
     await here.values.discard(here.store, ROOT, [PIECE.sha256])
     assert await here.stored()
-    here.values.note_deleted(WHERE)
+    here.values.record_deleted(WHERE)
     await here.values.close()
     assert not await here.stored()
 
@@ -142,7 +142,7 @@ async def test_unstorable_value_is_not_held(here):
 async def test_value_held_by_other_run_stays(here):
     other = here.session("other")
     use, generation = await here.use(values=other)
-    use.note_submitted(WHERE)
+    use.record_submitted(WHERE)
     mine, same = await here.use()
     mine.release()
     assert same == generation
@@ -154,7 +154,7 @@ async def test_value_held_by_other_run_stays(here):
 
 async def test_failed_task_makes_values_checked_again(here):
     use, first = await here.use()
-    use.note_submitted(WHERE)
+    use.record_submitted(WHERE)
     await here.store.delete([PLACE.data_key(first)])  # a container did not find it
     here.values.forget(WHERE)
     _, second = await here.use()

@@ -50,7 +50,7 @@ class Account:
         except asyncio.CancelledError:
             self.log.append(("taken back", request["jobName"]))
             raise
-        ticket.note_sent()
+        ticket.record_sent()
         if self.failure is not None:
             raise self.failure
         self.requests.append(request)
@@ -69,9 +69,9 @@ class Account:
         self.log.append(("terminate", list(job_ids)))
         return {}
 
-    def note_children(self, submission): ...
+    def record_children(self, submission): ...
 
-    def note_end(self, submission, index): ...
+    def record_end(self, submission, index): ...
 
 
 @pytest.fixture

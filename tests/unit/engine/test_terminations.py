@@ -75,29 +75,29 @@ async def test_each_refused_job_is_returned(terminations, client):
 
 
 async def test_fully_named_array_needs_one_request(terminations, client):
-    terminations.note_children(ARRAY)
+    terminations.record_children(ARRAY)
     await terminations.end(["x", *CHILDREN], "enough")
     assert ended(client) == ["x", "a"]
 
 
 async def test_ended_tasks_need_not_be_named(terminations, client):
-    terminations.note_children(ARRAY)
-    terminations.note_end(ARRAY, 2)
-    terminations.note_children(ARRAY)
+    terminations.record_children(ARRAY)
+    terminations.record_end(ARRAY, 2)
+    terminations.record_children(ARRAY)
     await terminations.end([CHILDREN[3], CHILDREN[0], CHILDREN[1]], "enough")
     assert ended(client) == ["a"]
 
 
 async def test_unnamed_task_keeps_running(terminations, client):
-    terminations.note_children(ARRAY)
+    terminations.record_children(ARRAY)
     await terminations.end(CHILDREN[1:], "enough")
     assert ended(client) == CHILDREN[1:]
 
 
 async def test_last_task_is_terminated_by_id(terminations, client):
-    terminations.note_children(ARRAY)
+    terminations.record_children(ARRAY)
     for index in range(3):
-        terminations.note_end(ARRAY, index)
+        terminations.record_end(ARRAY, index)
     await terminations.end(CHILDREN[3:], "enough")
     assert ended(client) == CHILDREN[3:]
 
@@ -108,7 +108,7 @@ async def test_unknown_array_tasks_are_terminated_individually(terminations, cli
 
 
 async def test_concurrent_terminations_are_merged(terminations, client):
-    terminations.note_children(ARRAY)
+    terminations.record_children(ARRAY)
     await asyncio.gather(
         *(terminations.end([child], "enough", together=True) for child in CHILDREN)
     )
@@ -118,7 +118,7 @@ async def test_concurrent_terminations_are_merged(terminations, client):
 
 
 async def test_each_task_keeps_its_reason(terminations, client):
-    terminations.note_children(ARRAY)
+    terminations.record_children(ARRAY)
     reasons = ["one", "two", "one", "two"]
     pairs = zip(CHILDREN, reasons, strict=True)
     await asyncio.gather(
@@ -174,7 +174,7 @@ async def test_settle_flushes_merged_terminations(terminations, client):
 
 
 async def test_leave_logs_number_of_terminated_tasks(terminations, client, caplog):
-    terminations.note_children(ARRAY)
+    terminations.record_children(ARRAY)
     await terminations.leave([*CHILDREN, "x"], 5, "left")
     assert ended(client) == ["a", "x"]
     assert [record.message for record in caplog.records] == [
@@ -277,7 +277,7 @@ async def test_tasks_are_marked_before_termination(marking, client, tracker, sto
 async def test_whole_array_needs_no_marker(marking, tracker, stores):
     tracker.known["a"] = ARRAY
     ending = Terminations(marking, tracker, stores)
-    ending.note_children(ARRAY)
+    ending.record_children(ARRAY)
     await ending.end([*CHILDREN, "x"], "enough")
     assert marking.marked == [[]]
 

@@ -25,7 +25,7 @@ def memory():
             file.write(letter * {640: ONE.size, 768: OTHER.size}[place])
         file.flush()
         made = task.Memory(file.fileno())
-        made.note_shared(frames, 640)
+        made.record_shared(frames, 640)
         yield made
 
 

@@ -195,7 +195,7 @@ class BatchBackend:
             except ServiceError as error:
                 if error.sent or error.code != "ClientException":
                     raise
-                ticket.note_refused()
+                ticket.record_refused()
                 again = await self._redefine(job, request, error)
                 try:
                     await tries.wait_after(error, again=again)
@@ -243,9 +243,9 @@ class BatchBackend:
         if detail.definition.startswith(OWN_PREFIX):
             await self._batch.deregister(detail.definition)
 
-    def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
+    def record_ended(self, job_ids: Iterable[str], reason: str) -> None:
         """Record that an earlier process terminated jobs, and why."""
-        self._batch.note_stopped(job_ids, reason)
+        self._batch.record_stopped(job_ids, reason)
 
     def unknown(self, job_id: str) -> str:
         """Return the error text for a job that Batch does not know."""

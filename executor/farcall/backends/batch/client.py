@@ -286,7 +286,7 @@ class Batch:
             The errors of the jobs that Batch refused to terminate.
         """
         reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
-        new = self._note_stops(job_ids, reason)
+        new = self._record_stops(job_ids, reason)
         if self._takes_many and len(job_ids) > 1:
             groups = _groups(job_ids, TERMINATE_IDS)
             requests = [self._terminate_together(ids, reason) for ids in groups]
@@ -308,11 +308,11 @@ class Batch:
             each.cancel()
         await asyncio.gather(*self._definitions.values(), return_exceptions=True)
 
-    def note_stopped(self, job_ids: Iterable[str], reason: str) -> None:
+    def record_stopped(self, job_ids: Iterable[str], reason: str) -> None:
         """Record that an earlier process, which continued here, terminated jobs, and why."""
-        self._note_stops(job_ids, f"{OWN_REASON}{reason}", _LONG_AGO)
+        self._record_stops(job_ids, f"{OWN_REASON}{reason}", _LONG_AGO)
 
-    def _note_stops(
+    def _record_stops(
         self, job_ids: Iterable[str], reason: str, at: datetime | None = None
     ) -> set[str]:
         """Record terminations before their requests; jobs may end before the response.

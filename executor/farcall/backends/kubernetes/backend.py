@@ -486,7 +486,7 @@ class KubernetesBackend:
         for each in job.objects if job is not None else ():
             await delete(self.kube, each)
 
-    def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
+    def record_ended(self, job_ids: Iterable[str], reason: str) -> None:
         """Do nothing: jobs on Kubernetes store the reason of their termination."""
 
     def unknown(self, job_id: str) -> str:

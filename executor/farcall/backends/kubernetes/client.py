@@ -197,10 +197,10 @@ class Kube:
             except KubeError as error:
                 if error.is_throttling:
                     await self._pause(error)
-                    tries.note_throttled(error, self._timing.throttled_for_s)
+                    tries.record_throttled(error, self._timing.throttled_for_s)
                 else:
                     if ticket is not None and not error.sent and not tries.was_sent:
-                        ticket.note_refused()
+                        ticket.record_refused()
                     await tries.wait_after(error, self._lapse_s(call, error))
 
     async def _once(
@@ -216,16 +216,16 @@ class Kube:
         await self._turn()
         pace = await self._limiter.turn()
         if ticket is not None:
-            ticket.note_sent()
+            ticket.record_sent()
         try:
             async with self._answer(call, method, path, params, data, content_type) as answer:
                 text = await answer.read()
         except KubeError as error:
             if error.is_throttling:
                 self._limiter.throttled(pace)
-                self.meter.note_throttled()
+                self.meter.record_throttled()
                 if ticket is not None:
-                    ticket.note_refused()
+                    ticket.record_refused()
             raise
         except _UNANSWERED as error:
             raise broken(call, self.connection, error) from error
@@ -335,7 +335,7 @@ class Kube:
                 headers["Authorization"] = proof.authorization
             if data is not None:
                 headers["Content-Type"] = content_type
-            self.meter.note_sent()
+            self.meter.record_sent()
             sent_at = clock.now()
             async with http.request(
                 method,
@@ -349,7 +349,7 @@ class Kube:
                 server_hostname=self.connection.server_name or None,
             ) as answer:
                 if answer.status < 300:
-                    self.meter.note_answered(clock.now() - sent_at)
+                    self.meter.record_answered(clock.now() - sent_at)
                     yield answer
                     return
                 error = await self._refusal(call, answer)
@@ -465,7 +465,7 @@ class _Tries:
             _log.warning("%s; retrying (%.0f s so far)", error, spent_s)
         await clock.back_off(self._count, error.retry_after_s or _FIRST_WAIT_S)
 
-    def note_throttled(self, error: KubeError, limit_s: float) -> None:
+    def record_throttled(self, error: KubeError, limit_s: float) -> None:
         """Record that an attempt was throttled, so that it had no effect.
 
         Raises:

@@ -106,7 +106,7 @@ class ClusterWatch(Generic[P]):
         name = name_of(job)
         self._run_of[name] = run
         if run not in self._runs:
-            self._runs[run] = _Run(self._kube, run, self._read, self._bury, self._note_deleted)
+            self._runs[run] = _Run(self._kube, run, self._read, self._bury, self._record_deleted)
         self._runs[run].of(name).objects.setdefault(_own_name(job), _slim(job))
 
     def get(self, name: str) -> Seen[P] | None:
@@ -130,7 +130,7 @@ class ClusterWatch(Generic[P]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _note_deleted(self, name: str) -> None:
+    def _record_deleted(self, name: str) -> None:
         """Retain the state of the most recently deleted jobs."""
         self._deleted[name] = None
         while len(self._deleted) > _MOST_DELETED:
@@ -251,7 +251,7 @@ class _Feed:
                 if clock.now() - began < _AT_ONCE_S:  # the server ends each watch at once
                     wait_s = _AT_ONCE_S
             except KubeError as error:
-                wait_s = self._note_failed(error)
+                wait_s = self._record_failed(error)
             except FarcallError as error:
                 _log.warning("%s", error)
                 wait_s = _DENIED_S
@@ -272,7 +272,7 @@ class _Feed:
             "resourceVersion": self._version,
             "timeoutSeconds": int(random.uniform(*_LASTS_S)),  # noqa: S311  # no secret
         }
-        events = self._kube.watch(self._path, params, self._note_open)
+        events = self._kube.watch(self._path, params, self._record_open)
         async with contextlib.aclosing(events):
             async for event in events:
                 document = event.get("object") or {}
@@ -303,7 +303,7 @@ class _Feed:
             self._there.discard(uid)
             self._drop(uid)
 
-    def _note_open(self) -> None:
+    def _record_open(self) -> None:
         self._is_open = self._was_open = True
         self._is_denied = False
         self._failures = 0
@@ -313,7 +313,7 @@ class _Feed:
             self._cut_at = clock.now()
         self._is_open = False
 
-    def _note_failed(self, error: KubeError) -> float:
+    def _record_failed(self, error: KubeError) -> float:
         """Return the delay before the next attempt in seconds."""
         self._failures += 1
         if error.is_outdated:

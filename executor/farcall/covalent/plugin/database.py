@@ -157,7 +157,7 @@ _troubles: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Troubles]
 _troubles = weakref.WeakKeyDictionary()
 
 
-def note_trouble(nodes: Iterable[tuple[str, int]], text: str) -> None:
+def record_trouble(nodes: Iterable[tuple[str, int]], text: str) -> None:
     """Show in the error of running nodes why their status is unknown.
 
     Covalent has no other field that clients read while a node runs. Await `trouble_noted` before
@@ -243,7 +243,7 @@ _writers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[_Handle, 
 _writers = weakref.WeakKeyDictionary()
 
 
-async def note_job(dispatch_id: str, node: int, executor: str, job_id: str) -> None:
+async def record_job(dispatch_id: str, node: int, executor: str, job_id: str) -> None:
     """Store the ID of a task group's job, for cancellation or a restart.
 
     If the ID cannot be stored, the job continues.
@@ -291,7 +291,7 @@ class StoredJob(NamedTuple):
     """Covalent's record of a node's job.
 
     Attributes:
-        handle: The text that `note_job` stored; None if there is none.
+        handle: The text that `record_job` stored; None if there is none.
         is_cancelled: Whether the node was cancelled through Covalent.
     """
 

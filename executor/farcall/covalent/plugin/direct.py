@@ -54,7 +54,7 @@ class DirectExecutor(ConfiguredExecutor):
         under_way().add(self.settings, [key], group, workflow)
         job_id = await self.submit_task(task_metadata, {})
         if by_server:
-            await database.note_job(*key, self.stored, job_id)
+            await database.record_job(*key, self.stored, job_id)
         value, stdout, stderr = await self.query_result(task_metadata)
         for text, stream in ((stdout, self.task_stdout), (stderr, self.task_stderr)):
             if stream is not None:

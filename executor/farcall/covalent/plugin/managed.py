@@ -77,15 +77,15 @@ class ManagedExecutor(ConfiguredExecutor):
             return {_COLLECTED: await asyncio.to_thread(group.collect)}
         stored = self.stored
 
-        async def note_place(where: Location, index: int) -> None:
-            await database.note_job(*keys[-1], stored, planned_handle(where, index))
+        async def record_place(where: Location, index: int) -> None:
+            await database.record_job(*keys[-1], stored, planned_handle(where, index))
 
         run = under_way().add(settings, keys, group, workflow)
         try:
-            job_id = await under_way().submit(run, note_place)
+            job_id = await under_way().submit(run, record_place)
         except CancelledGroupError:
             raise TaskCancelledError from None
-        await database.note_job(*keys[-1], stored, job_id)
+        await database.record_job(*keys[-1], stored, job_id)
         return {_JOB_ID: job_id}
 
     async def poll(self, task_group_metadata: Mapping[str, Any], data: Any) -> Any:
@@ -190,9 +190,9 @@ class ManagedExecutor(ConfiguredExecutor):
         job_id = await under_way().find_job(self.settings, stored.handle)
         if job_id is not None:
             if job_id != stored.handle:
-                await database.note_job(*key, self.stored, job_id)
+                await database.record_job(*key, self.stored, job_id)
             if stored.is_cancelled:
-                await under_way().note_cancelled(self.settings, job_id)
+                await under_way().record_cancelled(self.settings, job_id)
             return under_way().adopt(self.settings, key, job_id)
         await restart.start_again(key[0], group)
         return None
@@ -208,7 +208,7 @@ class ManagedExecutor(ConfiguredExecutor):
 
 async def _shown(run: GroupRun, wait: Awaitable[T]) -> T:
     """Wait until a run finishes; its nodes show why their status is unknown meanwhile."""
-    run.tell = lambda text: database.note_trouble(run.keys, text)
+    run.tell = lambda text: database.record_trouble(run.keys, text)
     try:
         return await wait
     finally:

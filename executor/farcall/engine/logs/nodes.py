@@ -234,20 +234,20 @@ class _Reading:
             self.floor = moment
             self.seen = {key: at for key, at in self.seen.items() if at >= moment}
 
-    def note_over(self, stopped_at: datetime | None, timing: Timing) -> None:
+    def record_over(self, stopped_at: datetime | None, timing: Timing) -> None:
         """Record that the container has ended; its last lines may still arrive."""
         if not self.is_ending:
             self._quiet_since = max(self._quiet_since, clock.now())
             is_old = stopped_at is not None and job_nodes.is_long_ago(stopped_at)
             self._settle_s = 0.0 if is_old else timing.log_settle_s
 
-    def note_read(self, began: float) -> None:
+    def record_read(self, began: float) -> None:
         """Record that a request that began at a time read the log from its floor."""
         self.is_level = True
         self._absence_s = 0.0
         self._end_if_quiet(began)
 
-    def note_absent(self, timing: Timing) -> None:
+    def record_absent(self, timing: Timing) -> None:
         """Record that the log does not exist, or not yet."""
         self.is_level = False
         self._absence_s = min(
@@ -441,12 +441,12 @@ class _JobReader:
             if log.stream not in self._readings:
                 self._readings[log.stream] = _Reading(log, self._since)
             if log.is_over or self._is_past():
-                self._readings[log.stream].note_over(log.stopped_at, self._timing)
+                self._readings[log.stream].record_over(log.stopped_at, self._timing)
         # Kubernetes deletes the pods of the other nodes when the main node succeeds. Such a node
         # no longer has a log, and its container has ended.
         for stream, reading in self._readings.items():
             if stream not in listed and self._job.has_ended(reading.log.node, self._attempt):
-                reading.note_over(None, self._timing)
+                reading.record_over(None, self._timing)
 
     async def _read_new(self) -> AsyncIterator[list[LogLine]]:
         """Yield the lines of logs that were not read up to now, if they are due."""
@@ -495,7 +495,7 @@ class _JobReader:
         for reading in level:
             reading.read_to = self._logs.polls.newest.get(reading.log.group)
             if is_deep:
-                reading.note_read(began)
+                reading.record_read(began)
                 self._forget([reading], reading.read_to)
         return sorted(lines, key=lambda line: line.at or self._since)
 
@@ -561,7 +561,7 @@ class _JobReader:
             half = len(readings) // 2
             halves = [readings[:half], readings[half:]] if half else []
             if not half:
-                readings[0].note_absent(self._timing)
+                readings[0].record_absent(self._timing)
         parts = [
             self._read_existing(part, since, until, is_first=not number)
             for number, part in enumerate(halves)
@@ -587,7 +587,7 @@ class _JobReader:
                 yield events
         for reading in readings:
             reading.read_to = self._logs.polls.newest.get(group)
-            reading.note_read(began)
+            reading.record_read(began)
 
 
 class _Wanted(NamedTuple):
