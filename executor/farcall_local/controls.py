@@ -11,12 +11,12 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
-#: What stands for "leave it as it is", where None means "no limit".
+#: Sentinel for an unchanged value, because None means "no limit".
 UNCHANGED = -1.0
 
 
 class KubernetesControls:
-    """The development calls of the local Kubernetes emulator, such as ``evict("my-job")``.
+    """Development calls of the local Kubernetes emulator, such as ``evict("my-job")``.
 
     Each is a method of that name, described in `farcall_local.kubernetes.cluster.Cluster`, in
     `farcall_local.kubernetes.faults.Faults` or in
@@ -41,7 +41,7 @@ class KubernetesControls:
 
 
 class Controls(abc.ABC):
-    """The development calls, independent of how the server is reached."""
+    """Development calls, independent of how the server is reached."""
 
     @property
     def kubernetes(self) -> KubernetesControls:

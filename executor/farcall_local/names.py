@@ -11,11 +11,11 @@ import time
 
 from farcall_local.services.signatures import AccessKey
 
-#: The account moto answers for.
+#: ID of moto's account.
 ACCOUNT_ID = "123456789012"
 REGION = "us-east-1"
 
-#: What Batch's answers call the server, by which `farcall doctor` knows it.
+#: Server header of Batch responses, by which `farcall doctor` recognizes the emulator.
 SERVER = "farcall-local"
 BUCKET = "farcall-local"
 QUEUE = "farcall-local"
@@ -24,16 +24,15 @@ CLUSTER = "farcall-local"
 JOB_ROLE = "farcall-local-job"
 EXECUTION_ROLE = "farcall-local-execution"
 LOG_GROUP = "farcall-local"
-#: Where Batch writes when a definition names no log group.
+#: Default log group of Batch.
 DEFAULT_LOG_GROUP = "/aws/batch/job"
-#: Where jobs are processes of this machine no image is pulled.
+#: Image of jobs that are processes of this machine; it is never pulled.
 IMAGE = "farcall-local-process"
 
-#: Of each node of a multi-node parallel job: whether process or container, all share this
-#: machine's network.
+#: Address of each node of a multi-node parallel job; all nodes share this machine's network.
 NODE_ADDRESS = "127.0.0.1"
 
-#: The variables that name what is there from the start.
+#: Variables that name the initial resources.
 RESOURCES = {
     "FARCALL_REGION": REGION,  # other variables' region
     "FARCALL_S3_BUCKET_NAME": BUCKET,

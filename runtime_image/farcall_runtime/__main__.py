@@ -10,7 +10,7 @@ import sys
 from typing import NoReturn
 
 _PRINTING_S = 5
-_FAILED = 74  # ExitCode.SUPERVISOR_FAILED; importing it may be what fails
+_FAILED = 74  # ExitCode.SUPERVISOR_FAILED, whose import may fail
 
 
 def main() -> int:
@@ -35,14 +35,14 @@ def main() -> int:
         # The output may have no reader.
         signal.signal(signal.SIGALRM, lambda *_: os._exit(_FAILED))
         signal.alarm(_PRINTING_S)
-        # The interpreter's own hook prints it, because importing another may be what fails.
+        # The interpreter's own hook prints it, because another import may fail.
         with contextlib.suppress(Exception):
             sys.__excepthook__(*sys.exc_info())
         return _FAILED
 
 
 def leave(code: int) -> NoReturn:
-    """Exit with a code, which nothing can change any more.
+    """Exit immediately with a code.
 
     An abandoned request still has a thread, and an interpreter whose stdout is closed exits with
     another code.

@@ -2,9 +2,9 @@
 
 They are in a folder with the layout of a virtual environment. The process behaves as if started by
 that folder's Python, as far as possible: ``.pth`` files are read, data is found below
-`sys.prefix`, and ``python3`` and scripts are those of the folder.
+`sys.prefix`, and ``python3`` and scripts are the folder's.
 
-The import order is that of a virtual environment: the standard library, the task's packages, and
+The import order is a virtual environment's: the standard library, the task's packages, and
 then whatever else this process had, the runtime's own packages included. So a distribution with
 the name of a standard module behaves as it does where the workflow runs, and a task with its own
 cloudpickle, obstore or typing_extensions uses that. The supervisor keeps the runtime's.

@@ -23,8 +23,9 @@ from farcall_runtime.storage import (
 )
 
 _FIRST_READ_BYTES = 64 * 1024
-"""Size of the first request: the end of a bundle, which holds all of a small one and the functions
-of any.
+"""Size of the first request in bytes: the end of a bundle.
+
+It contains all of a small bundle, and the functions of any bundle.
 """
 
 LARGEST_OUTCOME_BYTES = 2 * SINGLE_PUT_BYTES
@@ -58,7 +59,7 @@ class Assignment(NamedTuple):
         nodes: Number of nodes.
         attempt: Number of the attempt, from 1.
         job_id: The job's ID; for an array task with its index.
-        may_be_cancelled: Whether a marker object may say that only this task was cancelled.
+        may_be_cancelled: Whether a cancel marker may exist for this task.
     """
 
     where: Location
@@ -215,7 +216,7 @@ def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
 
 
 def is_cancelled(job: Assignment, storage: Storage) -> bool:
-    """Return whether a signed marker object says that the task was cancelled.
+    """Return whether a signed cancel marker exists for the task.
 
     Raises:
         RefusedError: S3 could not be reached.
@@ -231,7 +232,7 @@ def is_cancelled(job: Assignment, storage: Storage) -> bool:
 
 
 def is_receipted(job: Assignment, storage: Storage) -> bool:
-    """Return whether a client's signed receipt says that it has the task's result.
+    """Return whether a client's signed receipt includes the task's result.
 
     A client writes a receipt before it deletes an outcome, except for the last outcomes of a
     bundle: before those it deletes the bundle, and after that the receipts. So check receipts
@@ -277,7 +278,7 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
         payload: An empty file.
 
     Raises:
-        RefusedError: The bundle or a shared value is missing or was changed; or the bundle comes
+        RefusedError: The bundle or a shared value is missing or was changed; or the bundle is
             from another Python, or has no task for this container.
     """
     try:
@@ -357,7 +358,7 @@ def _check_number(number: int | None, tasks: int) -> None:
 
 
 class _Bundle:
-    """A bundle in the bucket, whose end has been fetched.
+    """Bundle in the bucket, whose end has been fetched.
 
     Attributes:
         index: The verified root of its index.

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from farcall_runtime import envelope
 from farcall_runtime.envelope import Buffer
 
-# macOS, where a job is a process and no container, lacks SOCK_SEQPACKET, which reports hang-ups.
+# macOS, on which jobs are processes, lacks SOCK_SEQPACKET, which reports hang-ups.
 _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 _MARK_BYTES = 16
@@ -175,7 +175,7 @@ class SupervisorEnd:
                 True), or the number of bytes written (False).
 
         Raises:
-            EOFError: No further message can come.
+            EOFError: No further message can arrive.
         """
         try:
             size = self._receive()
@@ -202,13 +202,13 @@ class SupervisorEnd:
         return self._coming is not None
 
     def _reply_to_result(self, found: Result | None, answer: Callable[[bool], Any]) -> None:
-        """Answer the question sent with a result, once the result is complete or lost."""
+        """Reply to the question sent with a result, once the result is complete or lost."""
         if found is not None or self.trouble:
             self._reply(self._question, True, answer)
             self._question = 0
 
     def _reply(self, number: int, may_go_on: bool, answer: Callable[[bool], Any]) -> None:
-        """Answer a question; repeat the same answer if it was lost."""
+        """Reply to a question; repeat the same reply if it was lost."""
         if number == 0:
             return
         if self._answered[0] != number:
@@ -510,8 +510,8 @@ class TaskEnd:
     def _meaning(self, error: OSError) -> Exception:
         """Return the error that an exception of a call on the descriptor means.
 
-        An OSError without a number does not come from the kernel, but from one of the function's
-        signal handlers, as a `TimeoutError` for example.
+        An OSError without a number is not from the kernel, but from one of the function's signal
+        handlers, such as a `TimeoutError`.
         """
         if error.errno is None:
             return error

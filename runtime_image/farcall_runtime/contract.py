@@ -61,8 +61,10 @@ JOB_ENVIRONMENT = (
 )
 
 ENV_OWN_INDEX = "FARCALL_INDEX"
-"""Index of the array task, on platforms without Batch's own variables. The same applies to the
-following variables up to `ENV_OWN_MAIN_ADDRESS`.
+"""Index of the array task.
+
+This variable and the following ones up to `ENV_OWN_MAIN_ADDRESS` are for platforms without
+Batch's own variables.
 """
 
 ENV_OWN_ATTEMPT = "FARCALL_ATTEMPT"
@@ -85,8 +87,9 @@ ENV_OWN_MAIN_ADDRESS = "FARCALL_MAIN_ADDRESS"
 """Host name or IP address of node 0, on all nodes."""
 
 ENV_CANCELLABLE = "FARCALL_CANCELLABLE"
-"""``1`` if a task can be cancelled before its first attempt: the container then checks for the
-cancel marker (`Location.cancelled_key`) first.
+"""``1`` if a task can be cancelled before its first attempt.
+
+The container then checks for the cancel marker (`Location.cancelled_key`) first.
 """
 
 PLATFORM_ENVIRONMENT = (
@@ -127,36 +130,43 @@ STDERR = "stderr"
 STREAMS = (STDOUT, STDERR)
 
 VALUE_PART_BYTES = 16 * 1024 * 1024
-"""Size of the parts of a result that is too large for its outcome, in bytes; the last part can be
-smaller. S3's multipart uploads could leave parts that no list of objects shows.
+"""Size in bytes of the parts of a result that is too large for its outcome.
+
+The last part can be smaller. S3's multipart uploads could leave parts that no list of objects
+shows.
 """
 
 SHARED_LEAST_BYTES = 1024 * 1024
-"""Minimum size (1 MiB) of a value that is stored as an object of its own, which all bundles below
-a prefix share.
+"""Minimum size of a value that is stored as a shared object: 1 MiB.
+
+All bundles below a prefix share the object.
 """
 
 SHARED = "shared"
-"""Folder of these objects, next to the runs; and the bundle's entry for the values that its
-functions and arguments reference: ``{"<sha256>": ["<generation>", <bytes>]}``.
+"""Folder of these objects, next to the runs, and name of the bundle's entry for them.
+
+The entry names the referenced values: ``{"<sha256>": ["<generation>", <bytes>]}``.
 """
 
 PACKAGES = "packages"
-"""Folder of packages, next to the runs; and the bundle's entry for the manifest of the packages
-that its tasks import: ``["<sha256>", <bytes>]``.
+"""Folder of packages, next to the runs, and name of the bundle's entry for them.
+
+The entry names the manifest of the packages that the tasks import: ``["<sha256>", <bytes>]``.
 """
 
 RUNTIME = "runtime"
 """Folder of archives of this package, for images without it."""
 
 SOON_CHUNKS = 150
-"""Number of chunks of a stream (five minutes of steady output) after which the container uploads
-less often, unless a client follows the output.
+"""Number of chunks of a stream after which the container uploads less often.
+
+This is five minutes of steady output. It does not apply while a client follows the output.
 """
 
 FOLLOWED_S = 150.0
-"""Time for which a container considers its output followed after it has found a new follow marker,
-in seconds. A client that follows stores the marker more than twice in that time.
+"""Time in seconds for which a new follow marker counts.
+
+A client that follows the output stores the marker more than twice in that time.
 """
 
 RETRY_ON_FAILURE = "failure"
@@ -305,7 +315,7 @@ class Location(NamedTuple):
         <root>/streams/<bundle>/<index>/<attempt>/<stream>/<sequence>      output, in chunks
         <root>/streams/<bundle>/<index>/followed             a client that follows the output
 
-    The index is that of the array task. For a multi-node job it is the node's index under
+    The index is the array task's. For a multi-node job it is the node's index under
     ``values`` and ``streams``; elsewhere it is 0, because the main node commits for all nodes once
     it has seen their outcomes.
 
@@ -394,7 +404,7 @@ class Location(NamedTuple):
         return f"{self.nodes_prefix(attempt)}{node}"
 
     def nodes_prefix(self, attempt: int) -> str:
-        """Return the common key prefix of an attempt's node outcomes, with the trailing slash."""
+        """Return the common key prefix of an attempt's nodes, with the trailing slash."""
         return f"{self.root}/outcomes/{self.bundle}/nodes/{attempt}/"
 
     def value_key(self, index: int, attempt: int, part: int) -> str:
@@ -427,7 +437,7 @@ class Location(NamedTuple):
         return f"{self.root}/streams/{self.bundle}/{index}/"
 
     def followed_key(self, index: int) -> str:
-        """Return the key of a task's follow marker, which clients that follow its output store."""
+        """Return the key of a task's follow marker, stored by clients that follow it."""
         return f"{self.streams_prefix(index)}followed"
 
 
@@ -471,7 +481,7 @@ def packages_prefix(root: str) -> str:
 
 
 def runtime_prefix(root: str) -> str:
-    """Return the common key prefix of all archives of this package, with the trailing slash.
+    """Return the common key prefix of the runtime's archives, with the trailing slash.
 
     The rest of a key is the SHA-256 of the object. Clients never delete archives.
 
@@ -530,7 +540,7 @@ def usage_text(wall_s: float, cpu_s: float, peak_memory_bytes: int) -> str:
 
 
 def module_arguments(module: str) -> tuple[str, str]:
-    """Return Python arguments that run a module like ``-m``, but with a safe import path.
+    """Return Python arguments that run a module like ``-m``, with a safe import path.
 
     ``python -m`` puts the working directory first, so a ``json.py`` or ``logging.py`` there would
     replace the standard library's module. Python 3.10 lacks the option ``-P`` that prevents this.

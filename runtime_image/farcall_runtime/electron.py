@@ -177,7 +177,7 @@ def _run_hooks(hooks: Sequence[Hook]) -> dict[str, Any]:
 
 
 def _run_command(command: str) -> None:
-    """Run a shell command with its output on the task's stderr, because stdout is the function's.
+    """Run a shell command with its output on stderr, because stdout is the function's.
 
     Raises:
         subprocess.CalledProcessError: The command failed.
@@ -228,7 +228,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
 
 
 def _user_frames(error: BaseException) -> Any:
-    """Return the traceback from the user's first frame on; the frames before it are farcall's."""
+    """Return the traceback without farcall's own frames at its beginning."""
     stack = error.__traceback__
     while stack is not None and stack.tb_frame.f_globals.get("__name__") == __name__:
         stack = stack.tb_next

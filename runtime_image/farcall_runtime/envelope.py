@@ -64,7 +64,7 @@ class EnvelopeError(ValueError):
 
 
 class IntegrityError(EnvelopeError):
-    """The bytes differ from what the sender wrote: truncated, swapped, forged or foreign."""
+    """The bytes differ from the sender's: truncated, swapped, forged or foreign."""
 
 
 class VersionMismatchError(EnvelopeError):
@@ -155,7 +155,7 @@ def seal_index(
     python: tuple[int, int] | None = None,
     texts: Buffer = b"",
 ) -> SealedIndex:
-    """Build the index of a bundle: `bundle_start`, entries, texts, pages, functions, root.
+    """Build a bundle's index: `bundle_start`, entries, texts, pages, functions, root.
 
     The index comes last, so that a bundle can be uploaded while its entries are still being
     pickled and hashed. The root contains the digest of each page, and a page contains the digest
@@ -355,7 +355,7 @@ def pack(parts: Sequence[Sequence[Buffer]]) -> list[Buffer]:
 
 
 def pack_head(lengths: Sequence[int]) -> bytes:
-    """Return the head of a frame of buffers with these lengths, each of which is aligned."""
+    """Return the head of a frame of aligned buffers with these lengths."""
     return _PACK_HEAD.pack(len(lengths)) + b"".join(map(_PACK_LENGTH.pack, lengths))
 
 
@@ -482,7 +482,7 @@ def table_size(start: Buffer) -> int:
 
 
 def _table(view: memoryview) -> tuple[list[int], list[Reference], int]:
-    """Return a frame's lengths with their flags, its references, and the end of its table."""
+    """Return a frame's lengths with flags, its references, and its table's end."""
     try:
         (count,) = _PACK_HEAD.unpack_from(view)
         at = _PACK_HEAD.size + _PACK_LENGTH.size * count
@@ -503,7 +503,7 @@ def _table(view: memoryview) -> tuple[list[int], list[Reference], int]:
 
 
 def unpack_shared(data: Buffer, find: Callable[[Reference], Buffer]) -> list[list[Buffer]]:
-    """Return the buffers that `pack_shared` framed, each in its pieces, without copying.
+    """Return the buffers that `pack_shared` framed, each in pieces, without copying.
 
     Args:
         data: The frame.
@@ -670,7 +670,7 @@ def seal_receipt(key: bytes, context: str, delivered: Buffer) -> list[Buffer]:
 
 
 def receipted(key: bytes, context: str, data: Buffer, tasks: int) -> set[int]:
-    """Verify a receipt, and return the indexes of the tasks whose results the client has.
+    """Verify a receipt; return the indexes of the tasks whose results the client has.
 
     Raises:
         IntegrityError: Its writer did not have the key, or it is for another place.

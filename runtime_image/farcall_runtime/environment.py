@@ -1,8 +1,8 @@
 """Packages of a task: fetched, verified and unpacked before the function is read.
 
 The bundle's index names a *manifest* by its digest, and the manifest names the archive of each
-distribution by its own digest. So the packages are the submitted ones, whatever other users write
-to the bucket. Each archive is on this disk and compared with its digest before anything opens it.
+distribution by its own digest. So the packages are the submitted ones, even if other users write
+to the bucket. Each archive is on this disk and compared with its digest before it is opened.
 Two processes unpack (`farcall_runtime.unpacking`) while this one fetches, the largest first.
 
 All archives are merged into one folder with the layout of a virtual environment: shared libraries
@@ -50,7 +50,7 @@ _WORKERS = 2
 _LOOK_S = 0.1
 _TELL_S = 10.0
 _FILE_SYSTEM_SHARE = 0.05
-"""Extra space of files beyond their bytes, for partial blocks, as a share of the bytes."""
+"""Extra space of files for partial blocks, as a share of their bytes."""
 
 
 class Distribution(NamedTuple):

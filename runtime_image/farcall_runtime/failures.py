@@ -18,7 +18,7 @@ from farcall_runtime import pickles, sources
 T = TypeVar("T")
 
 _MOST_TEXT = 64 * 1024
-"""Maximum characters of a message or a traceback; the middle of a longer one is left out."""
+"""Maximum characters of a message or traceback; the middle of a longer one is omitted."""
 
 _LONGEST_CHAIN = 32
 _LONGEST_PLACE = 200

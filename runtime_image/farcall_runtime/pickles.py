@@ -1,8 +1,8 @@
-"""Pickling of values to buffers, large ones without a copy (protocol 5, out of band).
+"""Pickling of values to buffers without copying large ones (protocol 5, out of band).
 
 Pickles are written and read through Python-level files, 64 KiB at a time. So a thread that
 pickles for seconds lets the interpreter's other threads run in between, and a large ``bytes``
-object becomes a piece of its own instead of being copied.
+object becomes a separate piece instead of being copied.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Elsewhere(bytearray):
 
 
 def opened(pickled: Sequence[Buffer], buffers: Sequence[Buffer], sizes: Sequence[int]) -> Any:
-    """Return a separately stored value; pickles refer to it as a call of this function.
+    """Return a separately stored value; pickles contain a call of this function.
 
     Args:
         pickled: The value's pickle, in pieces.

@@ -1,7 +1,7 @@
 """The supervisor: forks a child, fetches its task, watches it, stores the outcome.
 
 Whatever the function does to its process (segfault, ``os._exit``, running out of memory, hanging),
-the supervisor survives and stores what happened, including the output so far. Every failure
+the supervisor survives and stores the failure and the output so far. Every failure
 becomes a stored outcome or, if nothing can be stored, a documented exit code.
 """
 
@@ -44,17 +44,17 @@ _LOOK_S, _LOOK_AGAIN_S = 0.5, 0.05
 _MESSAGES = 32  # maximum messages in a row before output and deadlines are handled again
 
 _SETTLE_S = 2.0
-"""Time in seconds for which the main node polls the others when its own function has failed.
+"""Time in seconds for which the main node polls the others after its own failure.
 
 One of them may be the cause, and be about to report it.
 """
 
 _NODE_VALUE_BYTES = 1024 * 1024
-"""Maximum result bytes inside another node's outcome, because the main node reads all of them."""
+"""Maximum result bytes inside other nodes' outcomes, which the main node reads."""
 
 
 _End: TypeAlias = "tuple[OutcomeStatus, ExitCode, dict[str, Any]]"
-"""How an attempt ended: its status, its exit code, and further facts for the outcome."""
+"""End of an attempt: status, exit code, and further facts for the outcome."""
 
 
 class Supervisor:
@@ -217,8 +217,8 @@ class Supervisor:
     def _listen(self) -> bool | None:
         """Receive messages; return whether there were any, None at the end.
 
-        A large result takes several messages. Every other message is answered before the next one
-        comes.
+        A large result takes several messages. Every other message gets a reply before the next one
+        arrives.
         """
         for _ in range(_MESSAGES):
             heard = self._child.listen()
@@ -387,7 +387,7 @@ class Supervisor:
         return {"node": job.node, "nodes": job.nodes, "ended_at": time.time()}
 
     def _outcome_key(self, *, final: bool) -> str:
-        """Return the outcome's key; ``final`` says that no other attempt follows."""
+        """Return the outcome's key; ``final`` is whether no other attempt follows."""
         job = self.assignment
         if not job.is_main:
             return job.where.node_key(job.attempt, job.node)
@@ -421,7 +421,7 @@ class Supervisor:
         return code if stored is None else stored  # None: the client has collected it already
 
     def _without_outcome(self, code: ExitCode) -> ExitCode:
-        """Return the exit code if the outcome is lost; most codes say enough."""
+        """Return the exit code if the outcome is lost; most codes are informative enough."""
         if code not in (ExitCode.RETURNED, ExitCode.RAISED):
             return code
         if self._times.terminated_at is not None:
@@ -455,7 +455,7 @@ def run(environment: Mapping[str, str], times: Times | None = None) -> int:
 
     Args:
         environment: The process's environment.
-        times: The attempt's deadlines; None for those of Batch.
+        times: The attempt's deadlines; None for Batch's.
 
     Returns:
         The exit code.

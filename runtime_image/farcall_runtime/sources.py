@@ -1,4 +1,4 @@
-"""Caller's project in a job: its files, its modules, and the values of their variables.
+"""Caller's project in a job: its files, modules, and values of variables.
 
 A task's pickle calls `enter` before it names any function or class: `enter` unpacks the archive of
 the project's files, puts their folders first on the import path, runs the caller's script without
@@ -27,7 +27,7 @@ from farcall_runtime.envelope import Buffer
 
 MAIN = "__main__"
 MARKER = "farcall-sources:"
-"""Prefix of paths in a job's traceback, before the archive's digest and the path in it."""
+"""Prefix of paths in a job's traceback, before the digest and the archive's path."""
 
 DIGEST_LENGTH = 16
 """Number of hexadecimal digits of the archive's digest in such a path."""
@@ -244,7 +244,7 @@ def _make_main(
 
 
 def _run(path: str, source: str, numbers: Iterable[int], variables: dict[str, Any]) -> None:
-    """Run a script's statements; replace the names of a failed statement with `Missing`.
+    """Run a script's statements; bind the names of failed statements to `Missing`.
 
     At its top, a script may read data that only the caller's machine has, and that the function
     does not need. The function fails only if it uses the names that were not bound.
@@ -302,7 +302,7 @@ def _future_flags(statements: Iterable[Any]) -> int:
 
 
 def bound_names(statements: Iterable[Any]) -> set[str]:
-    """Return the names that statements bind in their own scope; ``*`` for a star import."""
+    """Return the names that statements bind in their scope; ``*`` for a star import."""
     import ast
 
     found: set[str] = set()
@@ -331,7 +331,7 @@ def _fails(self: Missing, *_: Any, **__: Any) -> NoReturn:
 
 
 class Missing:
-    """Placeholder for a name whose statement failed in the job; any use raises the error."""
+    """Placeholder for a name whose statement failed in the job; any use raises."""
 
     def __init__(self, name: str, line: int, error: BaseException) -> None:
         stack = error.__traceback__
@@ -427,7 +427,7 @@ def file_at(_digest: str, place: str) -> str:
 
 
 def text_here(text: str) -> str:
-    """Return a text of `hidden` with valid paths in the job or on the submitting machine."""
+    """Return a text of `hidden` with valid paths in the job or the submitting machine."""
     return text.replace(f"{MARKER}{digest}/", f"{home}/")
 
 
@@ -467,7 +467,7 @@ class Reference:
 
 
 class Rules:
-    """Rules for pickling definitions: by name if the reader can import them, else by value."""
+    """Rules for pickling definitions: by name if the reader can import them."""
 
     def is_by_name(self, module: str) -> bool:
         """Return whether the reader of the pickle has the module."""
@@ -486,7 +486,7 @@ class Rules:
         raise NotImplementedError
 
     def sentinel(self, value: Any) -> tuple[str, str] | None:
-        """Return module and name of an object that is compared by identity; otherwise None."""
+        """Return module and name of an object that is compared by identity, or None."""
         raise NotImplementedError
 
     def is_known_by_identity(self, value: Any) -> bool:
@@ -546,7 +546,7 @@ class Rules:
         return self._in_module(module, recipe) if is_function else recipe
 
     def _by_name(self, module: ModuleType, value: Any) -> Any:
-        """Return the recipe for a definition that its module binds to a name; otherwise None."""
+        """Return the recipe for a definition that its module binds to a name, or None."""
         name = _name_of(value)
         if _has(module, name, value):
             is_made = self.is_made(module.__name__, name.partition(".")[0])
@@ -650,7 +650,7 @@ class _JobRules(Rules):
 
 
 def sentinels(modules: Iterable[str], rules: Rules) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Yield the identity, module and name of each ``NAME = object()`` at the top of a module.
+    """Yield identity, module and name of each ``NAME = object()`` at module level.
 
     Stateless objects whose classes the modules define, and classes without a module, are included.
     """
@@ -661,7 +661,7 @@ def sentinels(modules: Iterable[str], rules: Rules) -> Iterator[tuple[int, tuple
 
 
 def _is_homeless(kind: type) -> bool:
-    """Return whether `types.new_class` created a class and its caller did not set the module.
+    """Return whether `types.new_class` created a class without a module.
 
     `dataclasses.make_dataclass` does not before Python 3.12.
     """

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore, S3Config, S3Store
 
 SINGLE_PUT_BYTES = 64 * 1024 * 1024
-"""Maximum size of a result inside its outcome: 64 MiB. Larger results are stored next to it."""
+"""Maximum size of a result inside its outcome: 64 MiB. Larger ones are separate."""
 
 RETRY_S = 120.0
 """Maximum time for retrying a request in seconds.
 
 S3 throttles arrays that start at once. A longer failure means a network without a route to S3, and
-must not look like a timed-out function.
+must not be reported as a timed-out function.
 """
 
 _STREAM_BYTES = 8 * 1024 * 1024
@@ -68,7 +68,7 @@ _OBSTORE_DEFAULTS: S3Config = {
     "skip_signature": False,
     "unsigned_payload": False,
 }
-"""obstore's defaults, passed explicitly because obstore otherwise reads ``AWS_*`` variables."""
+"""obstore's defaults, passed because it otherwise reads ``AWS_*`` variables."""
 
 _HIDDEN = (
     "AWS_SERVER_SIDE_ENCRYPTION",
@@ -77,7 +77,7 @@ _HIDDEN = (
     "AWS_SSE_KMS_KEY_ID",
     "AWS_TOKEN",
 )
-"""Variables that only obstore reads, and whose default no explicit value can express."""
+"""Variables that only obstore reads, and that have no explicit default value."""
 
 _hiding = threading.Lock()
 
@@ -87,7 +87,7 @@ def open_store(
 ) -> S3Store:
     """Open a bucket for client and container.
 
-    Only the arguments decide how requests look. obstore itself reads dozens of ``AWS_*``
+    Only the arguments determine the requests. obstore itself reads dozens of ``AWS_*``
     variables, such as ``AWS_SKIP_SIGNATURE``, which neither AWS's SDKs nor farcall document. Only
     its credentials come from the environment, and only without a ``credential_provider``.
 
@@ -177,9 +177,9 @@ class Created(enum.Enum):
     NOW = enum.auto()
     """This call has stored the object, once."""
     PERHAPS_AGAIN = enum.auto()
-    """This call has stored it, possibly twice: then another client deleted the first one."""
+    """This call has stored it, possibly twice if a client deleted the first one."""
     BEFORE = enum.auto()
-    """It existed: stored by this call in a request whose response was lost, or by another."""
+    """It existed: from a request of this call with a lost response, or from another."""
 
 
 class Storage:

@@ -65,7 +65,7 @@ class Mark:
             except (DeniedError, UnfitError):
                 self._look_at = math.inf
                 version = self._version
-            except Exception:  # most likely the marker does not exist; the caller goes on
+            except Exception:  # most likely the marker does not exist; the caller continues
                 version = self._version
             if version != self._version:
                 self._version, self._followed_until = version, now + FOLLOWED_S
@@ -73,11 +73,11 @@ class Mark:
 
 
 class Limits(NamedTuple):
-    """How often output is stored, and how much of it may wait.
+    """Frequency of storing output, and limits of unstored output.
 
     Attributes:
         soon_s: Maximum wait of a stream's first bytes for more, in seconds.
-        later_s: The same after many chunks, if no reader follows.
+        later_s: Maximum wait after many chunks, if no reader follows, in seconds.
         chunk_bytes: Size of a chunk; this much output is stored without waiting.
         pending_bytes: Maximum unstored bytes; beyond it, the pipe is left to fill.
         look_s: Minimum interval between two checks of the follow marker, in seconds.
@@ -100,7 +100,7 @@ class Limits(NamedTuple):
 
 
 class Stream:
-    """One stream of one attempt.
+    """Stream of one attempt.
 
     Args:
         name: ``"stdout"`` or ``"stderr"``.
@@ -242,7 +242,7 @@ class Streams:
         return len(data)
 
     def drain(self) -> None:
-        """Read what the pipes hold, without waiting for more.
+        """Read the pipes' current content, without waiting for more.
 
         A process that the task left behind may write forever, so at most one pipe capacity is
         read.
@@ -315,7 +315,7 @@ class Streams:
                 stream.trying = stream.trying or min(len(stream.pending), self.limits.chunk_bytes)
                 data = bytes(stream.pending[: stream.trying])
             storage.put(name, envelope.seal_chunk(self._key, name, data))
-        except Exception as error:  # the task goes on after any error
+        except Exception as error:  # the task continues after any error
             say(f"output could not be stored: {error}")
             return False
         with self._lock:

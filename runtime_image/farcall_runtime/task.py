@@ -39,7 +39,7 @@ from farcall_runtime.pickles import Pieces
 Record = dict[str, Any]
 
 HandOver = Callable[[Record, list[Pieces], int], None]
-"""Receives a call's result: its record, its parts, and the number of calls left."""
+"""Receiver of a call's result: its record, its parts, and the number of calls left."""
 
 
 class TaskTerminated(KeyboardInterrupt):
@@ -75,7 +75,7 @@ Each needs one of the process's few file descriptors; further references to one 
 """
 
 _TRIES = 3
-"""Attempts to call the supervisor, if one of the function's signal handlers raises meanwhile."""
+"""Attempts to call the supervisor if one of the function's signal handlers raises."""
 
 
 def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
@@ -133,7 +133,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
 class Memory:
     """The payload, mapped copy-on-write.
 
-    A shared value is stored once, and each reference to it gets a mapping of its own, so that a
+    A shared value is stored once, and each reference to it gets a separate mapping, so that a
     change to one argument does not change another. Unmodified pages share the same memory.
 
     Attributes:
@@ -416,7 +416,7 @@ _interruptible = False
 
 
 _why: Slate | None = None
-"""Where the supervisor writes why the task must stop."""
+"""Text in which the supervisor writes why the task must stop."""
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:

@@ -24,7 +24,7 @@ _FLUSH_S = 10.0
 
 
 class Times:
-    """The deadlines of one attempt, in seconds of `time.monotonic`.
+    """Deadlines of one attempt, in seconds of `time.monotonic`.
 
     Batch counts the time limit from the container's start. When it expires, Batch sends SIGTERM,
     and SIGKILL 30 s later. The function is interrupted before the limit by a tenth of it, at most
@@ -34,15 +34,15 @@ class Times:
     Args:
         end_s: Maximum time for storing an outcome.
         grace_s: Maximum time from SIGTERM to the supervisor's exit.
-        exit_s: How long the task's process may stay after it has handed over its last result.
+        exit_s: Maximum time that the task's process may run after its last result.
 
     Attributes:
-        started: When the process was started.
+        started: Start time of the process.
         limit_s: The job's time limit, once it is known.
-        terminated_at: When SIGTERM arrived.
+        terminated_at: Arrival time of SIGTERM.
         timed_out: Whether the function was interrupted because of the time limit.
-        stopped_at: When `stop` was called.
-        done_at: When the last result arrived; infinite before.
+        stopped_at: Time of the call of `stop`.
+        done_at: Arrival time of the last result; infinite before.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/userguide/job_timeouts.html

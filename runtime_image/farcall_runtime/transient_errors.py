@@ -1,6 +1,6 @@
 """AWS error codes that a retry may not meet again, as in AWS's own clients.
 
-The status alone is not enough: S3 returns 400 for a slow connection, and 409 if another request is
+The status is not sufficient: S3 returns 400 for a slow connection, and 409 if another request is
 modifying the same object.
 
 Sources:

@@ -1,4 +1,4 @@
-"""Program that unpacks packages in a process of its own: ``python unpacking.py``.
+"""Program that unpacks packages in a separate process: ``python unpacking.py``.
 
 It uses only the standard library. It reads orders from stdin, one JSON document per line, and
 exits at the first order that fails. Threads would gain hardly anything, because with many small

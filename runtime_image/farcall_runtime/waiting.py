@@ -53,8 +53,8 @@ def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
 def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], float]) -> _Value:
     """Make a call that does not block other threads, such as obstore's.
 
-    It runs in a thread of its own while this thread waits. So signals are handled at once, which a
-    call into Rust would delay, and the call can be abandoned; its thread then continues by itself.
+    It runs in a separate thread while this thread waits. So signals are handled at once, which a
+    call into Rust would delay, and the call can be abandoned; its thread then continues.
 
     Args:
         call: The call.

@@ -13,7 +13,7 @@ from farcall.model.terminal import in_a_line
 
 # --- ``farcall covalent resume``: finish dispatches after Covalent's server was stopped ---------
 #
-# Covalent resumes nothing by itself. For each unfinished farcall task, the command sends the
+# Covalent does not resume tasks. For each unfinished farcall task, the command sends the
 # request with which executors report; `AWSBatchExecutor.receive` does the rest in the server.
 
 
@@ -40,7 +40,7 @@ class Resumed:
 
 
 def resume(dispatch_ids: Sequence[str] = (), address: str | None = None) -> Iterator[Resumed]:
-    """Ask Covalent's server to resume the unfinished tasks of running dispatches.
+    """Request Covalent's server to resume unfinished tasks of running dispatches.
 
     Tasks that are already running in the server are not affected.
 

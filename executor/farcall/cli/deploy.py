@@ -122,7 +122,7 @@ async def _default(access: Aws, vpc: str) -> list[dict[str, Any]]:
     )
 
 
-# --- Service quotas: where an account may have fewer vCPUs at a time than its queues may start
+# --- Service quotas: accounts whose vCPU quota is lower than their queues' maximum --------------
 
 
 _STANDARD = {
@@ -188,7 +188,7 @@ class _Plan:
         tags: The stack's tags.
         network: The jobs' network.
         lines: Lines to show.
-        covalent: Covalent's configuration file, if it is to be written.
+        covalent: Covalent's configuration file, if farcall will write it.
     """
 
     parameters: Mapping[str, str]

@@ -29,7 +29,7 @@ from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall_runtime.contract import PROTOCOL_VERSION
 
-# --- Build context of the jobs' image: farcall's Dockerfile, and what it puts into the image ----
+# --- Build context of the jobs' image: farcall's Dockerfile, and the files that it copies -------
 
 
 DOCKERFILE = Path(deploy.__file__).with_name("Dockerfile")

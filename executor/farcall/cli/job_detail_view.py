@@ -21,7 +21,7 @@ from farcall.payload.tracebacks import with_source
 
 _LABEL = 14
 _MOST_NODES = 20
-"""Maximum number of nodes with a line of their own; failed nodes come first."""
+"""Maximum number of nodes with separate lines; failed nodes come first."""
 _MOST_GROUPS = 5
 _MIB = 2**20
 

@@ -30,7 +30,7 @@ from farcall_runtime.contract import STDOUT
 
 
 async def follow(session: Session, job_id: str, *, count: int) -> None:
-    """Print the output of all nodes until the job finishes, or the reason if it is unreadable."""
+    """Print the output of all nodes until the job finishes, or why it is unreadable."""
     printer = Printer(
         begin=(lambda line: f"{line.node}: ") if count > 1 else (lambda _: ""), only=STDOUT
     )

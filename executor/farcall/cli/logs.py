@@ -204,7 +204,7 @@ async def _all_of(query: Query) -> tuple[Session, list[Entry]]:
 async def _sources(
     session: Session, entries: Sequence[Entry], *, follow: bool
 ) -> AsyncIterator[_Source]:
-    """Yield jobs and array tasks with their labels; one request describes a hundred tasks."""
+    """Yield jobs and array tasks with labels; one request describes a hundred tasks."""
     count = Counter(entry.function for entry in entries)
     names = [
         in_a_line(
@@ -257,7 +257,7 @@ class _Output(NamedTuple):
     as_json: bool
 
     async def print_all(self, session: Session, entries: Sequence[Entry]) -> int:
-        """Print the lines of several jobs: one job after the other, or with ``-f`` as they arrive.
+        """Print the lines of several jobs, in sequence or, with ``-f``, as they arrive.
 
         Returns:
             The exit code. If the output of one job cannot be read, the others are printed.

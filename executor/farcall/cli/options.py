@@ -20,7 +20,7 @@ value_file = click.option(
     metavar="FILE",
     help="Save the result as a pickle, and delete it from the bucket.",
 )
-"""Adds the option for the file of a job's result."""
+"""Decorator that adds the option for the file of a job's result."""
 
 
 def called(command: F) -> F:
@@ -38,7 +38,7 @@ def job_options(command: F) -> F:
 
 
 def resource_options(command: F) -> F:
-    """Add the options that a new job and a retry have in common; `given` reads their values."""
+    """Add the common options of new jobs and retries; `given` reads their values."""
     for decorate in (
         click.option("--queue", metavar="NAME", help="Queue of the job."),
         click.option("--time-limit", metavar="TIME", help="Time limit of an attempt: 1h30m, 90s."),

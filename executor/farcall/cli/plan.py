@@ -1,4 +1,4 @@
-"""Requests as JSON, for ``farcall run --dry-run`` and ``farcall launch --dry-run``."""
+"""Requests as JSON, for ``--dry-run`` of ``farcall run`` and ``farcall launch``."""
 
 from __future__ import annotations
 

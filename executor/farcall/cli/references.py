@@ -65,7 +65,7 @@ async def found(
     Args:
         finder: The finder.
         references: The arguments.
-        to_end: Whether the jobs are to be cancelled; see `Finder.find`.
+        to_end: Whether the jobs will be cancelled; see `Finder.find`.
     """
     job_ids, missing = [], {}
     for reference in dict.fromkeys(references):

@@ -224,7 +224,7 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
 
 
 def _tell_rest(recovered: Recovered) -> bool:
-    """Print the tasks without a job; return whether all of them have returned a result."""
+    """Print the tasks without a job; return whether all of them returned a result."""
     if recovered.delivered:
         say(f"{recovered.delivered} tasks were collected before")
     for bundle in recovered.unsubmitted:
@@ -235,7 +235,7 @@ def _tell_rest(recovered: Recovered) -> bool:
 
 
 def _opened() -> BatchExecutor:
-    """Return an executor outside of a block, so that it checks only what is needed."""
+    """Return an executor outside of a block, so that it checks only required resources."""
     return BatchExecutor(keep_artifacts=True)
 
 

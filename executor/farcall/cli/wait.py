@@ -19,7 +19,7 @@ from farcall.model.names import named
 from farcall.operations.catalog import Catalog
 
 _LOOK_S = (0.5, 5.0)
-"""Minimum and maximum interval in seconds between polls: after a job's end, and when idle."""
+"""Minimum and maximum interval between polls in seconds: after a job's end, and idle."""
 
 
 @click.command("wait")

@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 _OWN = __name__.partition(".")[0]
 _seen: dict[Any, Any] = {}
-"""Registry in which `warnings` counts messages, so that a loop's thousand calls warn once."""
+"""Registry of `warnings`, so that a thousand calls in a loop warn once."""
 
 
 class Awaitable(Coroutine[Any, Any, R]):

@@ -79,7 +79,7 @@ class Work(ABC):
     @property
     @abstractmethod
     def unfinished(self) -> int:
-        """Number of calls without a result; cancelled calls count until they are terminated."""
+        """Number of calls without a result, including cancelled calls still running."""
 
     @property
     def is_settled(self) -> bool:
@@ -246,7 +246,7 @@ class BlockingCalls:
         return self._loop.run(begin())
 
     def check_process(self) -> None:
-        """Raise an error in a forked child, where a wait would never end.
+        """Raise an error in a forked child, in which a wait would never end.
 
         Raises:
             RuntimeError: The calls belong to the parent process.
@@ -261,7 +261,7 @@ class BlockingCalls:
             )
 
     def check_thread(self) -> None:
-        """Raise an error where a wait would block itself.
+        """Raise an error on the loop's thread, on which a wait would block itself.
 
         Raises:
             RuntimeError: The caller runs on the event loop's own thread.
@@ -294,7 +294,7 @@ class BlockingCalls:
                 work.future.cancel_pending()
 
     def wait(self) -> None:
-        """Wait until all calls have finished and, after `shut`, until the loop is released.
+        """Wait until all calls have finished, and after `shut` for the loop's release.
 
         Raises:
             RuntimeError: The caller runs on the event loop's own thread.
@@ -311,7 +311,7 @@ class BlockingCalls:
             self._loop.close()
 
     def leave(self, error: BaseException, futures: Collection[BatchFuture[Any]] = ()) -> None:
-        """Cancel calls because their caller is leaving, and wait until their jobs are terminated.
+        """Cancel calls whose caller is leaving, and wait until their jobs are terminated.
 
         Args:
             error: The exception with which the caller leaves.
@@ -415,7 +415,7 @@ _single: BlockingCalls | None = None
 
 
 def run(executor: Executor, function: Callable[..., R], call: Call) -> R:
-    """Make a checked call, and wait for its result; leaving the wait terminates the job.
+    """Make a checked call and wait for its result; leaving the wait cancels the job.
 
     Raises:
         Exception: See `Job.result`.
@@ -479,7 +479,7 @@ def _finish() -> None:
 
 
 def _wait_for(mine: Sequence[BlockingCalls]) -> None:
-    """Log the number of unfinished calls and wait for them; Ctrl-C can come at any point."""
+    """Log the number of unfinished calls and wait; Ctrl-C can interrupt any step."""
     unfinished = sum(calls.unfinished for calls in mine)
     if unfinished:
         text = "waiting for %s before the process exits; Ctrl-C cancels their jobs%s"

@@ -1,7 +1,7 @@
 """Argument reader: reads a sweep's iterables while the first calls run.
 
-Collections such as lists are read where their calls are pickled. Other iterables may be slow or
-endless, so they are read ahead: plain iterables in a separate thread, async ones in one task of
+Collections such as lists are read while their calls are pickled. Other iterables may be slow or
+endless, so they are read ahead: plain iterables in a separate thread, async iterables in a task of
 the event loop. Rows are taken in blocks, as soon as there are enough, or after a delay.
 """
 
@@ -29,7 +29,7 @@ _AT_HAND: tuple[type, ...] = (
     *(list, tuple, range, dict, set, frozenset, deque, str, bytes, bytearray),
     *(type({}.keys()), type({}.values()), type({}.items())),
 )
-"""Finite classes that are quick to read; subclasses are excluded: they may run any code."""
+"""Finite classes that are quick to read, without subclasses, which may run any code."""
 
 _AT_FIRST = 1000
 _MOST_AHEAD = 100_000
@@ -38,10 +38,10 @@ _AHEAD_BYTES = 32 * 1024 * 1024
 
 _LONGEST_MOMENT_S = 5.0
 _SHARE_OF_TIME = 0.1
-"""Delay as a share of the reading time: slow sources create hundreds of arrays, not thousands."""
+"""Delay as a share of the reading time, so that slow sources create few arrays."""
 
 _TURN = 100
-"""Rows of an async iterable after which the event loop runs, in case it never waits."""
+"""Rows of an async iterable after which the event loop runs other tasks."""
 
 
 class Inputs:
@@ -263,7 +263,7 @@ class _InTask(Ahead):
 
 
 class CallReader:
-    """Reads calls once, block by block, in groups that become one task each.
+    """Reader of calls, once and block by block, in groups that become one task each.
 
     Args:
         inputs: Sources of the calls.

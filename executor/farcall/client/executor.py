@@ -55,7 +55,7 @@ _SAID_ELSEWHERE = {
     "shutdown": f"write async with BatchExecutor(...) as executor:; {_WITHOUT_ASYNC}",
     "close": "exit its block, async with BatchExecutor(...) as executor:",
 }
-"""Methods of other executors, and what to use instead."""
+"""Methods of other executors, and their replacements."""
 
 
 class BatchExecutor:
@@ -176,7 +176,7 @@ class BatchExecutor:
 
     @shows_options
     def with_options(self, **options: Unpack[Options]) -> BatchExecutor:
-        """Return an executor with other options that shares connections and jobs with this one.
+        """Return an executor with other options that shares this one's connections and jobs.
 
         Raises:
             SettingsError: A value is wrong, or an option is unknown.
@@ -198,7 +198,7 @@ class BatchExecutor:
         deleted by `Shared.discard`, or when the run ends: on leaving the block, or with the event
         loop. Jobs that are still running keep it.
 
-        farcall also stores large values only once without `put`, but it has to hash them for each
+        farcall also stores large values only once without `put`, but it must hash them for each
         map, which takes about a second per GiB.
 
         Args:
@@ -329,7 +329,7 @@ class BatchExecutor:
         return (await session_for(self.settings)).run
 
     async def runs(self) -> list[Run]:
-        """Return the runs that have tasks in the bucket under ``prefix``, the oldest first.
+        """Return the runs with tasks in the bucket under ``prefix``, the oldest first.
 
         The list includes runs whose client is still active. A run is missing once all of its
         results have been collected.

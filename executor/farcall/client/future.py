@@ -26,14 +26,14 @@ class Owner(Protocol):
     """Methods of the calls' owner that a future uses."""
 
     def check_process(self) -> None:
-        """Raise an error in a forked child, where a wait would never end.
+        """Raise an error in a forked child, in which a wait would never end.
 
         Raises:
             RuntimeError: The call belongs to the parent process.
         """
 
     def check_thread(self) -> None:
-        """Raise an error where a wait would block itself.
+        """Raise an error on the loop's thread, on which a wait would block itself.
 
         Raises:
             RuntimeError: The caller runs on farcall's own event loop.
@@ -124,7 +124,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         return self._owner.start(self._again(options))
 
     def cancel_pending(self) -> bool:
-        """Cancel the call if Batch has not accepted it yet; return whether it is cancelled."""
+        """Cancel the call unless Batch has accepted it; return whether it is cancelled."""
         return self._cancel(FINISHED, RUNNING)
 
     def _cancel(self, *kept: str) -> bool:
@@ -187,7 +187,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         return super().exception(timeout)
 
     def usage(self, timeout: float | None = None) -> Usage:
-        """Wait until the call has finished, and return its duration, CPU time and peak memory.
+        """Wait until the call has finished; return its duration, CPU time and peak memory.
 
         Args:
             timeout: See `result`.

@@ -195,7 +195,7 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
         return next((error for error in errors if error is not None), None)
 
     async def usage(self) -> Usage:
-        """Wait until the job has finished, and return its duration, CPU time and peak memory.
+        """Wait until the job has finished; return its duration, CPU time and peak memory.
 
         For a multi-node task these are the main node's.
 
@@ -258,7 +258,7 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
                         yield line.text
 
     async def lines(self, *, follow: bool = False) -> AsyncGenerator[list[LogLine], None]:
-        """Yield the lines that the task has written, in batches, with all details of each line.
+        """Yield the lines that the task has written, in batches, with all their details.
 
         Args:
             follow: Continue until the job has finished. Intermediate states of progress bars are

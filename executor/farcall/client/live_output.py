@@ -1,7 +1,7 @@
 """Job output on the caller's stdout and stderr, each line prefixed with its task.
 
-One writer per process writes everything, line by line. People cannot read more than some hundred
-lines per second, so faster output is dropped, and the number of dropped lines is reported.
+One writer per process writes everything, line by line. Hundreds of lines per second are
+unreadable, so faster output is dropped, and the number of dropped lines is reported.
 """
 
 from __future__ import annotations

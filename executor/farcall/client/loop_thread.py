@@ -1,4 +1,4 @@
-"""Event loop in a thread, for blocking calls and iterators of code without ``async``.
+"""Event loop in a thread, for blocking calls and iterators in code without async.
 
 All of them share one loop per process, in one daemon thread, so an account's connections are
 opened once and requests of many threads are batched. The thread starts with the first call and
@@ -23,7 +23,7 @@ _CLOSING_S = 5.0
 """Maximum time that `LoopThread.close` waits for work in progress, in seconds."""
 
 _LAST_S = 1.0
-"""Maximum time at the end of the process, if the loop was not closed before, in seconds."""
+"""Maximum wait for an open loop at the end of the process, in seconds."""
 
 _MOST_HELD = 1000
 """Maximum number of items that are read ahead of the consumer."""
@@ -65,7 +65,7 @@ class LoopThread:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller runs on the loop's own thread, which must never wait for the loop."""
+        """Whether the caller runs on the loop's thread, which must never wait for the loop."""
         held = self._held
         return held is not None and held.is_own_thread
 
@@ -164,7 +164,7 @@ class _Loop:
 
     @property
     def is_over(self) -> bool:
-        """Whether it accepts no more work: it was closed, or belongs to the parent process."""
+        """Whether the loop is closed or the parent process's, so that it accepts no work."""
         return self._is_closing or self.pid != os.getpid()
 
     def let_go(self) -> bool:
@@ -255,7 +255,7 @@ class _Loop:
 
 
 class _ReadAhead(Generic[T]):
-    """Items of an async iterator that wait for the consumer; used on the loop's thread only."""
+    """Items of an async iterator that wait for the consumer, on the loop's thread."""
 
     def __init__(self, items: AsyncIterator[T]) -> None:
         self._items = items
@@ -300,7 +300,7 @@ class _ReadAhead(Generic[T]):
 _lock = threading.RLock()
 _shared: _Loop | None = None
 _left: list[_Loop] = []
-"""Loops of parent processes, retained because garbage collection would close their sockets."""
+"""Loops of parent processes; garbage collection would close their sockets."""
 
 
 def _shared_loop() -> _Loop:

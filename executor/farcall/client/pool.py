@@ -1,4 +1,4 @@
-"""Pool for code without async: the standard library's ``concurrent.futures.Executor``."""
+"""Pool for code without async: a ``concurrent.futures.Executor``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _NAMES_ELSEWHERE = {
     "terminate": "shutdown(cancel_futures=True)",
     "task": "submit, which accepts any function; the decorator is BatchExecutor.task",
 }
-"""Methods of `multiprocessing.Pool` and `BatchExecutor`, and what to use instead."""
+"""Methods of `multiprocessing.Pool` and `BatchExecutor`, and their replacements."""
 
 
 class BatchPoolExecutor(concurrent.futures.Executor):
@@ -167,7 +167,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
         buffersize: int | None = None,
         progress: bool = False,
     ) -> Iterator[R]:
-        """Call a function or a `Task` with each item, and iterate over the results in order.
+        """Call a function or `Task` with each item, and iterate over the results in order.
 
         All items are read and all calls are submitted before this method returns, and they run
         even if the caller never iterates. A call's exception is raised in place of its result.

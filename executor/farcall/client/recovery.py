@@ -43,7 +43,10 @@ from farcall_runtime.contract import (
 _log = logging.getLogger("farcall")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-"""Names of runs and bundles. A bundle's name is its job's: https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html"""
+"""Names of runs and bundles. A bundle's name is its job's.
+
+https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
+"""
 
 _PARALLEL = 32
 _MOST_NAMED = 10
@@ -225,7 +228,7 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     Args:
         session: The event loop's session.
         settings: The options.
-        where: The bundle's place.
+        where: Location of the bundle.
 
     Raises:
         FarcallError: Whether there is a job cannot be determined.

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 _FETCHERS = 16
 _MOST_UNTAKEN = 10_000
-"""Maximum uncollected tasks before submission pauses, if the input length is unknown."""
+"""Maximum uncollected tasks before submission pauses, for inputs without a length."""
 
 _NOBODY = "no caller waits for it anymore"
 
@@ -132,7 +132,7 @@ class Sweep(Awaitable[list[R]]):
 
     @property
     def job_ids(self) -> list[str]:
-        """IDs of the jobs submitted so far: array jobs, and a single job for a single task."""
+        """IDs of the jobs submitted so far: array jobs, or a job for a single task."""
         return list(self._state.arrays) if self._state is not None else []
 
     @shows_options
@@ -183,7 +183,7 @@ class Sweep(Awaitable[list[R]]):
         )
 
     def results(self) -> AsyncIterator[CallResult[R]]:
-        """Yield the value or error of each call as it arrives, without raising the call's error.
+        """Yield the value or error of each call as it arrives, without raising errors.
 
         Raises:
             TaskNotPicklableError: The function or an argument cannot be pickled.

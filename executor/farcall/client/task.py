@@ -180,7 +180,7 @@ class Task(Generic[P, R]):
         items it has after ``linger_s``, and later after a tenth of the elapsed time, at most 5 s.
         Wrap objects that only work in one thread, such as a sqlite3 cursor, in an async generator.
 
-        With the option ``nodes``, each task is a job of its own, because Batch has no arrays of
+        With the option ``nodes``, each task is a separate job, because Batch has no arrays of
         multi-node jobs. Submitting a thousand of them takes minutes.
 
         Args:

@@ -1,4 +1,4 @@
-"""Contents of a stack: unfinished jobs, job definitions, buckets and their objects."""
+"""Contents of a stack: unfinished jobs, job definitions, buckets and objects."""
 
 from __future__ import annotations
 

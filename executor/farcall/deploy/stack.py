@@ -32,14 +32,14 @@ _DEAD = (
     "ROLLBACK_COMPLETE",
     "ROLLBACK_FAILED",
 )
-"""States of stacks that can only be deleted. An unused change set leaves one in review."""
+"""States of stacks that can only be deleted, such as after an unused change set."""
 
 _CONSEQUENCES = (
     "Resource creation cancelled",
     "Resource update cancelled",
     "Resource deletion cancelled",
 )
-"""CloudFormation's text for resources that were cancelled because another one failed."""
+"""CloudFormation's text for resources that were cancelled after another's failure."""
 
 _ABSENT = re.compile(r"Stack (\[|with id ).* does not exist")
 

@@ -1,4 +1,4 @@
-"""Options for a stack: values of farcall's options that name its resources. No I/O."""
+"""Options for a stack: values of options that name its resources. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from farcall.model.settings import Settings
 
 _EXTRA = "job_definition_extra"
 _PACKAGES = "auto"
-"""Value of ``packages`` without a custom image: jobs get the packages that the code imports."""
+"""Value of ``packages`` without a custom image, for the packages the code imports."""
 
 _BY_OUTPUT = {
     "s3_bucket_name": "Bucket",

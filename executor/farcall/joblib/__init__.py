@@ -1,4 +1,4 @@
-"""The joblib backend ``"farcall"``: runs scikit-learn and ``joblib.Parallel`` on Batch.
+"""Joblib backend ``"farcall"``, for scikit-learn and ``joblib.Parallel`` on Batch.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Joblib backend that turns batches of ``Parallel`` into calls of a `BatchPoolExecutor`."""
+"""Joblib backend: batches of ``Parallel`` as calls of a `BatchPoolExecutor`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
 
 _ALL_JOBS = 10_000
-"""Value of ``n_jobs=-1``: Batch has no number of workers; this is an array's maximum size."""
+"""Value of ``n_jobs=-1``: the maximum size of an array, because Batch has no workers."""
 
 _MOST_CALLS = 100_000
 """Number of parallel calls reported to joblib, which supports at most a million."""
@@ -91,7 +91,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         self._is_aborted = False
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """Return the maximum number of concurrent calls, by which scikit-learn splits work.
+        """Return the maximum number of concurrent calls; scikit-learn splits work by it.
 
         Raises:
             ValueError: ``n_jobs`` is 0.
@@ -110,7 +110,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         require: str | None = None,
         **told: Any,
     ) -> int:
-        """Prepare for a ``Parallel`` call, and return the maximum number of concurrent calls.
+        """Prepare for a ``Parallel`` call; return the maximum number of concurrent calls.
 
         Raises:
             SettingsError: An option of `joblib.Parallel` is wrong or unknown.
@@ -167,7 +167,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
             self._pool = None
 
     def get_nested_backend(self) -> tuple[ParallelBackendBase, int | None]:
-        """Return joblib's own backend for use inside a job, because the image lacks farcall."""
+        """Return joblib's own backend for use in a job, because the image lacks farcall."""
         level = (self.nesting_level or 0) + 1
         if self._settings.vcpu < 2:
             return SequentialBackend(nesting_level=level), None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 ENV_RUN = "FARCALL_RUN"
-"""Variable with the name of the run that submitted a command job. It marks command jobs.
+"""Variable with the run that submitted a command job; it marks command jobs.
 
 The job does not read it, and `farcall_runtime` may be missing there.
 """

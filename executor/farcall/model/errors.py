@@ -51,7 +51,7 @@ class FarcallError(Exception):
 
 
 class SettingsError(FarcallError, ValueError):
-    """An option has a wrong value, or names something that does not exist in the account.
+    """An option has a wrong value, or names a resource that does not exist.
 
     Attributes:
         option: Name of the option, such as ``"queue"``.
@@ -146,7 +146,7 @@ class ImageError(JobError):
 
 
 class ChildKilledError(JobError):
-    """The task's process was killed, called ``os._exit`` or could not deliver its result."""
+    """The task's process was killed, called ``os._exit`` or did not deliver its result."""
 
 
 class DiskFullError(JobError):

@@ -38,7 +38,7 @@ WITHDRAWN = "withdrawn: its request was not answered, and the job was not listed
 
 
 MAP_FAILED = "map failed: "
-"""Continuation of such a reason if a call of a map raised and its other calls were stopped."""
+"""Continuation of such a reason if a map's calls were stopped after a call's error."""
 
 
 _FORGETS = {

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 _wanted: Counter[Interrupts] = Counter()
-"""Active listeners and their counts; all on the main thread, because only it can set handlers."""
+"""Active listeners and their counts, on the main thread, which sets signal handlers."""
 
 
 def is_ctrl_c(error: BaseException) -> bool:

@@ -30,15 +30,15 @@ class JobStatus(str, enum.Enum):
 
     SUBMITTED = "SUBMITTED"
     PENDING = "PENDING"
-    """Waits for other jobs; also an array job with unfinished tasks."""
+    """Waiting for other jobs; also an array job with unfinished tasks."""
     RUNNABLE = "RUNNABLE"
-    """Waits for compute resources."""
+    """Waiting for compute resources."""
     STARTING = "STARTING"
-    """Has compute resources; the image is being pulled."""
+    """Placed on compute resources; the image is being pulled."""
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
-    """Also a cancelled job, for which Batch has no status of its own."""
+    """Failed or cancelled, which Batch does not distinguish."""
 
     @property
     def is_final(self) -> bool:
@@ -132,7 +132,7 @@ class JobDetail:
         queue: Name of its queue.
         queue_arn: ARN of its queue.
         definition: Name and revision of its job definition.
-        image: Its image; for a multi-node job this and the following fields are those of the first
+        image: Its image; for a multi-node job, this and the following fields describe the first
             node.
         command: Its command; empty for the task runner, and for the image's own.
         runtime: Bucket and key of the task runner that its container downloads first,
@@ -301,7 +301,7 @@ class JobDetail:
 
     @property
     def is_explained(self) -> bool:
-        """Whether the status reason is from the platform or farcall, not from a person."""
+        """Whether the status reason is from the platform or farcall, not from a user."""
         return True
 
     def failure_reason(self) -> FailureReason:
@@ -317,7 +317,7 @@ class JobDetail:
         return replace(found, exit_code=self.exit_code)
 
     def waiting(self) -> tuple[str, str]:
-        """Return what an unfinished job does or waits for, and what to do."""
+        """Return the activity of an unfinished job or what it waits for, and the remedy."""
         return f"the job is {self.status}", "wait"
 
     def of_attempt(self, said: Attempt) -> JobDetail:

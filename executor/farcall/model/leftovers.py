@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def identity(pid: int) -> str:
-    """Return a unique ID of a process among all that share a container engine or a folder.
+    """Return an ID of a process that is unique in a shared container engine or folder.
 
     A process ID is not unique: containers with their own PID namespaces can share both, and IDs
     are reused.
@@ -23,7 +23,7 @@ def identity(pid: int) -> str:
 
 
 def is_gone(owner: str) -> bool:
-    """Return whether a process of this PID namespace has ended; False if unknown or not Linux."""
+    """Return whether a process of this PID namespace has ended; False if unknown."""
     where, _, began = owner.rpartition("-")
     pid = where.rpartition("-")[2]
     if not pid.isdecimal() or not began:

@@ -60,7 +60,7 @@ def _is_bare(text: str) -> bool:
 
 
 def _gib(value: object) -> object:
-    """Convert a size to GiB, the unit of plain numbers: "4GiB" is 4, and "4GB" is less."""
+    """Convert a size to GiB, the unit of plain numbers: "4GiB" is 4, "4GB" is less."""
     if isinstance(value, str) and not _is_bare(value):
         return quantities.size_bytes(value) / 2**30
     return _number(value)
@@ -147,7 +147,7 @@ MAX_TAGS = 45
 """Maximum tags of a job. AWS accepts 50, including the job definition's."""
 
 MAX_TAG_KEY, MAX_TAG_VALUE = 128, 256
-"""Maximum characters of a tag's key and value; the characters that they exclude are below.
+"""Maximum characters of a tag's key and value.
 
 https://docs.aws.amazon.com/batch/latest/userguide/using-tags.html
 """
@@ -206,7 +206,7 @@ https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
 """
 
 SUBDOMAIN = rf"{LABEL}(\.{LABEL})*"
-"""DNS subdomain of at most `LONGEST_NAME` characters, the format of most objects' names."""
+"""DNS subdomain of up to `LONGEST_NAME` characters, the format of most names."""
 
 LONGEST_NAME = 253
 _SUBDOMAIN = re.compile(rf"{SUBDOMAIN}\Z")

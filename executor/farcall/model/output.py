@@ -50,17 +50,17 @@ def join(kept: bytes, gaps: Iterable[_Gap]) -> bytes:
 
     Args:
         kept: The stored bytes.
-        gaps: Where the container dropped bytes, from the outcome.
+        gaps: Positions of dropped bytes, from the outcome.
     """
     notes = Notes(gaps)
     return b"".join([*notes.add(kept), *notes.end()])
 
 
 class Notes:
-    """Inserts a note at each gap of a stream that arrives in pieces.
+    """Notes at the gaps of a stream that arrives in pieces.
 
     Args:
-        gaps: Where the container dropped bytes, from the outcome.
+        gaps: Positions of dropped bytes, from the outcome.
         first: Number of stored bytes before the first piece.
     """
 
@@ -96,7 +96,7 @@ def last_state(line: str) -> str:
 
 
 class Lines:
-    """Splits the chunks of an attempt's streams into lines, and counts their bytes.
+    """Splitter of an attempt's streams into lines, which counts their bytes.
 
     Of a line with several states, only the last one is returned and kept.
     """

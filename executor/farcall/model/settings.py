@@ -83,7 +83,7 @@ SECTIONS: dict[BackendName, tuple[str, str]] = {
 
 ENVIRONMENT_PREFIX = "FARCALL_"
 CONFIG_VARIABLE = "FARCALL_CONFIG"
-"""Names a file of options that replaces both default files."""
+"""Variable with the path of an options file that replaces both default files."""
 
 WORKING_FILE = Path("farcall.toml")
 _FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))

@@ -38,10 +38,10 @@ NOT_FETCHED = 82
 """Exit code of a container that could not download its workspace."""
 
 TAMPERED = 83
-"""Exit code of a container whose workspace differs from the uploaded one; nothing was run."""
+"""Exit code of a container whose workspace differs from the uploaded one."""
 
 NOT_UNPACKED = 84
-"""Exit code of a container that could not write its workspace or change to its folder."""
+"""Exit code of a container that could not write or enter its workspace."""
 
 # Arguments: region, URL of the bucket, bucket, key, SHA-256, folder (. for the current one), and
 # the command.

@@ -57,7 +57,7 @@ class Timing:
             some seconds.
         log_pause_s: Interval between two polls of a job's output.
         attempts_pause_s: Interval between two status requests for the job whose output is read.
-        log_settle_s: Delay after which CloudWatch shows what it has received.
+        log_settle_s: Delay after which CloudWatch returns received lines.
         node_log_pause_s: Interval between two polls of nodes that write output.
         node_log_rest_s: Interval between two polls of idle nodes, reached by back-off.
         node_log_overlap_s: Time before the newest line that each poll reads again: docker sends

@@ -19,8 +19,7 @@ NODES = "nodes"
 """Key of a bundle's fact with the result of `list_nodes`."""
 
 _MOST_NODES_BYTES = 32 * 1024
-"""Maximum size, because each container reads a bundle's facts, with one request if they are small.
-"""
+"""Maximum size in bytes, because each container reads the facts of its bundle."""
 
 
 class Workflow(NamedTuple):

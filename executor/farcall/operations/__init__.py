@@ -1,1 +1,1 @@
-"""Operations on existing jobs: find, explain, describe, cancel, retry. Prints nothing."""
+"""Operations on existing jobs: find, explain, describe, cancel, retry. No output."""

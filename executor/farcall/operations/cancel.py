@@ -20,7 +20,7 @@ NODE = "node"
 
 
 class Companion(Protocol):
-    """Server that submitted jobs and is notified of their cancellation, such as Covalent's."""
+    """Server to notify of the cancellation of jobs that it submitted, such as Covalent's."""
 
     @property
     def address(self) -> str:
@@ -41,7 +41,7 @@ class Companion(Protocol):
         """
 
     async def going(self, dispatches: Collection[str]) -> list[str]:
-        """Return the workflows that still run on the server; empty if it cannot be reached."""
+        """Return the workflows that still run on the server; empty if it is unreachable."""
 
     async def tell_whole(self, dispatches: Collection[str]) -> dict[str, str]:
         """Cancel whole workflows; return the error for each that failed."""

@@ -1,4 +1,4 @@
-"""Catalog of farcall jobs, from the platform alone: owner, workflow and state.
+"""Catalog of farcall jobs, only from the platform: owner, workflow and state.
 
 It works on any machine and after any crash, because a job's environment contains its owner and
 workflow. Batch describes each job once, a hundred jobs per request; the state is in each listing.
@@ -48,7 +48,7 @@ NOTHING = Why()
 
 
 _CLIENT = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-"""Format of a session's name. Any user can set a job's variables, so others are ignored."""
+"""Format of a session's name; other values, which users can set, are ignored."""
 
 _JOB = re.compile(
     r"(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[a-z0-9][a-z0-9-]{0,62}-[0-9a-f]{8,16})"
@@ -199,7 +199,7 @@ class Catalog:
         return {job_id: Entry.of(detail) for job_id, detail in found.items()}
 
     def _is_news(self, job: JobDetail) -> bool:
-        """Return whether to describe a job: at first, and again after it may have been cancelled.
+        """Return whether to describe a job: once, and again if it may have been cancelled.
 
         Unlike a description, a listing does not report that a job was terminated.
         """

@@ -239,7 +239,7 @@ def _earlier_attempts(detail: JobDetail) -> tuple[str, ...]:
 
 _BY_MAP = f"{failure_reasons.OWN_REASON}{failure_reasons.MAP_FAILED}"
 _FEW = 3
-"""Maximum number of explained failed tasks of an array: two requests, and one for each task."""
+"""Maximum number of explained failed tasks of an array, with one request for each."""
 
 
 async def explain(

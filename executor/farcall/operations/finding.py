@@ -58,7 +58,7 @@ class Finder:
 
         Args:
             reference: A complete ID, the beginning of one, or a name.
-            to_end: Whether the job is to be cancelled: a name then refers to unfinished jobs, and
+            to_end: Whether the job will be cancelled: a name then refers to unfinished jobs, and
                 must match exactly one.
 
         Returns:
@@ -119,7 +119,7 @@ class Finder:
     async def _by_name(self, word: str, *, to_end: bool) -> list[Entry]:
         """Return the newest job with a name, or with each name that begins with a text.
 
-        If the jobs are to be cancelled, unfinished ones are returned if there are any.
+        If the jobs will be cancelled, unfinished jobs are returned if there are any.
         """
         found: list[Entry] = []
         exact: list[Entry] = []

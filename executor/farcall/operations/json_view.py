@@ -19,7 +19,7 @@ STATES = (*(status.value for status in JobStatus), CANCELLED)
 
 _WAITING = {"SUBMITTED", "PENDING", "RUNNABLE"}
 WORDS = {each: "Waiting" if each in _WAITING else each.capitalize() for each in STATES}
-"""Display names of states. Batch, whose names `job` returns, has three for a waiting job."""
+"""Display names of states; Batch's names have three states for waiting jobs."""
 
 
 def state(detail: JobDetail) -> str:

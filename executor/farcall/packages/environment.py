@@ -1,4 +1,4 @@
-"""Environment of a task: distributions that are sent to its job, and those that are not.
+"""Environment of a task: distributions that are sent to its job or left out.
 
 Installed distributions are packed from disk if the jobs' platform is this one, or if they are the
 same on every platform. uv fetches the wheels of all others, in exactly the installed version.

@@ -1,4 +1,4 @@
-"""Imported distributions: locally installed distributions that the project's code uses.
+"""Imported distributions: installed distributions that the project's code uses.
 
 For ``packages="auto"``. The code is the script and the modules that it has loaded, with all files
 of their packages. Their imports are read from the source, so that an import in a function counts.
@@ -55,7 +55,7 @@ def owners() -> Mapping[str, list[str]]:
 
 
 def _named(found: Sources) -> frozenset[str]:
-    """Return the imports of the project's loaded modules, and of the modules they import."""
+    """Return the imports of the project's loaded modules and of modules they import."""
     tops: dict[str, list[File]] = {}
     for file in found.files:
         for start in found.path:
@@ -96,7 +96,7 @@ def _names_in_file(path: str, _size: int, _changed: int) -> AbstractSet[str]:
 
 
 def _names_in(text: str) -> set[str]:
-    """Return the top-level modules that a source imports, or appears to import in a text."""
+    """Return the top-level modules that a source imports; texts may add others."""
     found = set()
     for each in _IMPORT.finditer(text):
         if each["base"]:

@@ -63,7 +63,7 @@ class Found(NamedTuple):
 
     @property
     def record_bytes(self) -> int:
-        """Size of RECORD in bytes, which grows with the number of files; 0 if there is none."""
+        """Size of RECORD in bytes, which grows with the files; 0 if there is none."""
         try:
             return (self.info / "RECORD").stat().st_size
         except OSError:
@@ -257,7 +257,7 @@ def _rows(info: Path) -> Iterator[list[str]]:
 
 
 def _stays(info: Path, path: Path, name: str, scripts: set[str]) -> bool:
-    """Return whether a file is not synced: recreated in the job, or specific to this machine."""
+    """Return whether a file is recreated in the job, or specific to this machine."""
     is_of_client = path.parent == info and path.name in _CLIENTS
     is_script = name.startswith("bin/") and _stem(name) in scripts
     return _CACHE in path.parts or is_of_client or is_script

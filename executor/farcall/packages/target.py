@@ -1,4 +1,4 @@
-"""Platform of the jobs: Linux on an architecture, with this interpreter's minor version."""
+"""Platform of the jobs: Linux, an architecture, and this Python's minor version."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def fetch(pins: Sequence[Pin], target: Target, source: Source, to: Path) -> None
 
 
 def missing(pins: Sequence[Pin], target: Target, source: Source) -> dict[Pin, UvError]:
-    """Return all distributions that cannot be fetched, not only the first, with errors."""
+    """Return the errors of all distributions that cannot be fetched."""
 
     def ask(pin: Pin) -> UvError | None:
         with _folder() as folder:

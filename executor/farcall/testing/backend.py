@@ -1,4 +1,4 @@
-"""Backend and client of the fake cloud: AWS Batch's backend, with a client in this process."""
+"""Backend of the fake cloud: AWS Batch's backend, with an in-process client."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class StoreOperations:
 
 
 class _Operations(StoreOperations):
-    """Operations that list outcomes only after their tasks have finished.
+    """Bucket operations that list outcomes only after their tasks have finished.
 
     So a caller who has a result always finds the job finished.
     """

@@ -45,7 +45,7 @@ from farcall_local.runners.runner import AttemptSpec, Running, StartError
 from farcall_local.services.signatures import AccessKey
 
 _IN_WORKSPACE = 'tar -xzpf "$0" && exec "$@"'
-"""Replaces the start script: the workspace's archive is a local file."""
+"""Replacement of the start script, because a workspace's archive is a local file."""
 
 _NO_IMAGE = "CannotStartContainerError: the fake cloud has no images, so each job needs a command"
 
@@ -131,7 +131,7 @@ _IDLE = IdleForkServer()
 
 
 class _Runner(ProcessRunner):
-    """Runner of commands without their images, with workspaces from the bucket's folder."""
+    """Runner of commands without images, with workspaces from the bucket's folder."""
 
     def __init__(self, folder: Path) -> None:
         # No job gets a key: it has no role here, and its bucket needs none.

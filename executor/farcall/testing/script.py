@@ -60,7 +60,7 @@ class ImageFailed(ScriptedFailure):
 
 @dataclass(frozen=True)
 class TimedOut(ScriptedFailure):
-    """The attempt exceeds ``time_limit``: `farcall.JobTimeoutError`. It is never retried."""
+    """The attempt exceeds ``time_limit``: `farcall.JobTimeoutError`; never retried."""
 
     status_reason: str = "Job attempt duration exceeded timeout"
     exit_code: int | None = 137
@@ -107,7 +107,7 @@ class Stuck:
 
 @dataclass(frozen=True)
 class Refused:
-    """The job is rejected: `farcall.SubmissionError` or `farcall.ServiceError`, by its code.
+    """The job is rejected: `farcall.SubmissionError` or `farcall.ServiceError`.
 
     Attributes:
         message: Error message of SubmitJob.
@@ -136,7 +136,7 @@ Happening: TypeAlias = ScriptedFailure | Stuck | Refused | Throttled
 
 @dataclass
 class Script:
-    """Scripted events of one job: at its submission, while it waits, and in its attempts."""
+    """Scripted events of a job: at its submission, while it waits, and in attempts."""
 
     refused: Refused | None = None
     throttled: int = 0

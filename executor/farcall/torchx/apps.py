@@ -145,7 +145,7 @@ class Apps:
         return self._settings.get(app_id) or self._places.settings(app_id.rpartition(":")[0])
 
     async def look(self, app_id: str) -> App | None:
-        """Return an app's current state on the platform, or None if the app does not exist.
+        """Return an app's current state on the platform, or None if it does not exist.
 
         The first call makes two requests, later calls one. Concurrent callers share one request.
 

@@ -68,7 +68,7 @@ class FarcallOptions(StructuredOpts):
     @classmethod
     @contextlib.contextmanager
     def in_words(cls) -> Iterator[None]:
-        """Name run options in errors, instead of their names in farcall.toml."""
+        """Use the names of run options in errors, instead of those in farcall.toml."""
         try:
             yield
         except SettingsError as error:

@@ -53,7 +53,7 @@ _MODES = (AUTO, NONE, DOCKER, S3)
 _LOCAL_IMAGE = "sha256:"
 _FILE_URL = "file://"
 _MOST_KEPT = 16
-"""Maximum number of archives kept for scheduling; a dry run's archive is never scheduled."""
+"""Maximum number of archives kept for scheduling; dry runs' are never scheduled."""
 
 
 @dataclass

@@ -5,7 +5,7 @@ machine and every website in a browser there can send it requests. For this reas
 ``/api`` need the token of this start, which is printed only to that user. The guard rejects host
 names other than the server's own, because a website may let its own name resolve to this machine
 (DNS rebinding), and rejects requests that the browser marks as sent by other sites. There are no
-cookies and no CORS headers, so nothing that a browser adds by itself grants access.
+cookies and no CORS headers, so nothing that a browser adds automatically grants access.
 
 Sources:
     https://fetch.spec.whatwg.org/#origin-header

@@ -25,7 +25,7 @@ from farcall.ui.watchers import Feed, Watcher
 # --- Call and error texts of the jobs, read in the background -----------------------------------
 #
 # The texts are in the bucket and take one or two requests per job, and another for a failed job.
-# Browsers get the jobs first and the texts as they arrive, those of the newest jobs first.
+# Browsers get the jobs first and the texts as they arrive, the newest jobs' texts first.
 
 
 _AT_ONCE = 50
@@ -115,7 +115,7 @@ def _state(entry: Entry) -> object:
 
 
 _LAG_S = 10.0
-"""Maximum listing lag in seconds: a job that is older than a listed one by more is listed, too."""
+"""Maximum listing lag in seconds: jobs older than a listed one by more are listed."""
 
 
 _MOST_DESCRIBED = 500

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from farcall_local.batch import resources
 from farcall_local.batch.resources import Resources
 
-#: Overrides that take the place of what the definition says; the rest is merged.
+#: Overrides that replace the definition's values; other overrides are merged.
 _REPLACING = ("command", "instanceType")
 
 
@@ -30,7 +30,7 @@ class Container(NamedTuple):
 
 
 def cleaned(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return containerProperties without empty environment variables, which Batch drops."""
+    """Return containerProperties without empty environment variables, as Batch does."""
     variables = properties.get("environment", ())
     return {**properties, "environment": [item for item in variables if item.get("value")]}
 

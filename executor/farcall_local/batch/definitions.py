@@ -16,7 +16,7 @@ from farcall_local.batch.errors import ClientError
 
 MAX_DESCRIBED = 100
 
-#: What DescribeJobDefinitions gives back as it was registered.
+#: Members that DescribeJobDefinitions returns as registered.
 _KEPT = ("type", "parameters", "timeout", "schedulingPriority", "propagateTags")
 
 

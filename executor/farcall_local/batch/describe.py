@@ -24,7 +24,7 @@ def detail(job: Job) -> dict[str, Any]:
 
     Absent members are left out, as Batch does: `startedAt` before RUNNING, `exitCode` when the
     container never ran or its host was lost. `attempts` is empty while the first attempt runs.
-    A multi-node parallel job has no container; its attempts are those of its main node.
+    A multi-node parallel job has no container; its attempts are its main node's.
     """
     submission = job.submission
     view = {

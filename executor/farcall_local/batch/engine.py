@@ -34,7 +34,7 @@ from farcall_local.runners.execution import TIMED_OUT, AttemptEnd, Execution, Wo
 #: Reason of a stopped node; AWS's own text is not known.
 MAIN_NODE_ENDED = "Main node of the multi-node parallel job exited"
 
-#: What runs an attempt of any job.
+#: Execution of an attempt of any job.
 AnyExecution: TypeAlias = "Execution | MultiNodeExecution"
 
 
@@ -161,7 +161,7 @@ class Processors(Generic[T]):
     added, at most nine for each job that was ahead. The price is that a wide job at the head
     leaves processors idle while it waits.
 
-    A need above the number of processors counts as all of them, so such a job runs alone.
+    A need above the number of processors counts as all processors, so no other job runs then.
 
     Args:
         count: Number of processors.

@@ -47,7 +47,7 @@ _ULIMITS = (
 
 
 def check(properties: dict[str, Any]) -> None:
-    """Check volumes, mountPoints, linuxParameters, ulimits and secrets of containerProperties.
+    """Check volumes, mountPoints, linuxParameters, ulimits and secrets.
 
     Raises:
         ClientError: They break a rule.

@@ -22,9 +22,9 @@ from farcall_local.batch.definitions import Definition
 from farcall_local.batch.queues import Resource
 from farcall_local.batch.retries import RetryStrategy
 
-#: A job's ID, and the separator and index of a child or node. Longer indexes do not exist.
+#: Job ID, with separator and index of a child job or node. Longer indexes do not exist.
 _ID = re.compile(r"([^:#]*)(?:([:#])([0-9]{1,9}))?")
-#: States of a job that has a container, or is about to.
+#: States of a job that has a container or is about to get one.
 STARTED = (JobStatus.STARTING, JobStatus.RUNNING)
 
 
@@ -282,7 +282,7 @@ class Jobs:
         self.submitted.append(job)
 
     def find(self, job_id: str) -> Job | None:
-        """Return the job, child job (``<parent>:<index>``) or node (``<job>#<index>``) of an ID.
+        """Return the job, child job (``<job>:<index>``) or node (``<job>#<index>``) of an ID.
 
         An ARN is also accepted, because TorchX describes and terminates jobs by ARN.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from farcall_local.batch.errors import ApiError, ClientError, DropConnectionError, ThrottledError
 
-#: Calls a second and operation.
+#: Calls per second of each operation.
 DEFAULT_RATE = 50.0
 
 FAULTS = ("throttle", "error", "lost")

@@ -30,7 +30,7 @@ from farcall_local.batch.errors import ClientError
 MAX_DESCRIBED = 100
 MAX_COMPUTE_ENVIRONMENTS = 3
 
-#: Range of the minutes that an instance may stay after its last job, in addition to 0.
+#: Range of the minutes for which an idle instance may be retained, in addition to 0.
 SCALE_DOWN_DELAY = range(20, 10_080 + 1)
 
 #: Interval in seconds between checks whether a deleted queue's jobs have finished.

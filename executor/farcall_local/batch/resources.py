@@ -1,4 +1,4 @@
-"""Requested processors, memory and GPUs of a job, and the values that Batch accepts.
+"""Requested vCPUs, memory and GPUs of a job, and the values that Batch accepts.
 
 Source:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html

@@ -31,7 +31,7 @@ _TAG_KEY = re.compile(r"[\w .:/=+@-]{1,128}")
 _TAG_VALUE = re.compile(r"[\w .:/=+@-]{0,256}")
 _ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/.+")
 
-#: What a definition of each type has, and no other has.
+#: Required member of each definition type, which other types exclude.
 PROPERTIES = {"container": "containerProperties", "multinode": "nodeProperties"}
 
 #: Container properties that belong to one platform.

@@ -1,4 +1,4 @@
-"""Access rights in the local Kubernetes emulator: tokens, Roles and access reviews.
+"""Access rights of the local Kubernetes emulator: tokens, Roles, access reviews.
 
 The emulator has two users, each with a token: an administrator, and a user whose rights come from
 RoleBindings.
@@ -17,7 +17,7 @@ from farcall_local.kubernetes.kinds import NAMESPACE, ROLE, ROLE_BINDING, Target
 from farcall_local.kubernetes.store import Store
 
 ADMINISTRATOR = "farcall-administrator"
-#: User, and kubeconfig context, with no rights except those of Roles.
+#: User and kubeconfig context whose only rights come from Roles.
 RESTRICTED = "restricted"
 
 
@@ -45,7 +45,7 @@ class Access:
         raise UnauthorizedError("Unauthorized")
 
     def check(self, user: str, target: Target, *, has_roles: bool = True) -> None:
-        """Refuse a request that the user may not make.
+        """Reject a request that the user may not make.
 
         Args:
             user: The sender.

@@ -1,7 +1,7 @@
 """Admission of pods to the local Kubernetes emulator: service accounts and quotas.
 
 The creator of a pod is refused with Forbidden. A Job's controller records that as FailedCreate:
-such a Job has no pod at all.
+such a Job has no pods.
 
 Sources:
     https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/

@@ -90,7 +90,7 @@ class Cluster:
             self._store.update(NODE, document)
 
     def lose_node(self) -> None:
-        """Disconnect the first node: its processes are killed, and their exits are unknown.
+        """Disconnect the first node: kill its processes without reporting their exits.
 
         After `Timing.lost_s` its pods are deleted (NodeLost, DeletionByTaintManager) and then the
         node itself, so that the pods count as failed.
@@ -152,7 +152,7 @@ class Cluster:
         self._disrupt(pod, "PreemptionByScheduler", _PREEMPTED)
 
     def oom(self, name: str) -> None:
-        """Kill a pod's container as the kernel does when memory is used up: OOMKilled, 137."""
+        """Kill a pod's container as the kernel does when memory runs out (OOMKilled, 137)."""
         if run := self._kubelet.run_of(self._pod(name)):
             run.oom()
 

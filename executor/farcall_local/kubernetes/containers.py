@@ -1,4 +1,4 @@
-"""Environment, arguments and volumes of a pod's container, as a kubelet creates them.
+"""Environment, arguments and volumes of a pod's container, as on a kubelet.
 
 A volume is a folder of this machine. A container has it mounted; a process uses the folder itself,
 in place of the mount's path in its variables (`farcall_local.runners.process`). Host names from a
@@ -148,7 +148,7 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
 
 
 def _names(pod: dict[str, Any]) -> Callable[[str], str]:
-    """Return a function that replaces a group's host names with this machine's address."""
+    """Return a function that replaces a group's host names with the local address."""
     subdomain = pod["spec"].get("subdomain")
     if not subdomain:
         return lambda text: text

@@ -1,4 +1,4 @@
-"""Defaults that the Kubernetes API server writes into documents, as far as clients read them.
+"""Defaults of the Kubernetes API server, limited to fields that clients read.
 
 Source: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/
 """

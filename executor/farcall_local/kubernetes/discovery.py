@@ -1,4 +1,4 @@
-"""Discovery documents: API groups, kinds and verbs of the local Kubernetes emulator.
+"""Discovery documents of the Kubernetes emulator: API groups, kinds and verbs.
 
 kubectl and the official client look up ``jobs`` or ``job`` in them and get the path to request.
 Each group has its own document, which clients accept although they prefer the aggregated document.
@@ -13,7 +13,7 @@ from typing import Any
 
 from farcall_local.kubernetes.kinds import KINDS, POD, Kind
 
-#: Release whose API is followed.
+#: Emulated Kubernetes release.
 VERSION = "1.36.2"
 
 REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

@@ -1,6 +1,6 @@
-"""Endpoint of the local Kubernetes emulator: port, certificate, tokens and kubeconfig.
+"""Endpoint of the Kubernetes emulator: port, certificate, tokens and kubeconfig.
 
-The certificate is self-signed, and created anew at each start.
+The certificate is self-signed, and a new one is created at each start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Status objects of refused requests, worded like those of the real API server.
+"""Status objects of rejected requests, with the real API server's messages.
 
 Sources:
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/

@@ -1,4 +1,4 @@
-"""Faults of the local Kubernetes emulator's API for tests, and the count of its requests."""
+"""Faults of the Kubernetes emulator's API for tests, and its request counts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Job controller: creates and counts the pods of Jobs, and finishes Jobs.
 
-Rules and texts are those of Kubernetes 1.36. Pods are counted the moment they have ended, so
+Rules and texts are from Kubernetes 1.36. Pods are counted as soon as they have finished, so
 status.uncountedTerminatedPods is always empty; a pod is replaced when it has ended, as with
 ``podReplacementPolicy: Failed``; and parallelism does not change while a Job runs.
 
@@ -26,7 +26,7 @@ from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall_local.kubernetes.store import Store, timestamp
 from farcall_local.kubernetes.timing import Timing, doubled
 
-#: Maximum number of pods that are created in one look at a Job.
+#: Maximum number of pods that one sync of a Job creates.
 MAX_PODS_A_SYNC = 500
 
 Key = tuple[str, str]
@@ -131,7 +131,7 @@ class JobStatus:
 
 
 class JobController:
-    """Controller that syncs a Job after changes of the Job or its pods, and at deadlines."""
+    """Controller that syncs a Job after changes of it or its pods, and at deadlines."""
 
     def __init__(self, store: Store, timing: Timing) -> None:
         self._store = store
@@ -252,7 +252,7 @@ class JobController:
         return bool(left <= 0)
 
     def _go_on(self, job: dict[str, Any], pods: JobPods, status: JobStatus) -> Finish | None:
-        """Create pods, or delete those of a suspended Job; return its end if it is complete."""
+        """Create pods, or delete a suspended Job's; return the end of a complete Job."""
         if _is_suspended(job):
             for pod in list(pods.active.values()):
                 self._strip(pod)  # so it does not count as failed
@@ -353,7 +353,7 @@ class JobController:
 
 
 def _succeeds_early(job: dict[str, Any], pods: JobPods) -> Finish | None:
-    """Return a Job's end by its success policy, if all indexes of a rule have succeeded.
+    """Return a Job's end if all indexes of a success policy rule have succeeded.
 
     Source:
         https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy

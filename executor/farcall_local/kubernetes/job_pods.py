@@ -218,7 +218,7 @@ def _name(pod: dict[str, Any]) -> str:
 
 
 def written(indexes: Iterable[int]) -> str:
-    """Format indexes as numbers and ranges; two successive indexes are no range: ``1,2``."""
+    """Format indexes as numbers and ranges; a range has at least three indexes."""
     parts: list[list[int]] = []
     for index in sorted(indexes):
         if parts and parts[-1][1] == index - 1:

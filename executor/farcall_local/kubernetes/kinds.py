@@ -1,4 +1,4 @@
-"""Kinds of objects in the local Kubernetes emulator, and the paths of requests for them.
+"""Kinds of objects in the Kubernetes emulator, and their request paths.
 
 Sources:
     https://kubernetes.io/docs/reference/kubernetes-api/

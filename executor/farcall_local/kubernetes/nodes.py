@@ -1,4 +1,4 @@
-"""Nodes of the local Kubernetes emulator: their resources, and which pods they accept.
+"""Nodes of the Kubernetes emulator: their resources and their admission of pods.
 
 The texts are from Kubernetes 1.36's scheduler. The emulator selects nodes by resources and
 ``nodeSelector``; it ignores affinity, and its nodes have no taints.

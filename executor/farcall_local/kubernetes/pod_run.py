@@ -1,4 +1,4 @@
-"""Kubelet of the local Kubernetes emulator: runs pods, from ContainerCreating to their end.
+"""Kubelet of the Kubernetes emulator: runs pods, from ContainerCreating to the end.
 
 All nodes are this machine, so one object runs the pods of all nodes. A pod has one container,
 which is never restarted.
@@ -199,7 +199,7 @@ class PodRun:
             self._kill_after(self._running)
 
     def oom(self) -> None:
-        """Kill the container as the kernel does when memory is used up: OOMKilled, 137."""
+        """Kill the container as the kernel does when memory runs out (OOMKilled, 137)."""
         if self._running is not None and not self._over:
             self._is_oom = True
             self._running.kill()

@@ -1,4 +1,4 @@
-"""Status of a pod as a kubelet writes it: phase, conditions and the state of its container.
+"""Status of a pod from its kubelet: phase, conditions and container state.
 
 Sources:
     https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/

@@ -1,4 +1,4 @@
-"""Kubernetes events, which controllers, scheduler and kubelet record about an object.
+"""Kubernetes events that controllers, scheduler and kubelet record.
 
 A repeated event is counted. A component records up to 25 events about one object, the initial
 burst of client-go's correlator: a Job of 10,000 pods has 25 SuccessfulCreate events.

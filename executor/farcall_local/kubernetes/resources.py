@@ -136,7 +136,7 @@ class Resources:
         )
 
     def _start(self, token: str | None) -> tuple[int, list[str]]:
-        """Return the version of a list, and the position of the previous page's last object."""
+        """Return a list's version, and the position of the previous page's last object."""
         if not token:
             return self._store.version, ["", ""]
         version, *after = json.loads(token)
@@ -243,7 +243,7 @@ def _merged(document: Any, patch: Any) -> Any:
 
 
 def _new_metadata(target: Target, document: Document) -> Document:
-    """Return the metadata of a new object, with a name, a UID and the namespace of the path."""
+    """Return a new object's metadata with name, UID and the path's namespace."""
     metadata = {
         name: value for name, value in document["metadata"].items() if name not in _SERVER_SET
     }

@@ -1,4 +1,4 @@
-"""Scheduler of the local Kubernetes emulator: binds pods to nodes, or records the reason.
+"""Scheduler of the Kubernetes emulator: binds pods to nodes, or records the reason.
 
 Pods are bound in the order in which they were created. Pods with the same requirements share a
 queue, so a round costs no more if ten thousand of them wait.

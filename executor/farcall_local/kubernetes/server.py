@@ -24,11 +24,11 @@ from farcall_local.kubernetes.resources import Asked, Resources
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.watching import Watching
 
-#: Maximum size of a request in bytes; the limit of a real server is that of etcd.
+#: Maximum size of a request in bytes; a real server has etcd's limit.
 MAX_BODY = 3 * 1024 * 1024
 
 _ROLES_S = 0.5
-"""Seconds after its start in which the server has no Roles; a real one takes about a second."""
+"""Seconds after the start without Roles; a real server needs about a second."""
 
 _log = logging.getLogger("farcall")
 

@@ -37,7 +37,7 @@ Document = dict[str, Any]
 #: Minimum number of changes in the history; the maximum is twice as many.
 HISTORY = 40_000
 
-#: What the random end of a generated name is made of: nothing that could be read as a word.
+#: Characters of a generated name's random suffix, without vowels so that it forms no words.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -174,7 +174,7 @@ class Store:
             kind: The kind.
             namespace: Namespace of the object.
             name: Name of the object.
-            grace_s: Grace period of a Pod in seconds, by default that of its spec. A second
+            grace_s: Grace period of a Pod in seconds, by default its spec's. A second
                 delete can shorten it.
 
         Returns:

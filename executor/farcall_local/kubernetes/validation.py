@@ -1,4 +1,4 @@
-"""Rules for objects that the local Kubernetes emulator checks before it stores them.
+"""Validation rules for objects that the Kubernetes emulator stores.
 
 `farcall_local.kubernetes.schema` checks the types of fields. These are the other rules that a
 client of Jobs can break.

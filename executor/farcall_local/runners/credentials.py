@@ -20,10 +20,10 @@ from typing import Any
 
 from farcall_local.services.signatures import AccessKey
 
-#: No bucket's name has only two letters, so this is no path of S3.
+#: Path of the endpoint. Bucket names have at least three characters, so it is not an S3 path.
 PATH = "/v2/credentials/"
 
-#: How long the keys that ECS hands out are good for, in seconds.
+#: Lifetime of keys from ECS in seconds.
 DEFAULT_LIFETIME_S = 6 * 3600.0
 
 

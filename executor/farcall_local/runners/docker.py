@@ -30,15 +30,15 @@ from farcall_local.runners.runner import AttemptSpec, Exit, Running, StartError
 
 #: Labels of every container: the emulator that started it (`leftovers.identity`), and its job.
 SERVER_LABEL, JOB_LABEL = "farcall.server", "farcall.client.job"
-#: Where a container finds what it shows the credential endpoint.
+#: Path of the credential endpoint's token in a container.
 TOKEN_FILE = "/run/farcall/authorization-token"  # noqa: S105 - a path
 
 OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
 
-#: Begins the name of a server's folder of temporary files.
+#: Prefix of the name of a server's folder for temporary files.
 _FOLDER = "farcall-docker-"
 
-#: What a request to the engine can end with.
+#: Exceptions of a request to the engine.
 _ERRORS = (aiodocker.DockerError, aiohttp.ClientError, OSError)
 
 

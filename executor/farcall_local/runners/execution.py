@@ -26,9 +26,9 @@ from farcall_local.runners import host_config
 from farcall_local.runners.logs import Logs, LogStream
 from farcall_local.runners.runner import AttemptSpec, Exit, Runner, Running, StartError
 
-#: Limit of the overrides of an ECS task, its JSON formatting included.
+#: Maximum size of the overrides of an ECS task, including JSON formatting.
 MAX_OVERRIDES_LENGTH = 8192
-#: Limit of a container's reason.
+#: Maximum length of a container's reason.
 MAX_REASON_LENGTH = 255
 
 EXITED = "Essential container in task exited"
@@ -122,7 +122,7 @@ class Execution:
         self.ending: AttemptEnd | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._running: Running | None = None
-        #: Set when the process has exited, when a stop comes too late.
+        #: Set when the process has exited, so that a stop has no effect.
         self._over = False
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -156,7 +156,7 @@ class Execution:
         self.attempt.stopped_at = names.now_ms()
 
     def stop(self, ending: AttemptEnd) -> None:
-        """Stop the attempt: SIGTERM to its main process, SIGKILL to all after the grace period."""
+        """Stop the attempt: SIGTERM to its main process, and SIGKILL to all later."""
         if self.ending is not None or self._over:
             return
         self._end(ending)

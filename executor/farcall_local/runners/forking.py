@@ -39,7 +39,7 @@ _LENGTH_BYTES = 4
 
 
 class ForkServer:
-    """Forks and reaps jobs."""
+    """Server that forks and reaps jobs."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -128,7 +128,7 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     data, descriptors, size = b"", [], _LENGTH_BYTES
     while len(data) < size:
         try:
-            # Never more than one request's bytes: the next one's descriptor comes with its first.
+            # Never more than one request's bytes: the next descriptor arrives with its first byte.
             part, sent, _, _ = socket.recv_fds(control, size - len(data), 1)
         except ConnectionError:
             part, sent = b"", []

@@ -1,4 +1,4 @@
-"""Conversion of a job definition's containerProperties to Docker's HostConfig. No I/O.
+"""Conversion of containerProperties to Docker's HostConfig. No I/O.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html
@@ -59,7 +59,7 @@ def host_config(container: dict[str, Any], resources: Resources, cpus: int) -> d
 
 
 def folders(container: dict[str, Any]) -> dict[str, str]:
-    """Return this machine's paths of a container's mount points, by path in the container."""
+    """Return the local paths of a container's mount points, by path in the container."""
     volumes = {each["name"]: each.get("host") or {} for each in container.get("volumes") or ()}
     points = container.get("mountPoints") or ()
     shown = {each["containerPath"]: volumes.get(each["sourceVolume"], {}) for each in points}

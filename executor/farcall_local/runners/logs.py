@@ -20,7 +20,7 @@ from farcall_local.runners.runner import StartError
 if TYPE_CHECKING:
     from farcall_local.services.front import Extension
 
-#: 256 KiB less the 26 bytes CloudWatch counts for each event.
+#: Maximum event size: 256 KiB less the 26 bytes that CloudWatch counts for each event.
 MAX_EVENT_BYTES = 256 * 1024 - 26
 #: Maximum number of characters of the definition's name in a stream's name.
 MAX_STREAM_PREFIX = 200

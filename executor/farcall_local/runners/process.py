@@ -39,28 +39,28 @@ from farcall_runtime.contract import module_arguments
 READ_BYTES = 64 * 1024
 #: Interval in seconds between checks of a process if the kernel cannot report its exit.
 POLL_S = 0.02
-#: Seconds in which the process that forks jobs takes a request, and in which it has ended after
-#: the last; less than `farcall_local.launch.STOP_TIMEOUT_S`.
+#: Timeout in seconds for a request to the fork server, and for its exit after the last one;
+#: less than `farcall_local.launch.STOP_TIMEOUT_S`.
 FORK_SERVER_TIMEOUT_S = 5.0
 
 RUNTIME = "farcall_runtime"
-#: How the names of jobs' folders begin; the job's ID and the attempt's number follow.
+#: Prefix of the names of jobs' folders, before the job's ID and the attempt's number.
 FOLDER = "farcall-job-"
 
 _FORKING = Path(__file__).with_name("forking.py")
-#: Of a request's length, as there: it cannot be imported here without the runtime.
+#: Size of a request's length, as in `forking`, which cannot be imported without the runtime.
 _LENGTH_BYTES = 4
 _FORK_SERVER_GONE = "The process that forks jobs was killed"
 _RUN = (
     "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
     "runpy.run_path(sys.argv[1], run_name='__main__')"
 )
-#: Begin the names of variables that are read before a program's first line.
+#: Prefixes of variables that are read before a program's first line.
 _EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_")
 
 
 class ProcessRunner:
-    """Runs an attempt as a process in its own session.
+    """Runner that runs an attempt as a process in its own session.
 
     A definition's image is not pulled. A local interpreter emulates Docker's official Python image
     (`farcall_local.runners.stock_python`). A job without a command runs the command of the farcall
@@ -72,7 +72,7 @@ class ProcessRunner:
     Args:
         endpoint_url: URL of the local AWS emulator, each job's ``AWS_ENDPOINT_URL``.
         credentials: Creates a job's keys for its environment.
-        idle: Where the fork server is kept when the runner is closed; None to end it.
+        idle: Keeps the fork server when the runner is closed; None to stop it.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ProcessRunner:
         process: _Process
         with contextlib.ExitStack() as undoing:
             try:
-                # What a job unpacks may be on its PYTHONPATH, where a colon separates folders.
+                # The folder may be on the job's PYTHONPATH, in which a colon separates folders.
                 job = spec.job_id.replace(":", ".")
                 directory = tempfile.mkdtemp(prefix=f"{FOLDER}{job}-{spec.attempt}-")
                 undoing.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -207,8 +207,8 @@ class _Spawned:
         try:
             await _exited(self._process)
         finally:
-            # What the main process left behind dies with the container. Before the process is
-            # reaped its number cannot belong to another session.
+            # Processes that the main process left die with the container. Until the process is
+            # reaped, its number cannot belong to another session.
             self.kill()
             code = self._process.wait()
         return code
@@ -331,7 +331,7 @@ class _ForkServer:
 
 
 class IdleForkServer:
-    """A fork server without jobs, kept for this process's next runner until the process ends."""
+    """Fork server without jobs, kept for this process's next runner."""
 
     def __init__(self) -> None:
         self._kept: _ForkServer | None = None
@@ -419,7 +419,7 @@ class _Forked:
         self._server.ask({"job": self.number, "signal": signal.SIGTERM})
 
     def kill(self) -> None:
-        # The server has killed what is left of one that has ended.
+        # If the process has ended, the server has killed its remaining child processes.
         if not self._ended.done():
             self._server.ask({"job": self.number, "signal": signal.SIGKILL})
 

@@ -24,7 +24,7 @@ from farcall.model import leftovers
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.runner import AttemptSpec, StartError
 
-#: Begins the name of a server's folder of interpreters.
+#: Prefix of the name of a server's folder for interpreters.
 _FOLDER = "farcall-python-"
 _OFFICIAL = re.compile(r"(?:.*/)?python:(3\.\d+)(?:[.-].*)?")
 _MAKING_S = 60

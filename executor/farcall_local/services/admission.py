@@ -45,7 +45,7 @@ class Caller(NamedTuple):
 
 
 class Admission:
-    """Checks of incoming requests. Safe to use from several threads.
+    """Admission control of incoming requests. Safe to use from several threads.
 
     Args:
         key: The account's own key, created at the start.

@@ -15,7 +15,7 @@ from farcall_local.services import objects, signatures
 from farcall_local.services.admission import Caller
 from farcall_local.services.error_responses import Reason, RefusedError
 
-#: The longest document. The largest that AWS takes, of Lambda's, is 70 MB.
+#: Maximum size of a document in bytes. AWS's largest limit, Lambda's, is 70 MB.
 MOST_BYTES = 100 * 2**20
 #: Key of an object's content in a request's environment.
 CONTENT = "farcall.content"

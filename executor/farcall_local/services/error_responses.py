@@ -53,13 +53,13 @@ class Reason(Enum):
     TOO_LARGE = ("EntityTooLarge", "RequestEntityTooLarge", "RequestEntityTooLargeException")
 
 
-#: What EC2 calls a refusal; all others are AuthFailure.
+#: EC2's error codes; all others are AuthFailure.
 _EC2_CODES = {
     Reason.DENIED: "UnauthorizedOperation",
     Reason.EXPIRED: "RequestExpired",
 }
 
-#: What S3 answers with 400 and not with 403.
+#: Reasons for which S3 returns 400 instead of 403.
 _MALFORMED = {
     Reason.EXPIRED,
     Reason.BAD_TOKEN,

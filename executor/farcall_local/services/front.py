@@ -42,9 +42,9 @@ SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts")
 #: Key of the sender in a request's environment.
 _CALLER = "farcall.caller"
 
-#: The service that development calls are signed for.
+#: Service name in the signatures of development calls.
 CONTROL_SERVICE = "farcall"
-#: moto's own API, and what it puts instead of an instance's metadata, keys included.
+#: Paths of moto's own API, and of its instance metadata, which includes keys.
 _SHUT = ("/moto-api", "/favicon.ico", "/latest/meta-data", "/latest/api")
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _sends_content(environ: dict[str, Any]) -> bool:
 
 
 def _presumed_service(environ: dict[str, Any]) -> str:
-    """Return the probable service of an unsigned request, for the format of the response."""
+    """Return the probable service of an unsigned request, for the response's format."""
     path, target = environ["PATH_INFO"], environ.get("HTTP_X_AMZ_TARGET", "")
     if path.startswith(("/v1/", CONTROL_PATH)):  # a bucket's name has at least three letters
         return "batch"
@@ -356,4 +356,4 @@ class Handler(_Handler):  # type: ignore[misc]
         self.wfile.flush()
 
     def log(self, *_: Any) -> None:
-        """Log nothing, so that senders without the key cannot write to the user's terminal."""
+        """Log nothing: senders without the key must not write to the user's terminal."""

@@ -115,10 +115,10 @@ class Control:
 T = TypeVar("T")
 
 _MAX_VCPUS = 256
-"""Maximum vCPUs of the compute environment, if this machine has no more processors."""
+"""Maximum vCPUs of the compute environment on machines with fewer processors."""
 
 _WITH_GPUS = "p4d.24xlarge"
-"""Instance type with eight GPUs; a job sees those of this machine."""
+"""Instance type with eight GPUs; a job sees this machine's GPUs."""
 
 _single = threading.Lock()
 

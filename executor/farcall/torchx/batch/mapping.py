@@ -247,7 +247,7 @@ class _Groups:
             yield from map(roles.device, mounts(number))
 
     def _shm_size(self, role: Role) -> float | None:
-        """Return the size of /dev/shm in GiB; PyTorch's loaders need more than Docker's 64 MiB."""
+        """Return the size of /dev/shm in GiB; PyTorch's loaders need more than 64 MiB."""
         wanted = self._options.shm_size
         if self._is_fargate or wanted == 0:
             return None

@@ -472,7 +472,7 @@ def _need(
 
 
 def plain(text: str) -> str:
-    """Restore a text from a document: dollar signs, and the placeholder of the replica."""
+    """Restore a text from a document: dollar signs and the replica's placeholder."""
     return _MARKED.sub(lambda found: REPLICA if found[0] != "$$" else "$", text)
 
 
