@@ -1,4 +1,4 @@
-"""The local AWS emulator: S3, CloudWatch Logs, STS, IAM and Batch on one port.
+"""Local AWS emulator: S3, CloudWatch Logs, STS, IAM and Batch on one port.
 
 It is a development and test tool. It accepts requests that are signed with the access key that it
 creates at its start, evaluates no policies, and keeps nothing after its end. It runs each job as a

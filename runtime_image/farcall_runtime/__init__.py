@@ -1,4 +1,4 @@
-"""The container side of farcall: fetches and runs a task and stores its outcome.
+"""Container side of farcall: fetches and runs a task and stores its outcome.
 
 Runs as ``python -m farcall_runtime``. It needs the standard library, cloudpickle and obstore, and
 owns the wire contract that the client imports (`farcall_runtime.contract`,

@@ -27,7 +27,7 @@ _ENCODED_BYTES = 3 * 1024 * 1024  # a multiple of three, so that there is no pad
 
 
 class Archive(NamedTuple):
-    """A parsed archive, without a copy of its data.
+    """Parsed archive, without a copy of its data.
 
     Attributes:
         header: Versions and names, as Covalent's client wrote them.
@@ -115,7 +115,7 @@ def head_of(names: dict[str, str], text: str, cloudpickle: str) -> bytes:
 
 
 class Encoder:
-    """A file that stores the base64 of the written bytes, in pieces."""
+    """File that stores the base64 of the written bytes, in pieces."""
 
     def __init__(self) -> None:
         self.pieces: list[Buffer] = []

@@ -1,4 +1,4 @@
-"""The container's task: read from its environment, fetched and verified."""
+"""Task of the container: read from its environment, fetched and verified."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RefusedError(Exception):
 
 
 class Assignment(NamedTuple):
-    """The task that the container's environment names.
+    """Task that the container's environment names.
 
     Attributes:
         where: Location of the bundle.
@@ -113,7 +113,7 @@ class Assignment(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A payload that is ready to be read.
+    """Payload that is ready to be read.
 
     Attributes:
         meta: The bundle's facts for all its containers.

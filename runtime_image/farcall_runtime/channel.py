@@ -87,7 +87,7 @@ class Result(NamedTuple):
 
 
 class Slate:
-    """A text in memory that a process shares with its forks; the last write counts.
+    """Text in memory that a process shares with its forks; the last write counts.
 
     It needs no descriptor, and reading does not block.
     """
@@ -120,7 +120,7 @@ def pair() -> tuple[SupervisorEnd, TaskEnd]:
 
 
 class SupervisorEnd:
-    """The supervisor's end. No message makes it fail, and none of its calls blocks.
+    """Supervisor's end of the channel. It never fails on a message and never blocks.
 
     Args:
         ours: The socket.
@@ -274,7 +274,7 @@ class SupervisorEnd:
 
 
 class _Coming:
-    """A partly received result.
+    """Partly received result.
 
     Args:
         description: Size of its description in bytes.
@@ -324,7 +324,7 @@ def _taken_apart(data: memoryview, description: int) -> Result:
 
 
 class TaskEnd:
-    """The end of the task's process."""
+    """Task process's end of the channel."""
 
     def __init__(
         self, theirs: socket.socket, own_mark: bytes, their_mark: bytes, refuge: mmap.mmap

@@ -1,4 +1,4 @@
-"""The task's process, as the supervisor sees it."""
+"""Supervisor's view of the task's process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REAP_S = 5.0  # a process that waits for a network file system may outlive SIGK
 
 
 class Child:
-    """A forked process that waits for its payload.
+    """Forked process that waits for its payload.
 
     It is forked before the supervisor opens a client or starts a thread, because forking a process
     with threads copies locks that no thread releases.

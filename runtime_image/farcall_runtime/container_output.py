@@ -1,4 +1,4 @@
-"""The container's own stdout and stderr, which may have no reader.
+"""Stdout and stderr of the container itself, which may have no reader.
 
 A log driver that does not read blocks the writer indefinitely. So each stream has a writing
 thread, and callers never wait for it.
@@ -105,11 +105,7 @@ def say(text: str) -> None:
 
 
 def flush(most_s: float) -> None:
-    """Wait until both streams are written or stuck.
-
-    Args:
-        most_s: Maximum wait in seconds.
-    """
+    """Wait up to ``most_s`` seconds until both streams are written or stuck."""
     until = time.monotonic() + most_s
     for outlet in (stdout, stderr):
         outlet.flush(until)

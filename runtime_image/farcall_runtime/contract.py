@@ -1,4 +1,4 @@
-"""Contract between client and container: environment, object keys, exit codes. No I/O."""
+"""Contract of client and container: environment, object keys, exit codes. No I/O."""
 
 from __future__ import annotations
 

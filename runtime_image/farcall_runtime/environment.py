@@ -54,7 +54,7 @@ _FILE_SYSTEM_SHARE = 0.05
 
 
 class Distribution(NamedTuple):
-    """A distribution in a manifest.
+    """Distribution in a manifest.
 
     Attributes:
         name: Its name, as spelled in its metadata.
@@ -153,7 +153,7 @@ def _code_of(error: BaseException) -> ExitCode | None:
 
 
 class Manifest(NamedTuple):
-    """The distributions of an environment.
+    """Distributions of an environment.
 
     Attributes:
         python: Their Python version, such as ``"3.11"``.

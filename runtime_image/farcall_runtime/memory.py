@@ -1,4 +1,4 @@
-"""The kernel's numbers for the container's memory (control groups, v2 and v1)."""
+"""Memory statistics of the container from the kernel (control groups v2 and v1)."""
 
 from __future__ import annotations
 

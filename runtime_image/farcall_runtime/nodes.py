@@ -1,7 +1,7 @@
 """Node of a multi-node job: its index, and the main node's address.
 
-A function with the option ``nodes`` runs on each node with the same arguments. This module
-provides what it needs to find the other nodes, for MPI, torchrun, Dask or Ray.
+A function with the option ``nodes`` runs on each node with the same arguments. With this module it
+finds the other nodes, for MPI, torchrun, Dask or Ray.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OUTSIDE = "192.0.2.1"
 
 
 class Node(NamedTuple):
-    """A node of a job.
+    """Node of a job.
 
     Attributes:
         index: Its number, from 0; the main node has 0.

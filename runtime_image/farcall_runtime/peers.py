@@ -1,4 +1,4 @@
-"""The other nodes of a multi-node job, as the main node sees them in the bucket.
+"""Other nodes of a multi-node job, whose outcomes the main node polls.
 
 Batch monitors only the main node: the job ends when the main node ends, and another node's failure
 has no effect. (Kubernetes stops all nodes then.) So the main node polls for the outcomes of the
@@ -33,7 +33,7 @@ A poll costs as much as a request for one object, however many nodes there are.
 
 
 class Peers:
-    """The other nodes of one attempt.
+    """Other nodes of one attempt.
 
     Attributes:
         left: The nodes whose outcome has not been seen.

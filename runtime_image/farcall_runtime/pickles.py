@@ -1,4 +1,4 @@
-"""Pickling of values to buffers without copying large ones (protocol 5, out of band).
+"""Pickling of values to buffers, without copying large ones (protocol 5).
 
 Pickles are written and read through Python-level files, 64 KiB at a time. So a thread that
 pickles for seconds lets the interpreter's other threads run in between, and a large ``bytes``

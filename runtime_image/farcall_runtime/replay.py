@@ -38,7 +38,7 @@ _MOST_DIFFERENCES = 20
 
 
 class Order(NamedTuple):
-    """The call to run.
+    """Call to run, with its environment.
 
     Attributes:
         bundle: URL of the bundle, as in a container.

@@ -1,4 +1,4 @@
-"""The supervisor: forks a child, fetches its task, watches it, stores the outcome.
+"""Supervisor: forks a child, fetches its task, watches it, stores the outcome.
 
 Whatever the function does to its process (segfault, ``os._exit``, running out of memory, hanging),
 the supervisor survives and stores the failure and the output so far. Every failure

@@ -1,4 +1,4 @@
-"""The child process: unpickle, call, pickle.
+"""Child process: unpickle, call, pickle.
 
 The child does not use the network. It reads the payload from an anonymous file, and hands each
 call's result over to the supervisor as soon as the call ends, so that a crash loses no earlier
@@ -131,7 +131,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
 
 
 class Memory:
-    """The payload, mapped copy-on-write.
+    """Payload, mapped copy-on-write.
 
     A shared value is stored once, and each reference to it gets a separate mapping, so that a
     change to one argument does not change another. Unmodified pages share the same memory.

@@ -1,1 +1,1 @@
-"""The command line, one module per topic; lower layers do not import it."""
+"""Command line, one module per topic; lower layers do not import it."""

@@ -1,4 +1,4 @@
-"""The command line: ``farcall``."""
+"""Command line: ``farcall``."""
 
 from __future__ import annotations
 

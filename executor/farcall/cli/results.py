@@ -235,7 +235,7 @@ def _tell_rest(recovered: Recovered) -> bool:
 
 
 def _opened() -> BatchExecutor:
-    """Return an executor outside of a block, so that it checks only required resources."""
+    """Return an executor outside of a block, which checks only required resources."""
     return BatchExecutor(keep_artifacts=True)
 
 

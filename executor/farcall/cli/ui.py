@@ -1,4 +1,4 @@
-"""The web UI: ``farcall ui``."""
+"""Web UI: ``farcall ui``."""
 
 from __future__ import annotations
 

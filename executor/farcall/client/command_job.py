@@ -40,13 +40,10 @@ class CommandResult:
 
 
 class CommandJob(SubmittedJob[CommandRun]):
-    """A command job: one AWS Batch job, on one node or several.
+    """Command job: one AWS Batch job, on one node or several.
 
     Created by `BatchExecutor.command` and `BatchExecutor.attach_command`. Only one event loop at a
     time can wait for it.
-
-    Args:
-        run: The job.
 
     Attributes:
         id: The job's ID.

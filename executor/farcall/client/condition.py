@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Condition(threading.Condition):
-    """A condition variable for locks that the main thread takes.
+    """Condition variable for locks that the main thread takes.
 
     The methods ``__enter__`` and ``__exit__`` of `threading.Condition` are Python functions. If
     KeyboardInterrupt is raised in one of them, the lock is never released

@@ -176,7 +176,7 @@ class BatchExecutor:
 
     @shows_options
     def with_options(self, **options: Unpack[Options]) -> BatchExecutor:
-        """Return an executor with other options that shares this one's connections and jobs.
+        """Return an executor with other options that shares connections and jobs.
 
         Raises:
             SettingsError: A value is wrong, or an option is unknown.
@@ -310,11 +310,7 @@ class BatchExecutor:
         return CommandJob(run)
 
     def attach_command(self, job_id: str) -> CommandJob:
-        """Return a handle of a farcall command job, from any process and machine.
-
-        Args:
-            job_id: The job's ID.
-        """
+        """Return a handle of a farcall command job, from any process and machine."""
         return CommandJob(CommandRun(job_id, self.settings))
 
     async def run_name(self) -> str:

@@ -31,10 +31,7 @@ H = TypeVar("H", bound=JobRun)
 
 
 class SubmittedJob(Generic[H]):
-    """A job that farcall submitted: its name, status and cancellation.
-
-    Args:
-        run: The job.
+    """Job that farcall submitted: its name, status and cancellation.
 
     Attributes:
         id: The job's ID.
@@ -98,9 +95,6 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
     Created by `Task.submit`, `BatchExecutor.submit` and `BatchExecutor.attach`. While the task is
     unfinished, only one event loop at a time can wait for a handle; use `BatchExecutor.attach` on
     another loop. After the task has finished, every loop can use the handle.
-
-    Args:
-        run: The task.
 
     Attributes:
         id: The job's ID, such as ``"6f1c…"``; for an array task ``"<array job>:<index>"``.

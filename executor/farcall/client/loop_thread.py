@@ -65,7 +65,7 @@ class LoopThread:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller runs on the loop's thread, which must never wait for the loop."""
+        """Whether the caller runs on the loop's thread, which must not wait for the loop."""
         held = self._held
         return held is not None and held.is_own_thread
 

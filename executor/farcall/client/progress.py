@@ -33,11 +33,7 @@ def is_here() -> bool:
 
 
 class NotebookBar:
-    """Progress bar in a sweep's output cell.
-
-    Args:
-        report: The sweep's progress.
-    """
+    """Progress bar in a sweep's output cell."""
 
     def __init__(self, report: Report) -> None:
         from IPython.display import display
@@ -238,7 +234,7 @@ def _duration(seconds: float) -> str:
 
 
 class LineReport:
-    """A line on stderr at each tenth of the calls, or at intervals if that is long."""
+    """Report as lines on stderr: at each tenth of the calls, or at maximum intervals."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

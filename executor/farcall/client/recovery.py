@@ -163,13 +163,7 @@ def _functions(bundles: Iterable[str]) -> tuple[str, ...]:
 
 
 async def recover(session: Session, settings: Settings, run: str) -> Recovered:
-    """Find every task of a run; see `BatchExecutor.recover`.
-
-    Args:
-        session: The event loop's session.
-        settings: The executor's options.
-        run: The run's name.
-    """
+    """Find every task of a run; see `BatchExecutor.recover`."""
     store = session.stores.of(settings.s3_bucket_name)
     root = run_root(settings.prefix, run)
     is_name = is_key(run) and "/" not in run
@@ -224,11 +218,6 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     If there is no job, the caller submits again. So the bundle is deleted in this case: a job that
     turns up later finds no payload and runs nothing. If a job is found at the last moment, its
     bundle is restored.
-
-    Args:
-        session: The event loop's session.
-        settings: The options.
-        where: Location of the bundle.
 
     Raises:
         FarcallError: Whether there is a job cannot be determined.

@@ -124,7 +124,7 @@ _RUNNING = (JobStatus.STARTING.value, JobStatus.RUNNING.value)
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A finished task whose outcome must be fetched.
+    """Finished task whose outcome must be fetched.
 
     Attributes:
         submission: The task's job.
@@ -142,7 +142,7 @@ class Ready:
 
 
 class Fetched(NamedTuple):
-    """A fetched task.
+    """Fetched task.
 
     Attributes:
         first: Number of the task's first call.
@@ -161,7 +161,7 @@ class Fetched(NamedTuple):
 
 @dataclass(eq=False)
 class Array:
-    """A job of a sweep.
+    """Job of a sweep.
 
     Attributes:
         submission: The job.

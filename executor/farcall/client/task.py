@@ -59,14 +59,10 @@ class Executor(Protocol):
 
 
 class Task(Generic[P, R]):
-    """A function decorated with `BatchExecutor.task`.
+    """Function decorated with `BatchExecutor.task`.
 
     Inside a job it is the plain function: a task that calls another task runs it in the same
     process.
-
-    Args:
-        function: The function to run.
-        executor: The executor that runs it.
 
     Attributes:
         function: The plain function.

@@ -1,1 +1,1 @@
-"""Values: errors, settings, jobs, failure reasons. No I/O, no other farcall package."""
+"""Values: errors, settings, jobs, failure reasons. No I/O, no other package."""

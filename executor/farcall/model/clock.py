@@ -29,15 +29,11 @@ async def back_off(tries: int, first_s: float) -> None:
 
 
 async def within(limit_s: float, awaitable: Awaitable[T]) -> T:
-    """Wait for an awaitable up to a time limit, then cancel it.
+    """Wait for an awaitable up to a limit in seconds, then cancel it.
 
     Before Python 3.12, `asyncio.wait_for` swallows a cancellation that arrives at the moment when
     the awaitable is done: a loop that should end continues, and callers that wait for its end wait
     forever.
-
-    Args:
-        limit_s: Time limit in seconds.
-        awaitable: The awaitable.
 
     Raises:
         asyncio.TimeoutError: The awaitable was not done in time.

@@ -146,7 +146,7 @@ class ImageError(JobError):
 
 
 class ChildKilledError(JobError):
-    """The task's process was killed, called ``os._exit`` or did not deliver its result."""
+    """The task's process was killed, called ``os._exit`` or lost its result."""
 
 
 class DiskFullError(JobError):

@@ -75,7 +75,7 @@ class Interrupts:
 
 
 class _Relay:
-    """The handler. A program may keep it forever, so it always calls its predecessor.
+    """Signal handler. A program may keep it forever, so it always calls its predecessor.
 
     Attributes:
         active: The handler that notifies listeners, or None.

@@ -23,7 +23,7 @@ LOG = "log"
 
 
 class LogLine(NamedTuple):
-    """A line of a job's output.
+    """Line of a job's output.
 
     Attributes:
         text: The line without its line end.

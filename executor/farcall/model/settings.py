@@ -104,7 +104,7 @@ _ACCESS_POINT = r"arn:aws[a-z-]*:s3:[a-z0-9-]+:\d{12}:accesspoint[:/][a-z0-9-]{3
 
 
 class _On(enum.Enum):
-    """The only platform of an option; most options exist on both."""
+    """Platform of an option that exists on one platform only; most exist on both."""
 
     BATCH = BATCH
     KUBERNETES = KUBERNETES
@@ -163,7 +163,7 @@ _HOME = OptionSource("BatchExecutor", "farcall.toml")
 
 
 class CommandOptions(TypedDict, total=False):
-    """The options as keyword arguments, without image and mounts."""
+    """Options as keyword arguments, without image and mounts."""
 
     backend: BackendName
     profile: str
@@ -224,7 +224,7 @@ class CommandOptions(TypedDict, total=False):
 
 
 class Options(CommandOptions, total=False):
-    """The options as keyword arguments, for type checkers; `Settings` documents them."""
+    """Options as keyword arguments, for type checkers; `Settings` documents them."""
 
     image: str
     mounts: list[dict[str, Any]]

@@ -20,7 +20,7 @@ NODE = "node"
 
 
 class Companion(Protocol):
-    """Server to notify of the cancellation of jobs that it submitted, such as Covalent's."""
+    """Server that is notified if jobs that it submitted are cancelled: Covalent's."""
 
     @property
     def address(self) -> str:

@@ -197,10 +197,6 @@ async def logged_usages(session: Session, details: Sequence[JobDetail]) -> dict[
     It takes one request per task, and one per 100 tasks. Jobs without such a line in their log,
     such as arrays and command jobs, are missing.
 
-    Args:
-        session: The event loop's session.
-        details: Jobs and array tasks.
-
     Raises:
         ServiceError: The backend refused to describe the jobs.
     """

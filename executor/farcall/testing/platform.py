@@ -53,13 +53,7 @@ T = TypeVar("T")
 
 
 class RefusedError(ApiError):
-    """Rejected request.
-
-    Args:
-        message: Batch's message.
-        code: Batch's error code.
-        status: HTTP status.
-    """
+    """Rejected request."""
 
     def __init__(self, message: str, code: str, status: int) -> None:
         super().__init__(message)

@@ -92,7 +92,7 @@ class Cancelled(ScriptedFailure):
 
 @dataclass(frozen=True)
 class Stuck:
-    """The job cannot be placed: `farcall.JobStuckError` after ``stuck_timeout_s``, if that is set.
+    """The job cannot be placed: `farcall.JobStuckError` after ``stuck_timeout_s``.
 
     Attributes:
         reason: Batch's status reason, such as ``"MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"``.

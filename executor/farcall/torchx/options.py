@@ -27,7 +27,7 @@ _TAKEN = {
 
 @dataclass
 class _Named(runopt):
-    """A run option that knows its name, for error messages."""
+    """Run option with its name, for error messages."""
 
     name: str
 

@@ -38,7 +38,7 @@ _LONGEST_RUN = "x" * 64
 
 @dataclass(kw_only=True)
 class Request(ABC):
-    """The submission, which may be edited first; one subclass per platform.
+    """Submission, which may be edited first; one subclass per platform.
 
     Attributes:
         options: farcall's options that determine the request's destination.

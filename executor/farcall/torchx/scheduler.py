@@ -167,7 +167,7 @@ _log = logging.getLogger("farcall")
 
 
 class Planned(Protocol):
-    """An app as a job of a platform, before its request is built."""
+    """App as a job of a platform, before its request is built."""
 
     @property
     def warnings(self) -> Sequence[str]:

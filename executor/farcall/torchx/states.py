@@ -37,7 +37,7 @@ _STOPPED_CODES = (None, 137, 143)
 
 
 class RoleNodes(NamedTuple):
-    """The nodes of a role.
+    """Nodes of a role.
 
     Attributes:
         name: The role's name.

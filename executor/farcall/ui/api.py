@@ -1,4 +1,4 @@
-"""The web UI's HTTP API and its files.
+"""HTTP API and files of the web UI.
 
 GET ``/`` and ``/static/<file>`` contain no data and need no token; paths below ``/api`` need the
 token (see `farcall.ui.guard`). Errors are ``{"error": "a sentence"}``.
@@ -47,7 +47,7 @@ _MOST_CHARACTERS = 500
 
 
 class _Files(StaticFiles):
-    """The web UI's static files."""
+    """Static files of the web UI."""
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
         """Find a file; reject null characters, for which `os` raises ValueError."""

@@ -136,7 +136,7 @@ def as_json(data: Any) -> bytes:
 
 
 class Json(Response):
-    """A JSON response."""
+    """JSON response."""
 
     media_type = "application/json"
 

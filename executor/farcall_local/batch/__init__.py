@@ -1,1 +1,1 @@
-"""The emulated Batch: its rules, without HTTP and without processes."""
+"""Emulated Batch: its rules, without HTTP and without processes."""

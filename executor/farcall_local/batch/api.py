@@ -267,7 +267,7 @@ _log = logging.getLogger("farcall")
 
 @dataclass(frozen=True)
 class Request:
-    """An HTTP request for Batch."""
+    """HTTP request for Batch."""
 
     method: str
     path: str
@@ -277,7 +277,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """An HTTP response: a JSON document, and an error code if it is an error."""
+    """HTTP response: a JSON document, and an error code if it is an error."""
 
     status: int
     document: dict[str, Any]

@@ -282,7 +282,7 @@ class Jobs:
         self.submitted.append(job)
 
     def find(self, job_id: str) -> Job | None:
-        """Return the job, child job (``<job>:<index>``) or node (``<job>#<index>``) of an ID.
+        """Return the job, child job (``<job>:<index>``) or node (``<job>#<index>``).
 
         An ARN is also accepted, because TorchX describes and terminates jobs by ARN.
 

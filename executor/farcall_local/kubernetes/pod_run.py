@@ -1,4 +1,4 @@
-"""Kubelet of the Kubernetes emulator: runs pods, from ContainerCreating to the end.
+"""Kubelet of the Kubernetes emulator: runs pods from ContainerCreating to the end.
 
 All nodes are this machine, so one object runs the pods of all nodes. A pod has one container,
 which is never restarted.
@@ -47,11 +47,6 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 class Kubelet:
     """Kubelet that runs pods, and stops them when they are deleted.
-
-    Args:
-        store: Holds the pods.
-        runner: Starts containers.
-        timing: Durations.
 
     Attributes:
         logs: Output of all pods.

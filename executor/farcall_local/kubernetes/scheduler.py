@@ -1,4 +1,4 @@
-"""Scheduler of the Kubernetes emulator: binds pods to nodes, or records the reason.
+"""Scheduler of the Kubernetes emulator: binds pods to nodes, or records reasons.
 
 Pods are bound in the order in which they were created. Pods with the same requirements share a
 queue, so a round costs no more if ten thousand of them wait.

@@ -173,7 +173,7 @@ def _told(spec: AttemptSpec) -> dict[str, str]:
 
 
 class _Process(Protocol):
-    """The first process of an attempt."""
+    """First process of an attempt."""
 
     async def wait(self) -> int | None:
         """Wait for its end, kill its orphans, and return its code: -N after signal N."""
@@ -186,7 +186,7 @@ class _Process(Protocol):
 
 
 class _Spawned:
-    """A process that was started with a command."""
+    """Process that was started with a command."""
 
     def __init__(
         self, command: tuple[str, ...], environment: dict[str, str], directory: str, output: int
@@ -366,7 +366,7 @@ class IdleForkServer:
 
 
 class _Forked:
-    """A process that was forked for a job.
+    """Process that was forked for a job.
 
     A waiter that is cancelled leaves the future to the fork server's client.
 
@@ -425,7 +425,7 @@ class _Forked:
 
 
 class _Attempt:
-    """A running attempt: the process, its output and its directory."""
+    """Running attempt: the process, its output and its directory."""
 
     def __init__(
         self,

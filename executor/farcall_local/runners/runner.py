@@ -78,7 +78,7 @@ class StartError(Exception):
 
 
 class Running(Protocol):
-    """A started container."""
+    """Started container."""
 
     async def wait(self) -> Exit:
         """Wait for the end, and forward the rest of the output."""

@@ -60,7 +60,7 @@ _OF_ROLE = ("command", "environment", "image", "resourceRequirements")
 
 @dataclass(frozen=True)
 class Planned:
-    """An app as a command job.
+    """App as a command job.
 
     Attributes:
         name: The job's name.

@@ -42,7 +42,7 @@ _HOW = (
 
 @dataclass
 class BatchRequest(Request):
-    """The submission, which may be edited before it is sent.
+    """Submission, which may be edited before it is sent.
 
     Attributes:
         definition: The RegisterJobDefinition request. Its name is a hash of the rest, so that

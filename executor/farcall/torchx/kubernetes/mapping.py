@@ -98,7 +98,7 @@ class Pods:
 
 @dataclass(frozen=True)
 class Planned:
-    """An app as a command job.
+    """App as a command job.
 
     Attributes:
         name: The job's name, which is also a valid Kubernetes name.

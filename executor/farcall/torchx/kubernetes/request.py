@@ -25,7 +25,7 @@ _RUN_LABEL = "farcall/run"
 
 @dataclass
 class KubernetesRequest(Request):
-    """The submission, which may be edited before it is sent.
+    """Submission, which may be edited before it is sent.
 
     Attributes:
         objects: The documents in the order of their creation. The last one is the job and has the
