@@ -1,4 +1,4 @@
-"""Recovery of a run whose client is gone, only from the bucket and Batch.
+"""Recovery of a run whose client has died, only from the bucket and Batch.
 
 A run's bundles have the names of its jobs, and name the queue to search. Only Batch is trusted:
 the job whose environment names a bundle also has the bundle's digest and the key that signs its

@@ -24,7 +24,7 @@ def host_config(container: dict[str, Any], resources: Resources, cpus: int) -> d
         container: containerProperties.
         resources: Resources of the attempt.
         cpus: Number of the machine's processors, Docker's maximum for a limit. On EC2 a vCPU is a
-            share of the instance; here it is a limit, so that a job gets what it requests.
+            share of the instance; here it is a limit, so that a job gets only what it requests.
 
     Raises:
         StartError: The definition requires something that this machine lacks.
