@@ -309,7 +309,6 @@ class Settings(BaseModel):
             Python's default.
         output: Show the output of running jobs to the caller that awaits their results; see
             `farcall.Task.map`.
-            `farcall.Task.map`.
         tags: Tags of every job, at most 45. Keys have up to 128 characters and values up to 256:
             letters, digits, spaces and ``_ . : / = + - @``.
         priority: Scheduling priority, 0 to 9999, for queues with a fair-share policy.
@@ -353,7 +352,6 @@ class Settings(BaseModel):
             a claim, ``bind`` a path of the node, ``device`` a device of the node.
         shm_size: Size of ``/dev/shm``, which counts as memory; a number is in GiB. None for the
             node's default of 64 MiB.
-            it to the node, which gives 64 MiB.
 
     Raises:
         SettingsError: A value is invalid, an option is unknown, or it belongs to another platform.
