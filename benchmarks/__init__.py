@@ -1,1 +1,1 @@
-"""Measurements behind the figures of the documentation: ``python -m benchmarks``."""
+"""Benchmarks for the figures in the documentation: ``python -m benchmarks``."""

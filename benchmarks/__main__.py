@@ -20,7 +20,7 @@ _BENCHMARKS = {
     "containers": containers,
     "covalent": covalent,
 }
-"""The benchmarks, in the order of the page."""
+"""Benchmarks in the order of the page."""
 _HISTORY = "What was measured once"
 
 

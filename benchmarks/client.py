@@ -1,7 +1,7 @@
 """farcall's clients and their floor: ``python -m benchmarks.client WORK COUNT OPTIONS``.
 
-Prints one line of JSON. CPU is that of all threads of the process, obstore's included, from the
-moment the executor is open until it is closed and its objects are deleted.
+Prints one line of JSON. CPU time covers all threads of the process, including obstore's, from the
+opening of the executor until it is closed and its objects are deleted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from farcall import BatchExecutor
 from farcall.storage.bucket import Bucket
 
 _FLOOR_CONCURRENCY = 16  # farcall's concurrent fetches
-_SETTLE_S = 0.05  # see farcall.aws.clients: obstore aborts a process that ends too fast
+_SETTLE_S = 0.05  # see farcall.aws.clients: obstore aborts a process that exits too early
 
 Begin = Callable[[], Meter]
 
@@ -60,7 +60,7 @@ async def _map(executor: BatchExecutor, count: int, begin: Begin) -> None:
 
 
 async def _submit(executor: BatchExecutor, count: int, begin: Begin) -> None:
-    """Submit the trivial task for each number at once, and await each result."""
+    """Submit the trivial task for all numbers concurrently, and await each result."""
     task = executor.task(double)
 
     async def one(number: int) -> int:
@@ -74,13 +74,13 @@ async def _submit(executor: BatchExecutor, count: int, begin: Begin) -> None:
 
 
 async def _starts(executor: BatchExecutor, count: int, begin: Begin) -> list[list[float]]:
-    """Run the probe COUNT times, one job after another."""
+    """Run the probe COUNT times, one job at a time."""
     begin()
     return [await executor.task(probe)() for _ in range(count)]
 
 
 async def _argument(executor: BatchExecutor, count: int, begin: Begin) -> None:
-    """Submit an array of COUNT bytes; the clock stops when Batch has accepted the job."""
+    """Submit an array of COUNT bytes, and stop the clock when Batch has accepted the job."""
     data = make(count)
     meter = begin()
     job = await executor.submit(size, data)
@@ -89,7 +89,7 @@ async def _argument(executor: BatchExecutor, count: int, begin: Begin) -> None:
 
 
 async def _result(executor: BatchExecutor, count: int, begin: Begin) -> float:
-    """Return the time when an array of COUNT bytes, a task's result, has arrived."""
+    """Return the time at which a task's result, an array of COUNT bytes, has arrived."""
     begin()
     data = await (await executor.submit(make, count)).result()
     arrived = time.monotonic()
@@ -114,14 +114,14 @@ def _check(found: object, wanted: object) -> None:
 async def measure(
     work: str, count: int, *, jobs: dict[str, Any] | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Do a work with an open executor.
+    """Measure one work with an open executor.
 
     Args:
         work: Name in `_WORKS`.
-        count: Number of tasks, or bytes of a large value.
-        jobs: How the in-memory cloud runs the jobs. None on the local AWS emulator, which counts
-            no requests: this process counts its S3 requests instead.
-        options: Those of the executor.
+        count: Number of tasks, or size of a large value in bytes.
+        jobs: Options with which the in-memory cloud runs the jobs. None on the local AWS emulator,
+            which counts no requests, so that this process counts its S3 requests.
+        options: The executor's options.
     """
     begun: list[Meter] = []
     requests = _counted()
@@ -135,7 +135,7 @@ async def measure(
         return begun[0]
 
     async with BatchExecutor(**options) as executor:
-        if work in ("argument", "result"):  # a first task opens connections
+        if work in ("argument", "result"):  # the first task opens connections
             await executor.task(double)(1)
         found = await _WORKS[work](executor, count, begin)
     measured = {**begun[0].report(), "result": found}
@@ -143,7 +143,7 @@ async def measure(
 
 
 def _counted() -> Counter[str]:
-    """Count this process's S3 requests by operation."""
+    """Patch the S3 client to count this process's requests, and return the counts."""
     found: Counter[str] = Counter()
     ask = Bucket.ask
 
@@ -156,10 +156,10 @@ def _counted() -> Counter[str]:
 
 
 async def floor(tasks: int, requests: dict[str, int], outcome_bytes: int) -> dict[str, Any]:
-    """Send the S3 requests that farcall sent, with bare obstore, and make the same pickles."""
+    """Repeat farcall's S3 requests with plain obstore, and create the same pickles."""
     bucket, url = os.environ["FARCALL_S3_BUCKET_NAME"], os.environ["AWS_ENDPOINT_URL"]
     store = S3Store(bucket, endpoint=url, region=REGION, client_options={"allow_http": True})
-    with contextlib.suppress(FileNotFoundError):  # opens what an executor opens
+    with contextlib.suppress(FileNotFoundError):  # open a connection, as an executor does
         await obstore.get_async(store, "nothing")
     control(url, "reset", {})
     control(url, "fill", {"name": f"{bucket}/filled", "count": tasks, "size": outcome_bytes})
@@ -189,7 +189,7 @@ async def floor(tasks: int, requests: dict[str, int], outcome_bytes: int) -> dic
 
 
 if __name__ == "__main__":
-    cloudpickle.register_pickle_by_value(meter)  # the image has no benchmarks
+    cloudpickle.register_pickle_by_value(meter)  # the image does not contain this package
     name, number, given = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     coroutine = floor(number, **given) if name == "floor" else measure(name, number, **given)
     print(json.dumps(asyncio.run(coroutine)))

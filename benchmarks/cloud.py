@@ -1,7 +1,7 @@
 """In-memory S3, Batch and STS in one process, which counts the client's requests.
 
-It listens on one port for the measured client and on another for its jobs, whose requests are not
-counted. It checks no signatures, encrypts nothing, and runs no jobs: `benchmarks.fleet` does.
+It listens on one port for the measured client and on another port for the jobs, whose requests are
+not counted. It checks no signatures and encrypts nothing. `benchmarks.fleet` runs the jobs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Cloud:
         self._options: dict[str, Any] = {}
 
     async def answer(self, side: str, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request that arrived at the port of "client" or "jobs"."""
+        """Respond to a request that arrived at the port for "client" or "jobs"."""
         body = await request.content.read()
         if request.path.startswith(CONTROL):
             document = json.loads(body or b"{}")
@@ -74,7 +74,7 @@ class Cloud:
         return response
 
     async def _control(self, name: str, document: dict[str, Any]) -> Any:
-        """Carry out a control; "job" waits for a job, which has the options of "reset"."""
+        """Execute a control; "job" waits for a job, and adds the options of the last "reset"."""
         if name == "job":
             return {**await self._queue.waiting.get(), **self._options}
         if name == "reset":
@@ -88,11 +88,11 @@ class Cloud:
 
 
 class Buckets:
-    """S3, as far as farcall, obstore and boto3 use it; every bucket exists.
+    """The parts of S3 that farcall, obstore and boto3 use; every bucket exists.
 
     Attributes:
-        stored: Time (`time.monotonic`) and size in bytes of each object that was ever stored, by
-            bucket and key.
+        stored: Time (`time.monotonic`) and size in bytes of each object, including deleted ones,
+            by bucket and key.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Buckets:
         self._uploads: dict[str, dict[int, bytes]] = {}
 
     def answer(self, name: str, request: web.BaseRequest, body: bytes) -> tuple[str, Answer]:
-        """Answer a request for BUCKET/KEY; return the operation's name with the answer."""
+        """Respond to a request for BUCKET/KEY; return the operation's name and the response."""
         method, query, headers = request.method, request.query, request.headers
         bucket, _, key = name.partition("/")
         if method == "POST" and "delete" in query:
@@ -119,7 +119,7 @@ class Buckets:
         return f"{method.title()}Object", self._get(name, headers)
 
     def store(self, name: str, data: bytes, tag: str = "") -> dict[str, str]:
-        """Store an object; return its headers."""
+        """Store an object, and return its headers."""
         tag = tag or hashlib.md5(data, usedforsecurity=False).hexdigest()
         headers = {"ETag": f'"{tag}"', "Last-Modified": formatdate(usegmt=True)}
         self._objects[name] = (data, headers)
@@ -129,7 +129,7 @@ class Buckets:
     def _answer_upload(
         self, method: str, name: str, query: Mapping[str, str], body: bytes
     ) -> tuple[str, Answer]:
-        """Answer a request of a multipart upload."""
+        """Respond to a request of a multipart upload."""
         if "uploads" in query:
             upload = uuid.uuid4().hex
             self._uploads[upload] = {}
@@ -196,10 +196,10 @@ def _refuse(status: int, code: str) -> Answer:
 
 
 class Queue:
-    """Batch: one queue, its definitions and its jobs.
+    """Batch with one queue, its job definitions and its jobs.
 
     Attributes:
-        waiting: Jobs that the fleet has not run yet.
+        waiting: Jobs that the fleet has not started yet.
     """
 
     def __init__(self) -> None:
@@ -217,12 +217,12 @@ class Queue:
         }
 
     def answer(self, path: str, document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Carry out an operation; return its name and its reply."""
+        """Execute an operation, and return its name and its response."""
         name = next(each for each in self._operations if path.endswith(f"/{each.lower()}"))
         return name, self._operations[name](document)
 
     def on_stored(self, name: str) -> None:
-        """Count a task as ended if the stored object, named by bucket and key, is its last."""
+        """Count a task as finished if the stored object (BUCKET/KEY) is the task's last object."""
         job = self._by_outcome.get(name) or self._by_outcome.get(name.rpartition("/")[0])
         if job is not None:
             job["ended"] = min(job["size"], job["ended"] + 1)
@@ -270,7 +270,7 @@ class Queue:
 
 
 def _describe(job: dict[str, Any]) -> dict[str, Any]:
-    """Return a job's entry in DescribeJobs: RUNNING until the last outcome is stored."""
+    """Return a job's description, which is RUNNING until the last outcome is stored."""
     running = job["size"] - job["ended"]
     document = {
         "jobId": job["id"],
@@ -288,7 +288,7 @@ def _describe(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _outcome(environment: dict[str, str]) -> str:
-    """Return the name of the last object that a job stores, for farcall's without the index.
+    """Return the name of a job's last object; for farcall, without the task's index.
 
     The peer's container stores ``io_output-...json`` after ``result-...pkl``.
     """
@@ -307,7 +307,7 @@ async def _serve() -> None:
         listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
         ports[side] = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     print(json.dumps(ports), flush=True)
-    await asyncio.to_thread(sys.stdin.buffer.read)  # until the parent process ends
+    await asyncio.to_thread(sys.stdin.buffer.read)  # until the parent process exits
 
 
 if __name__ == "__main__":

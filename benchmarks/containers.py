@@ -1,4 +1,4 @@
-"""CPU of real containers up to the call of the function: farcall's, the peer's and floors."""
+"""CPU time of real containers until the function is called: farcall, the peer and floors."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ PEER_PLAIN, PEER = "peer, a function that needs no Covalent", "peer, as Covalent
 
 _PEER = Path(__file__).with_name("peer.Dockerfile")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-#: The build has this machine's network; an argument without a value has the environment's.
+#: Build arguments, whose values docker takes from the environment.
 _ARGUMENTS = ("PIP_INDEX_URL", *_PROXIES, *map(str.lower, _PROXIES))
 _BUILD = ("build", "--network=host", "--force-rm", *(f"--build-arg={n}" for n in _ARGUMENTS))
 
 
 class NoEngineError(Exception):
-    """No docker engine, or an image could not be built; the message names the reason."""
+    """Error if there is no docker engine or an image could not be built."""
 
 
 def measure(settings: Settings) -> Part:
-    """Build the images, start each in turn, and remove images and containers.
+    """Build the images, start each of them in turn, and remove images and containers.
 
     Raises:
-        NoEngineError: There is no engine, or an image could not be built.
+        NoEngineError: There is no docker engine, or an image could not be built.
     """
     costs: dict[str, list[float]] = {}
     shares: list[float] = []
@@ -50,7 +50,7 @@ def measure(settings: Settings) -> Part:
         for number in range(settings.starts + 1):
             settings.say(f"containers, start {number} of {settings.starts} ...")
             for name, (cpu_s, share_s) in _turn(place, images, settings.peer).items():
-                if number:  # the first reads the image's files from the disk
+                if number:  # skip the first start, which reads the image's files from disk
                     costs.setdefault(name, []).append(cpu_s)
                     shares += [share_s] if share_s else []
     share_s = statistics.median(shares)
@@ -68,7 +68,7 @@ def measure(settings: Settings) -> Part:
 
 
 def _turn(stage: Stage, images: dict[str, str], peer: str) -> dict[str, tuple[float, float]]:
-    """Start each container once; return its CPU, and docker's share in it if that is known."""
+    """Start each container once; return its CPU time, and docker's share of it if known."""
     label = images["label"]
     found = {
         "base: Python alone": _floor(images["base"], "sys", label),
@@ -84,7 +84,7 @@ def _turn(stage: Stage, images: dict[str, str], peer: str) -> dict[str, tuple[fl
 
 
 def _floor(image: str, modules: str, label: str) -> tuple[float, float]:
-    """Start an interpreter below a shell, which is the first process and has docker's share."""
+    """Start an interpreter as a child of a shell, to which docker's share is attributed."""
     code = f"import json, {modules}\n{inspect.getsource(probe)}\nprint(json.dumps(probe()))"
     limits = ("--network=host", "--cpus=1", f"--label={label}", "--entrypoint=sh")
     done = _docker("run", "--rm", *limits, image, "-c", 'python3 -c "$0"; exit $?', code)
@@ -94,7 +94,7 @@ def _floor(image: str, modules: str, label: str) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def _images(*, peer: bool) -> Iterator[dict[str, str]]:
-    """Build the images; yield their names and the label of all of them; remove them."""
+    """Build the images, yield their names and their common label, and remove them."""
     python = f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim"
     base = os.environ.get("BENCHMARK_BASE_IMAGE") or os.environ.get("TEST_BASE_IMAGE") or python
     run = uuid.uuid4().hex[:12]
@@ -123,5 +123,5 @@ def _images(*, peer: bool) -> Iterator[dict[str, str]]:
 
 
 def _docker(*arguments: str) -> str:
-    """Run docker's command line; return its stdout."""
+    """Run a docker command, and return its stdout."""
     return subprocess.check_output(["docker", *arguments], text=True)

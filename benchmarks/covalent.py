@@ -1,4 +1,4 @@
-"""Cost of lattices to a real Covalent server: farcall's executor, the peer's and floors."""
+"""Cost of lattices for a real Covalent server: farcall's executor, the peer's and floors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLOOR, FARCALL = "floor", "farcall"
 _CLASSES = {FLOOR: "IdleExecutor", FARCALL: "AWSBatchExecutor", PEER: "AWSBatchExecutor"}
 _PLUGINS = Path(__file__).with_name("covalent_plugins")
 _MAX_ELECTRONS = 50
-_SETTLE_S = 1.0  # in which executors delete what they stored
+_SETTLE_S = 1.0  # time in which executors delete their objects
 
 _HEADINGS = (
     *("electrons", "run by", "wall s", "server CPU s", "above the floor: wall s"),
@@ -37,11 +37,11 @@ _HEADINGS = (
 _VALUES = {"wall_s": ("time", 1.0), "cpu_s": ("server's CPU", 0.5)}  # targets in seconds
 
 Turn = dict[str, Run]
-"""One lattice by each executor; CPU and memory are the server's."""
+"""One lattice with each executor; CPU and memory are the server's."""
 
 
 def measure(settings: Settings) -> Part:
-    """Measure lattices on a server with farcall, and on another one with the peer."""
+    """Measure lattices on one server with farcall, and on another server with the peer."""
     count = min(_MAX_ELECTRONS, settings.tasks)
     with played() as stage:
         turns = _turns(settings, stage, sys.executable, FARCALL, count)
@@ -57,7 +57,7 @@ def measure(settings: Settings) -> Part:
 
 
 def _turns(settings: Settings, stage: Stage, python: str, executor: str, count: int) -> list[Turn]:
-    """Start a server and run lattices by the floor and an executor in turn."""
+    """Start a server, and run lattices with the floor and an executor in turn."""
     turns = []
     with _server(stage, python) as (server, clients):
         for name in (FLOOR, executor):  # the first electron opens clients
@@ -70,7 +70,7 @@ def _turns(settings: Settings, stage: Stage, python: str, executor: str, count: 
 
 
 def _run(server: CovalentServer, stage: Stage, python: str, executor: str, count: int) -> Run:
-    """Dispatch a lattice and wait for its end."""
+    """Dispatch a lattice and wait until it has finished."""
     options: dict[str, Any] = {}
     if executor == PEER:
         options = {"region": REGION, "s3_bucket_name": BUCKET, "batch_queue": "benchmark"}
@@ -91,7 +91,7 @@ def _run(server: CovalentServer, stage: Stage, python: str, executor: str, count
 
 @contextlib.contextmanager
 def _server(stage: Stage, python: str) -> Iterator[tuple[CovalentServer, Stage]]:
-    """Start a server that has the floor's executor; yield it and a stage for its clients."""
+    """Start a server with the floor's executor; yield it and a stage for its clients."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         home = Path(folder, "server")
         shutil.copytree(_PLUGINS, home / "config" / "executor_plugins")
@@ -101,7 +101,7 @@ def _server(stage: Stage, python: str) -> Iterator[tuple[CovalentServer, Stage]]
 
 
 def _above(turns: list[Turn], name: str, value: str) -> list[float]:
-    """Return the differences between an executor and the floor in each repeat."""
+    """Return the difference between an executor and the floor for each repetition."""
     return [getattr(turn[name], value) - getattr(turn[FLOOR], value) for turn in turns]
 
 

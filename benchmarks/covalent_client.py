@@ -1,7 +1,8 @@
-"""Dispatch of one lattice to a Covalent server, from the server's environment, without farcall.
+"""Dispatch of one lattice to a Covalent server, from the server's environment without farcall.
 
-``python -m benchmarks.covalent_client EXECUTOR OPTIONS COUNT`` waits for its end, and
-``... DISPATCH_ID`` fetches its result, which is not measured. Each prints one line of JSON.
+``python -m benchmarks.covalent_client EXECUTOR OPTIONS COUNT`` dispatches a lattice and waits
+until it has finished. ``... DISPATCH_ID`` fetches its result, which is not measured. Each command
+prints one line of JSON.
 """
 
 from __future__ import annotations

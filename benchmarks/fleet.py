@@ -1,8 +1,8 @@
-"""Containers of all jobs in one process, with the runtime's own code.
+"""Simulated containers of all jobs in one process, with the runtime's own code.
 
-Each task is verified, unpickled, called, pickled, signed and stored as in the container. What is
-left out is the process per task: interpreter start, fork, output, and reading the bundle's index
-again.
+Each task is verified, unpickled, called, pickled, signed and stored as in a real container. The
+costs of a process per task are omitted: interpreter start, fork, output, and reading the bundle's
+index again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(endpoint: str) -> None:
 
 
 def _run(job: dict[str, Any], endpoint: str, threads: ThreadPoolExecutor) -> None:
-    """Run a job, in a real process if the benchmark asked for it (``process``)."""
+    """Run a job, in a real process if the benchmark requests one (``process``)."""
     variables = {"AWS_ENDPOINT_URL": endpoint, contract.ENV_JOB_ID: job["id"]}
     environment = {**os.environ, **job["environment"], **variables}
     if contract.ENV_BUNDLE not in environment:
@@ -55,7 +55,7 @@ def _run(job: dict[str, Any], endpoint: str, threads: ThreadPoolExecutor) -> Non
 def _outcomes(
     environment: dict[str, str], storage: Storage, job: dict[str, Any]
 ) -> Iterator[tuple[str, list[Buffer]]]:
-    """Yield key and content of each task's outcome."""
+    """Yield the key and the content of each task's outcome."""
     first = Assignment.read(environment)
     bundle = memoryview(storage.read(first.where.bundle_key, 0, 1 << 40))
     index = Index(bytes(bundle[-envelope.root_size(bundle) :]), first.digest)
@@ -110,7 +110,7 @@ def _outcome(
 
 
 def _run_peer(environment: dict[str, str]) -> None:
-    """Run a job as the peer's ``covalent_aws_plugins/exec.py`` does."""
+    """Run a job like the peer's ``covalent_aws_plugins/exec.py``."""
     storage = Storage(environment["S3_BUCKET_NAME"], environment)
     task_file = storage.read(environment["COVALENT_TASK_FUNC_FILENAME"], 0, 1 << 40)
     function, args, kwargs = pickle.loads(task_file)

@@ -1,4 +1,4 @@
-"""Start of the cloud and of the measured client processes, for every benchmark."""
+"""Harness for all benchmarks, which starts the cloud and the measured client processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PEER_PACKAGES = (
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the command line: size in bytes, and the peer's Python, "" to leave it out."""
+    """Command-line options: size in bytes, and the peer's Python ("" to omit the peer)."""
 
     tasks: int
     size: int
@@ -45,9 +45,9 @@ class Settings:
 class Run:
     """Measurements of one client process.
 
-    CPU is that of all threads, deletions included; the wall time ends with the last result; the
-    event loop stalled for at most `stall_s`; memory is the resident size before the first call and
-    its peak since then. Requests are counted by operation, such as "s3 GetObject".
+    CPU time covers all threads and includes deletions. The wall time ends with the last result.
+    `stall_s` is the longest stall of the event loop. Memory is the resident set size before the
+    first call, and its peak since then. Requests are counted by operation, such as "s3 GetObject".
     """
 
     cpu_s: float
@@ -60,28 +60,28 @@ class Run:
 
     @property
     def grown_bytes(self) -> int:
-        """Growth of the resident size at its peak."""
+        """Growth of the resident set size up to its peak."""
         return self.peak_bytes - self.before_bytes
 
     def count(self, service: str = "") -> int:
-        """Return the number of requests to one service, or to all."""
+        """Return the number of requests to one service, by default to all services."""
         return sum(n for name, n in self.requests.items() if name.startswith(service))
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A running cloud.
+    """Running cloud for client processes.
 
     Attributes:
-        environment: Whole environment of a client process.
-        emulator: The local AWS emulator; None if it is the benchmark's in-memory cloud.
+        environment: Complete environment of a client process.
+        emulator: The local AWS emulator; None for the in-memory cloud.
     """
 
     environment: dict[str, str]
     emulator: farcall_local.LocalAWS | None = None
 
     def run(self, module: str, *arguments: str, python: str = sys.executable) -> Any:
-        """Run a module in a fresh process and return its last line, which is JSON."""
+        """Run a module in a new process, and return the JSON document in its last line."""
         done = subprocess.run(
             [python, "-m", module, *arguments],
             env=self.variables(python),
@@ -92,7 +92,7 @@ class Stage:
         return json.loads(done.stdout.splitlines()[-1])
 
     def measure(self, work: str, count: int, *, python: str = "", **options: Any) -> Run:
-        """Measure one work of `benchmarks.client`, or of the peer's client if it has a Python."""
+        """Measure one work of `benchmarks.client`, or with ``python`` of the peer's client."""
         module = "benchmarks.peer_client" if python else "benchmarks.client"
         arguments = (work, str(count), json.dumps(options))
         if python and not self.emulator:
@@ -105,7 +105,7 @@ class Stage:
         return control(self.environment["AWS_ENDPOINT_URL"], name, {})
 
     def variables(self, python: str) -> dict[str, str]:
-        """Return the environment of an interpreter: farcall's sources only for this one."""
+        """Return an interpreter's environment; only this interpreter imports farcall's sources."""
         hidden = () if python == sys.executable else ("PYTHONPATH",)
         return {name: text for name, text in self.environment.items() if name not in hidden}
 
@@ -118,7 +118,7 @@ def control(url: str, name: str, document: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def played() -> Iterator[Stage]:
-    """Start the in-memory cloud and the process that runs its jobs."""
+    """Start the in-memory cloud, and the process that runs its jobs."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as home, contextlib.ExitStack() as stack:
         cloud = stack.enter_context(_process(_environment(home), "benchmarks.cloud"))
         urls = json.loads(cloud.stdout.readline())
@@ -140,10 +140,10 @@ def emulated(*, docker: bool = False, kubernetes: bool = False) -> Iterator[Stag
 
 @contextlib.contextmanager
 def peer_python(*, wanted: bool) -> Iterator[str]:
-    """Yield the peer's Python, "" if it is not wanted.
+    """Yield the path of the peer's Python, or "" if the peer is not measured.
 
-    It is installed into a temporary virtual environment (140 MB), unless BENCHMARK_PEER_VENV
-    names one that has it.
+    The peer is installed into a temporary virtual environment (140 MB), unless BENCHMARK_PEER_VENV
+    names an environment that contains it.
     """
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         venv = os.environ.get("BENCHMARK_PEER_VENV", folder)

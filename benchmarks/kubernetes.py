@@ -1,4 +1,4 @@
-"""Cost of a map on Kubernetes, compared with Batch, both on the local emulators."""
+"""Cost of a map on Kubernetes compared with Batch, both on local emulators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TITLE = "What a map costs on Kubernetes"
 
 _MAX_TASKS = 1000
 _SYNC_S = 1.0
-"""Minimum time between two changes of a Job's status, as in the real controller:
+"""Minimum time in seconds between two changes of a Job's status, as in the real controller:
 https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/job_controller.go"""
 
 _HEADINGS = (

@@ -1,4 +1,4 @@
-"""Memory of the client and of the container for a large argument and a large result."""
+"""Memory of the client and the container for a large argument and a large result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TITLE = "What large values take"
 _MIB = 1 << 20
 _SAMPLE_S = 0.005
 _BLOCK = 512  # of st_blocks
-_COPIES = {"argument": 1, "result": 2}  # in a container, the function's own included
+_COPIES = {"argument": 1, "result": 2}  # in a container, including the function's own copy
 
 _HEADINGS = (
     *("what", "wall s", "client's CPU s", "client's MiB beyond the array"),
@@ -83,11 +83,11 @@ def _run(stage: Stage, shape: str, size: int) -> tuple[Run, float, int]:
 
 
 def _containers_bytes() -> int:
-    """Return the memory of all containers, which are processes below this one."""
+    """Return the memory of all containers, which are descendants of this process."""
     files: dict[tuple[int, int], int] = {}
     anonymous = 0
     for pid in descendants(os.getpid()):
-        with contextlib.suppress(OSError, KeyError):  # it has just ended
+        with contextlib.suppress(OSError, KeyError):  # the process has just exited
             if b"farcall_runtime" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 anonymous += memory_bytes(pid)["anonymous"]
                 files |= _anonymous_files(pid)

@@ -1,4 +1,4 @@
-"""CPU, memory and event loop stalls of a process; Linux and the standard library only."""
+"""CPU, memory and event loop stalls of a process; requires Linux and no third-party packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Meter:
-    """Measurement of this process, from construction on the running event loop."""
+    """Measurement of this process, which starts when it is created on a running event loop."""
 
     def __init__(self) -> None:
         restart_peak()
@@ -26,11 +26,11 @@ class Meter:
         self._began, self._cpu = time.monotonic(), time.process_time()
 
     def stop_clock(self) -> None:
-        """End the wall time; CPU and memory are measured until `report`."""
+        """Stop the wall clock; CPU and memory are measured until `report`."""
         self._wall_s = time.monotonic() - self._began
 
     def report(self) -> dict[str, Any]:
-        """Return CPU of all threads, wall time, longest event loop stall and memory."""
+        """Return CPU time of all threads, wall time, longest event loop stall and memory."""
         cpu_s = time.process_time() - self._cpu
         self._watching.cancel()
         return {
@@ -49,10 +49,10 @@ class Meter:
 
 
 def probe() -> list[float]:
-    """Return the CPU seconds of this process and its parent since their interpreters started.
+    """Return the CPU seconds of this process and its parent since they started.
 
-    Both clients run this function as their task, pickled by value, to measure a container's start.
-    If this is the container's first process, the list has one item.
+    Both clients run this function as a task, pickled by value, to measure a container's start. If
+    this is the container's first process, the list has one item.
     """
     import os
     import time
@@ -63,25 +63,25 @@ def probe() -> list[float]:
 
 
 def memory_bytes(pid: int | str = "self") -> dict[str, int]:
-    """Return a process's resident size, its peak, and its anonymous part."""
+    """Return a process's resident set size, its peak, and its anonymous part."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     values = dict(line.split(":", 1) for line in lines)
     return {name: int(values[field].split()[0]) * 1024 for name, field in _FIELDS.items()}
 
 
 def restart_peak(pid: int | str = "self") -> None:
-    """Reset a process's peak resident size (proc(5), ``clear_refs``)."""
+    """Reset a process's peak resident set size (proc(5), ``clear_refs``)."""
     Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process's own threads."""
+    """Return the CPU seconds of all threads of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the process IDs of a process's children and their children."""
+    """Yield the process IDs of all descendants of a process."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children = task.read_text(encoding="ascii").split()

@@ -1,9 +1,9 @@
-"""Clients of PyPI's covalent-awsbatch-plugin, in its own virtual environment, without farcall.
+"""Clients of covalent-awsbatch-plugin from PyPI, in its own virtual environment without farcall.
 
 ``python -m benchmarks.peer_client WORK COUNT OPTIONS`` calls ``AWSBatchExecutor.run`` directly and
-prints one line of JSON. WORK is ``submit`` for trivial tasks, all at once; ``plain`` for one start
-of an image with a function that needs nothing of Covalent; ``dispatched`` for one start with what
-a Covalent server makes of the function.
+prints one line of JSON. WORK is ``submit`` for concurrent trivial tasks; ``plain`` for one
+container start with a function that does not use Covalent; or ``dispatched`` for one container
+start with the function in the form that a Covalent server sends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
-import covalent  # noqa: F401  # reads the configuration, with the plugin's section
+import covalent  # noqa: F401  # loads the configuration with the plugin's section
 from covalent._workflow.transport import TransportableObject
 from covalent.executor.utils.wrappers import wrapper_fn
 from covalent_awsbatch_plugin.awsbatch import AWSBatchExecutor
@@ -32,14 +32,14 @@ def double(x: int) -> int:
 
 
 class Alone(AWSBatchExecutor):
-    """The peer without a Covalent server: its calls to the server do nothing."""
+    """The peer's executor without a Covalent server; its calls to the server do nothing."""
 
     async def get_cancel_requested(self) -> bool:
-        """Return that no cancel was requested."""
+        """Return False: no cancellation was requested."""
         return False
 
     async def set_job_handle(self, handle: Any) -> None:
-        """Ignore the job handle."""
+        """Discard the job handle."""
 
 
 async def _run(
@@ -81,7 +81,7 @@ async def _start(folder: str, form: str, image: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cloudpickle.register_pickle_by_value(meter)  # the image has no benchmarks
+    cloudpickle.register_pickle_by_value(meter)  # the image does not contain this package
     work, number, given = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     with tempfile.TemporaryDirectory() as folder:
         coroutine = _submit(folder, number) if work == "submit" else _start(folder, work, **given)

@@ -1,7 +1,7 @@
-"""Tables on the terminal and in ``RESULTS.md``, one part for each benchmark.
+"""Tables on the terminal and in ``RESULTS.md``, with one part per benchmark.
 
 The texts that explain how each part is measured are in ``RESULTS.md`` itself, below a heading that
-begins with "How", and stay as they are.
+begins with "How". They are preserved.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WIDTH = 140
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement, its target, which is a maximum, and the peer's value if it ran."""
+    """Measurement with its target, which is a maximum, and the peer's value if it was measured."""
 
     what: str
     target: float
@@ -45,7 +45,7 @@ class Row:
     peer: float | None = None
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row's cells in the table at the top of the page."""
+        """Return the row's cells for the table at the top of the page."""
         values = [self.target, self.found, *([] if self.peer is None else [self.peer])]
         target, found, *peer = (f"{number(value)} {self.unit}".rstrip() for value in values)
         reached = "yes" if self.found <= self.target else "**no**"
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Part:
-    """Results of one benchmark: rows for the top of the page, an own table, and a text below."""
+    """Results of one benchmark: rows for the summary, a separate table, and a text below it."""
 
     title: str
     rows: Sequence[Row]
@@ -64,13 +64,13 @@ class Part:
 
 
 def publish(page: Path, part: Part, order: Sequence[str], command: str) -> None:
-    """Print a part and write it to the page, whose other parts stay as they are.
+    """Print a part and write it to the page; the page's other parts are preserved.
 
     Args:
-        page: The page; it need not exist.
+        page: The page, which is created if it does not exist.
         part: The results.
-        order: Titles of all parts.
-        command: Command line that measured them.
+        order: Titles of all parts, in the page's order.
+        command: Command line of the measurement.
     """
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     chunks = (chunk.strip() for chunk in re.split(r"^(?=# )", text, flags=re.M))
@@ -95,7 +95,7 @@ def publish(page: Path, part: Part, order: Sequence[str], command: str) -> None:
 
 
 def _rows(top: str) -> dict[str, list[tuple[str, ...]]]:
-    """Return the rows of the table at the top, by the link to their part."""
+    """Return the rows of the summary table by the link to their part."""
     found: dict[str, list[tuple[str, ...]]] = {}
     for line in top.splitlines():
         *cells, link = (cell.strip() for cell in line.strip("|").split(" | "))
@@ -115,14 +115,14 @@ def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number with three digits."""
+    """Format a number with three significant digits."""
     if value == round(value):
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def runs(values: Sequence[float], style: str = ".3g") -> str:
-    """Format the median of some runs, followed by the runs in brackets."""
+    """Format the median of several runs, followed by each run in parentheses."""
     middle = f"{statistics.median(values):{style}}"
     if not values[1:]:
         return middle
@@ -135,7 +135,7 @@ def requests(counts: Mapping[str, int]) -> str:
 
 
 def _machine() -> str:
-    """Describe the machine and the versions of the packages."""
+    """Return a description of the machine and the package versions."""
     versions = []
     for name in _PACKAGES:
         try:

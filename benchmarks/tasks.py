@@ -1,4 +1,4 @@
-"""Cost of many trivial tasks: farcall's client, the floor and the peer's client."""
+"""Cost of many trivial tasks: farcall's clients, the floor and the peer's client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.report import Part, Row
 TITLE = "What tasks cost their client"
 MAP, FLOOR, SUBMIT = "farcall, `map`", "floor of the `map`", "farcall, separate `submit`"
 
-_SUBMITTED = 300  # at most: the peer takes six minutes for them
+_SUBMITTED = 300  # maximum, because the peer takes six minutes for 300 tasks
 
 _HEADINGS = (
     *("client", "tasks", "CPU s", "CPU ms/task", "times the floor", "requests/task", "wall s"),
@@ -39,7 +39,7 @@ def measure(settings: Settings) -> Part:
 
 
 def _floor(stage: Stage, above: Run, tasks: int) -> Run:
-    """Measure the requests and pickles of a map without farcall."""
+    """Measure a map's requests and pickles without farcall."""
     sizes = [size for name, (_, size) in stage.ask("stored").items() if "/outcomes/" in name]
     outcome_bytes = round(statistics.mean(sizes))
     return stage.measure("floor", tasks, requests=above.requests, outcome_bytes=outcome_bytes)

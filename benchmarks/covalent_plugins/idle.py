@@ -1,4 +1,4 @@
-"""Covalent's floor: a managed executor that runs nothing and returns None."""
+"""Floor for Covalent: a managed executor that runs nothing and returns None."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXECUTOR_PLUGIN_DEFAULTS: dict[str, str] = {}
 
 
 class IdleExecutor(AsyncBaseExecutor):
-    """Writes None into Covalent's store for every electron, so that Covalent copies nothing."""
+    """Executor that stores None for each electron in Covalent's store, so nothing is copied."""
 
     SUPPORTS_MANAGED_EXECUTION = True
 
@@ -25,7 +25,7 @@ class IdleExecutor(AsyncBaseExecutor):
         """Do nothing."""
 
     async def poll(self, _metadata: Mapping[str, Any], data: Any) -> Any:
-        """Return at once."""
+        """Return immediately."""
         return data
 
     async def receive(
@@ -43,5 +43,5 @@ class IdleExecutor(AsyncBaseExecutor):
         return updates
 
     async def run(self, *_: Any) -> Any:
-        """Satisfy the abstract base class; Covalent never calls it on a managed executor."""
+        """Raise an error; Covalent never calls this abstract method on a managed executor."""
         raise NotImplementedError
