@@ -1,4 +1,4 @@
-"""Command job: run a program in an image, without any Python of yours in it.
+"""Command job: run a program in an image, without your own Python code.
 
 The local AWS emulator runs the command on this machine; with `farcall local --docker` it runs in a
 container of the image.
@@ -19,7 +19,7 @@ async def main():
         job = await executor.command("alpine:3", ["sh", "-c", SCRIPT], env={"WORDS": "one two"})
         async for line in job.logs(follow=True):
             print("it printed:", line.text)
-        result = await job.wait()  # raises farcall.CommandError where the command failed
+        result = await job.wait()  # raises farcall.CommandError if the command fails
     print("its exit code:", result.exit_codes[0])
 
 

@@ -1,9 +1,9 @@
-"""Covalent: a workflow whose second half is as wide as the first half says.
+"""Covalent: a workflow whose width is known only at run time.
 
 A sublattice is a workflow inside a workflow: its graph is built when its arguments are known, and
-each of its electrons is a Batch job. This starts Covalent's server and stops it again; leave both
-lines out where yours runs already (docs/covalent.md). Install Covalent, which needs Python 3.10 to
-3.12, with `pip install '.[covalent]'`.
+each of its electrons is a Batch job. The script starts and stops Covalent's server; remove both
+lines if your server is already running (docs/covalent.md). Install Covalent, which needs Python
+3.10 to 3.12, with `pip install '.[covalent]'`.
 
     farcall local -- python examples/covalent_sublattice.py
 """

@@ -1,7 +1,8 @@
-"""Failures and retries: repeated attempts, and the errors that your program gets.
+"""Failures and retries: repeated attempts, and the errors that your program can catch.
 
-A function's own exception is final, unless `retry_on="failure"` asks for up to `retry_attempts`
-in all. The last one's is raised here as it was there: the same class, with the remote traceback.
+By default, an exception of your function is final. With `retry_on="failure"`, the function runs up
+to `retry_attempts` times. The last attempt's exception is re-raised in your program, with its
+original class and the remote traceback.
 
     farcall local -- python examples/failures.py
 """
@@ -27,14 +28,14 @@ def root(x):
     if x < 0:
         raise ValueError(f"{x} has no root")
     if x > 100:
-        os._exit(7)  # the process ends without a word, as when a library in C crashes
+        os._exit(7)  # the process exits without an exception, as if a C library had crashed
     return x**0.5
 
 
 async def main():
     async with executor:
         print("flaky ended well in attempt", await flaky())
-        # With return_exceptions a failed call leaves the others alone: its error is in the list.
+        # With return_exceptions, a failed call does not stop the others; the list has its error.
         for result in await root.map([4, -1, 101], return_exceptions=True):
             if isinstance(result, ChildKilledError):
                 print(f"job {result.job_id} died with exit code {result.exit_code}")

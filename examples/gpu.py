@@ -1,7 +1,7 @@
-"""GPU: ask for one, and look what the job sees.
+"""GPU: request a GPU, and list the GPUs that the job can use.
 
 `num_gpus` needs a queue whose instances have GPUs, and an image with the libraries for them
-(docs/image.md). The local AWS emulator gives a job whatever this machine has, which may be no GPU.
+(docs/image.md). On the local AWS emulator, jobs use this machine's GPUs, if it has any.
 
     farcall local -- python examples/gpu.py
 """

@@ -1,7 +1,7 @@
-"""pandas: one job for each group of a frame, and one frame of their answers.
+"""pandas: one job for each group of a data frame, and one data frame of the results.
 
-Frames are arguments and results like any other objects. Install pandas here (`pip install pandas`)
-and in the image (docs/image.md).
+Data frames can be arguments and results like other objects. Install pandas in your environment
+(`pip install pandas`) and in the image (docs/image.md).
 
     farcall local -- python examples/pandas_groups.py
 """

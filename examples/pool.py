@@ -1,6 +1,6 @@
-"""Pool: plain Python without async, by the interface of the standard library's pools.
+"""Pool: code without async, using the interface of `concurrent.futures`.
 
-What runs with ThreadPoolExecutor or ProcessPoolExecutor runs as Batch jobs with this one.
+Replace ThreadPoolExecutor or ProcessPoolExecutor with this pool to run your calls as Batch jobs.
 
     farcall local -- python examples/pool.py
 """
@@ -11,7 +11,7 @@ from farcall import BatchPoolExecutor
 
 
 def collatz(n):
-    """Return how many steps it takes from n to 1."""
+    """Return the number of Collatz steps from n to 1."""
     steps = 0
     while n > 1:
         n = n // 2 if n % 2 == 0 else 3 * n + 1

@@ -1,7 +1,7 @@
-"""Shared data: give every call of a sweep the same table, and upload it once.
+"""Shared data: use the same table in all calls of a sweep, and upload it once.
 
-What a function uses from around it travels with the function: once for the whole array job.
-An argument travels with each call.
+Global variables that a function uses are uploaded with the function, once per array job. Arguments
+are uploaded with each call.
 
     farcall local -- python examples/shared_data.py
 """
@@ -18,7 +18,7 @@ table = np.random.default_rng(0).normal(size=(100_000, 8))  # 6.4 MB
 
 @executor.task
 def column_mean(column, scale):
-    return scale * table[:, column].mean()  # `table` is taken along because it is named here
+    return scale * table[:, column].mean()  # `table` is uploaded because the function uses it
 
 
 async def main():

@@ -1,6 +1,6 @@
-"""Sweep: call one function for many values, and take each result as it comes.
+"""Sweep: call one function for many inputs, and use each result as it arrives.
 
-A `map` is one array job, however many calls it has.
+A `map` is one array job, regardless of the number of calls.
 
     farcall local -- python examples/sweep.py
 """
@@ -23,7 +23,7 @@ def estimate_pi(seed, points=20_000):
 async def main():
     async with executor:
         estimates = []
-        # chunksize puts ten calls into each task, because a task costs the start of a container.
+        # With chunksize, each task runs ten calls, because each task has to start a container.
         async for seed, estimate in estimate_pi.map(range(40), chunksize=10, progress=True):
             estimates.append(estimate)
             if seed % 10 == 0:

@@ -1,4 +1,4 @@
-"""Covalent: an electron that fails, with the options of its executor in covalent.conf."""
+"""Covalent: a failing electron, whose executor takes its options from covalent.conf."""
 
 import covalent as ct
 

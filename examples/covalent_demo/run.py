@@ -1,10 +1,10 @@
-"""Run svm.py and fails.py on a Covalent server and a local AWS emulator of their own.
+"""Run svm.py and fails.py on a temporary Covalent server and a local AWS emulator.
 
-`make demo-covalent` runs this. All files go to a temporary folder, so your own Covalent server
-and its configuration are not touched.
+`make demo-covalent` runs this script. All files are in a temporary folder, so your own Covalent
+server and its configuration are not changed.
 
     python examples/covalent_demo/run.py           stops the server at the end
-    python examples/covalent_demo/run.py --keep    keeps Covalent's page open until Ctrl-C
+    python examples/covalent_demo/run.py --keep    serves Covalent's web UI until Ctrl-C
 """
 
 import contextlib
@@ -38,7 +38,7 @@ TRUST = {
 
 
 def create_resources(aws):
-    """Create what covalent.conf names: a bucket, a log group, two roles, a queue, a definition."""
+    """Create covalent.conf's bucket, log group, two roles, queue and job definition."""
     session = boto3.Session(
         aws.environment["AWS_ACCESS_KEY_ID"],
         aws.environment["AWS_SECRET_ACCESS_KEY"],
@@ -72,10 +72,10 @@ def create_resources(aws):
 
 
 def make_environment(home, aws):
-    """Return variables that lead Covalent to `home` and AWS clients to the emulator."""
+    """Return environment variables that point Covalent to `home` and AWS to the emulator."""
     others = ("AWS_", "COVALENT_", "FARCALL_", "XDG_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-    # farcall's own options are in svm.py and covalent.conf.
+    # The executor's options are in svm.py and covalent.conf.
     points = {k: v for k, v in aws.environment.items() if not k.startswith("FARCALL_")}
     (home / "tmp").mkdir()
     return {
@@ -84,13 +84,13 @@ def make_environment(home, aws):
         "HOME": str(home),
         "TMPDIR": str(home / "tmp"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONWARNINGS": "ignore",  # Covalent's libraries warn about each other
+        "PYTHONWARNINGS": "ignore",  # hide warnings of Covalent's dependencies
     }
 
 
 @contextlib.contextmanager
 def covalent_server(environment):
-    """Start Covalent's server; yield its address; stop it."""
+    """Start Covalent's server, yield its address, and stop it."""
     configuration = Path(environment["HOME"], ".config", "covalent", "covalent.conf")
     configuration.parent.mkdir(parents=True)
     shutil.copy(HERE / "covalent.conf", configuration)
@@ -107,7 +107,7 @@ def covalent_server(environment):
 
 
 def run_script(name, environment):
-    """Run a script of this folder and show what it prints."""
+    """Run a script in this folder and show its output."""
     print(f"\n$ python examples/covalent_demo/{name}", flush=True)
     subprocess.run([sys.executable, HERE / name], env=environment, check=True)
 

@@ -1,7 +1,7 @@
-"""Covalent: the SVM experiment of the AWS Batch plugin's documentation.
+"""Covalent: the SVM experiment from the AWS Batch plugin's documentation.
 
-It asks for the installed versions of NumPy and scikit-learn, because those in the documentation
-have no wheels for Python 3.11 and later.
+It requires the installed versions of NumPy and scikit-learn, because the versions in the
+documentation have no wheels for Python 3.11 and later.
 """
 
 from importlib.metadata import version
