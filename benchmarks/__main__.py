@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure, print tables and write ``benchmarks/RESULTS.md``."""
+"""``python -m benchmarks``: measures, and writes ``benchmarks/RESULTS.md``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""farcall's clients and their floor: ``python -m benchmarks.client WORK COUNT OPTIONS``.
+"""farcall's clients and floor: ``python -m benchmarks.client WORK COUNT OPTIONS``.
 
 Prints one line of JSON. CPU time covers all threads of the process, including obstore's, from the
 opening of the executor until it is closed and its objects are deleted.
@@ -80,7 +80,7 @@ async def _starts(executor: BatchExecutor, count: int, begin: Begin) -> list[lis
 
 
 async def _argument(executor: BatchExecutor, count: int, begin: Begin) -> None:
-    """Submit an array of COUNT bytes, and stop the clock when Batch has accepted the job."""
+    """Submit an array of COUNT bytes; stop the clock when Batch accepts the job."""
     data = make(count)
     meter = begin()
     job = await executor.submit(size, data)

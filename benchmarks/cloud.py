@@ -74,7 +74,7 @@ class Cloud:
         return response
 
     async def _control(self, name: str, document: dict[str, Any]) -> Any:
-        """Execute a control; "job" waits for a job, and adds the options of the last "reset"."""
+        """Execute a control; "job" waits for a job, and adds the options of "reset"."""
         if name == "job":
             return {**await self._queue.waiting.get(), **self._options}
         if name == "reset":
@@ -101,7 +101,7 @@ class Buckets:
         self._uploads: dict[str, dict[int, bytes]] = {}
 
     def answer(self, name: str, request: web.BaseRequest, body: bytes) -> tuple[str, Answer]:
-        """Respond to a request for BUCKET/KEY; return the operation's name and the response."""
+        """Respond to a request for BUCKET/KEY; also return the operation's name."""
         method, query, headers = request.method, request.query, request.headers
         bucket, _, key = name.partition("/")
         if method == "POST" and "delete" in query:
@@ -222,7 +222,7 @@ class Queue:
         return name, self._operations[name](document)
 
     def on_stored(self, name: str) -> None:
-        """Count a task as finished if the stored object (BUCKET/KEY) is the task's last object."""
+        """Count a task as finished if the stored object (BUCKET/KEY) is its last."""
         job = self._by_outcome.get(name) or self._by_outcome.get(name.rpartition("/")[0])
         if job is not None:
             job["ended"] = min(job["size"], job["ended"] + 1)

@@ -1,4 +1,4 @@
-"""CPU time of real containers until the function is called: farcall, the peer and floors."""
+"""CPU time of real containers before the call: farcall's, the peer's and floors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def measure(settings: Settings) -> Part:
 
 
 def _turn(stage: Stage, images: dict[str, str], peer: str) -> dict[str, tuple[float, float]]:
-    """Start each container once; return its CPU time, and docker's share of it if known."""
+    """Start each container once; return its CPU time, and docker's share if known."""
     label = images["label"]
     found = {
         "base: Python alone": _floor(images["base"], "sys", label),
@@ -84,7 +84,7 @@ def _turn(stage: Stage, images: dict[str, str], peer: str) -> dict[str, tuple[fl
 
 
 def _floor(image: str, modules: str, label: str) -> tuple[float, float]:
-    """Start an interpreter as a child of a shell, to which docker's share is attributed."""
+    """Start an interpreter below a shell, to which docker's share is attributed."""
     code = f"import json, {modules}\n{inspect.getsource(probe)}\nprint(json.dumps(probe()))"
     limits = ("--network=host", "--cpus=1", f"--label={label}", "--entrypoint=sh")
     done = _docker("run", "--rm", *limits, image, "-c", 'python3 -c "$0"; exit $?', code)

@@ -1,4 +1,4 @@
-"""Cost of lattices for a real Covalent server: farcall's executor, the peer's and floors."""
+"""Cost of lattices for a Covalent server: farcall, the peer and floors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Turn = dict[str, Run]
 
 
 def measure(settings: Settings) -> Part:
-    """Measure lattices on one server with farcall, and on another server with the peer."""
+    """Measure lattices on one server with farcall, and on another with the peer."""
     count = min(_MAX_ELECTRONS, settings.tasks)
     with played() as stage:
         turns = _turns(settings, stage, sys.executable, FARCALL, count)

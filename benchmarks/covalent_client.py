@@ -1,8 +1,8 @@
-"""Dispatch of one lattice to a Covalent server, from the server's environment without farcall.
+"""Dispatch of one lattice from a Covalent server's environment.
 
 ``python -m benchmarks.covalent_client EXECUTOR OPTIONS COUNT`` dispatches a lattice and waits
 until it has finished. ``... DISPATCH_ID`` fetches its result, which is not measured. Each command
-prints one line of JSON.
+prints one line of JSON. The server's environment does not contain farcall.
 """
 
 from __future__ import annotations

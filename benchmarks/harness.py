@@ -1,4 +1,4 @@
-"""Harness for all benchmarks, which starts the cloud and the measured client processes."""
+"""Harness that starts the cloud and the measured client processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PEER_PACKAGES = (
 
 @dataclass(frozen=True)
 class Settings:
-    """Command-line options: size in bytes, and the peer's Python ("" to omit the peer)."""
+    """Command-line options: size in bytes, and the peer's Python ("" for none)."""
 
     tasks: int
     size: int
@@ -92,7 +92,7 @@ class Stage:
         return json.loads(done.stdout.splitlines()[-1])
 
     def measure(self, work: str, count: int, *, python: str = "", **options: Any) -> Run:
-        """Measure one work of `benchmarks.client`, or with ``python`` of the peer's client."""
+        """Measure one work of `benchmarks.client`, or of the peer's with ``python``."""
         module = "benchmarks.peer_client" if python else "benchmarks.client"
         arguments = (work, str(count), json.dumps(options))
         if python and not self.emulator:
@@ -105,7 +105,7 @@ class Stage:
         return control(self.environment["AWS_ENDPOINT_URL"], name, {})
 
     def variables(self, python: str) -> dict[str, str]:
-        """Return an interpreter's environment; only this interpreter imports farcall's sources."""
+        """Return an interpreter's environment, with farcall's sources only for this one."""
         hidden = () if python == sys.executable else ("PYTHONPATH",)
         return {name: text for name, text in self.environment.items() if name not in hidden}
 
@@ -130,7 +130,7 @@ def played() -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def emulated(*, docker: bool = False, kubernetes: bool = False) -> Iterator[Stage]:
-    """Start the local AWS emulator, which runs each job as a process, container or pod."""
+    """Start the local AWS emulator, whose jobs are processes, containers or pods."""
     with (
         tempfile.TemporaryDirectory(prefix=PREFIX) as home,
         farcall_local.start(docker=docker, kubernetes=kubernetes) as aws,

@@ -9,8 +9,10 @@ TITLE = "What a map costs on Kubernetes"
 
 _MAX_TASKS = 1000
 _SYNC_S = 1.0
-"""Minimum time in seconds between two changes of a Job's status, as in the real controller:
-https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/job_controller.go"""
+"""Minimum time in seconds between two changes of a Job's status, as in Kubernetes.
+
+https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/job_controller.go
+"""
 
 _HEADINGS = (
     *("backend", "tasks", "wall s", "client's CPU s", "CPU ms/task"),

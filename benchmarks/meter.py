@@ -1,4 +1,7 @@
-"""CPU, memory and event loop stalls of a process; requires Linux and no third-party packages."""
+"""CPU, memory and event loop stalls of a process.
+
+It requires Linux, and only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Meter:
-    """Measurement of this process, which starts when it is created on a running event loop."""
+    """Measurement of this process, from its creation on a running event loop."""
 
     def __init__(self) -> None:
         restart_peak()

@@ -1,4 +1,4 @@
-"""Clients of covalent-awsbatch-plugin from PyPI, in its own virtual environment without farcall.
+"""Clients of PyPI's covalent-awsbatch-plugin, in an environment without farcall.
 
 ``python -m benchmarks.peer_client WORK COUNT OPTIONS`` calls ``AWSBatchExecutor.run`` directly and
 prints one line of JSON. WORK is ``submit`` for concurrent trivial tasks; ``plain`` for one
@@ -32,7 +32,7 @@ def double(x: int) -> int:
 
 
 class Alone(AWSBatchExecutor):
-    """The peer's executor without a Covalent server; its calls to the server do nothing."""
+    """The peer's executor without a Covalent server; calls to it do nothing."""
 
     async def get_cancel_requested(self) -> bool:
         """Return False: no cancellation was requested."""

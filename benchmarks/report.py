@@ -36,7 +36,7 @@ _WIDTH = 140
 
 @dataclass(frozen=True)
 class Row:
-    """Measurement with its target, which is a maximum, and the peer's value if it was measured."""
+    """Measurement, its target (a maximum), and the peer's value if measured."""
 
     what: str
     target: float
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Part:
-    """Results of one benchmark: rows for the summary, a separate table, and a text below it."""
+    """Results of one benchmark: rows for the summary, a table, and a text below it."""
 
     title: str
     rows: Sequence[Row]

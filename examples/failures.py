@@ -1,4 +1,4 @@
-"""Failures and retries: repeated attempts, and the errors that your program can catch.
+"""Failures and retries: repeated attempts, and errors that you can catch.
 
 By default, an exception of your function is final. With `retry_on="failure"`, the function runs up
 to `retry_attempts` times. The last attempt's exception is re-raised in your program, with its

@@ -1,4 +1,4 @@
-"""pandas: one job for each group of a data frame, and one data frame of the results.
+"""pandas: one job for each group of a data frame, and one frame of results.
 
 Data frames can be arguments and results like other objects. Install pandas in your environment
 (`pip install pandas`) and in the image (docs/image.md).

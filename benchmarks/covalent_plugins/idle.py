@@ -17,7 +17,7 @@ _EXECUTOR_PLUGIN_DEFAULTS: dict[str, str] = {}
 
 
 class IdleExecutor(AsyncBaseExecutor):
-    """Executor that stores None for each electron in Covalent's store, so nothing is copied."""
+    """Executor that stores None for each electron, so that nothing is copied."""
 
     SUPPORTS_MANAGED_EXECUTION = True
 

@@ -1,4 +1,4 @@
-"""Covalent: a failing electron, whose executor takes its options from covalent.conf."""
+"""Covalent: a failing electron, with executor options from covalent.conf."""
 
 import covalent as ct
 

@@ -72,7 +72,7 @@ def create_resources(aws):
 
 
 def make_environment(home, aws):
-    """Return environment variables that point Covalent to `home` and AWS to the emulator."""
+    """Return variables that point Covalent to `home` and AWS to the emulator."""
     others = ("AWS_", "COVALENT_", "FARCALL_", "XDG_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     # The executor's options are in svm.py and covalent.conf.
