@@ -131,7 +131,7 @@ async def cancel(
 ) -> list[Cancelled]:
     """Cancel jobs that farcall submitted, in any state.
 
-    An array job is cancelled with all its tasks, and also if all its unfinished tasks are listed.
+    An array job is cancelled with all its tasks, and also if all its tasks are listed.
     A node cannot be cancelled alone. Batch is called for the states before and after, one request
     per hundred jobs.
 
