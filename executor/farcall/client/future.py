@@ -213,11 +213,11 @@ class BatchFuture(concurrent.futures.Future[R]):
         super().set_exception(exception)
 
     def record_accepted(self, job_id: str, again: Callable[[Mapping[str, Any]], Any]) -> None:
-        """Record that Batch has accepted the job; called by the owner of the call.
+        """Record that the platform has accepted the job. Only farcall calls this.
 
         Args:
             job_id: The job's ID.
-            again: Returns the work that runs the call again with other options.
+            again: Function that takes options and returns the work of a retry with them.
         """
         self.job_id = job_id
         self._again = again

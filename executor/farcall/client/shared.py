@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """Value in the bucket; see `BatchExecutor.put`.
+    """Reference to a value that was uploaded to the bucket, as `BatchExecutor.put` returns it.
 
-    It can be used anywhere in a call's arguments, such as in a list, dictionary or object. The
-    function receives the value itself.
+    Pass it in the arguments of a call in place of the value, also inside a list, a dictionary or
+    an attribute. The function receives the value itself.
 
     Attributes:
         size: Size of the pickled value in bytes.

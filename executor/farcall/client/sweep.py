@@ -60,19 +60,21 @@ _NOBODY = "no caller waits for it anymore"
 
 
 class Sweep(Awaitable[list[R]]):
-    """Calls of a `Task.map`; await them or iterate over them.
+    """The calls of one `Task.map`, which start when the sweep is awaited or iterated over.
 
-    ``await sweep`` returns the values in the order of the arguments. ``async for index, value in
-    sweep`` yields values as they arrive, and ``async for result in sweep.results()`` yields them
-    with output, duration and error. Calls are only submitted once the sweep is awaited or
-    iterated, and the jobs belong to the waiting caller: a raised error, a cancelled wait or an
-    abandoned loop terminates the unfinished jobs. The exception of a call has a ``map_failure``,
-    which reports how many calls had returned and where their values are; its jobs are FAILED.
+    ``await sweep`` returns the results in the order of the arguments. ``async for index, value in
+    sweep`` yields results as they arrive, and ``async for result in sweep.results()`` yields a
+    `farcall.CallResult` of each call, with its printed output, duration and error.
 
-    In a loop, values that the body has not received stay in S3, except about 256 MiB that are
-    fetched ahead. Iterables with a length are submitted at once. Calls of other iterables are
-    submitted as they are read, until 10,000 tasks plus one array are uncollected, so an endless
-    iterable works in a loop that ends with ``break``.
+    If the caller stops waiting (an exception, a cancelled wait, a loop left with ``break``), the
+    unfinished jobs are terminated. If a call raises an exception, the exception gets an attribute
+    ``map_failure``: how many calls had returned by then, and how to collect their results. The
+    map's jobs then have the state FAILED.
+
+    In a loop, results that were not yielded yet stay in S3, except about 256 MiB that are fetched
+    ahead. An iterable with a length is submitted at once. Other iterables are read and submitted
+    step by step: reading pauses while more than 10,000 tasks have results to be collected, so an
+    endless iterable works in a loop that ends with ``break``.
 
     Args:
         settings: Options of the jobs.
@@ -137,7 +139,7 @@ class Sweep(Awaitable[list[R]]):
 
     @shows_options
     def retry(self, **options: Unpack[Options]) -> RetriedSweep[R]:
-        """Run the failed or cancelled tasks again, each with all calls of its chunk.
+        """Run the failed and cancelled tasks again, as new jobs.
 
         ::
 
@@ -146,14 +148,18 @@ class Sweep(Awaitable[list[R]]):
             except MemoryError:
                 values = await sweep.retry(memory=8).complete()
 
-        Tasks are submitted when the returned object is awaited. farcall reads the original
-        function and arguments from the bucket, and all options are the map's, except those that
-        you give. Calls that were never submitted do not run. If calls fail again, call `retry` of
-        the object that this method returns.
+        Tasks are submitted when the returned object is awaited. Function, arguments and options
+        are the original ones, except for the options that you give. A task with several calls
+        (``chunksize``) runs all of them again. Calls that were never submitted do not run. If
+        calls fail again, call `retry` of the object that this method returns.
 
         Args:
             **options: ``vcpu``, ``memory``, ``num_gpus``, ``time_limit``, ``retry_attempts``,
                 ``retry_on``, ``queue``, ``priority``, ``share_identifier`` and ``tags``.
+
+        Returns:
+            A sweep of the tasks that run again. ``await`` it for their results only, or its
+            ``complete()`` for the results of all calls of the map.
 
         Raises:
             FarcallError: Nothing was submitted yet, or a caller still waits for the map.

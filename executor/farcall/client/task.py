@@ -172,9 +172,10 @@ class Task(Generic[P, R]):
 
         Containers such as lists and ranges are read and submitted at once. Other iterables may be
         slow or endless, so farcall reads them in blocks while the first calls run: a plain
-        iterable in one separate thread, an async iterable on the event loop. farcall submits the
-        items it has after ``linger_s``, and later after a tenth of the elapsed time, at most 5 s.
-        Wrap objects that only work in one thread, such as a sqlite3 cursor, in an async generator.
+        iterable in one separate thread, an async iterable on the event loop. The first block ends
+        after ``linger_s`` seconds (an option), later ones after a tenth of the time since the
+        start of the map, at most 5 s. Wrap an object that only works in one thread, such as a
+        sqlite3 cursor, in an async generator.
 
         With the option ``nodes``, each task is a separate job, because Batch has no arrays of
         multi-node jobs. Submitting a thousand of them takes minutes.
@@ -184,17 +185,18 @@ class Task(Generic[P, R]):
                 of them can be async iterables.
             chunksize: Number of calls in one task. They run one after the other in one process,
                 which is cheaper for short calls because a task costs the start of a container.
-                ``time_limit`` and attempts apply to the task. If its process dies, earlier calls
-                keep their results; that call and later calls get the error of the last attempt.
+                The options ``time_limit`` and ``retry_attempts`` apply to the task as a whole. If
+                its process dies in its last attempt, the calls before keep their results, and the
+                running call and the later ones fail with the error of that attempt.
             return_exceptions: Return exceptions as values instead of raising the first one.
             progress: Show on stderr how many calls are queued, running, done and failed, and their
                 rate: a bar on a terminal or in a notebook, otherwise a line from time to time.
             output: Print the tasks' output on stdout and stderr while they run, each line prefixed
                 with the function's name and the call's index, up to 200 lines per second in total.
-                By default the option ``output`` decides.
+                The default is the executor's option ``output``.
             **fixed: Keyword arguments that are the same in all calls; they are uploaded once per
-                array. Pass a keyword argument that has the name of an option above with
-                ``functools.partial``.
+                array. If the function has a parameter with the name of one above, such as
+                ``output``, pass it with ``functools.partial``.
 
         Returns:
             A sweep. Await it for a list in the order of the arguments, iterate with ``async for``
@@ -203,8 +205,8 @@ class Task(Generic[P, R]):
             terminates the jobs.
 
         Raises:
-            TypeError: The arguments do not fit the function's signature, or there are none.
-            SettingsError: ``chunksize`` is below 1, or an option has another type.
+            TypeError: No iterable was given, or the arguments do not fit the function's signature.
+            SettingsError: ``chunksize`` is below 1, or an argument has the wrong type.
         """
         with frames_hidden():
             if not iterables:
@@ -245,7 +247,7 @@ class Task(Generic[P, R]):
         Raises:
             TypeError: An item of a list or tuple does not fit the function's signature. For other
                 iterables the error is raised when the item is read.
-            SettingsError: ``chunksize`` is below 1, or an option has another type.
+            SettingsError: ``chunksize`` is below 1, or an argument has the wrong type.
         """
         fitting: set[int] = set()
 

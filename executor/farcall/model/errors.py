@@ -142,7 +142,7 @@ class HostLostError(JobError):
 
 
 class ImageError(JobError):
-    """The container never started: image, role, log group or entry point."""
+    """The container did not start, because of its image, role, log group or entry point."""
 
 
 class ChildKilledError(JobError):

@@ -277,7 +277,7 @@ class JobDetail:
 
     @property
     def told(self) -> str:
-        """The informative part of the reason."""
+        """The platform's reason for the state, without its generic phrases; empty if unknown."""
         return self.reason
 
     @property
