@@ -176,7 +176,10 @@ class BatchExecutor:
 
     @shows_options
     def with_options(self, **options: Unpack[Options]) -> BatchExecutor:
-        """Return an executor with other options that shares connections and jobs.
+        """Return an executor with other options.
+
+        It uses this executor's connections, and leaving this executor's ``async with`` block
+        terminates the unfinished jobs of both.
 
         Raises:
             SettingsError: A value is wrong, or an option is unknown.
@@ -310,7 +313,11 @@ class BatchExecutor:
         return CommandJob(run)
 
     def attach_command(self, job_id: str) -> CommandJob:
-        """Return a handle of a farcall command job, from any process and machine."""
+        """Return the handle of a command job that farcall submitted, in any process or machine.
+
+        Args:
+            job_id: The job's ID.
+        """
         return CommandJob(CommandRun(job_id, self.settings))
 
     async def run_name(self) -> str:

@@ -204,7 +204,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         return self._used
 
     def record_used(self, usage: Usage) -> None:
-        """Record the job's resource usage; called by the owner of the call."""
+        """Record the task's duration, CPU time and peak memory. Only farcall calls this."""
         self._used = usage
 
     def set_exception(self, exception: BaseException | None) -> None:

@@ -170,7 +170,7 @@ class OutcomeError(_EndedError):
 
 
 class OutcomeMissingError(OutcomeError):
-    """The job ran, but stored no outcome, or it could not reach its bucket."""
+    """The job's result is not in the bucket: it was not stored, or was delivered before."""
 
 
 class SharedMissingError(OutcomeMissingError):

@@ -22,7 +22,7 @@ _ENDED = re.compile(r"; ([0-9]{1,9})(?: calls in ([0-9]{1,9}) tasks)? (?:was|wer
 
 
 class JobStatus(str, enum.Enum):
-    """Status of a job, with Batch's names.
+    """Status of a job, with Batch's names; on Kubernetes, the status that corresponds.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
@@ -239,7 +239,7 @@ class JobDetail:
 
     @property
     def reason(self) -> str:
-        """The platform's reasons: status reason and container reason."""
+        """The platform's reasons for the job's and the container's state, joined; may be empty."""
         return "; ".join(text for text in (self.status_reason, self.container_reason) if text)
 
     @property
