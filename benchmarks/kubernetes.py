@@ -9,8 +9,7 @@ TITLE = "What a map costs on Kubernetes"
 
 _MAX_TASKS = 1000
 _SYNC_S = 1.0
-"""Minimum time in seconds between two changes of a Job's status, as in Kubernetes.
-
+"""Minimum time in seconds between two changes of a Job's status:
 https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/job_controller.go
 """
 

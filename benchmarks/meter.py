@@ -1,7 +1,4 @@
-"""CPU, memory and event loop stalls of a process.
-
-It requires Linux, and only the standard library.
-"""
+"""CPU, memory and event loop stalls of a process, on Linux, with the standard library."""
 
 from __future__ import annotations
 
