@@ -58,7 +58,7 @@ async def test_result_output_and_usage_are_returned(
     assert {"to stderr", "to stdout"} < set(written)
 
 
-async def test_too_much_memory_names_peak_and_limit(executor: BatchExecutor) -> None:
+async def test_oom_names_peak_and_limit(executor: BatchExecutor) -> None:
     def work() -> None:
         print("before", flush=True)
         held = []
