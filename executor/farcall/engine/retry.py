@@ -34,7 +34,6 @@ from farcall.model.errors import (
     JobCancelledError,
     NothingToRetryError,
     OutOfMemoryError,
-    ServiceError,
     SettingsError,
 )
 from farcall.model.failure_reasons import About
@@ -729,7 +728,7 @@ class _Claim:
 
     async def release(self) -> None:
         """Delete the notes, so that other clients can retry the tasks at once."""
-        with contextlib.suppress(ServiceError):
+        with contextlib.suppress(FarcallError):  # others can retry a minute later
             of = self._plan.submission.where
             await self._store.delete([of.retry_key(bundle) for bundle in self._own])
 
@@ -737,7 +736,8 @@ class _Claim:
         """Return whether a note's retry runs the same tasks, and has or will have a job."""
         if note.where.bundle in self._own or set(note.origin).isdisjoint(self._copied.taken):
             return False
-        since = max(each.at for each in notes if each.where.bundle in self._own and each.at)
+        own = [each.at for each in notes if each.where.bundle in self._own and each.at]
+        since = max(own, default=datetime.now(timezone.utc))  # S3's clock, if the note was read
         return note.where.bundle not in self._plan.noted or (
             note.at is not None and note.at > since - _IN_FLIGHT
         )

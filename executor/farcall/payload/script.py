@@ -398,6 +398,8 @@ def _is_type_alias(statement: ast.Assign | ast.AnnAssign) -> bool:
         return False
     variables = vars(sys.modules[MAIN])
     found = [variables.get(name) for name in bound_names([statement])]
+    if not found:  # it sets an attribute or an item
+        return False
     return all(isinstance(each, type) or get_origin(each) is not None for each in found)
 
 
