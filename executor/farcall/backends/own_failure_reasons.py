@@ -5,6 +5,7 @@ from __future__ import annotations
 from farcall.backends.matching import Row, status
 from farcall.model import errors, failure_reasons
 from farcall.model.failure_reasons import OWN_REASON, WITHDRAWN, FailureReason
+from farcall.model.jobs import JobStatus
 
 MAP_FAILED = FailureReason(
     errors.JobError,
@@ -12,6 +13,21 @@ MAP_FAILED = FailureReason(
     "fix the errors of the failed tasks, and submit the job again",
 )
 """Failure reason of an array job."""
+
+STARTED = {
+    JobStatus.STARTING: (
+        "the job has been placed, and its container is starting",
+        "wait; pulling a large image takes minutes",
+    ),
+    JobStatus.RUNNING: (
+        "the job runs",
+        (
+            "run `farcall logs -f {job}` to follow its output, or `farcall cancel {whole}` to "
+            "cancel it"
+        ),
+    ),
+}
+"""Sentence and remedy of a job that has a place to run, by status."""
 
 RESULT_MISSING = FailureReason(
     errors.OutcomeMissingError,

@@ -243,8 +243,7 @@ def is_the_end(meta: dict[str, Any], detail: JobDetail) -> bool:
     """Return whether the last attempt's own outcome explains the job's failure.
 
     The attempt stored it because another attempt could follow, but Batch started none. If the
-    attempt
-    was asked to stop, or the job was cancelled after it, the job has another failure reason.
+    attempt was terminated, or the job was cancelled after it, the job has another failure reason.
 
     Args:
         meta: The description of the attempt's outcome.

@@ -159,7 +159,7 @@ class LocalServer(Controls):
         runner: Creates the container runner, given the endpoint's URL and the provider of job
             roles' credentials. By default jobs are processes.
         key: The account's own access key, which is also in ``environment``; by default a new one.
-        extension: Extension of farcall's tests.
+        extension: Additional services of a test suite.
         kubernetes: Whether to start a Kubernetes emulator, or its endpoint. Its pods share the
             runner with Batch's jobs, and ``environment`` then selects Kubernetes.
 

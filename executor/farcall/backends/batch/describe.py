@@ -12,6 +12,7 @@ from typing import Any
 from farcall.backends import bootstrap
 from farcall.backends.batch import failure_reasons
 from farcall.backends.batch.failure_reasons import blocked, is_blocked
+from farcall.backends.own_failure_reasons import STARTED
 from farcall.model.commands import ENV_RUN
 from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
@@ -35,17 +36,7 @@ _STATES = {
             "not full"
         ),
     ),
-    JobStatus.STARTING: (
-        "the job has been placed, and its container is starting",
-        "wait; pulling a large image takes minutes",
-    ),
-    JobStatus.RUNNING: (
-        "the job runs",
-        (
-            "run `farcall logs -f {job}` to follow its output, or `farcall cancel {whole}` to "
-            "cancel it"
-        ),
-    ),
+    **STARTED,
 }
 
 

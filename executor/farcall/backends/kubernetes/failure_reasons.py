@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from farcall.backends.kubernetes.names import CREATED_BY, IMAGE, STARTED_BY, filled
 from farcall.backends.matching import Fits, Row, all_of, container, exit_code, status
-from farcall.backends.own_failure_reasons import GIVEN, MAP_FAILED, RESULT_MISSING
+from farcall.backends.own_failure_reasons import GIVEN, MAP_FAILED, RESULT_MISSING, STARTED
 from farcall.model import errors, start_script
 from farcall.model.exit_codes import EXITS
 from farcall.model.failure_reasons import MEMORY, OWN_REASON, STUCK, Dwell, FailureReason
@@ -873,17 +873,7 @@ _STATES = {
             "describe nodes)"
         ),
     ),
-    JobStatus.STARTING: (
-        "the job has been placed, and its container is starting",
-        "wait; pulling a large image takes minutes",
-    ),
-    JobStatus.RUNNING: (
-        "the job runs",
-        (
-            "run `farcall logs -f {job}` to follow its output, or `farcall cancel {whole}` to "
-            "cancel it"
-        ),
-    ),
+    **STARTED,
 }
 
 _SUSPENDED = "Suspended"
