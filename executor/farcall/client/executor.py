@@ -178,8 +178,8 @@ class BatchExecutor:
     def with_options(self, **options: Unpack[Options]) -> BatchExecutor:
         """Return an executor with other options.
 
-        It uses this executor's connections, and leaving this executor's ``async with`` block
-        terminates the unfinished jobs of both.
+        It uses this executor's connections. If an exception leaves the ``async with`` block of
+        either executor, the unfinished jobs of both are terminated.
 
         Raises:
             SettingsError: A value is wrong, or an option is unknown.
