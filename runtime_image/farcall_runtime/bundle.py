@@ -430,5 +430,4 @@ class _Bundle:
             raise _SharedMissingError(str(error)) from error
 
     def _key_of(self, value: Reference) -> str:
-        place = self._where.shared(value.sha256.hex())
-        return place.data_key(self.index.shared(value))
+        return self._where.shared_key(value.sha256.hex(), self.index.shared(value))

@@ -256,49 +256,6 @@ FINAL_EXIT_CODES = "6*"
 """The final exit codes on Batch, as a pattern for its ``onExitCode``."""
 
 
-class SharedPlace(NamedTuple):
-    """Keys of one shared value in the bucket, which is named by its content.
-
-    Layout::
-
-        <root>/data/<generation>            the value, stored once and never changed
-        <root>/held/<run>                   a run whose jobs may fetch it
-        <root>/condemned/<generation>       about to be deleted: not for new users
-
-    Attributes:
-        root: Key prefix of the value, ``<prefix>/v1/shared/<sha256>``.
-    """
-
-    root: str
-
-    def data_key(self, generation: str) -> str:
-        """Return the key of the value, as stored by one client."""
-        return f"{self.data_prefix}{generation}"
-
-    @property
-    def data_prefix(self) -> str:
-        """Common prefix of the keys of its generations, with the trailing slash."""
-        return f"{self.root}/data/"
-
-    def held_key(self, run: str) -> str:
-        """Return the key of the marker that the jobs of a run may fetch it."""
-        return f"{self.held_prefix}{run}"
-
-    @property
-    def held_prefix(self) -> str:
-        """Common prefix of the keys of these markers, with the trailing slash."""
-        return f"{self.root}/held/"
-
-    def condemned_key(self, generation: str) -> str:
-        """Return the key of the marker that a generation is about to be deleted."""
-        return f"{self.condemned_prefix}{generation}"
-
-    @property
-    def condemned_prefix(self) -> str:
-        """Common prefix of the keys of these markers, with the trailing slash."""
-        return f"{self.root}/condemned/"
-
-
 class Location(NamedTuple):
     """Keys of one bundle, and of all objects that belong to it.
 
@@ -360,13 +317,14 @@ class Location(NamedTuple):
         """Return the key of a receipt, by which a client lists the results that it has."""
         return f"{self.bundle_key}{RECEIPTS}{number}"
 
-    def shared(self, sha256: str) -> SharedPlace:
-        """Return the location of a shared value.
+    def shared_key(self, sha256: str, generation: str) -> str:
+        """Return the key of a shared value.
 
         Args:
             sha256: Digest of the value, 64 lower-case hexadecimal digits.
+            generation: Unique name of the upload, as the bundle's index gives it.
         """
-        return SharedPlace(f"{shared_prefix(self.root)}{sha256}")
+        return f"{self.root.rpartition('/')[0]}/{SHARED}/{sha256}/data/{generation}"
 
     def package_key(self, sha256: str) -> str:
         """Return the key of a package's archive, or of a manifest of packages.
@@ -460,15 +418,6 @@ def bundles_prefix(root: str) -> str:
     return f"{root}/bundles/"
 
 
-def shared_prefix(root: str) -> str:
-    """Return the common key prefix of all shared values, with the trailing slash.
-
-    Args:
-        root: Key prefix of any run; all runs below a prefix in the bucket share values.
-    """
-    return f"{root.rpartition('/')[0]}/{SHARED}/"
-
-
 def packages_prefix(root: str) -> str:
     """Return the common key prefix of all packages, with the trailing slash.
 
@@ -504,7 +453,6 @@ def run_root(prefix: str, run: str) -> str:
 def describe() -> dict[str, object]:
     """Return the contract as plain values, for comparing an image with a client."""
     where = Location("BUCKET", run_root("PREFIX", "RUN"), "BUNDLE")
-    shared = where.shared("SHA256")
     return {
         "protocol_version": PROTOCOL_VERSION,
         "environment": list(JOB_ENVIRONMENT),
@@ -521,9 +469,7 @@ def describe() -> dict[str, object]:
             "attempt": where.attempt_key(7, 1),
             "chunk": where.chunk_key(7, 1, STDOUT, 0),
             "followed": where.followed_key(7),
-            "shared": shared.data_key("GENERATION"),
-            "shared_held": shared.held_key("RUN"),
-            "shared_condemned": shared.condemned_key("GENERATION"),
+            "shared": where.shared_key("SHA256", "GENERATION"),
             "package": where.package_key("SHA256"),
             "runtime": f"{runtime_prefix(where.root)}SHA256",
         },

@@ -15,9 +15,7 @@ _KEY = re.compile(
     r"chaos/\d+/v1/(?P<run>[^/]+)/(?P<kind>[a-z]+)/(?P<bundle>[^/.]+)"
     r"(\.(delivered|cancelled)/\d+|/(?P<index>\d+).*)?"
 )
-_SHARED = re.compile(
-    r"(?P<prefix>chaos/\d+/v1/)shared/[0-9a-f]{64}/(data|held|condemned)/[A-Za-z0-9-]+"
-)
+_SHARED = re.compile(r"(?P<prefix>chaos/\d+/v1/)shared/[0-9a-f]{64}/data/[0-9a-f]+")
 _COMPLAINTS = ("never retrieved", "was destroyed", "nclosed", "Traceback")
 _MAX_TEXT = 2000
 

@@ -95,8 +95,6 @@ def test_contract_is_version_1():
             "chunk": "PREFIX/v1/RUN/streams/BUNDLE/7/1/stdout/00000000",
             "followed": "PREFIX/v1/RUN/streams/BUNDLE/7/followed",
             "shared": "PREFIX/v1/shared/SHA256/data/GENERATION",
-            "shared_held": "PREFIX/v1/shared/SHA256/held/RUN",
-            "shared_condemned": "PREFIX/v1/shared/SHA256/condemned/GENERATION",
             "package": "PREFIX/v1/packages/SHA256",
             "runtime": "PREFIX/v1/runtime/SHA256",
         },
@@ -128,10 +126,8 @@ def test_only_outcomes_have_outcomes_prefix():
 @pytest.mark.parametrize("prefix", ["", "a", "/a/b/"])
 def test_values_are_shared_within_prefix(prefix):
     one, other = (Location("bucket", contract.run_root(prefix, run), "b") for run in ("r", "s"))
-    assert one.shared("ab") == other.shared("ab")
-    assert one.shared("ab").root.startswith(contract.run_root(prefix, "shared") + "/ab")
-    assert one.shared("ab") != WHERE.shared("ab")
-    assert one.shared("ab").root.startswith(contract.shared_prefix(other.root))
+    assert one.shared_key("ab", "1") == other.shared_key("ab", "1")
+    assert one.shared_key("ab", "1") == contract.run_root(prefix, "shared") + "/ab/data/1"
 
 
 def test_chunk_keys_sort_as_text():

@@ -103,7 +103,7 @@ class Attempt:
         self.process = None
 
     def _share(self, piece):
-        self.shared[self.where.shared(piece.hexdigest).data_key("generation")] = bytes(piece.data)
+        self.shared[self.where.shared_key(piece.hexdigest, "generation")] = bytes(piece.data)
         generation = Future()
         generation.set_result("generation")
         return generation

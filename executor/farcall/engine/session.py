@@ -124,7 +124,7 @@ class Session:
         self.runtimes = Runtimes(backend, access)
         self.fetcher = Fetcher(backend, self.stores, self.tracker, self.threads)
         self.relay = Relay(self.stores, access.timing)
-        self.shared = SharedValues(self.run, access.timing)
+        self.shared = SharedValues(access.timing)
         self.packages = TaskPackages(self.threads)
         self.cleaner = Cleaner(
             self.stores, access.timing, self.shared.record_deleted, self._record_failed
@@ -297,11 +297,8 @@ class Session:
         try:
             await within(limit_s, self.shared.close())
         except asyncio.TimeoutError:
-            text = (
-                "shared values remain in the bucket, which did not respond within %g s; "
-                "another run "
-            )
-            _log.warning(f"{text}or a lifecycle rule deletes them", limit_s)
+            text = "shared values remain in the bucket, which did not respond within %g s; a "
+            _log.warning(f"{text}lifecycle rule can delete them", limit_s)
         except FarcallError as error:
             _log.warning("shared values remain in the bucket (%s)", reason(error))
 

@@ -1,18 +1,21 @@
-"""Shared values of one session: the values in the bucket, and their retention.
+"""Shared values: large parts of functions and arguments, stored once per session.
 
-A value is retained from the first bundle that refers to it. It is released an hour after its last
-bundle has finished, or when the session ends; a value that the user has put is released when the
-user discards it. A bundle has finished when it was deleted, so a bundle that is kept because of a
-failed task retains its values. `farcall.storage.shared` describes how released values are deleted.
+A value is stored with the first bundle that refers to it, under a unique name (its generation)
+that only this session's bundles contain. So only this session deletes it: an hour after its last
+bundle has finished, or when the session ends; a value that the user has put stays until the user
+discards it. A bundle has finished when it was deleted, so a bundle that is kept because of a
+failed task keeps its values. The bucket's lifecycle rule deletes what a killed client has left.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import secrets
 import threading
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,10 +23,11 @@ from typing import Any
 from farcall.model.errors import FarcallError
 from farcall.model.timing import Timing
 from farcall.payload.shared import Piece
-from farcall.storage import shared
+from farcall.storage.packages import FRESH
 from farcall.storage.store import Store
 from farcall.storage.transfers import SINGLE_PUT_BYTES
-from farcall_runtime.contract import Location, SharedPlace, shared_prefix
+from farcall_runtime.contract import Location
+from farcall_runtime.envelope import Buffer
 
 _log = logging.getLogger("farcall")
 
@@ -31,10 +35,7 @@ _AHEAD = 4
 """Maximum values of a bundle that are uploaded while its next ones are pickled."""
 
 _SMALL_AT_ONCE = 4
-_PARALLEL = 16
-
-_STRANGERS = 100
-"""Maximum number of other sessions' values checked for release, once per session."""
+_STEP_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(eq=False)
@@ -43,20 +44,26 @@ class _Value:
 
     Attributes:
         store: The bucket.
-        place: The value's location in the bucket.
-        generation: The upload that bundles name; empty if none is known to exist.
-        marked_at: Time at which the marker was last stored, by two clocks.
+        root: Key prefix of any run below the value's prefix.
+        sha256: Its digest in hexadecimal.
+        generation: The upload that new bundles name; empty if there is none.
+        generations: All uploads, which older bundles may name.
+        stored_at: Time of the last upload, by two clocks.
         used_at: Time of the last use, by two clocks.
+        is_doubted: Whether a container may have missed it.
         pins: Number of times that the user has put it.
         users: Bundles that refer to it, including those being built.
-        lock: Held while it is stored or released.
+        lock: Held while it is stored or deleted.
     """
 
     store: Store
-    place: SharedPlace
+    root: str
+    sha256: str
     generation: str = ""
-    marked_at: tuple[float, float] = (0.0, 0.0)
+    generations: list[str] = field(default_factory=list)
+    stored_at: tuple[float, float] = (0.0, 0.0)
     used_at: tuple[float, float] = (0.0, 0.0)
+    is_doubted: bool = False
     pins: int = 0
     users: set[object] = field(default_factory=set)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -65,6 +72,21 @@ class _Value:
     def is_free(self) -> bool:
         """Whether it has no references."""
         return not self.pins and not self.users
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of all uploads."""
+        return [self.key_of(generation) for generation in self.generations]
+
+    def key_of(self, generation: str) -> str:
+        """Return the key of an upload."""
+        return Location(self.store.bucket, self.root, "").shared_key(self.sha256, generation)
+
+    def add_generation(self) -> str:
+        """Return the name of the next upload."""
+        generation = secrets.token_hex(16)
+        self.generations.append(generation)  # even an interrupted upload must be deleted
+        return generation
 
 
 class Use:
@@ -104,19 +126,17 @@ class Use:
 
 
 class SharedValues:
-    """The shared values that one session has used."""
+    """The shared values of one session."""
 
-    def __init__(self, run: str, timing: Timing) -> None:
-        self._run = run
+    def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        self._values: dict[tuple[Store, SharedPlace], _Value] = {}
+        self._values: dict[tuple[Store, str, str], _Value] = {}
         self._bundles: dict[str, Use] = {}
         self._large = asyncio.Semaphore(1)  # each one uploads several parts at a time
         self._small = asyncio.Semaphore(_SMALL_AT_ONCE)
         # Separate from the event loop's pool, which bundles that wait for values may fill.
         self._threads: ThreadPoolExecutor | None = None
-        self._renewing: asyncio.Future[None] | None = None
-        self._sweeping: dict[tuple[Store, str], asyncio.Future[None]] = {}
+        self._tidying: asyncio.Future[None] | None = None
 
     def use(self, store: Store, root: str) -> Use:
         """Begin a bundle."""
@@ -160,23 +180,44 @@ class SharedValues:
         value = self._at(store, root, piece.sha256)
         if user is not None:
             value.users.add(user)
+        if self._tidying is None or self._tidying.done():
+            self._tidying = asyncio.ensure_future(self._tidy())
         async with value.lock:
             value.used_at = _now()
-            if not value.generation or _since(value.marked_at) > self._timing.shared_mark_s:
-                marked_at = _now()
+            is_old = _since(value.stored_at) > FRESH.total_seconds()
+            if value.generation and (value.is_doubted or is_old):
+                await self._check(value, piece.size, is_old=is_old)
+            if not value.generation:
                 async with self._large if piece.size > SINGLE_PUT_BYTES else self._small:
-                    value.generation = await shared.hold(
-                        store, value.place, self._run, piece, thread=self._in_thread
-                    )
-                value.marked_at = marked_at
-            generation = value.generation
-        self._start(store, shared_prefix(root))
-        return generation
+                    await self._store(value, piece)
+            return value.generation
+
+    async def _check(self, value: _Value, size: int, *, is_old: bool) -> None:
+        """Forget the value's upload if it was deleted; copy it if it is old."""
+        if not await _is_stored(value, value.generation, size):
+            value.generation = ""
+        elif is_old:
+            stored_at, generation = _now(), value.add_generation()
+            await value.store.copy(value.key_of(value.generation), value.key_of(generation))
+            value.generation, value.stored_at = generation, stored_at
+        value.is_doubted = False
+
+    async def _store(self, value: _Value, piece: Piece) -> None:
+        if piece.data is None:
+            raise _missing(value)
+        stored_at, generation = _now(), value.add_generation()
+        key = value.key_of(generation)
+        _log.info(
+            "storing a shared value, %.1f MB, as s3://%s/%s",
+            *(piece.size / 1e6, value.store.bucket, key),
+        )
+        await value.store.put(key, _checked(piece, piece.data), run=self._in_thread)
+        value.generation, value.stored_at = generation, stored_at
 
     async def confirm(
         self, store: Store, root: str, named: Mapping[str, Sequence[Any]], user: object
     ) -> None:
-        """Retain the exact generations named by a bundle whose calls run again.
+        """Check the generations named by a bundle whose calls run again, and retain own ones.
 
         Args:
             store: The bucket.
@@ -185,7 +226,7 @@ class SharedValues:
             user: The values' user until `release`.
 
         Raises:
-            FarcallError: A value was deleted, or may be deleted at any moment.
+            FarcallError: A value was deleted.
             SettingsError: The bucket does not exist.
             ServiceError: S3 refused a request or could not be reached.
         """
@@ -193,12 +234,9 @@ class SharedValues:
             value = self._at(store, root, bytes.fromhex(sha256))
             value.users.add(user)
             async with value.lock:
-                value.used_at = marked_at = _now()
-                await shared.confirm(store, value.place, self._run, generation, size)
-                value.generation = value.generation or generation
-                value.marked_at = marked_at
-        if named:
-            self._start(store, shared_prefix(root))
+                value.used_at = _now()
+                if not await _is_stored(value, generation, size):
+                    raise _missing(value)
 
     def record_submitted(self, use: Use, where: Location) -> None:
         """Record the bundle that a use became; see `Use`."""
@@ -218,11 +256,11 @@ class SharedValues:
                 value.used_at = _now()
 
     def forget(self, where: Location) -> None:
-        """Check a bundle's values again before their next use: a container missed one."""
+        """Check a bundle's values before their next use, because a container missed one."""
         use = self._bundles.get(where.bundle_key)
         for value in self._values.values():
             if use in value.users:
-                value.generation = ""
+                value.is_doubted = True
 
     async def discard(self, store: Store, root: str, digests: Iterable[bytes]) -> None:
         """Release values that the user has put; jobs keep those that they need.
@@ -232,100 +270,97 @@ class SharedValues:
             ServiceError: S3 refused a request or could not be reached.
         """
         for sha256 in digests:
-            place = SharedPlace(f"{shared_prefix(root)}{sha256.hex()}")
-            value = self._values.get((store, place))
+            value = self._values.get((store, root, sha256.hex()))
             if value is not None:  # otherwise the session is closed
                 value.pins = max(0, value.pins - 1)
                 await self._let_go(value)
 
     async def close(self) -> None:
-        """Release values without a bundle; markers of the others stay."""
-        background = [self._renewing, *self._sweeping.values()]
-        started = [each for each in background if each is not None]
-        for each in started:
-            each.cancel()
-        await asyncio.gather(*started, return_exceptions=True)
-        places = asyncio.Semaphore(_PARALLEL)
+        """Delete the values without a bundle.
 
-        async def let_go(value: _Value) -> None:
-            value.pins = 0
-            async with places:
-                await self._let_go(value)
-
+        Raises:
+            SettingsError: The bucket does not exist.
+            ServiceError: S3 refused a request or could not be reached.
+        """
+        if self._tidying is not None:
+            self._tidying.cancel()
+            await asyncio.gather(self._tidying, return_exceptions=True)
+        free = [value for value in self._values.values() if not value.users]
+        self._values.clear()
+        self._bundles.clear()
         try:
-            await asyncio.gather(*map(let_go, list(self._values.values())))
+            for store in {value.store for value in free}:
+                await store.delete(
+                    [k for value in free if value.store is store for k in value.keys]
+                )
         finally:
-            self._values.clear()
-            self._bundles.clear()
-            self._sweeping.clear()
             if self._threads is not None:
                 self._threads.shutdown(wait=False)
 
     def _at(self, store: Store, root: str, sha256: bytes) -> _Value:
-        place = SharedPlace(f"{shared_prefix(root)}{sha256.hex()}")
-        return self._values.setdefault((store, place), _Value(store, place))
+        digest = sha256.hex()
+        return self._values.setdefault((store, root, digest), _Value(store, root, digest))
 
     async def _let_go(self, value: _Value) -> None:
-        """Delete the marker, and the value if no other session has a marker."""
+        """Delete a value without references."""
         async with value.lock:
-            if not value.is_free:
-                return
-            # A concurrent user waits for the lock, and then stores a marker again.
-            value.generation = ""
-            await shared.release(value.store, value.place, self._run)
-            await shared.collect(value.store, value.place)
             if value.is_free:
-                self._values.pop((value.store, value.place), None)
+                value.generation = ""  # a concurrent user waits for the lock, and stores it again
+                await value.store.delete(value.keys)
+                value.generations.clear()
+            if value.is_free:
+                self._values.pop((value.store, value.root, value.sha256), None)
+
+    async def _tidy(self) -> None:
+        """Delete long unused values, while there are values."""
+        kept_s = self._timing.shared_kept_s
+        while self._values:
+            await asyncio.sleep(kept_s / 2)
+            for value in list(self._values.values()):
+                if value.is_free and not value.lock.locked() and _since(value.used_at) > kept_s:
+                    try:
+                        await self._let_go(value)
+                    except FarcallError as error:
+                        _log.debug("a shared value was not deleted: %s", error)
 
     async def _in_thread(self, function: Any, *args: Any) -> Any:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_SMALL_AT_ONCE + 1, "farcall-shared")
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
-    # --- in the background ----------------------------------------------------------------------
 
-    def _start(self, store: Store, prefix: str) -> None:
-        if self._renewing is None or self._renewing.done():
-            self._renewing = asyncio.ensure_future(self._renew())
-        if (store, prefix) not in self._sweeping:
-            sweeping = asyncio.ensure_future(self._quietly(self._sweep(store, prefix)))
-            self._sweeping[store, prefix] = sweeping
+async def _is_stored(value: _Value, generation: str, size: int) -> bool:
+    found = await value.store.stored(value.key_of(generation))
+    return found is not None and found[0] == size
 
-    async def _renew(self) -> None:
-        """Renew markers, and release long unused values, while there are values."""
-        while self._values:
-            await asyncio.sleep(self._timing.shared_mark_s / 2)
-            for value in list(self._values.values()):
-                if not value.lock.locked():  # a value that is being uploaded gets a new marker
-                    await self._quietly(self._renew_one(value))
 
-    async def _renew_one(self, value: _Value) -> None:
-        if value.is_free and _since(value.used_at) > self._timing.shared_kept_s:
-            await self._let_go(value)
-            return
-        async with value.lock:
-            marked_at = _now()
-            if _since(value.marked_at) > shared.ABANDONED.total_seconds() / 2:
-                value.generation = ""  # the value may have been deleted while this machine slept
-            key = value.place.held_key(self._run)
-            await value.store.put(key, [shared.MARK], quick=True)
-            value.marked_at = marked_at
+def _missing(value: _Value) -> FarcallError:
+    """Return the error for a missing value."""
+    folder = value.key_of("")
+    return FarcallError(
+        f"a shared value is no longer at s3://{value.store.bucket}/{folder}, and this "
+        "process does not have its data; put it again, and find out who deletes objects there: "
+        "lifecycle rules must keep them for 30 days"
+    )
 
-    async def _sweep(self, store: Store, prefix: str) -> None:
-        """Delete the values of killed runs."""
-        places = await shared.values_in(store, prefix)
-        strangers = [each for each in places if (store, each) not in self._values]
-        for place in strangers[:_STRANGERS]:
-            if (store, place) not in self._values:
-                await shared.collect(store, place)
 
-    @staticmethod
-    async def _quietly(work: Awaitable[None]) -> None:
-        """Do clean-up that the next run can also do; ignore errors."""
-        try:
-            await work
-        except FarcallError as error:
-            _log.debug("shared values: %s", error)
+def _checked(piece: Piece, data: Buffer) -> Iterator[bytes]:
+    """Yield copies of a value's bytes, and verify their digest.
+
+    Raises:
+        FarcallError: The digest does not match. Nothing is stored then, because the error is
+            raised before the end.
+    """
+    digest = hashlib.sha256()
+    for start in range(0, len(data), _STEP_BYTES):
+        step = bytes(data[start : start + _STEP_BYTES])
+        digest.update(step)
+        yield step
+    if digest.digest() != piece.sha256:
+        raise FarcallError(
+            f"an argument of {piece.size} bytes was changed while it was being sent; do not "
+            "change arrays until the calls are submitted, or pass a copy"
+        )
 
 
 def _now() -> tuple[float, float]:

@@ -74,8 +74,6 @@ class Timing:
         quick_retry_s: Retry limit within obstore, after which farcall logs the failure and retries
             until `store_retry_s`.
         sending_retry_s: Retry limit within obstore of an upload.
-        shared_mark_s: Time for which a run trusts its marker of a shared value before it checks
-            the value again; see `farcall.storage.shared`. Markers are renewed twice as often.
         shared_kept_s: Time for which an unreferenced shared value is retained for the next map.
         delete_after_s: Delay of a deletion, so that several objects share one request.
         largest_outcome_bytes: Maximum size of an outcome in bytes. An outcome contains results of
@@ -128,7 +126,6 @@ class Timing:
     store_retry_s: float = 60.0
     quick_retry_s: float = 5.0
     sending_retry_s: float = 60.0
-    shared_mark_s: float = 3600.0
     shared_kept_s: float = 3600.0
     delete_after_s: float = 1.0
     largest_outcome_bytes: int = 1024 * _MIB

@@ -195,7 +195,7 @@ def _shared(found: Found, pieces: Sequence[_Piece]) -> dict[str, int]:
     wanted = {*envelope.references(function), *envelope.references(arguments)}
     where = found.submission.where
     return {
-        where.shared(value.sha256.hex()).data_key(found.bundle.shared(value)): value.size
+        where.shared_key(value.sha256.hex(), found.bundle.shared(value)): value.size
         for value in wanted
     }
 

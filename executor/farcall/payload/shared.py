@@ -1,8 +1,8 @@
 """Shared values: large parts of pickles, named by digest and stored once. No I/O.
 
 Pieces of a pickle and of its buffers of at least `SHARED_LEAST_BYTES` are not part of the bundle.
-The pickle refers to them by their SHA-256. Each is an object in the bucket, which all tasks and
-all runs below one prefix share.
+The pickle refers to them by their SHA-256. Each is an object in the bucket, which all tasks of a
+run share.
 """
 
 from __future__ import annotations

@@ -290,8 +290,7 @@ class Bundle:
             return {}
 
         async def fetch(value: Reference) -> tuple[Reference, Buffer]:
-            place = self._where.shared(value.sha256.hex())
-            key = place.data_key(index.shared(value))
+            key = self._where.shared_key(value.sha256.hex(), index.shared(value))
             async with self._places:
                 data = await self._store.get_part(key, 0, value.size, value.size)
             if data is None:

@@ -16,7 +16,7 @@ from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guar
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
 from farcall.storage.bucket import RANGE_IGNORED, Bucket, demanded
-from farcall.storage.shared import FRESH
+from farcall.storage.packages import FRESH
 from farcall_runtime.contract import Location, run_root
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")

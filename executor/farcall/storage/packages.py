@@ -11,14 +11,19 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from farcall.model.errors import FarcallError
-from farcall.storage.shared import FRESH
 from farcall.storage.store import Store
 from farcall.storage.transfers import SINGLE_PUT_BYTES
 from farcall_runtime.contract import packages_prefix
+
+FRESH = timedelta(days=10)
+"""Age at which an object is stored again before its next use.
+
+A lifecycle rule deletes it 30 days after it was stored.
+"""
 
 _AT_ONCE = 4
 

@@ -308,8 +308,7 @@ async def test_retry_uses_original_shared_values(executor, session):
     again = await look(session, executor.settings, retried.submission.job_id)
     assert again.facts["shared"] == dict([named])
     store = session.stores.of(plan.submission.where.bucket)
-    place = plan.submission.where.shared(named[0])
-    await store.delete([place.data_key(named[1][0])])
+    await store.delete([plan.submission.where.shared_key(named[0], named[1][0])])
     with pytest.raises(FarcallError, match=named[0]):
         await submit(session, again, again.settings)
 

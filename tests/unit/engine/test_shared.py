@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -13,16 +14,19 @@ from farcall.engine import shared as module
 from farcall.engine.shared import SharedValues
 from farcall.model.errors import FarcallError
 from farcall.payload.shared import Piece
-from farcall.storage import shared as rule
-from farcall_runtime.contract import Location, bundles_prefix, run_root
+from farcall_runtime.contract import Location, run_root
 from tests.unit.fakes import store_in_memory
 
 DATA = os.urandom(3000)
 DIGEST = hashlib.sha256(DATA)
 PIECE = Piece(DIGEST.digest(), len(DATA), DATA)
+WITHOUT_DATA = replace(PIECE, data=None)
 ROOT = run_root("farcall", "run")
 WHERE = Location("bucket", ROOT, "work-1")
-PLACE = WHERE.shared(DIGEST.hexdigest())
+
+
+def key_of(generation):
+    return WHERE.shared_key(DIGEST.hexdigest(), generation)
 
 
 class World:
@@ -31,11 +35,10 @@ class World:
     def __init__(self, timing):
         self.store = store_in_memory()
         self.timing = timing
-        self.values = self.session("run")
-        self.sessions = [self.values]
+        self.values = self.session()
 
-    def session(self, run):
-        return SharedValues(run, self.timing)
+    def session(self):
+        return SharedValues(self.timing)
 
     async def use(self, piece=PIECE, values=None):
         """Use a value like a bundle, whose pieces are made in a thread."""
@@ -44,10 +47,7 @@ class World:
         return use, await asyncio.wrap_future(future)
 
     async def stored(self):
-        return [key for key, _ in await self.store.list_keys(PLACE.data_prefix)]
-
-    async def markers(self):
-        return [key for key, _ in await self.store.list_keys(PLACE.held_prefix)]
+        return [key for key, _ in await self.store.list_keys("farcall/")]
 
 
 @pytest.fixture
@@ -57,34 +57,10 @@ async def here(timing):
     await made.values.close()
 
 
-async def test_value_is_checked_once_then_cached(here, monkeypatch):
-    asked = []
-
-    async def hold(*args, **options):
-        asked.append(args[3].sha256)
-        return await real(*args, **options)
-
-    real = rule.hold
-    monkeypatch.setattr(rule, "hold", hold)
-    _, first = await here.use()
-    _, second = await here.use()
-    assert first == second
-    assert len(asked) == len(await here.stored()) == 1
-
-
-@pytest.mark.timing(shared_mark_s=0.0)
-async def test_old_marker_is_renewed(here):
-    _, first = await here.use()
-    await here.store.delete([PLACE.data_key(first)])
-    _, second = await here.use()
-    assert second != first
-    assert await here.stored() == [PLACE.data_key(second)]
-
-
 async def test_concurrent_uses_store_one_value(here):
     found = await asyncio.gather(*(here.use() for _ in range(20)))
-    assert len({generation for _, generation in found}) == 1
-    assert len(await here.stored()) == 1
+    (generation,) = {generation for _, generation in found}
+    assert await here.stored() == [key_of(generation)]
 
 
 async def test_unused_value_is_deleted_at_close(here):
@@ -96,15 +72,13 @@ async def test_unused_value_is_deleted_at_close(here):
     assert await here.stored()  # kept for the next map
     await here.values.close()
     assert not await here.stored()
-    assert not await here.markers()
 
 
 async def test_kept_bundle_keeps_its_values(here):
     use, generation = await here.use()
     use.record_submitted(WHERE)
     await here.values.close()
-    assert await here.stored() == [PLACE.data_key(generation)]
-    assert await here.markers() == [PLACE.held_key("run")]
+    assert await here.stored() == [key_of(generation)]
 
 
 async def test_put_value_stays_until_discarded(here):
@@ -118,7 +92,7 @@ async def test_put_value_stays_until_discarded(here):
 
 async def test_discarded_value_waits_for_its_bundles(here):
     await here.values.pin(here.store, ROOT, [PIECE])
-    use, _ = await here.use(replace(PIECE, data=None))
+    use, _ = await here.use(WITHOUT_DATA)
     use.record_submitted(WHERE)
     await here.values.discard(here.store, ROOT, [PIECE.sha256])
     assert await here.stored()
@@ -136,69 +110,74 @@ async def test_unstorable_value_is_not_held(here):
         await asyncio.wrap_future(await asyncio.to_thread(use, wrong))
     use.release()
     await here.values.close()
-    assert await here.store.list_keys("farcall/") == []
+    assert await here.stored() == []
 
 
-async def test_value_held_by_other_run_stays(here):
-    other = here.session("other")
-    use, generation = await here.use(values=other)
-    use.record_submitted(WHERE)
-    mine, same = await here.use()
-    mine.release()
-    assert same == generation
-    for values in (here.values, other):
-        await values.close()
-    assert await here.stored() == [PLACE.data_key(generation)]
-    assert await here.markers() == [PLACE.held_key("other")]
-
-
-async def test_failed_task_makes_values_checked_again(here):
-    use, first = await here.use()
-    use.record_submitted(WHERE)
-    await here.store.delete([PLACE.data_key(first)])  # a container did not find it
-    here.values.forget(WHERE)
-    _, second = await here.use()
-    assert await here.stored() == [PLACE.data_key(second)]
-
-
-async def test_retried_bundle_uses_same_generation(here):
-    use, generation = await here.use()
-    again, user = here.session("again"), object()
-    named = {DIGEST.hexdigest(): [generation, len(DATA)]}
-    await again.confirm(here.store, ROOT, named, user)
+async def test_two_sessions_store_separate_values(here):
+    other = here.session()
+    _, theirs = await here.use(values=other)
+    use, mine = await here.use()
     use.release()
     await here.values.close()
-    assert await here.stored() == [PLACE.data_key(generation)]
-    again.release(user)
-    await again.close()
+    assert mine != theirs
+    assert await here.stored() == [key_of(theirs)]
+
+
+async def test_value_missed_by_task_is_stored_again(here):
+    use, first = await here.use()
+    use.record_submitted(WHERE)
+    here.values.forget(WHERE)
+    assert (await here.use())[1] == first  # another value was missing, or another error
+    await here.store.delete([key_of(first)])
+    here.values.forget(WHERE)
+    _, second = await here.use()
+    assert await here.stored() == [key_of(second)]
+
+
+async def test_missing_value_without_bytes_is_error(here):
+    await here.values.pin(here.store, ROOT, [PIECE])
+    use, generation = await here.use(WITHOUT_DATA)
+    use.record_submitted(WHERE)
+    await here.store.delete([key_of(generation)])
+    here.values.forget(WHERE)
+    with pytest.raises(FarcallError, match=r"no longer at .*; put it again"):
+        await here.use(WITHOUT_DATA)
+
+
+async def test_old_value_is_copied_before_use(here, monkeypatch):
+    use, first = await here.use()
+    monkeypatch.setattr(module, "FRESH", timedelta(0))
+    again, second = await here.use(WITHOUT_DATA)
+    assert set(await here.stored()) == {key_of(first), key_of(second)}  # older bundles name it
+    use.release()
+    again.release()
+    await here.values.close()
+    assert not await here.stored()
+
+
+async def test_retried_bundle_names_same_generation(here):
+    use, generation = await here.use()
+    user = object()
+    named = {DIGEST.hexdigest(): [generation, len(DATA)]}
+    await here.values.confirm(here.store, ROOT, named, user)
+    use.release()
+    await here.values.close()
+    assert await here.stored() == [key_of(generation)]
+    again = here.session()
+    await again.confirm(here.store, ROOT, named, user)
     with pytest.raises(FarcallError, match="put it again"):
-        await again.confirm(here.store, ROOT, named, user)
+        await again.confirm(here.store, ROOT, {DIGEST.hexdigest(): [generation, 1]}, user)
 
 
-@pytest.mark.timing(shared_mark_s=0.01, shared_kept_s=0.0)
-async def test_idle_values_are_deleted_others_renewed(here):
+@pytest.mark.timing(shared_kept_s=0.02)
+async def test_idle_values_are_deleted(here):
     kept = replace(PIECE, sha256=hashlib.sha256(b"z").digest(), size=1, data=b"z")
     use, _ = await here.use()
-    await here.use(kept)
-    marker = WHERE.shared(kept.sha256.hex()).held_key("run")
-    await here.store.delete([marker])
+    _, generation = await here.use(kept)
     use.release()
-    while await here.stored() or await here.store.stored(marker) is None:
+    left = WHERE.shared_key(kept.hexdigest, generation)
+    while await here.stored() != [left]:
         await asyncio.sleep(0.01)
-
-
-async def test_values_of_killed_run_are_deleted(here, monkeypatch):
-    left = WHERE.shared("0" * 64)
-    kept = WHERE.shared("1" * 64)
-    for place, run in ((left, "killed"), (kept, "failed")):
-        await here.store.put(place.data_key("1"), [b"left"])
-        await here.store.put(place.held_key(run), [b""])
-    await here.store.put(f"{bundles_prefix(run_root('farcall', 'failed'))}work", [b""])
-    monkeypatch.setattr(rule, "ABANDONED", type(rule.ABANDONED)(0))
-    await here.use()
-    while await here.store.list_keys(f"{left.root}/"):
-        await asyncio.sleep(0.01)
-    assert await here.store.list_keys(f"{kept.root}/")
 
 
 def test_elapsed_time_uses_the_faster_clock():

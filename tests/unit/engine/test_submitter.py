@@ -83,7 +83,7 @@ async def account():
 async def submitter(account):
     access = SimpleNamespace(place=lambda bucket: place(bucket, "us-east-1"), timing=TIMING)
     backend = ScriptedBatch(None, account)
-    shared = SharedValues("run", TIMING)
+    shared = SharedValues(TIMING)
     return Submitter(
         access,
         backend,
