@@ -11,7 +11,7 @@ from farcall.model.names import BATCH, KUBERNETES, PLATFORMS
 from farcall_runtime.contract import ExitCode
 
 
-class _Words(NamedTuple):
+class Words(NamedTuple):
     """Names in a platform's remedies.
 
     Attributes:
@@ -29,8 +29,8 @@ class _Words(NamedTuple):
     limits: str
 
 
-_WORDS = {
-    PLATFORMS[BATCH]: _Words(
+WORDS = {
+    PLATFORMS[BATCH]: Words(
         "job_definition_extra",
         "batch_job_role_name",
         SUBNET,
@@ -38,7 +38,7 @@ _WORDS = {
         "template of the compute environment on EC2",
         "ulimits in job_definition_extra",
     ),
-    PLATFORMS[KUBERNETES]: _Words(
+    PLATFORMS[KUBERNETES]: Words(
         "pod_overlay",
         "the pod's service_account or s3_secret",
         "pods need a route to",
@@ -48,7 +48,7 @@ _WORDS = {
 }
 
 
-def _exits(words: _Words) -> dict[int, FailureReason]:
+def _exits(words: Words) -> dict[int, FailureReason]:
     """Return the meaning of each exit code, with a platform's names."""
     found: dict[int, FailureReason] = {
         ExitCode.CANCELLED: FailureReason(
@@ -168,7 +168,7 @@ def _exits(words: _Words) -> dict[int, FailureReason]:
     return found
 
 
-_EXITS = {platform: _exits(words) for platform, words in _WORDS.items()}
+_EXITS = {platform: _exits(words) for platform, words in WORDS.items()}
 EXITS = _EXITS[PLATFORMS[BATCH]]
 
 

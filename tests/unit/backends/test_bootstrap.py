@@ -104,10 +104,8 @@ def test_job_definition_extra_is_applied_last():
 # --- jobs of the stock image ------------------------------------------------------------------
 
 
-def described(exit_code=None, reason=""):
+def described(reason=""):
     container = {"image": "stock:1", "command": bootstrap.command(RUNTIME), "reason": reason}
-    if exit_code is not None:
-        container |= {"exitCode": exit_code, "logStreamName": "a/stream"}
     return from_describe(
         {"jobId": "1", "jobName": "n", "status": "FAILED", "container": container}
     )
@@ -117,25 +115,6 @@ def test_job_shows_runtime_instead_of_command():
     job = described()
     assert job.command == ()
     assert job.runtime == f"{RUNTIME.bucket}/{RUNTIME.key}"
-
-
-@pytest.mark.parametrize(
-    ("code", "kind", "words"),
-    [
-        (64, errors.ImageError, "batch_job_role_name"),
-        (65, errors.OutcomeMissingError, "submit again, which stores"),
-        (66, errors.IntegrityError, "stores the changed objects again"),
-        (67, errors.VersionMismatchError, "set architecture"),
-        (73, errors.OutcomeMissingError, "the clock of its machine"),
-        (74, errors.OutcomeMissingError, "readonlyRootFilesystem"),
-        (75, errors.DiskFullError, "ephemeralStorage"),
-        (127, errors.ImageError, "stock_image_uri"),
-    ],
-)
-def test_exit_codes_have_remedies(code, kind, words):
-    found = failure_reason(described(code))
-    assert found.kind is kind
-    assert words in found.remedy
 
 
 def test_pull_error_names_both_image_options():

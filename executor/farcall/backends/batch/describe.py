@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from farcall.backends import bootstrap
+from farcall.backends import bootstrap, failure_tables
 from farcall.backends.batch import failure_reasons
-from farcall.backends.batch.failure_reasons import blocked, is_blocked
-from farcall.backends.own_failure_reasons import STARTED
 from farcall.model.commands import ENV_RUN
 from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
@@ -31,35 +29,9 @@ _STATES = {
     ),
     JobStatus.RUNNABLE: (
         "the job is waiting for capacity",
-        (
-            "wait; if it takes long, check whether the queue's compute environment is VALID and "
-            "not full"
-        ),
+        "wait; if it takes long, check that the queue's compute environment is VALID, not full",
     ),
-    **STARTED,
 }
-
-
-def tell(detail: JobDetail) -> tuple[str, str]:
-    """Return the state of an unfinished job in a sentence, and a remedy.
-
-    Args:
-        detail: A plain job, an array task, or a node.
-
-    Returns:
-        The sentence, and the remedy.
-    """
-    if detail.is_terminated or detail.is_cancelled:
-        remedy = "wait: it has up to half a minute to clean up"
-        return "the job is stopping and has not finished yet", remedy
-    if is_blocked(detail):
-        reason = detail.status_reason
-        return f"Batch cannot place the job: {reason}", blocked(reason)
-    sentence, remedy = _STATES[detail.status]
-    if detail.attempts:
-        tried = f"attempt {detail.attempts} of {detail.attempts_allowed} has failed"
-        sentence = f"{tried}; now {sentence}"
-    return sentence, remedy.format(job=detail.job_id, whole=detail.job_id.partition("#")[0])
 
 
 _UNDER_WAY = (JobStatus.STARTING, JobStatus.RUNNING)
@@ -94,8 +66,8 @@ class BatchJob(JobDetail):
         return failure_reasons.failure_reason(self)
 
     def waiting(self) -> tuple[str, str]:
-        """Return the state of the job and a remedy; see `farcall.backends.batch.describe`."""
-        return tell(self)
+        """Return the state of the job in a sentence, and a remedy."""
+        return failure_tables.waiting(self, _STATES)
 
 
 def from_describe(job: Mapping[str, Any]) -> BatchJob:

@@ -1,9 +1,8 @@
 """Failure reasons: why a job failed, or cannot start.
 
-Together with its tables in `farcall.backends.batch.start_failures` and `farcall.model.exit_codes`,
-this is the only module that interprets Batch's texts (``statusReason``, a container's ``reason``)
-and exit codes. No I/O. It is called only for jobs without an outcome in the bucket, because an
-outcome takes precedence.
+Together with `farcall.model.exit_codes`, this is the only module that interprets Batch's texts
+(``statusReason``, a container's ``reason``) and exit codes. No I/O. It is called only for jobs
+without an outcome in the bucket, because an outcome takes precedence.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
@@ -11,34 +10,38 @@ Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/job_queue_parameters.html
     https://docs.aws.amazon.com/batch/latest/userguide/job_stuck_in_runnable.html
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
+    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task_cannot_pull_image.html
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
-from farcall.backends.batch.start_failures import LOST, STARTS
-from farcall.backends.matching import (
+from farcall.backends.failure_tables import (
+    COMMAND_FAILED,
     CREATED_BY,
+    GIVEN,
     IMAGE,
+    MAP_FAILED,
+    NOT_RUNNABLE,
+    RESULT_MISSING,
     STARTED_BY,
     Row,
+    Words,
     all_of,
+    command_exits,
     container,
-    exit_code,
+    filled,
+    has_succeeded,
+    row,
     status,
+    task_exits,
 )
-from farcall.backends.own_failure_reasons import GIVEN, MAP_FAILED, RESULT_MISSING
-from farcall.model import errors, start_script
-from farcall.model.exit_codes import EXITS
-from farcall.model.failure_reasons import (
-    MEMORY,
-    OWN_REASON,
-    STUCK,
-    SUBNET,
-    FailureReason,
-)
+from farcall.model import errors
+from farcall.model.failure_reasons import MEMORY, OWN_REASON, STUCK, SUBNET, FailureReason
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.names import BATCH, PLATFORMS
 from farcall_runtime.contract import ExitCode
 
 _STOPPED = (None, ExitCode.TERMINATED, 137)
@@ -49,6 +52,25 @@ EXITED = "Essential container in task exited"
 
 _HOLLOW = (EXITED, "Job submitted", "Job started", "Job succeeded", "Job failed")
 """Status reasons that only repeat the status; most come from emulators."""
+
+LOST = "raise retry_attempts, or set queue to one with on-demand capacity"
+"""Remedy for a lost host."""
+
+_WORDS = Words(
+    credentials="set batch_job_role_name to a role that can read s3_bucket_name",
+    script_credentials="set batch_job_role_name to a role that can read s3_bucket_name",
+    machines="the queue's machines",
+    image="python3 and without its own entry point",
+    lost=LOST,
+    created_by=(
+        "memory, and volumes, devices and user in job_definition_extra",
+        "memory, mounts, devices and user",
+    ),
+    started_by=(
+        "command and linuxParameters in job_definition_extra",
+        ", command, devices, shm_size and ulimits",
+    ),
+)
 
 _MACHINE_LOST_IT = FailureReason(
     errors.HostLostError,
@@ -71,43 +93,9 @@ def failure_reason(detail: JobDetail) -> FailureReason:
         return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
     found = next(row.failure_reason for row in rows if row.fits(detail))
-    sentence, remedy = found.sentence, found.remedy
-    for mark, words in _words_for(detail).items():
-        remedy = remedy.replace(mark, words)
     if found.kind is errors.JobStuckError:
-        remedy = blocked(detail.status_reason) or remedy
-    if found.kind in (errors.JobError, errors.CommandError) and detail.exit_code is not None:
-        sentence += f" (exit code {detail.exit_code})"
-    return FailureReason(found.kind, sentence, remedy, detail.exit_code)
-
-
-def _words_for(detail: JobDetail) -> dict[str, str]:
-    """Return the texts for placeholders in remedies; they name the user's settings."""
-    if detail.is_command:
-        return {
-            IMAGE: f"the image {detail.image}",
-            CREATED_BY: "memory, mounts, devices and user",
-            STARTED_BY: ", command, devices, shm_size and ulimits",
-        }
-    if detail.runtime:
-        return {
-            IMAGE: (
-                f"the image {detail.image} (stock_image_uri; or set image to one built from "
-                "farcall's Dockerfile)"
-            ),
-            CREATED_BY: "memory, and volumes, devices and user in job_definition_extra",
-            STARTED_BY: (
-                ", which requires python3, and command and linuxParameters in job_definition_extra"
-            ),
-        }
-    return {
-        IMAGE: "the image in the option image",
-        CREATED_BY: "memory, and volumes, devices and user in job_definition_extra",
-        STARTED_BY: (
-            " (farcall's Dockerfile sets the entry point of the task runner), and command and "
-            "linuxParameters in job_definition_extra"
-        ),
-    }
+        found = replace(found, remedy=blocked(detail.status_reason) or found.remedy)
+    return filled(found, _WORDS, detail)
 
 
 def is_explained(detail: JobDetail) -> bool:
@@ -157,23 +145,9 @@ def blocked(reason: str) -> str:
     return next((remedy for word, remedy in BLOCKED if word in reason), "")
 
 
-def _succeeded(detail: JobDetail) -> bool:
-    return detail.status is JobStatus.SUCCEEDED
-
-
 def _was_not_started(detail: JobDetail) -> bool:
     """Return whether the container never existed: no exit code, and no log either."""
     return detail.exit_code is None and not (detail.log_stream or detail.array_size)
-
-
-def _fetches_workspace(detail: JobDetail) -> bool:
-    """Return whether the command begins with farcall's start script."""
-    return start_script.unwrap(detail.command)[0] is not None
-
-
-def _fetches_runtime(detail: JobDetail) -> bool:
-    """Return whether the image lacks farcall's runtime."""
-    return bool(detail.runtime)
 
 
 def _withdrawn(detail: JobDetail) -> bool:
@@ -272,270 +246,241 @@ _BATCH_WORDS = (
     "ResourceInitializationError",
 )
 
+_STARTS: tuple[Row, ...] = (
+    row(
+        container(
+            "CannotPull",
+            "access denied",
+            "not authorized",
+            "unauthorized",
+            "no basic auth",
+            "authentication",
+            "403 forbidden",
+            "credential",
+        ),
+        errors.ImageError,
+        "the image could not be pulled: the registry refused access",
+        "give batch_execution_role_name (on EC2 without this option, the instance role) "
+        "the policy AmazonECSTaskExecutionRolePolicy, set repositoryCredentials in "
+        f"job_definition_extra for another registry, and check {IMAGE}",
+    ),
+    row(
+        container(
+            "CannotPull", "i/o timeout", "dial tcp", "deadline", "request canceled", "no route"
+        ),
+        errors.ImageError,
+        "the image could not be pulled: the registry could not be reached",
+        f"{SUBNET} the registry: a NAT gateway, a public address (networkConfiguration in "
+        "job_definition_extra) or VPC endpoints",
+    ),
+    row(
+        container("CannotPull", "toomanyrequests", "rate limit", "429"),
+        errors.ImageError,
+        "the image could not be pulled: the registry's pull limit has been reached",
+        f"copy {IMAGE} to ECR and use the copy, or try again later",
+    ),
+    row(
+        container("CannotPull", "platform", "no matching manifest"),
+        errors.ImageError,
+        "the image could not be pulled: it was not built for the machine's architecture",
+        f"build {IMAGE} for x86_64 or arm64, depending on the machines (runtimePlatform in "
+        "job_definition_extra on Fargate)",
+    ),
+    row(
+        container("CannotPull", "no space left"),
+        errors.ImageError,
+        "the image could not be pulled: the machine's disk is full",
+        "set ephemeralStorage in job_definition_extra on Fargate, or on EC2 enlarge the "
+        "volume in the launch template of the compute environment",
+    ),
+    row(
+        container("CannotPull", "not found", "manifest unknown", "does not exist", "no such"),
+        errors.ImageError,
+        "the image could not be pulled: it does not exist in the registry",
+        f"check {IMAGE}: registry, repository, tag, and the region of ECR",
+    ),
+    row(
+        container("CannotPull"),
+        errors.ImageError,
+        "the image could not be pulled",
+        f"check {IMAGE}, the registry permissions of batch_execution_role_name, and that "
+        "the subnet can reach the registry",
+    ),
+    row(
+        container("CannotCreateContainerError"),
+        errors.ImageError,
+        "the container could not be created",
+        f"check {CREATED_BY}",
+    ),
+    row(
+        container("CannotStartContainerError", "exec format error"),
+        errors.ImageError,
+        "the container could not be started: the image was built for another architecture",
+        f"build {IMAGE} for x86_64 or arm64, depending on the machines (runtimePlatform in "
+        "job_definition_extra on Fargate)",
+    ),
+    row(
+        container("CannotStartContainerError"),
+        errors.ImageError,
+        "the container could not be started",
+        f"check the entry point of {IMAGE}{STARTED_BY}",
+    ),
+    row(
+        container("ResourceInitializationError", "log group", "logger", "awslogs"),
+        errors.ImageError,
+        "the job's log could not be opened",
+        "check that batch_job_log_group_name exists, and give batch_execution_role_name "
+        "logs:CreateLogStream and logs:PutLogEvents on it",
+    ),
+    row(
+        container("ResourceInitializationError", "secret", "registry auth", "ssm"),
+        errors.ImageError,
+        "the job's secrets or its registry credentials could not be fetched",
+        "give batch_execution_role_name the permissions "
+        "(AmazonECSTaskExecutionRolePolicy, secretsmanager:GetSecretValue, "
+        f"ssm:GetParameters); {SUBNET} these services",
+    ),
+    row(
+        container("ResourceInitializationError"),
+        errors.ImageError,
+        "the job's environment could not be prepared",
+        "check volumes and networkConfiguration in job_definition_extra, "
+        "batch_job_log_group_name, the permissions of batch_execution_role_name, and the "
+        "network of the subnet",
+    ),
+    row(
+        container("ECS was unable to assume the role"),
+        errors.ImageError,
+        "the job's role cannot be assumed",
+        "check that batch_job_role_name and batch_execution_role_name exist and trust "
+        "ecs-tasks.amazonaws.com",
+    ),
+    row(
+        container("DockerTimeoutError"),
+        errors.HostLostError,
+        "the machine's container engine was too slow to start the container",
+        "raise retry_attempts; if it happens again, the machine's disk or network is too "
+        f"slow for {IMAGE}",
+    ),
+    row(
+        container("CannotInspectContainerError"),
+        errors.HostLostError,
+        "the machine's container engine lost the container",
+        LOST,
+    ),
+    row(
+        container("Container Overrides length"),
+        errors.ImageError,
+        "the job's overrides exceed ECS's 8192 characters",
+        "shorten prefix and the environment in job_definition_extra",
+    ),
+    row(
+        all_of(status("Task failed to start"), lambda detail: not detail.container_reason),
+        errors.ImageError,
+        "the container was not started, but Batch does not report why",
+        "submit it again; see the event log of the queue's ECS cluster",
+    ),
+)
+"""Failure reasons of containers that did not start, or that their engine lost."""
+
 # The order matters: a user's action comes before its consequences.
 _BY_TEXT: tuple[Row, ...] = (
     # Recognized by their texts, even if Batch flags the jobs as terminated.
-    Row(
+    row(
         status("Canceled by JobStateTimeLimit action"),
-        FailureReason(
-            errors.JobStuckError,
-            "the queue's time limit for waiting jobs terminated the job",
-            "request less (vcpu, memory, num_gpus), or check the jobStateTimeLimitActions and "
-            "the compute environment of the queue",
-        ),
+        errors.JobStuckError,
+        "the queue's time limit for waiting jobs terminated the job",
+        "request less (vcpu, memory, num_gpus), or check the jobStateTimeLimitActions and "
+        "the compute environment of the queue",
     ),
-    Row(
+    row(
         status(f"{OWN_REASON}{STUCK}"),
-        FailureReason(
-            errors.JobStuckError,
-            "the job could not be placed for stuck_timeout_s and was terminated",
-            "request less (vcpu, memory, num_gpus), or enlarge the queue's compute environment",
-        ),
+        errors.JobStuckError,
+        "the job could not be placed for stuck_timeout_s and was terminated",
+        "request less (vcpu, memory, num_gpus), or enlarge the queue's compute environment",
     ),
-    Row(
+    row(
         status("Job attempt duration exceeded timeout"),
-        FailureReason(
-            errors.JobTimeoutError,
-            "the job ran longer than time_limit, so Batch terminated it",
-            "raise time_limit",
-        ),
+        errors.JobTimeoutError,
+        "the job ran longer than time_limit, so Batch terminated it",
+        "raise time_limit",
     ),
     *GIVEN,
-    Row(
+    row(
         _withdrawn,
-        FailureReason(
-            errors.JobCancelledError,
-            "the job was cancelled or terminated by another user",
-            "find out who did, and submit it again if needed",
-        ),
+        errors.JobCancelledError,
+        "the job was cancelled or terminated by another user",
+        "find out who did, and submit it again if needed",
     ),
-    Row(
-        status("Host EC2"),
-        FailureReason(errors.HostLostError, "the job's instance was terminated", LOST),
-    ),
-    Row(
+    row(status("Host EC2"), errors.HostLostError, "the job's instance was terminated", LOST),
+    row(
         status("Your Spot Task was interrupted"),
-        FailureReason(errors.HostLostError, "Fargate Spot reclaimed its capacity", LOST),
+        errors.HostLostError,
+        "Fargate Spot reclaimed its capacity",
+        LOST,
     ),
     # Regardless of the exit code: 137, or 1 if only a child process was killed.
-    Row(
+    row(
         container("OutOfMemoryError"),
-        FailureReason(errors.OutOfMemoryError, "the container ran out of memory", MEMORY),
+        errors.OutOfMemoryError,
+        "the container ran out of memory",
+        MEMORY,
     ),
-    Row(
+    row(
         status("Dependent Job failed"),
-        FailureReason(
-            errors.JobError,
-            "a job that this job depends on failed",
-            "check that job (dependsOn in DescribeJobs), then submit both again",
-        ),
+        errors.JobError,
+        "a job that this job depends on failed",
+        "check that job (dependsOn in DescribeJobs), then submit both again",
     ),
-    Row(
+    row(
         status("Array Child Job failed"),
-        FailureReason(
-            errors.JobError,
-            "an array task failed",
-            "see the errors of its tasks, <job ID>:<index>",
-        ),
+        errors.JobError,
+        "an array task failed",
+        "see the errors of its tasks, <job ID>:<index>",
     ),
-    Row(
+    row(
         status("JobQueue deleted"),
-        FailureReason(
-            errors.JobError,
-            "the queue was deleted while it contained the job",
-            "set queue to another queue, and submit the job again",
-        ),
+        errors.JobError,
+        "the queue was deleted while it contained the job",
+        "set queue to another queue, and submit the job again",
     ),
-    *STARTS,
-    Row(
+    *_STARTS,
+    row(
         _was_not_started,
-        FailureReason(
-            errors.ImageError,
-            "the container was not started",
-            f"check {IMAGE} (registry, repository, tag, architecture), that "
-            "batch_execution_role_name can pull it and that the subnet can reach the "
-            "registry, then the image's entry point, and the job's volumes and log group",
-        ),
+        errors.ImageError,
+        "the container was not started",
+        f"check {IMAGE} (registry, repository, tag, architecture), that "
+        "batch_execution_role_name can pull it and that the subnet can reach the "
+        "registry, then the image's entry point, and the job's volumes and log group",
     ),
 )
 """Failure reasons of any job, recognized by Batch's texts."""
 
-_RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
-    Row(all_of(_fetches_runtime, exit_code(*codes)), failure_reason)
-    for codes, failure_reason in (
-        (
-            (ExitCode.BAD_ENVIRONMENT,),
-            FailureReason(
-                errors.ImageError,
-                "the job had no credentials to download farcall's runtime, or did not "
-                "understand its start parameters; nothing was run",
-                "set batch_job_role_name to a role that can read s3_bucket_name, and remove "
-                "FARCALL_ variables from job_definition_extra",
-            ),
-        ),
-        (
-            (ExitCode.BUNDLE_MISSING,),
-            FailureReason(
-                errors.OutcomeMissingError,
-                "the job did not find farcall's runtime, or its input data, in the bucket; "
-                "nothing was run",
-                "make the lifecycle rule of s3_bucket_name longer than the wait in the queue, "
-                "and do not delete objects below runtime/ and bundles/; then submit again, "
-                "which stores them again",
-            ),
-        ),
-        (
-            (ExitCode.INTEGRITY,),
-            FailureReason(
-                errors.IntegrityError,
-                "farcall's runtime in the bucket, or the job's input data, differs from what "
-                "was stored; nothing was run",
-                "find out who else writes to s3_bucket_name, then submit again, which stores "
-                "the changed objects again",
-            ),
-        ),
-        (
-            (ExitCode.VERSION_MISMATCH,),
-            FailureReason(
-                errors.VersionMismatchError,
-                "farcall's runtime was built for a different processor, Python or libc than "
-                "the job's",
-                "set architecture to the processor of the queue's machines, and "
-                "stock_image_uri to an image with glibc (Debian, not Alpine) and the Python "
-                "minor version used here, or to an empty string for the official image",
-            ),
-        ),
-        (
-            (ExitCode.STORAGE_UNREACHABLE,),
-            FailureReason(
-                errors.OutcomeMissingError,
-                "the job could not download its data from the bucket; nothing was run",
-                "give batch_job_role_name s3:GetObject and s3:ListBucket on s3_bucket_name, "
-                f"including runtime/; {SUBNET} S3; and check the clock of its machine",
-            ),
-        ),
-        (
-            (ExitCode.DISK_FULL,),
-            FailureReason(
-                errors.DiskFullError,
-                "the job's temporary folder has no space for farcall's runtime or its "
-                "packages; nothing was run",
-                "give the job more disk space: ephemeralStorage in job_definition_extra on "
-                "Fargate, a larger volume in the launch template of the compute environment "
-                "on EC2, or a larger tmpfs if /tmp is one",
-            ),
-        ),
-        (
-            (ExitCode.SUPERVISOR_FAILED,),
-            FailureReason(
-                errors.OutcomeMissingError,
-                "farcall's runtime could not be unpacked, or failed, and stored no result",
-                "see its log; with readonlyRootFilesystem, /tmp must be a volume, or a tmpfs "
-                "with the mount option exec",
-            ),
-        ),
-        (
-            (126, 127, ExitCode.RAISED),
-            FailureReason(
-                errors.ImageError,
-                "the image could not run farcall's bootstrap",
-                "see its log; stock_image_uri must name an image with python3 and without its "
-                "own entry point",
-            ),
-        ),
-    )
-)
-"""Failure reasons of tasks that download the runtime first, and store no outcome."""
-
 ENDINGS: tuple[Row, ...] = (
-    Row(
-        all_of(_succeeded, container("OutOfMemoryError")),
-        FailureReason(
-            errors.OutOfMemoryError,
-            "a process of the job was killed because of its memory use, and the job stored no "
-            "result",
-            MEMORY,
-        ),
+    row(
+        all_of(has_succeeded, container("OutOfMemoryError")),
+        errors.OutOfMemoryError,
+        "a process of the job was killed because of its memory use, and the job stored no result",
+        MEMORY,
     ),
-    Row(_succeeded, RESULT_MISSING),
+    Row(has_succeeded, RESULT_MISSING),
     *_BY_TEXT,
-    *_RUNTIME_ENDINGS,
-    *(Row(exit_code(code), EXITS[code]) for code in EXITS if code is not ExitCode.CANCELLED),
+    *task_exits(PLATFORMS[BATCH], _WORDS),
     Row(
         lambda detail: detail.exit_code is None and not detail.array_size,
         _MACHINE_LOST_IT,
     ),
-    Row(
+    row(
         lambda _: True,
-        FailureReason(
-            errors.JobError,
-            "the job failed and stored no result in the bucket",
-            "see its log; batch_job_role_name may lack s3:PutObject on s3_bucket_name",
-        ),
+        errors.JobError,
+        "the job failed and stored no result in the bucket",
+        "see its log; batch_job_role_name may lack s3:PutObject on s3_bucket_name",
     ),
 )
 """Failure reasons of function jobs.
 
 The first matching row counts, and the last always matches.
 """
-
-_NOT_RUNNABLE = FailureReason(
-    errors.CommandError,
-    "the command was not found in the image, or is not executable there",
-    f"see the job's log, and check the contents of {IMAGE}",
-)
-
-_WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
-    Row(all_of(_fetches_workspace, exit_code(code)), failure_reason)
-    for code, failure_reason in (
-        (
-            start_script.TOOLS_MISSING,
-            FailureReason(
-                errors.ImageError,
-                "the image lacks the tools to download its workspace; nothing was run",
-                f"see its log for the missing tool; {IMAGE} needs a shell, coreutils, and "
-                "python3, curl or wget; or submit without a workspace",
-            ),
-        ),
-        (
-            start_script.NO_CREDENTIALS,
-            FailureReason(
-                errors.ImageError,
-                "the job had no credentials to download its workspace; nothing was run",
-                "set batch_job_role_name to a role that can read s3_bucket_name",
-            ),
-        ),
-        (
-            start_script.NOT_FETCHED,
-            FailureReason(
-                errors.CommandError,
-                "the job could not download its workspace; nothing was run",
-                "give batch_job_role_name s3:GetObject on s3_bucket_name, make the lifecycle "
-                f"rule longer than the wait in the queue; and {SUBNET} S3",
-            ),
-        ),
-        (
-            start_script.TAMPERED,
-            FailureReason(
-                errors.IntegrityError,
-                "the workspace in the bucket differs from the one that was uploaded; nothing "
-                "was run",
-                "find out who else writes to s3_bucket_name, delete the object that the log "
-                "names, then submit again",
-            ),
-        ),
-        (
-            start_script.NOT_UNPACKED,
-            FailureReason(
-                errors.CommandError,
-                "the job could not unpack its workspace; nothing was run",
-                "see its log for the cause; the container's user must be able to write to the "
-                "folder, or choose another folder for the workspace",
-            ),
-        ),
-    )
-)
-"""Failure reasons of command jobs before their command, because of the workspace."""
 
 COMMAND_ENDINGS: tuple[Row, ...] = (
     # docker's errors, before the container's own shell could report them,
@@ -547,30 +492,11 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
             "no such file or directory",
             "permission denied",
         ),
-        _NOT_RUNNABLE,
+        NOT_RUNNABLE,
     ),
     *_BY_TEXT,
-    *_WORKSPACE_ENDINGS,
-    Row(exit_code(126, 127), _NOT_RUNNABLE),
-    Row(
-        exit_code(137),
-        FailureReason(
-            errors.OutOfMemoryError,
-            "the container was killed (SIGKILL), most likely because of its memory use",
-            MEMORY,
-        ),
-    ),
-    Row(
-        exit_code(143),
-        FailureReason(errors.HostLostError, "the container was stopped (SIGTERM)", LOST),
-    ),
-    Row(
-        lambda detail: detail.exit_code is None,
-        _MACHINE_LOST_IT,
-    ),
-    Row(
-        lambda _: True,
-        FailureReason(errors.CommandError, "the command failed", "see its log"),
-    ),
+    *command_exits(PLATFORMS[BATCH], _WORDS),
+    Row(lambda detail: detail.exit_code is None, _MACHINE_LOST_IT),
+    COMMAND_FAILED,
 )
 """Failure reasons of command jobs whose command did not return 0."""

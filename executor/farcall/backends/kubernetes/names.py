@@ -14,9 +14,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from farcall.backends.matching import CREATED_BY, IMAGE, STARTED_BY
-from farcall.model.jobs import JobDetail
-
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
 RUN_LABEL = "farcall/run"
 """Label with the submitting session; one watch follows all jobs of a run."""
@@ -71,42 +68,6 @@ def object_name(name: str) -> str:
 def run_label(run: str) -> str:
     """Return a run's name as a label's value."""
     return _NO_LABEL.sub("-", run)[:_LABEL_CHARACTERS].strip("-._")
-
-
-# --- Placeholders in remedies for facts that differ by job. No I/O ------------------------------
-
-
-__all__ = ["CREATED_BY", "IMAGE", "STARTED_BY", "filled"]
-
-
-def filled(remedy: str, detail: JobDetail) -> str:
-    """Fill a remedy's placeholders with a job's facts."""
-    if detail.is_command:
-        words = {
-            IMAGE: f"the image {detail.image}",
-            CREATED_BY: "mounts, devices, secrets and user of the command, and pod_overlay",
-            STARTED_BY: ", the command, and pod_overlay",
-        }
-    elif detail.runtime:
-        words = {
-            IMAGE: (
-                f"the image {detail.image} (stock_image_uri; or set image to one built from "
-                "farcall's Dockerfile)"
-            ),
-            CREATED_BY: "mounts, s3_secret and pod_overlay",
-            STARTED_BY: ", which needs python3, and pod_overlay",
-        }
-    else:
-        words = {
-            IMAGE: f"the image {detail.image} (the option image)",
-            CREATED_BY: "mounts, s3_secret and pod_overlay",
-            STARTED_BY: (
-                " (farcall's Dockerfile sets the entry point of the task runner), and pod_overlay"
-            ),
-        }
-    for mark, text in words.items():
-        remedy = remedy.replace(mark, text)
-    return remedy
 
 
 # --- Resources and numbers in a cluster's documents. No I/O --------------------

@@ -24,6 +24,7 @@ from farcall.backends.batch.failure_reasons import (
     telling,
 )
 from farcall.model import errors, failure_reasons
+from farcall.model.exit_codes import EXITS
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.start_script import Fetched, wrap
 from farcall_runtime.contract import ExitCode
@@ -44,8 +45,7 @@ class Recorded(NamedTuple):
 
     Attributes:
         error: Class of the error.
-        sentence: Words of the sentence about what happened.
-        remedy: Words of the remedy.
+        sentence: Words of the sentence about what happened, which identify the row.
         status_reason: `statusReason`, or empty.
         reason: The container's `reason`, or empty.
         exit_code: The container's exit code, if any.
@@ -56,8 +56,7 @@ class Recorded(NamedTuple):
     """
 
     error: type[errors.FarcallError]
-    sentence: list[str]
-    remedy: list[str]
+    sentence: str
     status_reason: str = ""
     reason: str = ""
     exit_code: int | None = None
@@ -78,193 +77,152 @@ RECORDED = [
     # users, and time limits
     Recorded(
         errors.JobStuckError,
-        ["time limit for waiting jobs"],
-        ["vcpu", "memory", "queue"],
+        "time limit for waiting jobs",
         f"Canceled by JobStateTimeLimit action due to reason: {TOO_LARGE}",
         flag="isCancelled",
     ),
     Recorded(
         errors.JobStuckError,
-        ["time limit for waiting jobs"],
-        ["jobStateTimeLimitActions", "queue"],
+        "time limit for waiting jobs",
         "Canceled by JobStateTimeLimit action due to reason: SOMETHING_NEW",
         flag="isCancelled",
     ),
     Recorded(
         errors.JobStuckError,
-        ["could not be placed", "stuck_timeout_s"],
-        ["vcpu", "memory", "larger instances"],
+        "could not be placed",
         f"farcall: stuck for 300 s: {TOO_LARGE} - The job resource requirement is too high",
         flag="isTerminated",
     ),
     Recorded(
         errors.JobCancelledError,
-        ["was cancelled"],
-        ["submit it again"],
+        "was cancelled",
         "farcall: cancelled by its owner",
         exit_code=143,
         flag="isTerminated",
     ),
+    Recorded(errors.JobCancelledError, "was cancelled", "farcall: cancelled by its owner"),
     Recorded(
         errors.JobCancelledError,
-        ["was cancelled"],
-        ["submit it again"],
-        "farcall: cancelled by its owner",  # Batch does not always set the flag
-    ),
-    Recorded(
-        errors.JobCancelledError,
-        ["another call of its map raised an exception"],
-        ["submit the map again"],
+        "another call of its map raised an exception",
         "farcall: map failed: 3 of 100 raised ValueError; 95 were ended because of it",
         exit_code=143,
         flag="isTerminated",
     ),
     Recorded(
         errors.JobCancelledError,
-        ["appeared after its request was withdrawn"],
-        ["nothing if the job that the reason names"],
+        "appeared after its request was withdrawn",
         f"farcall: {failure_reasons.WITHDRAWN}; if it was submitted again, it is job simulate-0a",
         flag="isTerminated",
     ),
     Recorded(
         errors.JobCancelledError,
-        ["by another user"],
-        ["find out who did"],
+        "by another user",
         "not needed any more, Ann",
         exit_code=137,
         flag="isTerminated",
     ),
-    Recorded(errors.JobCancelledError, ["another user"], ["find out"], "no", flag="isCancelled"),
-    Recorded(
-        errors.JobCancelledError, ["another user"], ["find out"], "Host EC2", flag="isTerminated"
-    ),
-    Recorded(
-        errors.JobTimeoutError, ["time_limit"], ["raise time_limit"], TIMED_OUT, exit_code=137
-    ),
-    Recorded(errors.JobTimeoutError, ["time_limit"], ["raise time_limit"], TIMED_OUT),
-    Recorded(
-        errors.JobTimeoutError,
-        ["time_limit"],
-        ["raise time_limit"],
-        TIMED_OUT,
-        flag="isTerminated",
-    ),
+    Recorded(errors.JobCancelledError, "another user", "no", flag="isCancelled"),
+    Recorded(errors.JobCancelledError, "another user", "Host EC2", flag="isTerminated"),
+    Recorded(errors.JobTimeoutError, "time_limit", TIMED_OUT, exit_code=137),
+    Recorded(errors.JobTimeoutError, "time_limit", TIMED_OUT),
+    Recorded(errors.JobTimeoutError, "time_limit", TIMED_OUT, flag="isTerminated"),
     # lost machines
-    Recorded(errors.HostLostError, ["instance"], ["retry_attempts", "queue"], HOST_LOST),
-    Recorded(errors.HostLostError, ["instance"], ["retry_attempts"], HOST_LOST, exit_code=143),
-    Recorded(errors.HostLostError, ["Fargate Spot"], ["retry_attempts"], SPOT, exit_code=137),
-    Recorded(errors.HostLostError, ["Fargate Spot"], ["retry_attempts"], SPOT, exit_code=3),
-    Recorded(errors.HostLostError, ["Fargate Spot"], ["on-demand"], SPOT, exit_code=143),
+    Recorded(errors.HostLostError, "instance", HOST_LOST),
+    Recorded(errors.HostLostError, "instance", HOST_LOST, exit_code=143),
+    Recorded(errors.HostLostError, "Fargate Spot", SPOT, exit_code=137),
+    Recorded(errors.HostLostError, "Fargate Spot", SPOT, exit_code=3),
+    Recorded(errors.HostLostError, "Fargate Spot", SPOT, exit_code=143),
     Recorded(
         errors.HostLostError,
-        ["container engine", "slow"],
-        ["retry_attempts", "image"],
+        "container engine",
         NOT_STARTED,
         "DockerTimeoutError: Could not transition to created; timed out after waiting 4m0s",
     ),
     Recorded(
         errors.HostLostError,
-        ["container engine", "lost"],
-        ["retry_attempts"],
+        "container engine",
         "",
         "CannotInspectContainerError: Could not transition to inspecting; timed out",
     ),
     # memory
-    Recorded(errors.OutOfMemoryError, ["out of memory"], ["raise memory"], EXITED, OOM, 137),
-    Recorded(errors.OutOfMemoryError, ["memory"], ["raise memory"], EXITED, OOM_FARGATE, 137),
-    Recorded(errors.OutOfMemoryError, ["memory"], ["raise memory"], EXITED, OOM, 1),
-    Recorded(errors.OutOfMemoryError, ["memory"], ["raise memory"], OOM_FARGATE, exit_code=137),
+    Recorded(errors.OutOfMemoryError, "out of memory", EXITED, OOM, 137),
+    Recorded(errors.OutOfMemoryError, "memory", EXITED, OOM_FARGATE, 137),
+    Recorded(errors.OutOfMemoryError, "memory", EXITED, OOM, 1),
+    Recorded(errors.OutOfMemoryError, "memory", OOM_FARGATE, exit_code=137),
     Recorded(
-        errors.OutOfMemoryError,
-        ["killed because of its memory", "stored no result"],
-        ["raise memory"],
-        EXITED,
-        OOM,
-        0,
-        status="SUCCEEDED",
+        errors.OutOfMemoryError, "killed because of its memory", EXITED, OOM, 0, status="SUCCEEDED"
     ),
-    Recorded(errors.OutOfMemoryError, ["SIGKILL"], ["raise memory"], EXITED, exit_code=137),
+    Recorded(errors.OutOfMemoryError, "SIGKILL", EXITED, exit_code=137),
     # containers that did not start
     Recorded(
         errors.ImageError,
-        ["pulled", "refused access"],
-        ["batch_execution_role_name", "AmazonECSTaskExecutionRolePolicy"],
+        "refused access",
         NOT_STARTED,
         "CannotPullECRContainerError: AccessDeniedException: User: arn:aws:sts::1:assumed-role/x "
         "is not authorized to perform: ecr:GetAuthorizationToken on resource: *",
     ),
     Recorded(
         errors.ImageError,
-        ["refused access"],
-        ["image", "repositoryCredentials"],
+        "refused access",
         NOT_STARTED,
         "CannotPullContainerError: Error response from daemon: pull access denied for lab/x, "
         "repository does not exist or may require 'docker login'",
     ),
     Recorded(
         errors.ImageError,
-        ["could not be reached"],
-        ["NAT gateway", "networkConfiguration"],
+        "could not be reached",
         NOT_STARTED,
         "CannotPullContainerError: Error response from daemon: Get https://1.dkr.ecr.eu-west-1."
         "amazonaws.com/v2/: dial tcp 52.1.2.3:443: i/o timeout",
     ),
     Recorded(
         errors.ImageError,
-        ["pull limit"],
-        ["image", "ECR"],
+        "pull limit",
         NOT_STARTED,
         pull("429 Too Many Requests - toomanyrequests: You have reached your pull rate limit"),
     ),
     Recorded(
         errors.ImageError,
-        ["architecture"],
-        ["arm64", "runtimePlatform"],
+        "architecture",
         NOT_STARTED,
         "CannotPullContainerError: image Manifest does not contain descriptor matching platform "
         "'linux/amd64'",
     ),
     Recorded(
         errors.ImageError,
-        ["disk is full"],
-        ["ephemeralStorage"],
+        "disk is full",
         NOT_STARTED,
         "CannotPullContainerError: write /var/lib/docker/tmp/x: no space left on device",
     ),
     Recorded(
         errors.ImageError,
-        ["does not exist in the registry"],
-        ["image", "tag"],
+        "does not exist in the registry",
         NOT_STARTED,
         pull("failed to resolve ref docker.io/library/no-such:latest: not found"),
     ),
     Recorded(
         errors.ImageError,
-        ["could not be pulled"],
-        ["image", "batch_execution_role_name", "subnet"],
+        "could not be pulled",
         NOT_STARTED,
         "CannotPullImageManifestError: Error response from daemon: something new",
     ),
     Recorded(
         errors.ImageError,
-        ["could not be created"],
-        ["memory", "volumes", "job_definition_extra"],
+        "could not be created",
         NOT_STARTED,
         "CannotCreateContainerError: Error response from daemon: Minimum memory limit allowed is "
         "6MB",
     ),
     Recorded(
         errors.ImageError,
-        ["another architecture"],
-        ["arm64"],
+        "another architecture",
         NOT_STARTED,
         "CannotStartContainerError: Error response from daemon: exec /usr/local/bin/python: exec "
         "format error",
     ),
     Recorded(
         errors.ImageError,
-        ["could not be started"],
-        ["Dockerfile", "entry point"],
+        "could not be started",
         NOT_STARTED,
         'CannotStartContainerError: Error response from daemon: exec: "python": executable file '
         "not found in $PATH",
@@ -272,8 +230,7 @@ RECORDED = [
     ),
     Recorded(
         errors.ImageError,
-        ["log could not be opened"],
-        ["batch_job_log_group_name", "logs:CreateLogStream"],
+        "log could not be opened",
         NOT_STARTED,
         "ResourceInitializationError: failed to validate logger args: The task cannot find the "
         "Amazon CloudWatch log group defined in the task definition: the specified log group "
@@ -281,236 +238,82 @@ RECORDED = [
     ),
     Recorded(
         errors.ImageError,
-        ["secrets"],
-        ["batch_execution_role_name", "secretsmanager:GetSecretValue"],
-        # Fargate reports it as the status reason
+        "secrets",
         "ResourceInitializationError: unable to pull secrets or registry auth: execution resource "
         "retrieval failed",
     ),
     Recorded(
         errors.ImageError,
-        ["environment could not"],
-        ["networkConfiguration", "volumes"],
+        "environment could not",
         NOT_STARTED,
         "ResourceInitializationError: failed to invoke EFS utils commands to set up EFS volumes",
     ),
     Recorded(
         errors.ImageError,
-        ["role cannot be assumed"],
-        ["batch_job_role_name", "ecs-tasks.amazonaws.com"],
+        "role cannot be assumed",
         "ECS was unable to assume the role 'arn:aws:iam::123456789012:role/x' that was provided "
         "for this task. Please verify that the role being passed has the proper trust "
         "relationship",
     ),
     Recorded(
-        errors.ImageError,
-        ["8192 characters"],
-        ["prefix", "job_definition_extra"],
-        "Container Overrides length must be at most 8192",
+        errors.ImageError, "8192 characters", "Container Overrides length must be at most 8192"
     ),
-    Recorded(
-        errors.ImageError,
-        ["was not started"],
-        ["image", "batch_execution_role_name", "log group"],
-        NOT_STARTED,
-        "SnapshotterError: unknown words",
-    ),
-    Recorded(
-        errors.ImageError,
-        ["was not started"],
-        ["image"],
-        "new text, not known yet",
-    ),
-    Recorded(
-        errors.HostLostError,
-        ["was started", "lost it"],
-        ["log", "retry_attempts"],
-        "new text, not known yet",
-        log=True,
-    ),
-    Recorded(errors.ImageError, ["does not report why"], ["ECS cluster", "queue"], NOT_STARTED),
+    Recorded(errors.ImageError, "was not started", NOT_STARTED, "SnapshotterError: unknown words"),
+    Recorded(errors.ImageError, "was not started", "new text, not known yet"),
+    Recorded(errors.HostLostError, "was started", "new text, not known yet", log=True),
+    Recorded(errors.ImageError, "does not report why", NOT_STARTED),
     # other jobs and the queue
-    Recorded(errors.JobError, ["depends on"], ["dependsOn"], "Dependent Job failed"),
-    Recorded(errors.JobError, ["array task"], ["errors of its tasks"], "Array Child Job failed"),
-    Recorded(errors.JobError, ["queue was deleted"], ["queue"], "JobQueue deleted"),
+    Recorded(errors.JobError, "depends on", "Dependent Job failed"),
+    Recorded(errors.JobError, "array task", "Array Child Job failed"),
+    Recorded(errors.JobError, "queue was deleted", "JobQueue deleted"),
     # exit codes
-    Recorded(errors.ImageError, ["entry point"], ["Dockerfile"], EXITED, exit_code=126),
-    Recorded(errors.ImageError, ["entry point"], ["Dockerfile"], EXITED, exit_code=127),
+    *(
+        Recorded(found.kind, found.sentence, EXITED, exit_code=code)
+        for code, found in EXITS.items()
+    ),
+    Recorded(errors.ImageError, "entry point", EXITED, exit_code=126),
+    Recorded(errors.ImageError, "entry point", EXITED, exit_code=127),
     Recorded(
         errors.OutcomeMissingError,
-        ["succeeded", "not in the bucket", "delivered before"],
-        ["image", "keep_artifacts"],
+        "not in the bucket",
         EXITED,
         exit_code=ExitCode.RETURNED,
         status="SUCCEEDED",
     ),
     Recorded(
         errors.OutcomeMissingError,
-        ["succeeded"],
-        ["keep_artifacts"],
-        "farcall: cancelled by its owner",  # the task had just succeeded
+        "succeeded",
+        "farcall: cancelled by its owner",
         exit_code=ExitCode.RETURNED,
         flag="isTerminated",
         status="SUCCEEDED",
     ),
     Recorded(
         errors.OutcomeMissingError,
-        ["succeeded"],
-        ["image"],
-        SPOT,  # a container that exits with 0 on SIGTERM
+        "succeeded",
+        SPOT,
         exit_code=ExitCode.RETURNED,
         status="SUCCEEDED",
     ),
-    Recorded(
-        errors.JobError,
-        ["exited with an error"],
-        ["log", "image", "farcall_runtime"],
-        EXITED,
-        exit_code=ExitCode.RAISED,
-    ),
-    Recorded(
-        errors.OutcomeMissingError,
-        ["does not behave like S3"],
-        ["s3_bucket_name", "farcall doctor"],
-        EXITED,
-        exit_code=ExitCode.STORE_UNFIT,
-    ),
-    Recorded(
-        errors.IntegrityError,
-        ["another client's object"],
-        ["who else writes", "s3_bucket_name"],
-        EXITED,
-        exit_code=ExitCode.OUTCOME_OCCUPIED,
-    ),
-    Recorded(
-        errors.ImageError,
-        ["does not understand"],
-        ["image", "FARCALL_"],
-        EXITED,
-        exit_code=ExitCode.BAD_ENVIRONMENT,
-    ),
-    Recorded(
-        errors.OutcomeMissingError,
-        ["its input data is not in the bucket"],
-        ["lifecycle rule", "s3_bucket_name"],
-        EXITED,
-        exit_code=ExitCode.BUNDLE_MISSING,
-    ),
-    Recorded(
-        errors.SharedMissingError,
-        ["share with other tasks is not in the bucket"],
-        ["below shared/", "submit again"],
-        EXITED,
-        exit_code=ExitCode.SHARED_MISSING,
-    ),
-    Recorded(
-        errors.PackagesMissingError,
-        ["its packages are not in the bucket"],
-        ["below packages/", "submit again"],
-        EXITED,
-        exit_code=ExitCode.PACKAGES_MISSING,
-    ),
-    Recorded(
-        errors.DiskFullError,
-        ["no space for its packages"],
-        ["exclude_packages", "ephemeralStorage", "launch template"],
-        EXITED,
-        exit_code=ExitCode.DISK_FULL,
-    ),
-    Recorded(
-        errors.IntegrityError,
-        ["not what was submitted", "not run"],
-        ["who else writes", "s3_bucket_name"],
-        EXITED,
-        exit_code=ExitCode.INTEGRITY,
-    ),
-    Recorded(
-        errors.VersionMismatchError,
-        ["different versions"],
-        ["Python minor", "image"],
-        EXITED,
-        exit_code=ExitCode.VERSION_MISMATCH,
-    ),
-    Recorded(
-        errors.JobTimeoutError,
-        ["time_limit"],
-        ["raise time_limit"],
-        EXITED,
-        exit_code=ExitCode.TIMED_OUT,
-    ),
-    Recorded(
-        errors.TaskError,
-        ["could not read the function"],
-        ["install", "image"],
-        EXITED,
-        exit_code=ExitCode.UNREADABLE,
-    ),
-    Recorded(
-        errors.OutcomeMissingError,
-        ["could not be stored"],
-        ["batch_job_role_name", "s3:PutObject", "S3"],
-        EXITED,
-        exit_code=ExitCode.OUTCOME_NOT_STORED,
-    ),
-    Recorded(
-        errors.ChildKilledError,
-        ["killed", "without returning"],
-        ["output", "batch_job_role_name"],
-        EXITED,
-        exit_code=ExitCode.CHILD_KILLED,
-    ),
-    Recorded(
-        errors.OutOfMemoryError,
-        ["out of memory"],
-        ["raise memory"],
-        EXITED,
-        exit_code=ExitCode.OUT_OF_MEMORY,
-    ),
-    Recorded(
-        errors.OutcomeMissingError,
-        ["could not reach the bucket"],
-        ["batch_job_role_name", "s3:ListBucket"],
-        EXITED,
-        exit_code=ExitCode.STORAGE_UNREACHABLE,
-    ),
-    Recorded(
-        errors.OutcomeMissingError,
-        ["supervisor in the container failed"],
-        ["traceback", "ulimits"],
-        EXITED,
-        exit_code=ExitCode.SUPERVISOR_FAILED,
-    ),
     # steps before the runtime starts, if the image lacks farcall's runtime
     *(
-        Recorded(kind, [sentence], [remedy], EXITED, exit_code=code, runtime=True)
-        for code, kind, sentence, remedy in (
-            (64, errors.ImageError, "no credentials", "batch_job_role_name"),
-            (65, errors.OutcomeMissingError, "did not find farcall's runtime", "lifecycle"),
-            (66, errors.IntegrityError, "differs from what was stored", "stores the changed"),
-            (67, errors.VersionMismatchError, "different processor", "set architecture"),
-            (73, errors.OutcomeMissingError, "could not download", "s3:GetObject"),
-            (74, errors.OutcomeMissingError, "unpacked", "readonlyRootFilesystem"),
-            (75, errors.DiskFullError, "no space", "ephemeralStorage"),
-            (127, errors.ImageError, "could not run farcall's bootstrap", "stock_image_uri"),
+        Recorded(kind, sentence, EXITED, exit_code=code, runtime=True)
+        for code, kind, sentence in (
+            (64, errors.ImageError, "no credentials"),
+            (65, errors.OutcomeMissingError, "did not find farcall's runtime"),
+            (66, errors.IntegrityError, "differs from what was stored"),
+            (67, errors.VersionMismatchError, "different processor"),
+            (73, errors.OutcomeMissingError, "could not download"),
+            (74, errors.OutcomeMissingError, "unpacked"),
+            (75, errors.DiskFullError, "no space"),
+            *((code, errors.ImageError, "could not run farcall's") for code in (1, 126, 127)),
         )
-    ),
-    Recorded(
-        errors.HostLostError,
-        ["was stopped"],
-        ["retry_attempts"],
-        EXITED,
-        exit_code=ExitCode.TERMINATED,
     ),
     # unknown texts
     Recorded(
-        errors.JobError,
-        ["failed", "stored no result"],
-        ["log", "s3:PutObject"],
-        "some new text of AWS",
-        "NewError: and another",
-        3,
+        errors.JobError, "stored no result", "some new text of AWS", "NewError: and another", 3
     ),
-    Recorded(errors.ImageError, ["was not started"], ["image"]),
+    Recorded(errors.ImageError, "was not started"),
 ]
 
 
@@ -660,8 +463,8 @@ def test_each_failure_is_fully_explained(row, shape):
     detail = from_describe(document)
     found = failure_reason(detail)
     assert found.kind is row.error
-    assert [word for word in row.sentence if word not in found.sentence] == []
-    assert [word for word in row.remedy if word not in found.remedy] == []
+    assert row.sentence in found.sentence
+    assert "{" not in found.remedy
     # Batch's own text is shown in any case.
     assert detail.reason == "; ".join(filter(None, (row.status_reason, row.reason)))
     assert detail.exit_code == row.exit_code
@@ -686,8 +489,7 @@ def test_each_failure_row_is_recorded():
 
 def test_each_container_exit_code_is_recorded():
     alone = {row.exit_code for row in RECORDED if row.status_reason == EXITED and not row.reason}
-    # other jobs have it
-    assert [code for code in ExitCode if code not in alone] == [ExitCode.CANCELLED]
+    assert [code for code in ExitCode if code not in alone] == []
 
 
 def test_sentences_and_remedies_fit_message():
@@ -702,7 +504,7 @@ def test_sentences_and_remedies_fit_message():
 
 def test_earlier_attempts_do_not_set_reason():
     """First the host was lost, then the function failed without a report."""
-    row = Recorded(errors.JobError, [], [], EXITED, exit_code=3)
+    row = Recorded(errors.JobError, "", EXITED, exit_code=3)
     for shape in (after_others, reason_only_in_attempt):
         detail = from_describe(shape(row))
         assert (detail.attempts, detail.reason, detail.exit_code) == (3, EXITED, 3)
@@ -743,11 +545,11 @@ REASONS = {
 
 @pytest.mark.parametrize(("reason", "word"), REASONS.items())
 def test_blocked_job_has_remedy(reason, word):
-    waiting = Recorded(errors.JobError, [], [], reason, status="RUNNABLE")
+    waiting = Recorded(errors.JobError, "", reason, status="RUNNABLE")
     detail = from_describe(without_attempts(waiting))
     assert is_blocked(detail)
     assert word in blocked(reason)
-    given_up = Recorded(errors.JobError, [], [], f"farcall: stuck for 60 s: {reason}")
+    given_up = Recorded(errors.JobError, "", f"farcall: stuck for 60 s: {reason}")
     found = failure_reason(from_describe(without_attempts(given_up)))
     assert (found.kind, found.remedy) == (errors.JobStuckError, blocked(reason))
 
@@ -766,7 +568,7 @@ def test_each_blocked_remedy_is_recorded():
     ],
 )
 def test_other_jobs_are_not_blocked(status, reason):
-    row = Recorded(errors.JobError, [], [], reason, status=status)
+    row = Recorded(errors.JobError, "", reason, status=status)
     assert not is_blocked(from_describe(without_attempts(row)))
 
 
@@ -806,13 +608,12 @@ def test_only_meaningful_batch_reasons_are_quoted(reason, text):
 BY_TEXT = [row for row in ENDINGS if row in COMMAND_ENDINGS]
 
 COMMANDS = [
-    Recorded(errors.CommandError, ["command failed", "exit code 3"], ["log"], EXITED, "", 3),
-    Recorded(errors.CommandError, ["command failed", "64"], ["log"], EXITED, "", 64),
-    Recorded(errors.CommandError, ["not found in the image"], ["farcall:1"], EXITED, "", 127),
+    Recorded(errors.CommandError, "command failed", EXITED, "", 3),
+    Recorded(errors.CommandError, "command failed", EXITED, "", 64),
+    Recorded(errors.CommandError, "not found in the image", EXITED, "", 127),
     Recorded(
         errors.CommandError,
-        ["not found in the image"],
-        ["farcall:1"],
+        "not found in the image",
         NOT_STARTED,
         'CannotStartContainerError: Error response from daemon: exec: "x": executable file not '
         "found in $PATH",
@@ -820,14 +621,13 @@ COMMANDS = [
     ),
     Recorded(
         errors.ImageError,
-        ["could not be started"],
-        ["the image farcall:1", "ulimits"],
+        "could not be started",
         NOT_STARTED,
         "CannotStartContainerError: Error response from daemon: OCI runtime create failed",
     ),
-    Recorded(errors.OutOfMemoryError, ["SIGKILL"], ["raise memory"], EXITED, "", 137),
-    Recorded(errors.HostLostError, ["was stopped"], ["retry_attempts"], EXITED, "", 143),
-    Recorded(errors.HostLostError, ["lost it"], ["log"], EXITED, log=True),
+    Recorded(errors.OutOfMemoryError, "SIGKILL", EXITED, "", 137),
+    Recorded(errors.HostLostError, "was stopped", EXITED, "", 143),
+    Recorded(errors.HostLostError, "lost it", EXITED, log=True),
 ]
 
 
@@ -838,11 +638,11 @@ def as_command(row: Recorded) -> JobDetail:
 
 
 IN_A_WORKSPACE = [
-    Recorded(errors.ImageError, ["lacks"], ["farcall:1 needs a shell"], EXITED, "", 80),
-    Recorded(errors.ImageError, ["no credentials"], ["batch_job_role_name"], EXITED, "", 81),
-    Recorded(errors.CommandError, ["not download", "82"], ["s3:GetObject"], EXITED, "", 82),
-    Recorded(errors.IntegrityError, ["differs from the one"], ["who else writes"], EXITED, "", 83),
-    Recorded(errors.CommandError, ["not unpack", "84"], ["another folder"], EXITED, "", 84),
+    Recorded(errors.ImageError, "lacks", EXITED, "", 80),
+    Recorded(errors.ImageError, "no credentials", EXITED, "", 81),
+    Recorded(errors.CommandError, "not download", EXITED, "", 82),
+    Recorded(errors.IntegrityError, "differs from the one", EXITED, "", 83),
+    Recorded(errors.CommandError, "not unpack", EXITED, "", 84),
 ]
 
 
@@ -861,8 +661,8 @@ def test_missing_workspace_explains_exit_code(row):
     """The same exit code of another command has another explanation."""
     found = failure_reason(as_command_in_a_workspace(row))
     assert found.kind is row.error
-    assert [word for word in row.sentence if word not in found.sentence] == []
-    assert [word for word in row.remedy if word not in found.remedy] == []
+    assert row.sentence in found.sentence
+    assert "{" not in found.remedy
     assert "nothing was run" in found.sentence
     assert "nothing was run" not in failure_reason(as_command(row)).sentence
 
@@ -871,8 +671,8 @@ def test_missing_workspace_explains_exit_code(row):
 def test_failed_command_has_reason(row):
     found = failure_reason(as_command(row))
     assert found.kind is row.error
-    assert [word for word in row.sentence if word not in found.sentence] == []
-    assert [word for word in row.remedy if word not in found.remedy] == []
+    assert row.sentence in found.sentence
+    assert "{" not in found.remedy
 
 
 def test_each_command_row_is_recorded():
@@ -886,7 +686,5 @@ def test_each_command_row_is_recorded():
 @pytest.mark.parametrize("row", RECORDED)
 def test_command_remedies_omit_image_option(row):
     found = failure_reason(as_command(row))
-    assert "in the option image" not in found.sentence + found.remedy
-    for is_command in (True, False):
-        detail = as_command(row) if is_command else from_describe(plain(row))
-        assert "{image}" not in failure_reason(detail).remedy
+    assert "the option image" not in found.sentence + found.remedy
+    assert "{" not in found.remedy
