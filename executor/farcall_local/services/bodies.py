@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from farcall_local.services import objects, signatures
@@ -52,21 +52,15 @@ class Body:
 
     def read(self, size: int) -> bytes:
         """Read a number of bytes, fewer at the end."""
-        return self._take(self._source.read, size)
-
-    def readline(self, size: int) -> bytes:
-        """Read a line, up to a number of bytes."""
-        return self._take(self._source.readline, size)
-
-    def _take(self, read: Callable[[int], bytes], size: int) -> bytes:
-        if self.left is None:
-            data = _taken(read, size)
-            self.at_end = not data
-            return data
-        size = min(size, self.left)
-        data = _taken(read, size) if size else b""
-        self.left -= len(data)
-        self.at_end = self.left == 0
+        if self.left is not None:
+            size = min(size, self.left)
+        try:
+            data = self._source.read(size) if size else b""
+        except OSError as error:  # invalid chunks, a timeout, or a closed connection
+            raise BrokenBodyError from error
+        if self.left is not None:
+            self.left -= len(data)
+        self.at_end = not (data if self.left is None else self.left)
         return data
 
     def drain(self) -> None:
@@ -77,13 +71,6 @@ class Body:
             if not data:
                 break
             left -= len(data)
-
-
-def _taken(read: Callable[[int], bytes], size: int) -> bytes:
-    try:
-        return read(size)
-    except OSError as error:  # invalid chunks, a timeout, or a closed connection
-        raise BrokenBodyError from error
 
 
 def read(environ: dict[str, Any]) -> bytes:
@@ -108,45 +95,33 @@ def receive(environ: dict[str, Any], request: signatures.Request, caller: Caller
     """
     stream, digest = environ["wsgi.input"], hashlib.sha256()
     size: int | None = stream.left
-    chunks = None
-    pieces: Iterable[bytes] = _digested(_pieces(stream), digest)
-    if caller.signature.in_chunks:
-        size = None
-        pieces = chunks = signatures.Chunks(
-            stream.readline, stream.read, caller.signature, caller.secret
-        )
-    names = {name: value for name, value in request.query if not name.startswith("X-Amz-")}
-    if _is_upload(environ, names):
-        content = objects.receive(pieces)
-        body, length = b"", len(content)
-        environ[CONTENT] = content
+    pieces = _digested(_pieces(stream), digest)
+    body = b""
+    if _is_upload(environ, request):
+        content = environ[CONTENT] = objects.receive(pieces)
+        length = len(content)
     else:
         body = _joined(pieces)
         length = len(body)
     if size is not None and length != size:
         raise RefusedError(Reason.CUT_OFF, f"{length} bytes of {size} have come.")
-    if chunks is None:
-        signatures.check_digest(caller.signature, digest.hexdigest())
-        _check_checksum(environ, digest.digest())
-    else:
-        _unwrap(environ, chunks.trailers)
+    signatures.check_digest(caller.signature, digest.hexdigest())
+    _check_checksum(environ, digest.digest())
     # moto stores a checksum, and accepts it for Object Lock, only if this header names it.
     environ.setdefault("HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM", _named_checksum(environ))
     _replace_body(environ, body)
 
 
-def _is_upload(environ: dict[str, Any], query: dict[str, str]) -> bool:
+def _is_upload(environ: dict[str, Any], request: signatures.Request) -> bool:
     """Return whether a body is an object's or a part's."""
     _, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
     algorithm = environ.get("HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM", "")
     # moto computes a missing checksum from the body.
-    is_computed = algorithm and not (
-        f"HTTP_X_AMZ_CHECKSUM_{algorithm.upper()}" in environ or "HTTP_X_AMZ_TRAILER" in environ
-    )
+    is_computed = algorithm and f"{_CHECKSUM}{algorithm.upper()}" not in environ
     return bool(
         environ["REQUEST_METHOD"] == "PUT"
         and key
-        and query.keys() <= _UPLOAD
+        and {name for name, _ in request.query if not name.startswith("X-Amz-")} <= _UPLOAD
         and "HTTP_X_AMZ_COPY_SOURCE" not in environ
         and not is_computed
     )
@@ -163,18 +138,6 @@ def _named_checksum(environ: dict[str, Any]) -> str:
     """Return the algorithm of a request's checksum; empty if it has none."""
     found = (environ.keys() & {f"{_CHECKSUM}{each}" for each in _ALGORITHMS}) or {""}
     return min(found).removeprefix(_CHECKSUM)
-
-
-def _unwrap(environ: dict[str, Any], trailers: dict[str, str]) -> None:
-    """Rewrite a request as if its body had been sent in one piece."""
-    environ["HTTP_X_AMZ_CONTENT_SHA256"] = signatures.UNSIGNED
-    encodings = environ.pop("HTTP_CONTENT_ENCODING", "").split(",")
-    left = [each.strip() for each in encodings if each.strip() not in ("", "aws-chunked")]
-    if left:
-        environ["HTTP_CONTENT_ENCODING"] = ",".join(left)
-    for name, value in trailers.items():
-        if name.startswith("x-amz-checksum-"):
-            environ[f"HTTP_{name.upper().replace('-', '_')}"] = value
 
 
 def _replace_body(environ: dict[str, Any], body: bytes) -> None:

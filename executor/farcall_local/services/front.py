@@ -159,10 +159,7 @@ class Front:
 
     def _identify(self, environ: dict[str, Any], headers: Message) -> Caller:
         """Return the verified sender of a request, after reading and verifying its body."""
-        target = environ["RAW_URI"]
-        if not target.startswith("/"):
-            raise RefusedError(Reason.INCOMPLETE, "A request line names a path, and no server.")
-        request = signatures.Request(environ["REQUEST_METHOD"], target, headers)
+        request = signatures.Request(environ["REQUEST_METHOD"], environ["RAW_URI"], headers)
         caller = self._admission.find(request)
         signature = caller.signature
         if signature.service == "s3":

@@ -1,28 +1,25 @@
 """Verification of Signature Version 4 for requests of AWS clients.
 
 botocore signs the received request again, so a changed request does not match. A request is signed
-in its header or, if presigned, in its query. A body is signed completely, in chunks, or not at all
-if S3 accepts that. No I/O, and independent of moto.
+in its header or, if presigned, in its query. A body is signed completely, or not at all if S3
+accepts that; bodies in chunks (``aws-chunked``), which boto3 and obstore send only over TLS, are
+rejected. No I/O, and independent of moto.
 
 Sources:
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
     https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
     https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
-    https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html
-    https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming-trailers.html
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import hmac
 import re
 import secrets
 import string
 import time
 from calendar import timegm
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import Message
 from typing import Any, NamedTuple
@@ -37,10 +34,6 @@ MAX_SKEW_S = 15 * 60
 MAX_PRESIGNED_S = 7 * 24 * 3600
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
-UNSIGNED_CHUNKS = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
-SIGNED_CHUNKS_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
-_CHUNKS = (UNSIGNED_CHUNKS, SIGNED_CHUNKS, SIGNED_CHUNKS_TRAILER)
 
 _HEADER = re.compile(
     rf"{ALGORITHM} +Credential=([^/,\s]+)/(\d{{8}})/([^/,\s]+)/([^/,\s]+)/aws4_request, *"
@@ -49,10 +42,6 @@ _HEADER = re.compile(
 _CREDENTIAL = re.compile(r"([^/,\s]+)/(\d{8})/([^/,\s]+)/([^/,\s]+)/aws4_request")
 _MOMENT = re.compile(r"\d{8}T\d{6}Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()
-_LINE_BYTES = 4096
-_READ_BYTES = 1 << 20
-_MOST_TRAILERS = 20
 
 
 class AccessKey(NamedTuple):
@@ -124,7 +113,7 @@ class Signature:
         moment: Time of the signature, as YYYYMMDDTHHMMSSZ.
         token: The session token; None for none.
         lifetime_s: Lifetime of a presigned URL in seconds; None if the signature is in the header.
-        payload: The claimed digest of the body, or a keyword for another form. Empty if missing.
+        payload: The claimed digest of the body, or `UNSIGNED`. Empty if missing.
     """
 
     key_id: str
@@ -137,16 +126,6 @@ class Signature:
     token: str | None
     lifetime_s: int | None
     payload: str
-
-    @property
-    def scope(self) -> str:
-        """Credential scope."""
-        return f"{self.date}/{self.region}/{self.service}/aws4_request"
-
-    @property
-    def in_chunks(self) -> bool:
-        """Whether the body is aws-chunked."""
-        return self.payload in _CHUNKS
 
 
 def read(request: Request) -> Signature | None:
@@ -207,7 +186,7 @@ def verify(request: Request, signature: Signature, secret: str, digest: str | No
         signature: The claimed signature.
         secret: Secret of the named access key.
         digest: SHA-256 of the body in hexadecimal; None for S3, where the request contains it and
-            `check_digest` and `Chunks` compare it with the body.
+            `check_digest` compares it with the body.
 
     Raises:
         RefusedError: The signature is not valid.
@@ -259,106 +238,11 @@ def check_digest(signature: Signature, digest: str) -> None:
     if signature.payload == UNSIGNED:
         return
     if not _DIGEST.fullmatch(signature.payload):
-        text = (
-            f"x-amz-content-sha256 must be the body's SHA-256, {UNSIGNED} or one of "
-            f"{', '.join(_CHUNKS)}."
-        )
+        text = f"x-amz-content-sha256 must be the body's SHA-256 or {UNSIGNED}."
         raise RefusedError(Reason.BAD_DIGEST, text)
     if not hmac.compare_digest(signature.payload, digest):
         text = "The provided x-amz-content-sha256 header does not match what was computed."
         raise RefusedError(Reason.BAD_DIGEST, text)
-
-
-class Chunks:
-    """Decoder of an aws-chunked body that checks the signature of each chunk.
-
-    Args:
-        read_line: Reads a line of at most a number of bytes.
-        read: Reads at most a number of bytes; fewer at the end.
-        signature: The request's verified signature.
-        secret: Secret with which the chunks are signed.
-
-    Attributes:
-        trailers: Headers after the last chunk, by name in lower case; complete once all chunks are
-            read.
-    """
-
-    def __init__(
-        self,
-        read_line: Callable[[int], bytes],
-        read: Callable[[int], bytes],
-        signature: Signature,
-        secret: str,
-    ) -> None:
-        self.trailers: dict[str, str] = {}
-        self._read_line = read_line
-        self._read = read
-        self._signature = signature
-        self._signer, self._request = _signer(signature, secret)
-        self._previous = signature.value
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the data, which must not be used before the last chunk has been verified.
-
-        Raises:
-            RefusedError: A chunk is invalid or not signed correctly.
-        """
-        signed = self._signature.payload != UNSIGNED_CHUNKS
-        size = -1
-        while size:
-            words, _, extension = self._line().partition(";")
-            size = _size(words)
-            digest = hashlib.sha256()
-            left = size
-            while left:
-                data = self._read(min(left, _READ_BYTES))
-                if not data:
-                    raise _incomplete("The body ends within a chunk.")
-                left -= len(data)
-                if signed:
-                    digest.update(data)
-                yield data
-            if signed:
-                given = extension.partition("chunk-signature=")[2]
-                self._check("PAYLOAD", given, _EMPTY_DIGEST, digest.hexdigest())
-            if size and self._line():
-                raise _incomplete("A chunk is longer than it says.")
-        self._read_trailers()
-
-    def _read_trailers(self) -> None:
-        """Read the headers after the last chunk, up to an empty line."""
-        given, text = "", ""
-        for _ in range(_MOST_TRAILERS):
-            name, _, value = (word.strip() for word in self._line().partition(":"))
-            if not name:
-                break
-            if name.lower() == "x-amz-trailer-signature":
-                given = value
-            else:
-                self.trailers[name.lower()] = value
-                text += f"{name.lower()}:{value}\n"
-        if self._signature.payload == SIGNED_CHUNKS_TRAILER:
-            self._check("TRAILER", given, hashlib.sha256(text.encode()).hexdigest())
-
-    def _check(self, kind: str, given: str, *lines: str) -> None:
-        head = f"{ALGORITHM}-{kind}"
-        signature = self._signature
-        text = "\n".join((head, signature.moment, signature.scope, self._previous, *lines))
-        self._previous = self._signer.signature(text, self._request)
-        if not hmac.compare_digest(self._previous.encode(), given.encode()):
-            raise RefusedError(Reason.BAD_SIGNATURE, "The signature of a chunk does not match.")
-
-    def _line(self) -> str:
-        line = self._read_line(_LINE_BYTES)
-        if line and not line.endswith(b"\n"):
-            raise _incomplete("A line between the chunks does not end.")
-        return line.decode("latin-1").strip()
-
-
-def _size(words: str) -> int:
-    if not re.fullmatch(r"[0-9a-fA-F]{1,16}", words):
-        raise _incomplete("The body is not aws-chunked.")
-    return int(words, 16)
 
 
 class _Headers(dict[str, list[str]]):
