@@ -15,7 +15,6 @@ from farcall_local.kubernetes.cluster import Cluster
 from farcall_local.kubernetes.kinds import (
     EVENT,
     JOB,
-    NODE,
     POD,
     SECRET,
 )
@@ -139,13 +138,10 @@ def conditions(document):
 @pytest.fixture
 async def world():
     store = Store()
-    timing = Timing(
-        sync_s=0.01, retry_s=0.02, pull_s=0.05, refused_s=0.05, lost_s=0.05, grace_scale=0.05
-    )
+    timing = Timing(sync_s=0.01, retry_s=0.02, pull_s=0.05, refused_s=0.05, grace_scale=0.05)
     credentials = RoleCredentials(lambda *_: None, AccessKey("", ""), enforced=True)
     runner = ProcessRunner("http://127.0.0.1:1", credentials)
     cluster = Cluster(store, runner, cpus=4, timing=timing)
-    cluster.start()
     yield World(store, cluster)
     await cluster.close()
     await runner.close()
@@ -305,21 +301,6 @@ async def test_out_of_memory_pod_has_reason(world):
     assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
 
 
-async def test_lost_node_fails_its_pods(world):
-    told = []
-    world.store.subscribe(
-        lambda change, kind, document, _: told.append((change, document)) if kind is POD else None
-    )
-    world.create(completions=1, command=FOREVER, backoffLimitPerIndex=0)
-    await world.running()
-    world.cluster.lose_node()
-    assert (await world.ended())["reason"] == "FailedIndexes"
-    last = next(document for change, document in told if change == "DELETED")
-    assert (last["status"]["phase"], last["status"]["reason"]) == ("Failed", "NodeLost")
-    assert conditions(last)["DisruptionTarget"]["reason"] == "DeletionByTaintManager"
-    assert world.store.list(NODE) == []
-
-
 async def test_pod_deadline_fails_pod(world):
     world.create(
         completions=1, command=FOREVER, backoffLimitPerIndex=0, pod={"activeDeadlineSeconds": 1}
@@ -356,9 +337,6 @@ async def test_unschedulable_pod_has_reason(world):
         "0/1 nodes are available: 1 No preemption victims found for incoming pod."
     )
     await world.until(lambda: "FailedScheduling" in world.reasons("a-0"))
-    world.cluster.add_node("large", cpu=64)
-    await world.ended()
-    assert world.pod()["spec"]["nodeName"] == "large"
 
 
 async def test_missing_image_is_pulled_later(world):
@@ -428,7 +406,6 @@ class InstantRunner:
 async def test_cost_per_pod_is_constant():
     store = Store()
     cluster = Cluster(store, InstantRunner(), cpus=2, timing=Timing(sync_s=0.01))
-    cluster.start()
     world = World(store, cluster)
     costs = []
     for number in (50, 500):

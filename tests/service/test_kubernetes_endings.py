@@ -1,6 +1,6 @@
 """Exits of a task on Kubernetes, one for each error class.
 
-Starts a local Kubernetes emulator, which loses nodes, evicts pods and withholds images.
+Starts a local Kubernetes emulator, which evicts pods and withholds images.
 """
 
 from __future__ import annotations
@@ -170,9 +170,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def kubernetes() -> Iterator[farcall_local.LocalAWS]:
     with farcall_local.start(kubernetes=True, cpus=4) as aws:
-        aws.kubernetes.configure(
-            retry_s=0.05, refused_s=0.05, pull_s=0.05, lost_s=0.05, deadline_scale=0.02
-        )
+        aws.kubernetes.configure(retry_s=0.05, refused_s=0.05, pull_s=0.05, deadline_scale=0.02)
         yield aws
 
 

@@ -1,7 +1,7 @@
-"""Controllers, scheduler, kubelets and nodes of the local Kubernetes emulator.
+"""Controllers, scheduler, kubelet and node of the local Kubernetes emulator.
 
-They use only the store and no HTTP. The methods other than `start` and `close` are a test's
-actions on a cluster: evict, preempt, lose a node. Everything runs on one event loop.
+They use only the store and no HTTP. The methods other than `close` are a test's actions on a
+cluster, such as an eviction. Everything runs on one event loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from farcall_local.kubernetes import nodes, pod_status
-from farcall_local.kubernetes.errors import AlreadyExistsError, NotFoundError
+from farcall_local.kubernetes.errors import NotFoundError
 from farcall_local.kubernetes.garbage import Garbage
 from farcall_local.kubernetes.job_controller import JobController
 from farcall_local.kubernetes.kinds import NODE, POD, RESOURCE_QUOTA, Kind
@@ -31,16 +31,15 @@ _LOW_MEMORY = (
 )
 _PREEMPTED = "default-scheduler: preempting to accommodate a higher priority pod"
 _EVICTED_BY_API = "Eviction API: evicting"
-_TAINTED = "Taint manager: deleting due to NoExecute taint"
 
 
 class Cluster:
-    """Controllers and nodes of one store.
+    """Controllers and the node of one store.
 
     Args:
         store: Holds all objects.
         runner: Starts containers; its creator closes it.
-        cpus: Processors of the initial node.
+        cpus: Processors of the node.
         timing: Durations.
 
     Attributes:
@@ -54,18 +53,13 @@ class Cluster:
     ) -> None:
         self.timing = timing or Timing()
         self._store = store
-        self._cpus = cpus
-        self._scheduler = Scheduler(store)
+        self._scheduler = Scheduler(store, store.create(NODE, nodes.node(cpus)))
         self._kubelet = Kubelet(store, runner, self.timing)
         self._jobs = JobController(store, self.timing)
         self._garbage = Garbage(store, self.timing)
         self._unsubscribe = store.subscribe(self._note)
         self.logs = self._kubelet.logs
         self.withhold_image = self._kubelet.withhold_image
-
-    def start(self) -> None:
-        """Add the first node."""
-        self.add_node(nodes.NAME, cpu=self._cpus)
 
     async def close(self) -> None:
         """Kill all containers and stop."""
@@ -79,47 +73,6 @@ class Cluster:
     ) -> None:
         for part in (self._jobs, self._scheduler, self._garbage, self._kubelet):
             part.note(change, kind, document)
-
-    def add_node(self, name: str, cpu: float = 1) -> None:
-        """Add a node, or replace the node of that name. All nodes are this machine."""
-        document = nodes.node(name, cpu)
-        self._kubelet.find(name)
-        try:
-            self._store.create(NODE, document)
-        except AlreadyExistsError:
-            self._store.update(NODE, document)
-
-    def lose_node(self) -> None:
-        """Disconnect the first node: kill its processes without reporting their exits.
-
-        After `Timing.lost_s` its pods are deleted (NodeLost, DeletionByTaintManager) and then the
-        node itself, so that the pods count as failed.
-        """
-        document = self._store.get(NODE, "", nodes.NAME)
-        if document is None:
-            raise NotFoundError.of(NODE, nodes.NAME)
-        status = dict(document["status"])
-        text = "Kubelet stopped posting node status."
-        status["conditions"] = pod_status.put(
-            status["conditions"], "Ready", "Unknown", "NodeStatusUnknown", text
-        )
-        self._kubelet.lose(nodes.NAME)
-        self._store.update(NODE, {**document, "status": status})
-        self._garbage.after(self.timing.lost_s, self._give_up)
-
-    def _give_up(self) -> None:
-        node = self._store.get(NODE, "", nodes.NAME)
-        if node is None or pod_status.holds(node, "Ready"):
-            return
-        for pod in self._store.list(POD):
-            if pod["spec"].get("nodeName") != nodes.NAME or pod_status.is_over(pod):
-                continue
-            name = pod["metadata"]["name"]
-            text = f"Node {nodes.NAME} which was running pod {name} is unresponsive"
-            status = {**pod["status"], "reason": "NodeLost", "message": text}
-            pod = self._store.update(POD, {**pod, "status": status})
-            self._disrupt(pod, "DeletionByTaintManager", _TAINTED)
-        self._store.delete(NODE, "", nodes.NAME)
 
     def evict(self, name: str, *, api: bool = False) -> None:
         """Evict a pod.

@@ -27,9 +27,8 @@ from farcall_local.runners.runner import Runner
 NAMESPACES = (DEFAULT, "kube-system", "kube-public", "kube-node-lease")
 
 _CALLS = (
-    *("compact", "configure", "requests", "restart", "start_api", "stop_api"),
-    *("cut_watches", "lose_answer", "throttle"),
-    *("add_node", "evict", "lose_node", "oom", "preempt", "quota", "withhold_image"),
+    *("configure", "requests", "restart", "cut_watches", "lose_answer", "throttle"),
+    *("evict", "oom", "preempt", "quota", "withhold_image"),
 )
 
 
@@ -44,7 +43,7 @@ class EmbeddedKubernetes:
 
     Attributes:
         store: All objects.
-        cluster: Controllers and nodes.
+        cluster: Controllers and the node.
         api: The server.
     """
 
@@ -65,7 +64,6 @@ class EmbeddedKubernetes:
 
     async def start(self) -> None:
         """Start serving."""
-        self.cluster.start()
         await self.api.start()
 
     async def close(self) -> None:
@@ -90,23 +88,11 @@ class EmbeddedKubernetes:
         except (StatusError, TypeError) as error:
             raise ValueError(f"{call}: {error}") from error
 
-    async def stop_api(self) -> None:
-        """Close all connections and reject new ones. Objects and controllers remain."""
-        await self.api.stop()
-
-    async def start_api(self) -> None:
-        """Resume serving on the same port."""
-        await self.api.start()
-
     async def restart(self) -> None:
         """Restart the API server; as with a real one, its history starts again."""
         await self.api.stop()
         self.store.compact()
         await self.api.start()
-
-    def compact(self) -> None:
-        """Drop the history: watches from an earlier version are rejected with 410."""
-        self.store.compact()
 
     def requests(self) -> dict[str, int]:
         """Return the number of requests since the start, such as ``{"create jobs": 2}``.

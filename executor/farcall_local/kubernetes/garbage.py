@@ -16,7 +16,7 @@ from typing import Any
 from farcall_local.kubernetes import pod_status
 from farcall_local.kubernetes.errors import NotFoundError
 from farcall_local.kubernetes.job_controller import has_finished
-from farcall_local.kubernetes.kinds import EVENT, JOB, NODE, POD, Kind
+from farcall_local.kubernetes.kinds import EVENT, JOB, POD, Kind
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.timing import Timing
 
@@ -41,16 +41,12 @@ class Garbage:
         for timer in self._timers:
             timer.cancel()
 
-    def after(self, delay_s: float, do: Callable[[], None]) -> None:
-        """Call a function later, unless the emulator is closed by then."""
-        self._timers.add(self._loop.call_later(delay_s, do))
-
     def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
         """Process a change of the store."""
         if kind is EVENT:
             return
         if change == "DELETED":
-            self._record_end(kind, document["metadata"])
+            self._record_end(document["metadata"])
             return
         uid, place = document["metadata"]["uid"], _place(kind, document)
         if change == "ADDED":
@@ -60,12 +56,10 @@ class Garbage:
         elif kind is POD and _is_deleted(document) and not _is_bound(document):
             self._soon(self._bury, place, uid)
 
-    def _record_end(self, kind: Kind, metadata: dict[str, Any]) -> None:
+    def _record_end(self, metadata: dict[str, Any]) -> None:
         self._there.discard(metadata["uid"])
         for uid, owned in self._owned.pop(metadata["uid"], {}).items():
             self._soon(self._delete, owned, uid)
-        if kind is NODE:
-            self._soon(self._bury_all, metadata["name"])
 
     def _record_owners(self, metadata: dict[str, Any], place: Place) -> None:
         uid = metadata["uid"]
@@ -80,7 +74,7 @@ class Garbage:
         if ttl is not None and uid not in self._expiring and has_finished(job):
             self._expiring.add(uid)
             place = _place(JOB, job)
-            self.after(ttl, lambda: self._delete(place, uid))
+            self._timers.add(self._loop.call_later(ttl, self._delete, place, uid))
 
     def _soon(self, do: Callable[..., None], *arguments: Any) -> None:
         """Call a function when all subscribers have processed the current change."""
@@ -92,21 +86,12 @@ class Garbage:
             with contextlib.suppress(NotFoundError):
                 self._store.delete(*place)
 
-    def _bury_all(self, node: str) -> None:
-        """Fail and delete the pods of a node that was removed."""
-        for pod in self._store.list(POD):
-            if pod["spec"].get("nodeName") == node:
-                self._bury(_place(POD, pod), pod["metadata"]["uid"])
-
     def _bury(self, place: Place, uid: str) -> None:
         """Fail and delete a pod that has no kubelet."""
         pod = self._store.get(*place)
         if pod is None or pod["metadata"]["uid"] != uid:
             return
         if not pod_status.is_over(pod):
-            if _is_bound(pod) and pod_status.found(pod, pod_status.DISRUPTED) is None:
-                text = "PodGC: node no longer exists"
-                pod = {**pod, "status": pod_status.disrupted(pod, "DeletionByPodGC", text)}
             status = {**(pod.get("status") or {}), "phase": "Failed"}
             self._store.update(POD, {**pod, "status": status})
         with contextlib.suppress(NotFoundError):

@@ -1,7 +1,7 @@
-"""Nodes of the Kubernetes emulator: their resources and their admission of pods.
+"""The Kubernetes emulator's node, which is this machine: its resources and admission of pods.
 
-The texts are from Kubernetes 1.36's scheduler. The emulator selects nodes by resources and
-``nodeSelector``; it ignores affinity, and its nodes have no taints.
+The texts are from Kubernetes 1.36's scheduler. The node admits pods by resources and
+``nodeSelector``; it has no taints, and affinity is ignored.
 
 Source:
     https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
@@ -19,15 +19,15 @@ from typing import Any
 from farcall_local.kubernetes import pod_status
 from farcall_local.kubernetes.store import timestamp
 
-#: Name of the first node, and the maximum number of pods on a node.
+#: Name of the node, and its maximum number of pods.
 NAME, MAX_PODS = "farcall-local", 110
 
 _ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
 """Kubernetes' name of a processor, by the system's name."""
 
 
-def node(name: str, cpu: float) -> dict[str, Any]:
-    """Return a ready node."""
+def node(cpu: float) -> dict[str, Any]:
+    """Return the ready node."""
     # The memory of processes is not limited.
     has = {"cpu": f"{cpu:g}", "memory": "1Ti", "pods": str(MAX_PODS)}
     [ready] = pod_status.put(
@@ -36,9 +36,9 @@ def node(name: str, cpu: float) -> dict[str, Any]:
     del ready["lastProbeTime"]
     return {
         "metadata": {
-            "name": name,
+            "name": NAME,
             "labels": {
-                "kubernetes.io/hostname": name,
+                "kubernetes.io/hostname": NAME,
                 "kubernetes.io/os": "linux",
                 "kubernetes.io/arch": _ARCHITECTURES.get(platform.machine().lower(), "amd64"),
             },
@@ -55,7 +55,7 @@ def node(name: str, cpu: float) -> dict[str, Any]:
 def objections(
     document: dict[str, Any], spec: dict[str, Any], free: Mapping[str, int]
 ) -> tuple[list[str], bool]:
-    """Return the reasons why a node does not accept a pod.
+    """Return the reasons why the node does not accept a pod.
 
     Returns:
         The scheduler's reasons, none if the node accepts it; and whether fewer pods would help.

@@ -1,7 +1,6 @@
 """Kubelet of the Kubernetes emulator: runs pods from ContainerCreating to the end.
 
-All nodes are this machine, so one object runs the pods of all nodes. A pod has one container,
-which is never restarted.
+A pod has one container, which is never restarted.
 
 Sources:
     https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
@@ -64,7 +63,6 @@ class Kubelet:
         self.claims = Path(self._folder.name)
         self._runs: dict[str, PodRun] = {}  # by UID
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lost: set[str] = set()
         self._withheld: dict[str, float] = {}
         self._closed = False
 
@@ -72,7 +70,7 @@ class Kubelet:
         """Process a change of the store."""
         if kind is not POD or self._closed:
             return
-        meta, node = document["metadata"], document["spec"].get("nodeName")
+        meta = document["metadata"]
         uid, run = meta["uid"], self._runs.get(meta["uid"])
         if change == "DELETED":
             self.logs.forget(uid)
@@ -81,7 +79,7 @@ class Kubelet:
         elif run is not None:
             if "deletionTimestamp" in meta:
                 run.stop(meta.get("deletionGracePeriodSeconds") or 0.0)
-        elif node and node not in self._lost and not pod_status.is_over(document):
+        elif document["spec"].get("nodeName") and not pod_status.is_over(document):
             run = self._runs[uid] = PodRun(self, document)
             task = asyncio.get_running_loop().create_task(self._run(uid, run))
             self._tasks.add(task)
@@ -90,17 +88,6 @@ class Kubelet:
     def run_of(self, pod: dict[str, Any]) -> PodRun | None:
         """Return the run of a pod; None if it does not run."""
         return self._runs.get(pod["metadata"]["uid"])
-
-    def lose(self, node: str) -> None:
-        """Disconnect a node: its containers are gone, and their exits are unknown."""
-        self._lost.add(node)
-        for run in self._runs.values():
-            if run.node == node:
-                run.lose()
-
-    def find(self, node: str) -> None:
-        """Connect a node again."""
-        self._lost.discard(node)
 
     def withhold_image(self, image: str, heals_after: float | None = None) -> None:
         """Make an image unavailable for a time in seconds, or forever by default."""
@@ -137,7 +124,6 @@ class PodRun:
     """Run of one pod."""
 
     def __init__(self, kubelet: Kubelet, pod: dict[str, Any]) -> None:
-        self.node: str = pod["spec"]["nodeName"]
         self._kubelet = kubelet
         self._pod = pod
         self._key = (pod["metadata"]["namespace"], pod["metadata"]["name"])
@@ -148,7 +134,6 @@ class PodRun:
         self._volumes: Volumes | None = None
         self._stopped = False
         self._grace_s = 0.0
-        self._lost = False
         self._over = False
         self._final: Change | None = None
         self._is_oom = False
@@ -171,8 +156,7 @@ class PodRun:
                     timer.cancel()
             if self._volumes is not None:
                 await asyncio.to_thread(self._volumes.remove)
-        if not self._lost:
-            self.let_go()
+        self._delete_finally()
 
     def stop(self, grace_s: float, final: Change | None = None) -> None:
         """Stop the pod: SIGTERM, and SIGKILL after the grace period.
@@ -199,15 +183,7 @@ class PodRun:
             self._is_oom = True
             self._running.kill()
 
-    def lose(self) -> None:
-        """Remove the node: the containers are gone, and their exits are not reported."""
-        self._lost = self._stopped = True
-        if self._preparing is not None:
-            self._preparing.cancel()
-        if self._running is not None:
-            self._running.kill()
-
-    def let_go(self) -> None:
+    def _delete_finally(self) -> None:
         """Delete the pod permanently if its deletion was requested."""
         there = self._kubelet.store.get(POD, *self._key)
         if there is None or there["metadata"]["uid"] != self._uid:
@@ -269,8 +245,6 @@ class PodRun:
 
     def _end(self, of_container: Change) -> None:
         """Write the last status."""
-        if self._lost:
-            return
         self._write(of_container)
         if self._final is not None:
             self._write(self._final)
@@ -372,16 +346,13 @@ class PodRun:
         )
 
     def _write(self, change: Change) -> None:
-        if self._lost:
-            return
         there = self._kubelet.store.get(POD, *self._key)
         if there is not None and there["metadata"]["uid"] == self._uid:
             self._kubelet.store.update(POD, {**there, "status": change(there)})
 
     def _tell(self, kind: str, reason: str, message: str) -> None:
         field = f"spec.containers{{{self._container['name']}}}"
-        if not self._lost:
-            self._kubelet.recorder.tell(self._pod, kind, reason, message, field)
+        self._kubelet.recorder.tell(self._pod, kind, reason, message, field)
 
 
 async def _kill_started(preparing: asyncio.Future[Running]) -> None:

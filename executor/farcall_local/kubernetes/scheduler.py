@@ -1,4 +1,4 @@
-"""Scheduler of the Kubernetes emulator: binds pods to nodes, or records reasons.
+"""Scheduler of the Kubernetes emulator: binds pods to the node, or records reasons.
 
 Pods are bound in the order in which they were created. Pods with the same requirements share a
 queue, so a round costs no more if ten thousand of them wait.
@@ -16,7 +16,7 @@ from collections import Counter, deque
 from typing import Any
 
 from farcall_local.kubernetes import nodes, pod_status
-from farcall_local.kubernetes.kinds import NODE, PERSISTENT_VOLUME_CLAIM, POD, Kind
+from farcall_local.kubernetes.kinds import PERSISTENT_VOLUME_CLAIM, POD, Kind
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall_local.kubernetes.store import Store
 
@@ -31,17 +31,18 @@ Shape = str
 
 
 class Scheduler:
-    """Scheduler that binds pods to nodes."""
+    """Scheduler that binds pods to the node."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, node: dict[str, Any]) -> None:
         self._store = store
+        self._node = node
         self._recorder = Recorder(store, NAME)
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count()
         self._waiting: dict[Shape, deque[tuple[int, Key]]] = {}
         self._known: set[str] = set()  # UIDs of pods that wait or have a node
-        self._bound: dict[str, tuple[str, dict[str, int]]] = {}  # UID -> node and requests
-        self._used: dict[str, Counter[str]] = {}
+        self._bound: dict[str, dict[str, int]] = {}  # requests by UID
+        self._free = Counter(nodes.amounts(node["status"]["allocatable"]))
         self._round: asyncio.Handle | None = None
 
     def close(self) -> None:
@@ -53,7 +54,7 @@ class Scheduler:
         """Process a change of the store."""
         if kind is POD:
             self._record_pod(change, document)
-        elif kind is NODE or (kind is PERSISTENT_VOLUME_CLAIM and change == "ADDED"):
+        elif kind is PERSISTENT_VOLUME_CLAIM and change == "ADDED":
             self._wake()
 
     def _wake(self) -> None:
@@ -62,18 +63,16 @@ class Scheduler:
             self._round = self._loop.call_soon(self._look)
 
     def _record_pod(self, change: str, pod: dict[str, Any]) -> None:
-        uid, name = pod["metadata"]["uid"], pod["spec"].get("nodeName")
+        uid = pod["metadata"]["uid"]
         if change == "DELETED" or pod_status.is_over(pod):
             self._known.discard(uid)
-            held = self._bound.pop(uid, None)
-            if held is not None:
-                self._used[held[0]].subtract(held[1])
+            if (share := self._bound.pop(uid, None)) is not None:
+                self._free.update(share)
                 self._wake()
-        elif name and uid not in self._bound:
+        elif pod["spec"].get("nodeName") and uid not in self._bound:
             self._known.add(uid)
-            share = nodes.requests(pod["spec"])
-            self._bound[uid] = (name, share)
-            self._used.setdefault(name, Counter()).update(share)
+            share = self._bound[uid] = nodes.requests(pod["spec"])
+            self._free.subtract(share)
         elif uid not in self._known:
             self._known.add(uid)
             queue = self._waiting.setdefault(_shape(pod), deque())
@@ -83,13 +82,12 @@ class Scheduler:
     def _look(self) -> None:
         """Bind as many pods as fit now."""
         self._round = None
-        free = self._free()
         blocked: set[Shape] = set()
         while open_ := [shape for shape in self._waiting if shape not in blocked]:
             shape = min(open_, key=lambda each: self._waiting[each][0])
             queue = self._waiting[shape]
             pod = self._still_waiting(queue[0][1])
-            if pod is not None and (why := self._place(pod, free)):
+            if pod is not None and (why := self._place(pod)):
                 self._mark(queue, why)
                 blocked.add(shape)
                 continue
@@ -103,33 +101,22 @@ class Scheduler:
             return None
         return pod
 
-    def _free(self) -> dict[str, Counter[str]]:
-        """Return the free resources of each ready node, by its name."""
-        found = {}
-        for document in self._store.list(NODE):
-            name = document["metadata"]["name"]
-            if pod_status.holds(document, "Ready"):
-                free = Counter(nodes.amounts(document["status"]["allocatable"]))
-                free.subtract(self._used.get(name, {}))
-                found[name] = free
-        return found
-
-    def _place(self, pod: dict[str, Any], free: dict[str, Counter[str]]) -> str:
-        """Bind a pod to the first node that accepts it; return why there is none."""
+    def _place(self, pod: dict[str, Any]) -> str:
+        """Bind a pod if the node accepts it; else return the real scheduler's message."""
+        none = "0/1 nodes are available"
         if claim := self._missing_claim(pod):
-            return f'0/{len(free)} nodes are available: persistentvolumeclaim "{claim}" not found.'
-        why: Counter[str] = Counter()
-        would_help = 0
-        for name, left in free.items():
-            document = self._store.get(NODE, "", name) or {}
-            found, helps = nodes.objections(document, pod["spec"], left)
-            if not found:
-                left.subtract(nodes.requests(pod["spec"]))
-                self._bind(pod, name)
-                return ""
-            why.update(found)
-            would_help += helps
-        return _message(why, len(free), would_help)
+            return f'{none}: persistentvolumeclaim "{claim}" not found.'
+        found, fewer_would_help = nodes.objections(self._node, pod["spec"], self._free)
+        if not found:
+            self._bind(pod)
+            return ""
+        reasons = ", ".join(sorted(f"1 {reason}" for reason in found))
+        victims = (
+            "No preemption victims found for incoming pod"
+            if fewer_would_help
+            else "Preemption is not helpful for scheduling"
+        )
+        return f"{none}: {reasons}. no new claims to deallocate, preemption: {none}: 1 {victims}."
 
     def _missing_claim(self, pod: dict[str, Any]) -> str:
         namespace = pod["metadata"]["namespace"]
@@ -138,18 +125,18 @@ class Scheduler:
                 return claim
         return ""
 
-    def _bind(self, pod: dict[str, Any], name: str) -> None:
+    def _bind(self, pod: dict[str, Any]) -> None:
         status = pod.get("status") or {}
         changed = pod_status.put(status.get("conditions") or [], "PodScheduled", "True")
-        spec = {**pod["spec"], "nodeName": name}
+        spec = {**pod["spec"], "nodeName": nodes.NAME}
         pod = self._store.update(
             POD, {**pod, "spec": spec, "status": {**status, "conditions": changed}}
         )
-        text = f"Successfully assigned {'/'.join(_key(pod))} to {name}"
+        text = f"Successfully assigned {'/'.join(_key(pod))} to {nodes.NAME}"
         self._recorder.tell(pod, NORMAL, "Scheduled", text)
 
     def _mark(self, queue: deque[tuple[int, Key]], message: str) -> None:
-        """Record the reason in the first pods of a queue that fit on no node."""
+        """Record the reason in the first pods of a queue that do not fit."""
         for _, key in list(itertools.islice(queue, MARKED)):
             pod = self._still_waiting(key)
             if pod is None:
@@ -160,20 +147,6 @@ class Scheduler:
             if changed is not before:
                 self._store.update(POD, {**pod, "status": {**status, "conditions": changed}})
                 self._recorder.tell(pod, WARNING, "FailedScheduling", message)
-
-
-def _message(why: Counter[str], there: int, would_help: int) -> str:
-    """Return the real scheduler's message for a pod that fits on no node."""
-    if not there:
-        return "no nodes available to schedule pods"
-    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in why.items()))
-    helped = {
-        "No preemption victims found for incoming pod": would_help,
-        "Preemption is not helpful for scheduling": there - would_help,
-    }
-    victims = ", ".join(sorted(f"{count} {reason}" for reason, count in helped.items() if count))
-    none = f"0/{there} nodes are available"
-    return f"{none}: {reasons}. no new claims to deallocate, preemption: {none}: {victims}."
 
 
 def _shape(pod: dict[str, Any]) -> Shape:

@@ -17,7 +17,6 @@ class Timing:
         retry_s: Pause before an index is retried, doubled each time.
         refused_s: Pause after a pod was not admitted, doubled each time.
         pull_s: Pause after an image could not be pulled, doubled each time.
-        lost_s: Time until the pods of a disconnected node are deleted.
         deadline_scale: Factor on ``activeDeadlineSeconds`` of Jobs and pods.
         grace_scale: Factor on ``terminationGracePeriodSeconds``.
 
@@ -30,7 +29,6 @@ class Timing:
     retry_s: float = 10.0
     refused_s: float = 1.0
     pull_s: float = 10.0
-    lost_s: float = 300.0
     deadline_scale: float = 1.0
     grace_scale: float = 1.0
 
