@@ -19,7 +19,7 @@ class KubernetesControls:
     """Development calls of the local Kubernetes emulator, such as ``evict("my-job")``.
 
     Each is a method of that name, described in `farcall_local.kubernetes.cluster.Cluster`, in
-    `farcall_local.kubernetes.faults.Faults` or in
+    `farcall_local.kubernetes.server.Faults` or in
     `farcall_local.kubernetes.embedded.EmbeddedKubernetes`.
 
     Args:

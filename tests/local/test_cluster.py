@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from farcall_local.kubernetes import defaults, pod_template
+from farcall_local.kubernetes import documents, pod_template
 from farcall_local.kubernetes.cluster import Cluster
 from farcall_local.kubernetes.kinds import (
     EVENT,
@@ -64,7 +64,7 @@ class World:
             },
         }
         document["spec"] = {k: v for k, v in document["spec"].items() if v is not None}
-        return self.store.create(JOB, defaults.fill(JOB, document))
+        return self.store.create(JOB, documents.fill(JOB, document))
 
     def change(self, name="a", **spec):
         job = self.job(name)

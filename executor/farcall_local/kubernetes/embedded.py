@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farcall_local.kubernetes import defaults
+from farcall_local.kubernetes import documents
 from farcall_local.kubernetes.cluster import Cluster
 from farcall_local.kubernetes.endpoint import NAMESPACE as DEFAULT
 from farcall_local.kubernetes.endpoint import S3_SECRET, ClusterEndpoint
@@ -58,7 +58,7 @@ class EmbeddedKubernetes:
             self._make_namespace(name)
         if secret:
             document = {"metadata": {"name": S3_SECRET, "namespace": DEFAULT}}
-            made = defaults.fill(SECRET, {**document, "stringData": dict(secret)})
+            made = documents.fill(SECRET, {**document, "stringData": dict(secret)})
             self.store.create(SECRET, made)
         self.store.compact()  # as on a real server, history begins after the first version
 
@@ -109,6 +109,6 @@ class EmbeddedKubernetes:
             setattr(self.cluster.timing, name, value)
 
     def _make_namespace(self, name: str) -> None:
-        self.store.create(NAMESPACE, defaults.fill(NAMESPACE, {"metadata": {"name": name}}))
+        self.store.create(NAMESPACE, documents.fill(NAMESPACE, {"metadata": {"name": name}}))
         account = {"metadata": {"name": "default", "namespace": name}}
         self.store.create(SERVICE_ACCOUNT, account)

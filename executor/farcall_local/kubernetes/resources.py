@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farcall_local.kubernetes import defaults, schema, selectors, validation
-from farcall_local.kubernetes.admission import admit_pod
+from farcall_local.kubernetes import documents, selectors
 from farcall_local.kubernetes.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -23,6 +22,7 @@ from farcall_local.kubernetes.errors import (
     UnsupportedMediaTypeError,
 )
 from farcall_local.kubernetes.kinds import NAMESPACE, POD, Kind, Target
+from farcall_local.kubernetes.nodes import admit_pod
 from farcall_local.kubernetes.store import Store, generated_name, timestamp
 
 Document = dict[str, Any]
@@ -157,8 +157,8 @@ class Resources:
             document.pop("status", None)
         if kind.namespaced and not self._store.get(NAMESPACE, "", target.namespace):
             raise NotFoundError.of(NAMESPACE, target.namespace)
-        document = defaults.fill(kind, {**document, "metadata": metadata})
-        _refuse(kind, metadata, validation.check(kind, document))
+        document = documents.fill(kind, {**document, "metadata": metadata})
+        _refuse(kind, metadata, documents.check(kind, document))
         if kind is POD:
             document = admit_pod(self._store, document)
         if not asked.is_dry:
@@ -174,7 +174,7 @@ class Resources:
             raise UnsupportedMediaTypeError(_PATCH)
         there = self._found(asked.target)
         document = _merged(there, _json(asked.body))
-        schema.check(kind, document)
+        documents.check_types(kind, document)
         metadata = {**document["metadata"]}
         for name in ("uid", "name", "namespace", "creationTimestamp"):
             metadata.pop(name, None)
@@ -183,8 +183,8 @@ class Resources:
         document = {**document, "metadata": metadata}
         if kind.has_status:
             document["status"] = there.get("status", {})
-        document = defaults.fill(kind, document)
-        _refuse(kind, metadata, validation.check(kind, document, there))
+        document = documents.fill(kind, document)
+        _refuse(kind, metadata, documents.check(kind, document, there))
         return (200, self._store.update(kind, document))
 
     def _delete(self, asked: Asked) -> tuple[int, Document]:
@@ -225,7 +225,7 @@ def _parsed(asked: Asked) -> Document:
             f"the API version in the data ({found['apiVersion']}, {found['kind']}) does not match "
             f"the expected API version ({kind.api_version}, {kind.kind})"
         )
-    schema.check(kind, found)
+    documents.check_types(kind, found)
     return {**found, "metadata": found.get("metadata") or {}}
 
 
@@ -251,7 +251,7 @@ def _new_metadata(target: Target, document: Document) -> Document:
         metadata["name"] = generated_name(metadata["generateName"])
     if not metadata.get("name"):
         why = "name or generateName is required"
-        _refuse(target.kind, metadata, [validation.required("metadata.name", why)])
+        _refuse(target.kind, metadata, [documents.required("metadata.name", why)])
     metadata["uid"] = str(uuid.uuid4())
     namespace = metadata.pop("namespace", "")
     if not target.kind.namespaced:
