@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from moto.backends import get_backend
@@ -15,13 +15,13 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from farcall_local import names
 from farcall_local.services import error_responses
 from farcall_local.services.admission import Caller
-from farcall_local.services.error_responses import Reason, RefusedError
+from farcall_local.services.error_responses import RefusedError
 from farcall_local.services.front import make_app
 from farcall_local.services.server import TRUST, LocalServer
 from farcall_local.services.signatures import AccessKey
 from tests.emulators import inventory, registry
 from tests.emulators.cloudformation.api import Stacks
-from tests.emulators.iam.actions import BATCH, BATCH_ROLE, ECS_TASKS, Call, doomed_keys, log_arn
+from tests.emulators.iam.actions import BATCH, BATCH_ROLE, ECS_TASKS, Call, log_arn
 from tests.emulators.iam.permissions import Guard
 from tests.emulators.iam.policies import Need
 
@@ -59,7 +59,7 @@ class Account:
         try:
             hidden = self._guard.admit(call, caller.identity)
         except RefusedError as error:
-            return _refuse(service, error, start_response, doomed_keys(call))
+            return _refuse(service, error, start_response)
         body = self._answer(caller, environ, lambda *given: answered.extend(given))
         if hidden is not None and answered[0].startswith("404"):
             return _refuse(service, hidden, start_response)
@@ -149,13 +149,8 @@ def _call(service: str, environ: dict[str, Any]) -> Call:
     return Call(service, method, environ["RAW_URI"], headers, body)
 
 
-def _refuse(
-    service: str, error: RefusedError, start_response: StartResponse, doomed: Sequence[str] = ()
-) -> list[bytes]:
-    if doomed and error.reason is Reason.DENIED:
-        status, headers, body = error_responses.deletions(error, doomed)
-    else:
-        status, headers, body = error_responses.answer(service, error)
+def _refuse(service: str, error: RefusedError, start_response: StartResponse) -> list[bytes]:
+    status, headers, body = error_responses.answer(service, error)
     start_response(status, headers)
     return [body]
 

@@ -66,10 +66,11 @@ class _Queues(Queues):
 
     def queue(self, reference: str) -> Resource:
         name = reference.rpartition("/")[2]
-        if name not in self._queues:
+        if name not in self.queues.by_name:
             view = {"jobQueueName": name, "state": "ENABLED", "computeEnvironmentOrder": []}
-            self._queues[name] = Resource(name, names.batch_arn(f"job-queue/{name}"), view)
-        return self._queues[name]
+            arn = names.batch_arn(f"job-queue/{name}")
+            self.queues.by_name[name] = Resource(name, arn, view)
+        return self.queues.by_name[name]
 
 
 class _Logs:

@@ -299,9 +299,9 @@ class BatchApi:
             "DeleteComputeEnvironment": queues.delete_environment,
             "DeleteJobQueue": self._delete_queue,
             "DeregisterJobDefinition": self._definitions.deregister,
-            "DescribeComputeEnvironments": queues.describe_environments,
+            "DescribeComputeEnvironments": queues.environments.describe,
             "DescribeJobDefinitions": self._definitions.describe,
-            "DescribeJobQueues": queues.describe_queues,
+            "DescribeJobQueues": queues.queues.describe,
             "DescribeJobs": self._describe_jobs,
             "GetJobQueueSnapshot": self._snapshot,
             "ListJobs": self._list_jobs,
@@ -309,7 +309,7 @@ class BatchApi:
             "SubmitJob": self._submit,
             "TerminateJob": self._terminate_job,
             "TerminateJobs": self._terminate_jobs,
-            "UpdateComputeEnvironment": queues.update_environment,
+            "UpdateComputeEnvironment": queues.environments.update,
             "UpdateJobQueue": queues.update_queue,
         }
         self._by_path = {f"/v1/{name.lower()}": name for name in self._operations}
@@ -417,7 +417,11 @@ class BatchApi:
 
     def inventory(self) -> dict[str, list[str]]:
         """Return the names of all resources."""
-        return {**self._queues.inventory(), "job definitions": self._definitions.inventory()}
+        return {
+            "compute environments": list(self._queues.environments.by_name),
+            "job queues": list(self._queues.queues.by_name),
+            "job definitions": self._definitions.inventory(),
+        }
 
     def _snapshot(self, document: dict[str, Any]) -> dict[str, Any]:
         validate.require(document, "jobQueue")

@@ -21,11 +21,6 @@ from farcall_local.batch.errors import ClientError
 
 MAX_NODES, MAX_GROUPS = 1000, 5
 
-#: https://github.com/aws/aws-cdk/issues/29415
-NO_OPEN_RANGE = (
-    "NumNodes override can only be applied if the job definition has at least 1 target node "
-    "without a range_end i.e (:) or (range_start:)."
-)
 #: https://github.com/aws/aws-parallelcluster/pull/964
 OTHER_TARGETS = "NodeOverride targets should match job definition. Non matching targets - "
 
@@ -98,6 +93,8 @@ def overridden(
     Raises:
         ClientError: The overrides break a rule, or do not fit the definition.
     """
+    if overrides.get("numNodes") not in (None, properties["numNodes"]):
+        raise ClientError("farcall's emulated Batch cannot override numNodes.")
     given = properties["nodeRangeProperties"]
     wanted = _by_target(overrides.get("nodePropertyOverrides") or [])
     unknown = set(wanted) - {target(group["targetNodes"]) for group in given}
@@ -107,14 +104,13 @@ def overridden(
     merged = [_group(group, wanted.get(target(group["targetNodes"]), {})) for group in given]
     groups = [group for group, _ in merged]
     result = {**properties, "nodeRangeProperties": groups}
-    if overrides.get("numNodes") is not None:
-        if all(target(group["targetNodes"]).end is not None for group in given):
-            raise ClientError(NO_OPEN_RANGE)
-        result["numNodes"] = overrides["numNodes"]
-        _check_cover(result)
     _check_instance_types(groups)
-    assigned = _assigned(result)
-    return result, tuple(merged[assigned[index]][1] for index in range(result["numNodes"]))
+    of_node = {
+        index: container
+        for group, container in merged
+        for index in _nodes(group, properties["numNodes"])
+    }
+    return result, tuple(of_node[index] for index in range(properties["numNodes"]))
 
 
 def _by_target(overrides: list[dict[str, Any]]) -> dict[Target, dict[str, Any]]:
@@ -146,21 +142,20 @@ def _check_cover(properties: dict[str, Any]) -> None:
         raise ClientError(f"The number of nodes must be between 1 and {MAX_NODES}.")
     if not 0 <= main < count:
         raise ClientError(f"The main node {main} is not one of the {count} nodes.")
-    taken: list[set[int]] = []
+    covered: set[int] = set()
     for group in properties["nodeRangeProperties"]:
         nodes = set(_nodes(group, count))
         if not nodes or max(nodes) >= count:
             raise ClientError(
                 f"Target nodes {group['targetNodes']} are not within the {count} nodes."
             )
-        for other in taken:
-            if nodes == other or not (nodes <= other or other <= nodes or nodes.isdisjoint(other)):
-                raise ClientError(
-                    f"Target nodes {group['targetNodes']} overlap another range. A range may "
-                    "only lie within another one."
-                )
-        taken.append(nodes)
-    missing = set(range(count)) - set(_assigned(properties))
+        if nodes & covered:
+            raise ClientError(
+                f"Target nodes {group['targetNodes']} overlap another range, which farcall's "
+                "emulated Batch does not support."
+            )
+        covered |= nodes
+    missing = set(range(count)) - covered
     if missing:
         raise ClientError(
             f"Node ranges must account for all nodes. Node {min(missing)} is in none."
@@ -171,13 +166,6 @@ def _nodes(group: dict[str, Any], count: int) -> range:
     """Return the indexes of a group's nodes, given the total number of nodes."""
     start, end = target(group["targetNodes"])
     return range(start, count if end is None else end + 1)
-
-
-def _assigned(properties: dict[str, Any]) -> dict[int, int]:
-    """Return the group number of each node: the smallest group that contains it."""
-    nodes = [_nodes(group, properties["numNodes"]) for group in properties["nodeRangeProperties"]]
-    largest_first = sorted(range(len(nodes)), key=lambda place: -len(nodes[place]))
-    return {index: place for place in largest_first for index in nodes[place]}
 
 
 def _check_instance_types(groups: Iterable[dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from farcall_local.batch import host_access, resources
+from farcall_local.batch import containers
 from farcall_local.batch.errors import ClientError
 
 MIN_TIMEOUT_S = 60
@@ -148,12 +148,11 @@ def container(properties: dict[str, Any], *, fargate: bool) -> None:
     require(properties, "image")
     if len(properties["image"]) > 255:
         raise ClientError("Image can have at most 255 characters.")
-    resources.parse(properties.get("resourceRequirements") or [], fargate=fargate)
+    containers.parse_resources(properties.get("resourceRequirements") or [], fargate=fargate)
     environment(properties.get("environment"))
     for role in ("jobRoleArn", "executionRoleArn"):
         if properties.get(role) and not _ROLE_ARN.fullmatch(properties[role]):
             raise ClientError(f"{role} {properties[role]!r} is not the ARN of a role.")
-    host_access.check(properties)
     if properties.get("secrets"):
         require(properties, "executionRoleArn")
     misplaced = _EC2_ONLY if fargate else _FARGATE_ONLY

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from farcall_local.batch.resources import Resources
+from farcall_local.batch.containers import Resources
 from farcall_local.runners.runner import StartError
 
 _MIB = 1024 * 1024
@@ -60,9 +60,9 @@ def host_config(container: dict[str, Any], resources: Resources, cpus: int) -> d
 
 def folders(container: dict[str, Any]) -> dict[str, str]:
     """Return the local paths of a container's mount points, by path in the container."""
-    volumes = {each["name"]: each.get("host") or {} for each in container.get("volumes") or ()}
+    volumes = {each.get("name"): each.get("host") or {} for each in container.get("volumes") or ()}
     points = container.get("mountPoints") or ()
-    shown = {each["containerPath"]: volumes.get(each["sourceVolume"], {}) for each in points}
+    shown = {each["containerPath"]: volumes.get(each.get("sourceVolume"), {}) for each in points}
     return {path: host["sourcePath"] for path, host in shown.items() if host.get("sourcePath")}
 
 

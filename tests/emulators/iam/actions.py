@@ -107,7 +107,7 @@ def listing(call: Call) -> Need | None:
     return Need("s3:ListBucket", _s3_arn(bucket), {"s3:prefix": key})
 
 
-def doomed_keys(call: Call) -> list[str]:
+def _deleted_keys(call: Call) -> list[str]:
     """Return the keys in a DeleteObjects request; empty for other requests."""
     _, key = _place(call.path)
     if call.service != "s3" or call.method != "POST" or key or "delete" not in call.query:
@@ -131,9 +131,8 @@ def _s3(call: Call) -> list[Need]:
     bucket, key = _place(call.path)
     if not bucket:
         return [Need("s3:ListAllMyBuckets")]
-    doomed = doomed_keys(call)
-    if doomed:
-        return [Need("s3:DeleteObject", _s3_arn(bucket, key)) for key in doomed]
+    if deleted := _deleted_keys(call):
+        return [Need("s3:DeleteObject", _s3_arn(bucket, key)) for key in deleted]
     query = call.query
     actions = ACTION_MAP["KEY" if key else "BUCKET"].get(call.method, {})
     name = next((actions[word] for word in query if word in actions), actions.get("DEFAULT"))
