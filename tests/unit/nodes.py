@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from farcall.backends.base import Capabilities, LogEvent, LogMissingError
+from farcall.backends.base import Capabilities, LogEvent
 from farcall.engine.logs.nodes import NodeLogs
 from farcall.engine.packer import Batcher
 from farcall.engine.tracked_job import Trouble
@@ -49,15 +49,14 @@ class Platform:
     Attributes:
         jobs: Descriptions by job ID.
         logs: Events by stream, in the order of their arrival.
-        reads: Streams, since and until of each log request.
+        reads: Stream of each log request.
+        open: Number of open logs.
         describes: Job IDs of each describe request.
         errors: Errors raised by the next log requests.
         page: Number of events per page.
-        empty: Number of empty pages before each page.
-        on_read: Called before each log request.
     """
 
-    capabilities = Capabilities(10_000, 100, 1000, 100)
+    capabilities = Capabilities(10_000, 100, 1000, 10.0)
 
     def __init__(self, *details):
         self.jobs = {}
@@ -67,19 +66,15 @@ class Platform:
         self.describes = []
         self.errors = []
         self.page = 10_000
-        self.empty = 0
-        self.on_read = lambda: None
+        self.open = 0
 
     def update(self, *details):
         """Replace the descriptions of jobs."""
         self.jobs.update({detail.job_id: detail for detail in details})
 
-    def write(self, stream, *texts, at=0.0, taken_at=None):
+    def write(self, stream, *texts, at=0.0):
         """Add lines with the same time to a log."""
-        taken = moment(at if taken_at is None else taken_at)
-        log = self.logs.setdefault(stream, [])
-        for text in texts:
-            log.append(LogEvent(moment(at), text, f"{stream}/{len(log)}", stream, taken))
+        self.logs.setdefault(stream, []).extend(LogEvent(moment(at), text) for text in texts)
 
     async def describe(self, job_ids):
         ids = list(job_ids)
@@ -89,30 +84,45 @@ class Platform:
     def unknown(self, job_id):
         return f"job {job_id} is not known here"
 
-    async def log_events(self, group, streams, since=None, until=None):
+    def log(self, group, stream, since=None):
         assert group == GROUP
-        assert 0 < len(streams) <= self.capabilities.logs_read_together
-        given = 0
-        while True:
-            self.reads.append((tuple(streams), since, until))
-            self.on_read()
-            if self.errors:
-                raise self.errors.pop(0)
-            if any(stream not in self.logs for stream in streams):
-                raise LogMissingError("one is not there")
-            events = [
-                event
-                for stream in streams
-                for event in self.logs[stream]
-                if (since is None or event.at >= since) and (until is None or event.at <= until)
-            ]
-            events.sort(key=lambda event: (event.at, event.taken_at))
-            for _ in range(self.empty):
-                yield []
-            yield events[given : given + self.page]
-            given += self.page
-            if given >= len(events):
-                return
+        return Log(self, stream, since)
+
+
+class Log:
+    """One log of a platform; see `farcall.backends.base.Log`."""
+
+    def __init__(self, platform, stream, since):
+        self._platform = platform
+        self._stream = stream
+        self._since = since
+        self._given = 0
+        self._is_open = False
+
+    def _lines(self):
+        self._platform.reads.append(self._stream)
+        if self._platform.errors:
+            raise self._platform.errors.pop(0)
+        return self._platform.logs.get(self._stream, [])
+
+    async def read(self, *, follow=False):
+        if follow and not self._is_open:
+            self._is_open = True
+            self._platform.open += 1
+        lines = self._lines()
+        while self._given < len(lines):
+            page = lines[self._given :][: self._platform.page]
+            self._given += len(page)
+            yield [event for event in page if self._since is None or event.at >= self._since]
+
+    async def last(self, number):
+        lines = self._lines()
+        self._given = len(lines)
+        return lines[max(0, len(lines) - number) :]
+
+    async def close(self):
+        self._platform.open -= self._is_open
+        self._is_open = False
 
 
 def node_logs(platform, timing):

@@ -488,8 +488,7 @@ class Aws:
         except (botocore.exceptions.BotoCoreError, ValueError) as error:  # an invalid URL
             raise _unusable(error) from error
         client.meta.events.register("response-received", self._record_answered)
-        for operation in ("GetLogEvents", "FilterLogEvents"):
-            client.meta.events.register(f"before-parse.logs.{operation}", keep_events)
+        client.meta.events.register("before-parse.logs.GetLogEvents", keep_events)
         return client
 
     async def _record_answered(

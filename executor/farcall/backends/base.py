@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from farcall.aws.findings import Finding
 from farcall.aws.paced_client import Meter, Ticket
 from farcall.model.commands import Nodes
-from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import BATCH, PLATFORMS
 from farcall.model.settings import Settings
@@ -103,7 +103,7 @@ class Capabilities:
         largest_array: Maximum number of tasks of one job.
         described_together: Maximum number of jobs that one request describes.
         longest_log_line_bytes: Length at which the platform's log cuts lines, in bytes.
-        logs_read_together: Maximum number of logs that one request reads.
+        log_reads_per_s: Maximum `Log.read` calls per second of one session.
         marks_ended_children: Whether terminating an array task needs a marker object in the bucket
             for its container; see `farcall.engine.terminations`.
         ids_are_names: Whether a job's ID is a name that people read and type.
@@ -112,7 +112,7 @@ class Capabilities:
     largest_array: int
     described_together: int
     longest_log_line_bytes: int
-    logs_read_together: int
+    log_reads_per_s: float
     marks_ended_children: bool = False
     ids_are_names: bool = False
 
@@ -123,22 +123,10 @@ class LogEvent(NamedTuple):
     Attributes:
         at: Time at which it was written, by the clock of the machine that wrote it.
         text: The line without its line end.
-        key: Unique key of the line in the logs that are read together, to recognize a line that is
-            read again; empty if one log is read.
-        stream: Name of the log, if several logs are read together.
-        taken_at: Time at which the platform received it, by the platform's clock, if several logs
-            are read together.
     """
 
     at: datetime
     text: str
-    key: str = ""
-    stream: str = ""
-    taken_at: datetime | None = None
-
-
-class LogMissingError(FarcallError):
-    """One of several logs does not exist, or not yet; the platform does not name it."""
 
 
 class Log(Protocol):
@@ -150,19 +138,25 @@ class Log(Protocol):
 
     exists: bool | None
 
-    def read(self) -> AsyncIterator[list[LogEvent]]:
+    def read(self, *, follow: bool = False) -> AsyncGenerator[list[LogEvent], None]:
         """Yield the lines that are new since the last call, the oldest first.
+
+        Args:
+            follow: Whether more calls follow soon; then call `close` after the last one.
 
         Raises:
             ServiceError: The service refused, except for a missing log.
         """
 
     async def last(self, number: int) -> list[LogEvent]:
-        """Return up to ``number`` of the last lines, the oldest first.
+        """Return up to ``number`` of the last lines, the oldest first; `read` goes on after them.
 
         Raises:
             ServiceError: The service refused, except for a missing log.
         """
+
+    async def close(self) -> None:
+        """Release what `read` has opened."""
 
 
 class Backend(Protocol):
@@ -381,35 +375,13 @@ class Backend(Protocol):
     def links(self, detail: JobDetail) -> dict[str, str]:
         """Return the URLs of the platform's pages that exist: ``job``, ``queue``, ``log``."""
 
-    def log(self, detail: JobDetail, stream: str) -> Log:
+    def log(self, group: str, stream: str, since: datetime | None = None) -> Log:
         """Return the platform's own log of one attempt.
 
         Args:
-            detail: The job.
+            group: `JobDetail.log_group` of the job.
             stream: The attempt's `Attempt.log_stream`, or the job's own; empty for none.
-        """
-
-    def log_events(
-        self,
-        group: str,
-        streams: Sequence[str],
-        since: datetime | None = None,
-        until: datetime | None = None,
-    ) -> AsyncGenerator[list[LogEvent], None]:
-        """Yield the lines of several logs, merged by time, in pages of one request each.
-
-        A page can be empty. Lines written within the last few seconds can still arrive between
-        lines that were read already, so a reader that continues has to read some lines again.
-
-        Args:
-            group: `JobDetail.log_group` of the jobs.
-            streams: Names of up to `Capabilities.logs_read_together` logs.
-            since: Only lines written in this millisecond or later.
-            until: Only lines written in this millisecond or earlier.
-
-        Raises:
-            LogMissingError: A log does not exist; raised before the first page.
-            ServiceError: The platform refused for another reason.
+            since: Only lines written at this time or later.
         """
 
     async def close(self) -> None:

@@ -66,7 +66,7 @@ def about_job(backend: Backend, job: About, detail: JobDetail | None, attempts: 
 async def last_lines(backend: Backend, detail: JobDetail) -> bytes:
     """Return the end of the platform's log; empty if the log cannot be read."""
     try:
-        found = await backend.log(detail, detail.log_stream).last(_LAST_LINES)
+        found = await backend.log(detail.log_group, detail.log_stream).last(_LAST_LINES)
     except FarcallError:
         return b""  # a missing log must not hide why the job failed
     return "".join(f"{line.text}\n" for line in found).encode()

@@ -261,7 +261,7 @@ class Session:
         await self.terminations.settle()
         await self._close_submitters()  # at once, without waiting for further tasks
         await self.tracker.close()
-        await self.node_logs.close()
+        self.node_logs.close()
         await self.relay.close()
         await self._until(lambda: not self._at_work)
         started: list[asyncio.Future[Any]]

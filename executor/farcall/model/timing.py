@@ -60,12 +60,6 @@ class Timing:
         log_settle_s: Delay after which CloudWatch returns received lines.
         node_log_pause_s: Interval between two polls of nodes that write output.
         node_log_rest_s: Interval between two polls of idle nodes, reached by back-off.
-        node_log_overlap_s: Time before the newest line that each poll reads again: docker sends
-            lines to CloudWatch every 5 s, and CloudWatch needs some seconds to show them, so the
-            nodes' lines arrive with different delays.
-            https://github.com/moby/moby/blob/master/daemon/logger/awslogs/cloudwatchlogs.go
-        node_log_late_s: Time before the newest line that is read again every `node_log_overlap_s`,
-            for instances that had to resend their lines.
         last_blocks_s: Time that the end of the event loop waits for open executor blocks.
         last_deletions_s: Time that the end of a session waits for its deletions.
         most_undelivered: Maximum bundles that are tracked for deletion after their last result was
@@ -118,8 +112,6 @@ class Timing:
     log_settle_s: float = 2.0
     node_log_pause_s: float = 1.0
     node_log_rest_s: float = 4.0
-    node_log_overlap_s: float = 10.0
-    node_log_late_s: float = 60.0
     last_blocks_s: float = 1.0
     last_deletions_s: float = 10.0
     most_undelivered: int = 20_000
@@ -158,8 +150,6 @@ class Timing:
             log_settle_s=0.2,
             node_log_pause_s=0.1,
             node_log_rest_s=0.4,
-            node_log_overlap_s=1.0,
-            node_log_late_s=6.0,
             store_retry_s=10.0,
             sending_retry_s=10.0,
             delete_after_s=0.1,

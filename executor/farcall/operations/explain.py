@@ -221,7 +221,7 @@ async def _last_lines(
 ) -> tuple[str, ...]:
     stream = main.log_stream or detail.log_stream
     try:
-        lines = await session.backend.log(detail, stream).last(number)
+        lines = await session.backend.log(detail.log_group, stream).last(number)
     except ServiceError:  # without access to logs, the rest is still useful
         return ()
     return tuple(last_state(line.text) for line in lines)

@@ -98,22 +98,12 @@ class _Logs:
         else:
             last = len(lines) if token is None else int(token)
             first = max(0, last - document["limit"])
+        since = document.get("startTime", 0)
         return {
-            "events": lines[first:last],
+            "events": [line for line in lines[first:last] if line["timestamp"] >= since],
             "nextForwardToken": str(last),
             "nextBackwardToken": str(first),
         }
-
-    def filter_events(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Handle FilterLogEvents, with all events on one page."""
-        first, last = document.get("startTime", 0), document.get("endTime", math.inf)
-        events = [
-            {**event, "logStreamName": name, "eventId": f"{name}/{number}"}
-            for name in document["logStreamNames"]
-            for number, event in enumerate(self._lines(name))
-            if first <= event["timestamp"] <= last
-        ]
-        return {"events": sorted(events, key=lambda event: event["timestamp"])}
 
     def _lines(self, stream: str) -> list[dict[str, Any]]:
         if stream not in self._streams:
@@ -331,8 +321,6 @@ class FakePlatform:
     def _answer(self, operation: str, document: dict[str, Any], size: int) -> dict[str, Any]:
         if operation == "GetLogEvents":
             return self._logs.get_events(document)
-        if operation == "FilterLogEvents":
-            return self._logs.filter_events(document)
         if operation == "SubmitJob":
             return self._submit(document, size)
         return self._api.call(operation, document, size)

@@ -13,7 +13,6 @@ import pytest
 import farcall
 from farcall import JobDetail, JobStatus, ServiceError, Settings
 from farcall.aws.paced_client import Ticket
-from farcall.backends.base import LogMissingError
 from farcall.engine.delivered import Usage
 from farcall.engine.sender import Sender
 from farcall.engine.session import open_session
@@ -483,7 +482,7 @@ async def _has_tried(jobs, job_id):
 
 async def test_log_has_container_output(jobs):
     found = await jobs.ended(await jobs.start(say, ("one\ntwo\nthree",)))
-    log = jobs.backend.log(found, found.log_stream)
+    log = jobs.backend.log(found.log_group, found.log_stream)
     lines = [line async for page in log.read() for line in page]
     assert [line.text for line in lines[:-1]] == ["one", "two", "three"]
     assert Usage.logged([lines[-1].text]).peak_memory_bytes > 2**20
@@ -491,47 +490,24 @@ async def test_log_has_container_output(jobs):
     last = found.stopped_at + timedelta(seconds=1)  # it may be reported in whole seconds
     assert all(found.created_at <= line.at <= last for line in lines)
     assert [line async for page in log.read() for line in page] == []
-    assert await log.last(2) == lines[-2:]
-    assert await log.last(0) == []
-
-
-async def test_several_logs_are_merged_by_time(jobs):
-    ids = [await jobs.start(print, (f"{job} one\n{job} two",)) for job in "ab"]
-    found = [await jobs.ended(job_id) for job_id in ids]
-    group, streams = found[0].log_group, [each.log_stream for each in found]
-
-    async def read(*names, **how):
-        pages = jobs.backend.log_events(group, names, **how)
-        return [event async for page in pages for event in page]
-
-    events = await read(*streams)
-    for job, stream in zip("ab", streams, strict=True):
-        mine = [event.text for event in events if event.stream == stream]
-        assert [text for text in mine if text[0] == job] == [f"{job} one", f"{job} two"]
-    assert [event.at for event in events] == sorted(event.at for event in events)
-    assert len({event.key for event in events}) == len(events)
-    last = events[-1].at
-    assert {event.key for event in await read(*streams, since=last)} == {
-        event.key for event in events if event.at >= last
-    }
-    assert await read(*streams, until=last) == events
-    assert await read(streams[0], until=events[0].at - timedelta(milliseconds=1)) == []
-
-
-async def test_missing_log_raises_before_first_page(jobs):
-    found = await jobs.ended(await jobs.start(print, ("a",)))
-    pages = jobs.backend.log_events(found.log_group, [found.log_stream, "no/such/log"])
-    with pytest.raises(LogMissingError):
-        await anext(pages)
+    ended = jobs.backend.log(found.log_group, found.log_stream)
+    assert await ended.last(2) == lines[-2:]
+    assert await ended.last(0) == []
+    assert [line async for page in ended.read(follow=True) for line in page] == []
+    await ended.close()
+    late = jobs.backend.log(found.log_group, found.log_stream, lines[-1].at)
+    assert [line async for page in late.read() for line in page] == [
+        line for line in lines if line.at >= lines[-1].at
+    ]
 
 
 @pytest.mark.parametrize("stream", ["", "no/such/stream"])
 async def test_missing_log_is_empty(jobs, stream):
     found = await jobs.ended(await jobs.start(say, ("a",)))
-    log = jobs.backend.log(found, stream)
+    log = jobs.backend.log(found.log_group, stream)
     assert await log.last(5) == []
     assert log.exists is False
-    assert [page async for page in jobs.backend.log(found, stream).read()] == []
+    assert [page async for page in jobs.backend.log(found.log_group, stream).read()] == []
 
 
 async def test_links_are_https_urls(jobs):

@@ -17,7 +17,7 @@ from tests.support.patience import until_async
 
 async def _lines(jobs, detail):
     """Return the log lines of a node or a single-node job."""
-    log = jobs.backend.log(detail, detail.log_stream)
+    log = jobs.backend.log(detail.log_group, detail.log_stream)
     return [line.text async for page in log.read() for line in page]
 
 

@@ -45,7 +45,7 @@ class Backend:
     def links(self, detail):
         return {"log": f"https://console/{detail.log_stream}"}
 
-    def log(self, detail, stream):
+    def log(self, group, stream):
         self.asked.append((stream, self._clock.now()))
         return self
 

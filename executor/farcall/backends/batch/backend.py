@@ -14,7 +14,7 @@ from farcall.aws.clients import Aws
 from farcall.aws.findings import Finding
 from farcall.aws.paced_client import Ticket, Tries
 from farcall.backends import groups
-from farcall.backends.base import Capabilities, JobSpec, Log, LogEvent, Runtime
+from farcall.backends.base import Capabilities, JobSpec, Log, Runtime
 from farcall.backends.batch import cloudwatch, doctor, placement, preflight, raw_requests
 from farcall.backends.batch.client import DESCRIBE_IDS, Batch
 from farcall.backends.batch.documents import (
@@ -54,7 +54,7 @@ class BatchBackend:
         largest_array=LARGEST_ARRAY,
         described_together=DESCRIBE_IDS,
         longest_log_line_bytes=cloudwatch.LARGEST_EVENT_BYTES,
-        logs_read_together=cloudwatch.READ_TOGETHER,
+        log_reads_per_s=cloudwatch.READS_PER_S,
     )
 
     def __init__(self, access: Aws, *, pace: float = 1) -> None:
@@ -318,19 +318,9 @@ class BatchBackend:
         }
         return {name: url for name, url in links.items() if url}
 
-    def log(self, detail: JobDetail, stream: str) -> Log:
+    def log(self, group: str, stream: str, since: datetime | None = None) -> Log:
         """Return a log stream in CloudWatch."""
-        return cloudwatch.CloudWatchLog(self._aws, detail.log_group, stream)
-
-    def log_events(
-        self,
-        group: str,
-        streams: Sequence[str],
-        since: datetime | None = None,
-        until: datetime | None = None,
-    ) -> AsyncGenerator[list[LogEvent], None]:
-        """Yield the events of up to 100 CloudWatch log streams."""
-        return cloudwatch.events(self._aws, group, streams, since, until)
+        return cloudwatch.CloudWatchLog(self._aws, group, stream, since)
 
     async def close(self) -> None:
         """Cancel registrations that no caller waits for."""

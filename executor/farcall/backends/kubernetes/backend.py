@@ -24,7 +24,7 @@ from typing import Any
 from farcall.aws.access import Access
 from farcall.aws.findings import OK, Finding
 from farcall.aws.paced_client import Meter, Ticket
-from farcall.backends.base import Capabilities, JobSpec, Log, LogEvent
+from farcall.backends.base import Capabilities, JobSpec, Log
 from farcall.backends.kubernetes import describe, documents, kubeconfig, logs, nodes
 from farcall.backends.kubernetes.client import Kube, path_of
 from farcall.backends.kubernetes.describe import Pod
@@ -294,7 +294,7 @@ class KubernetesBackend:
         largest_array=documents.LARGEST_ARRAY,
         described_together=100,
         longest_log_line_bytes=logs.LONGEST_LINE_BYTES,
-        logs_read_together=logs.READ_TOGETHER,
+        log_reads_per_s=logs.READS_PER_S,
         marks_ended_children=True,
         ids_are_names=True,
     )
@@ -340,10 +340,6 @@ class KubernetesBackend:
     @functools.cached_property
     def _listing(self) -> Listing:
         return Listing(self.kube, self._lookup)
-
-    @functools.cached_property
-    def _logs(self) -> logs.PodLogs:
-        return logs.PodLogs(self.kube)
 
     # --- before submission ---------------------------------------------------------------------
 
@@ -536,24 +532,13 @@ class KubernetesBackend:
         """Return no links: clusters have no common web console."""
         return {}
 
-    def log(self, detail: JobDetail, stream: str) -> Log:
+    def log(self, group: str, stream: str, since: datetime | None = None) -> Log:
         """Return the log of a pod."""
-        return logs.PodLog(self.kube, stream)
-
-    def log_events(
-        self,
-        group: str,
-        streams: Sequence[str],
-        since: datetime | None = None,
-        until: datetime | None = None,
-    ) -> AsyncGenerator[list[LogEvent], None]:
-        """Yield the lines of several pods' logs."""
-        return self._logs.events(streams, since, until)
+        return logs.PodLog(self.kube, stream, since)
 
     async def close(self) -> None:
         """Stop all watches and close the connections."""
         if self._kube is not None:
-            await self._logs.close()
             await self._lookup.close()
             await self._kube.close()
 

@@ -1,10 +1,7 @@
-"""Pod logs: output of one or more containers, as served by their nodes' kubelets.
+"""Pod log: output of a container, as served by its node's kubelet.
 
 Both streams are merged and cannot be separated. The node keeps the newest part as long as the pod
-exists.
-
-Followers poll repeatedly. A second request for a log within a minute opens a stream, which
-receives new lines by itself: from then on a poll makes no request. See `PodLogs`.
+exists. While a log is followed, a stream receives its new lines, so that polls make no requests.
 
 Sources:
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log-of-the-specified-pod
@@ -15,14 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import re
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
-from farcall.backends.base import LogEvent, LogMissingError
+from farcall.backends.base import LogEvent
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.error_translation import Call, KubeError
 from farcall.backends.kubernetes.names import CONTAINER
@@ -31,8 +26,8 @@ from farcall.model import clock
 LONGEST_LINE_BYTES = 32 * 1024 * 1024
 """Maximum bytes of a line; the kubelet splits no line."""
 
-READ_TOGETHER = 50
-"""Maximum number of logs that are merged; each one needs its own connection."""
+READS_PER_S = 100.0
+"""Reads per second of one client; most of them make no request."""
 
 _PAGE = 1000
 _SECOND = timedelta(seconds=1)
@@ -52,14 +47,10 @@ https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/kubelet/kuberuntime/ku
 
 _LOST_CHARACTERS = 200
 
-_AGAIN_S = 60.0
-"""Time in seconds within which a second request for a log opens a stream."""
-
-_UNUSED_S = 60.0
 _SILENT_S = 4 * 3600.0
-_MOST_STREAMS = 200
 _MOST_LINES = 20_000
-_AFTER_END_S = 10.0
+"""Maximum lines of a stream that wait for the reader."""
+
 _RETRY_S, _FIRST_WAIT_S = 30.0, 0.2
 
 
@@ -83,52 +74,82 @@ class PodLog:
     Args:
         kube: The open client.
         pod: The pod's name; empty for none.
+        since: Time of the first line; None for all.
 
     Attributes:
         exists: Whether the log exists; None before the first request.
     """
 
-    def __init__(self, kube: Kube, pod: str) -> None:
+    def __init__(self, kube: Kube, pod: str, since: datetime | None = None) -> None:
         self._kube = kube
         self._pod = pod
-        self._since: datetime | None = None
-        self._seen: set[str] = set()
+        self._floor = since or _EPOCH
+        self._since = since
+        self._newest: list[Stamped] = []
+        self._coming: asyncio.Queue[Stamped] = asyncio.Queue(_MOST_LINES)
+        self._stream: asyncio.Task[None] | None = None
         self.exists: bool | None = None if pod else False
 
-    async def read(self) -> AsyncIterator[list[LogEvent]]:
+    async def read(self, *, follow: bool = False) -> AsyncGenerator[list[LogEvent], None]:
         """Yield new lines, the oldest first.
 
         Raises:
             ServiceError: Kubernetes refused, other than because the log does not exist.
         """
-        page: list[LogEvent] = []
-        last: list[Stamped] = []
-        async for line in self._lines(self._since):
-            if line.key in self._seen:
-                last.append(line)
-                continue
-            last.append(line)
-            page.append(LogEvent(line.at, line.text))
-            if len(page) >= _PAGE:
+        is_over = self._stream is None or self._stream.done()
+        async with contextlib.aclosing(self._pages(self._streamed())) as pages:
+            async for page in pages:
                 yield page
-                page = []
-                last = _newest(last)
-        self._remember(last)
-        if page:
-            yield page
+        if not is_over:
+            return
+        async with contextlib.aclosing(self._pages(self._lines(self._since))) as pages:
+            async for page in pages:
+                yield page
+        self._stream = None
+        if follow and self.exists:
+            self._stream = asyncio.ensure_future(self._follow())
 
     async def last(self, number: int) -> list[LogEvent]:
-        """Return up to ``number`` last lines, the oldest first.
+        """Return up to ``number`` last lines, the oldest first; `read` continues after them.
 
         Raises:
             ServiceError: Kubernetes refused, other than because the log does not exist.
         """
-        if not number:
-            return []
-        found = [line async for line in self._lines(None, tail=number)]
-        return [LogEvent(line.at, line.text) for line in found][-number:]
+        found = [line async for line in self._lines(self._since, tail=max(1, number))]
+        found = [line for line in found if line.at >= self._floor]
+        if found:
+            self._floor = found[-1].at
+            self._remember(found)
+        return [LogEvent(line.at, line.text) for line in found[max(0, len(found) - number) :]]
 
-    async def _lines(self, since: datetime | None, tail: int = 0) -> AsyncIterator[Stamped]:
+    async def close(self) -> None:
+        """Close the stream."""
+        if self._stream is not None:
+            self._stream.cancel()
+            await asyncio.gather(self._stream, return_exceptions=True)
+
+    async def _pages(
+        self, lines: AsyncGenerator[Stamped, None]
+    ) -> AsyncGenerator[list[LogEvent], None]:
+        """Yield the new ones of some lines in pages, and remember the last ones."""
+        seen = {line.key for line in self._newest}
+        page: list[LogEvent] = []
+        found = list(self._newest)
+        async with contextlib.aclosing(lines):
+            async for line in lines:
+                if line.key in seen or line.at < self._floor:
+                    continue
+                found.append(line)
+                page.append(LogEvent(line.at, line.text))
+                if len(page) >= _PAGE:
+                    self._remember(found)
+                    yield page
+                    page, found = [], list(self._newest)
+        self._remember(found)
+        if page:
+            yield page
+
+    async def _lines(self, since: datetime | None, tail: int = 0) -> AsyncGenerator[Stamped, None]:
         if not self._pod:
             return
         try:
@@ -141,20 +162,25 @@ class PodLog:
                 raise
             self.exists = self.exists if error.code == _WAITS else False
 
+    async def _streamed(self) -> AsyncGenerator[Stamped, None]:
+        """Yield the lines that the stream has received."""
+        while not self._coming.empty():
+            yield self._coming.get_nowait()
+
+    async def _follow(self) -> None:
+        """Receive the lines from now on; if the queue is full, wait for the reader."""
+        with contextlib.suppress(KubeError):  # the next read makes its own request
+            lines = _read(self._kube, self._pod, self._since, follow=True)
+            async with contextlib.aclosing(lines):
+                async for line in lines:
+                    await self._coming.put(line)
+
     def _remember(self, lines: Sequence[Stamped]) -> None:
-        """Record the start of the next read, and which of its lines were returned."""
-        newest = _newest(lines)
-        if newest:
-            self._since = newest[0].at
-            self._seen = {line.key for line in newest}
-
-
-def _newest(lines: Sequence[Stamped]) -> list[Stamped]:
-    """Return the lines of the last seconds; both streams may be slightly out of order."""
-    if not lines:
-        return []
-    floor = lines[-1].at - 2 * _SECOND
-    return [line for line in lines if line.at >= floor]
+        """Record the lines of the last seconds; both streams may be slightly out of order."""
+        if lines:
+            floor = (lines[-1].at - 2 * _SECOND).replace(microsecond=0)  # as in requests
+            self._newest = [line for line in lines if line.at >= floor]
+            self._since = self._newest[0].at
 
 
 async def _read(
@@ -163,7 +189,7 @@ async def _read(
     since: datetime | None,
     *,
     tail: int = 0,
-    opened: Callable[[], object] | None = None,
+    follow: bool = False,
 ) -> AsyncGenerator[Stamped, None]:
     """Yield the lines of a log; temporary failures before the first line are retried.
 
@@ -172,18 +198,16 @@ async def _read(
         pod: The pod's name.
         since: The first second.
         tail: Maximum number of lines, the last ones; 0 for all.
-        opened: If given, the log is followed until the container ends; called when the stream
-            opens.
+        follow: Whether to continue until the container ends.
     """
     params = _params(since, tail)
     path, tries, began = kube.path("pods", f"{pod}/log"), 0, clock.now()
     read = _Lines()
     while True:
-        if opened is None:
-            stream = kube.stream(path, params)
+        if follow:
+            stream = kube.stream(path, {**params, "follow": "true"}, silent_s=_SILENT_S)
         else:
-            asked = {**params, "follow": "true"}
-            stream = kube.stream(path, asked, silent_s=_SILENT_S, opened=opened)
+            stream = kube.stream(path, params)
         try:
             async with contextlib.aclosing(stream) as lines:
                 async for line in lines:
@@ -247,180 +271,3 @@ def _moment(match: re.Match[bytes]) -> datetime:
         )
     except (ValueError, OverflowError):  # such as a 30th of February
         return _EPOCH
-
-
-class PodLogs:
-    """The logs of many pods, for followers."""
-
-    def __init__(self, kube: Kube) -> None:
-        self._kube = kube
-        self._asked: dict[str, float] = {}
-        self._followed: dict[str, Followed] = {}
-
-    async def events(
-        self,
-        pods: Sequence[str],
-        since: datetime | None = None,
-        until: datetime | None = None,
-    ) -> AsyncGenerator[list[LogEvent], None]:
-        """Yield the lines of several logs in the order of time.
-
-        Args:
-            pods: Names of up to `READ_TOGETHER` pods.
-            since: Only lines written at this time or later.
-            until: Only lines written at this time or before.
-
-        Raises:
-            LogMissingError: A log does not exist; raised before the first page.
-            ServiceError: Kubernetes refused for another reason.
-        """
-        floor = since or _EPOCH
-        sources = [self._source(pod, floor) for pod in pods]
-        async with contextlib.AsyncExitStack() as opened:
-            for source in sources:
-                await opened.enter_async_context(contextlib.aclosing(source))
-            merged = _merged(pods, sources)
-            async with contextlib.aclosing(merged):
-                page: list[LogEvent] = []
-                async for event in merged:
-                    if event.at < floor or (until is not None and event.at > until):
-                        continue
-                    page.append(event)
-                    if len(page) >= _PAGE:
-                        yield page
-                        page = []
-                yield page
-
-    def _source(self, pod: str, since: datetime) -> AsyncGenerator[Stamped, None]:
-        """Return a log's lines from a time on: from its stream, or from a request."""
-        followed = self._followed.get(pod)
-        if followed is not None and not followed.is_over and followed.covers(since):
-            return followed.lines(since)
-        self._follow_if_asked_again(pod, since)
-        return _read(self._kube, pod, None if since <= _EPOCH else since)
-
-    def _follow_if_asked_again(self, pod: str, since: datetime) -> None:
-        now, before = clock.now(), self._asked.get(pod)
-        self._asked[pod] = now
-        for old, each in list(self._followed.items()):
-            if each.is_over and now - each.ended_at > _AFTER_END_S:
-                del self._followed[old]
-        is_again = before is not None and now - before <= _AGAIN_S
-        if is_again and pod not in self._followed and len(self._followed) < _MOST_STREAMS:
-            self._followed[pod] = Followed(self._kube, pod, since)
-        if len(self._asked) > 2 * _MOST_LINES:
-            self._asked = {name: at for name, at in self._asked.items() if now - at <= _AGAIN_S}
-
-    async def close(self) -> None:
-        """Close the streams."""
-        followed, self._followed = self._followed, {}
-        for each in followed.values():
-            each.close()
-        await asyncio.gather(*(each.ended() for each in followed.values()))
-
-
-class Followed:
-    """A log that a stream follows, with its last lines.
-
-    Attributes:
-        is_over: Whether the stream has ended.
-        ended_at: Time at which it ended, by this process's clock.
-    """
-
-    def __init__(self, kube: Kube, pod: str, since: datetime) -> None:
-        self.is_over = False
-        self.ended_at = 0.0
-        self._floor = since
-        self._lines: deque[Stamped] = deque()
-        self._is_open = False
-        self._used_at = clock.now()
-        self._timer = asyncio.get_running_loop().call_later(_UNUSED_S, self._end_if_unused)
-        self._task = asyncio.ensure_future(self._run(kube, pod))
-
-    def covers(self, since: datetime) -> bool:
-        """Return whether all lines from a time on are stored."""
-        return self._is_open and since >= self._floor
-
-    async def lines(self, since: datetime) -> AsyncGenerator[Stamped, None]:
-        """Yield the stored lines from a time on."""
-        self._used_at = clock.now()
-        for line in [line for line in self._lines if line.at >= since]:
-            yield line
-
-    def close(self) -> None:
-        """Close the stream."""
-        self._task.cancel()
-
-    async def ended(self) -> None:
-        """Wait until the stream has ended."""
-        await asyncio.wait([self._task])
-
-    async def _run(self, kube: Kube, pod: str) -> None:
-        since = None if self._floor <= _EPOCH else self._floor
-        try:
-            async with contextlib.aclosing(_read(kube, pod, since, opened=self._open)) as lines:
-                async for line in lines:
-                    self._take(line)
-        except KubeError:
-            pass  # the next caller makes its own request, and gets the error
-        finally:
-            self.is_over, self.ended_at = True, clock.now()
-            self._timer.cancel()
-
-    def _open(self) -> None:
-        # Existing lines arrive at once; a follower that polls before that polls again.
-        self._is_open = True
-
-    def _take(self, line: Stamped) -> None:
-        self._lines.append(line)
-        while len(self._lines) > _MOST_LINES:
-            self._floor = max(self._floor, self._lines.popleft().at + timedelta(microseconds=1))
-
-    def _end_if_unused(self) -> None:
-        left_s = self._used_at + _UNUSED_S - clock.now()
-        if left_s > 0:
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._end_if_unused)
-        else:
-            self._task.cancel()
-
-
-async def _merged(
-    pods: Sequence[str], sources: Sequence[AsyncIterator[Stamped]]
-) -> AsyncGenerator[LogEvent, None]:
-    """Yield the lines of several logs in the order of time.
-
-    Raises:
-        LogMissingError: A log does not exist, or not yet.
-    """
-    firsts = await asyncio.gather(*map(_next, sources), return_exceptions=True)
-    missing = [each for each in firsts if _is_missing(each)]
-    for each in [*(one for one in firsts if not _is_missing(one)), *missing]:
-        if isinstance(each, KubeError) and _is_missing(each):
-            raise LogMissingError(f"{each}: one of {len(pods)} logs") from each
-        if isinstance(each, BaseException):
-            raise each
-    heads = list(_heads(firsts))
-    heapq.heapify(heads)
-    while heads:
-        at, number, line = heads[0]
-        yield LogEvent(at, line.text, f"{pods[number]}/{line.key}", pods[number], at)
-        following = await _next(sources[number])
-        if following is None:
-            heapq.heappop(heads)
-        else:
-            # A line that is slightly out of order keeps its position.
-            heapq.heapreplace(heads, (max(at, following.at), number, following))
-
-
-def _heads(firsts: Sequence[Any]) -> Iterator[tuple[datetime, int, Stamped]]:
-    for number, first in enumerate(firsts):
-        if first is not None:
-            yield first.at, number, first
-
-
-def _is_missing(found: object) -> bool:
-    return isinstance(found, KubeError) and found.code in (_WAITS, _GONE)
-
-
-async def _next(source: AsyncIterator[Stamped]) -> Stamped | None:
-    return await anext(source, None)

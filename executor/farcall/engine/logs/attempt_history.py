@@ -170,7 +170,7 @@ class AttemptHistory:
         if number == detail.attempts + 1 and detail.status is JobStatus.RUNNING:
             known = {tried.log_stream for tried in detail.tried}
             stream = "" if detail.log_stream in known else detail.log_stream
-        return self._backend.log(detail, stream)
+        return self._backend.log(detail.log_group, stream)
 
     def has_just_ended(self) -> bool:
         """Return whether the job ended so recently that CloudWatch may lack output."""

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from types import SimpleNamespace
 
 import pytest
 
-from farcall.backends.base import LogEvent, LogMissingError
-from farcall.backends.batch.cloudwatch import CloudWatchLog, events
+from farcall.backends.batch.cloudwatch import CloudWatchLog
 from farcall.model.errors import ServiceError
-from tests.unit.fakes import Client, refusal
+from tests.unit.fakes import refusal
 from tests.unit.transcripts import NOW, access, page, texts
 
 
@@ -63,70 +61,23 @@ async def test_refusal_raises():
         await read(CloudWatchLog(opened, "g", "s"))
 
 
-# --- several streams --------------------------------------------------------------------------
+async def test_read_continues_after_last_lines():
+    newest = {**page("c", token="f1"), "nextBackwardToken": "b1"}
+    opened, client = access([newest, page("d", token="f2"), page(token="f2")])
+    log = CloudWatchLog(opened, "g", "s")
+    assert await log.last(0) == []
+    assert await read(log) == ["d"]
+    assert [call.get("nextToken") for call in client.asked("get_log_events")] == [None, "f1", "f2"]
 
 
-def filtered(*lines, token=None):
-    """Return a FilterLogEvents response: lines of streams, one millisecond apart."""
-    first = int(NOW.timestamp() * 1000)
-    found = [
-        {
-            "eventId": f"{stream}/{text}",
-            "logStreamName": stream,
-            "timestamp": first + number,
-            "ingestionTime": first + 1000 + number,
-            "message": text,
-        }
-        for number, (stream, text) in enumerate(lines)
-    ]
-    return {"events": found, "searchedLogStreams": [], **({"nextToken": token} if token else {})}
-
-
-def filtering(*replies):
-    """Return clients and a CloudWatch Logs client with these responses."""
-    client = Client(filter_log_events=list(replies))
-
-    async def lend(service):
-        assert service == "logs"
-        return client
-
-    return SimpleNamespace(client=lend), client
-
-
-async def test_events_are_paged_until_token_ends():
-    opened, client = filtering(
-        filtered(("s", "a"), ("t", "b"), token="1"), filtered(token="2"), filtered(("s", "c"))
-    )
-    found = [page async for page in events(opened, "g", ["s", "t"])]
-    at = NOW + timedelta(milliseconds=1)
-    assert [[event.text for event in page] for page in found] == [["a", "b"], [], ["c"]]
-    assert found[0][1] == LogEvent(at, "b", "t/b", "t", at + timedelta(seconds=1))
-    asked = client.asked("filter_log_events")
-    assert [call.pop("nextToken", None) for call in asked] == [None, "1", "2"]
-    assert asked == [{"logGroupName": "g", "logStreamNames": ["s", "t"]}] * 3
-
-
-async def test_time_range_is_sent_in_milliseconds():
-    opened, client = filtering(filtered())
-    since = NOW + timedelta(microseconds=1999)
-    assert [page async for page in events(opened, "g", ["s"], since, since)] == [[]]
-    assert [
-        (call["startTime"], call["endTime"]) for call in client.asked("filter_log_events")
-    ] == [(int(NOW.timestamp() * 1000) + 1,) * 2]
-
-
-async def test_start_time_is_never_negative():
-    opened, client = filtering(filtered())
-    long_ago = datetime(1969, 1, 1, tzinfo=timezone.utc)
-    assert [page async for page in events(opened, "g", ["s"], long_ago)] == [[]]
-    assert client.asked("filter_log_events")[0]["startTime"] == 0
-
-
-async def test_missing_stream_differs_from_refusal():
-    opened, _ = filtering(
-        refusal("ResourceNotFoundException", 400), refusal("AccessDeniedException", 400)
-    )
-    with pytest.raises(LogMissingError, match="one of 2 log streams"):
-        await anext(events(opened, "g", ["s", "t"]))
-    with pytest.raises(ServiceError, match="FilterLogEvents"):
-        await anext(events(opened, "g", ["s", "t"]))
+@pytest.mark.parametrize(
+    ("since", "start"),
+    [
+        (NOW + timedelta(microseconds=1999), int(NOW.timestamp() * 1000) + 1),
+        (datetime(1969, 1, 1, tzinfo=timezone.utc), 0),
+    ],
+)
+async def test_first_time_is_sent_in_milliseconds(since, start):
+    opened, client = access([page("a", token="1"), page(token="1")])
+    assert await read(CloudWatchLog(opened, "g", "s", since)) == ["a"]
+    assert [call["startTime"] for call in client.asked("get_log_events")] == [start, start]

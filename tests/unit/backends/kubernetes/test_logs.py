@@ -1,4 +1,4 @@
-"""Pod logs: lines with times, merged logs, and the number of requests."""
+"""Pod logs: lines with times, each once, and the number of requests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from datetime import datetime, timezone
 import pytest
 from aiohttp import web
 
-from farcall.backends.base import LogMissingError
-from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.error_translation import KubeError
-from farcall.backends.kubernetes.logs import PodLog, PodLogs
-from farcall.testing import Timing
-from tests.support.patience import until_async
-from tests.unit.backends.kubernetes.api_server import kubeconfig, refuse
+from farcall.backends.kubernetes.logs import PodLog
+from tests.unit.backends.kubernetes.api_server import refuse
 
 WAITS = 'container "task" in pod "a" is waiting to start: ContainerCreating'
 
@@ -90,22 +86,8 @@ async def kubelet(server):
     return Kubelet(server)
 
 
-@pytest.fixture
-async def logs(kube):
-    opened = PodLogs(kube)
-    yield opened
-    await opened.close()
-
-
 async def read(log):
     return [(each.at, each.text) async for page in log.read() for each in page]
-
-
-async def events(logs, *pods, since=None, until=None):
-    found = []
-    async for page in logs.events(pods, since, until):
-        found += page
-    return found
 
 
 # --- one pod ----------------------------------------------------------------------------------
@@ -128,7 +110,6 @@ async def test_last_lines_use_tail_lines(kubelet, kube):
     await kubelet.write("a", *(line(n, f"line {n}") for n in range(20)))
     assert [each.text for each in await PodLog(kube, "a").last(2)] == ["line 18", "line 19"]
     assert kubelet.asked[-1][1]["tailLines"] == "2"
-    assert await PodLog(kube, "a").last(0) == []
     assert len(kubelet.asked) == 1
 
 
@@ -181,90 +162,75 @@ async def test_refusal_raises_and_outage_is_retried(server, kube):
         await read(PodLog(kube, "a"))
 
 
-# --- several pods -----------------------------------------------------------------------------
+# --- followed logs ----------------------------------------------------------------------------
 
 
-async def test_several_logs_are_merged_by_time(kubelet, logs):
-    await kubelet.write("a", line(1, "a1"), line(3, "a3"), line(3, "a3"))
-    await kubelet.write("b", line(2, "b2"), line(4, "b4"))
-    found = await events(logs, "a", "b")
-    assert [(each.stream, each.text) for each in found] == [
-        ("a", "a1"),
-        ("b", "b2"),
-        ("a", "a3"),
-        ("a", "a3"),
-        ("b", "b4"),
-    ]
-    assert len({each.key for each in found}) == 5
-    again = await events(logs, "b", "a", since=at(2), until=at(3))
-    assert [each.text for each in again] == ["b2", "a3", "a3"]
-    assert {each.key for each in again} < {each.key for each in found}
-
-
-@pytest.mark.parametrize("missing", ["gone", "waits"])
-async def test_missing_log_raises_before_events(kubelet, logs, missing):
-    await kubelet.write("a", line(1, "a1"))
-    kubelet.logs["waits"] = None
-    pages = logs.events(["a", missing])
-    with pytest.raises(LogMissingError):
-        await anext(pages)
-
-
-async def test_repeated_polls_use_streams(kubelet, logs):
-    """However quiet the pods are and however often they are polled, each costs three requests."""
-    pods = ["a", "b", "c"]
-    for pod in pods:
-        await kubelet.write(pod, line(1, f"{pod} begins"))
-    for _ in range(3):
-        await events(logs, *pods, since=at(0))
-    await until_async(lambda: _looks_cost_nothing(kubelet, logs, pods))
-    before = len(kubelet.asked)
-    for second in range(2, 30):
-        await kubelet.write("b", line(second, f"b{second}"))
-    await until_async(lambda: _has(logs, pods, "b29"))
-    assert len(kubelet.asked) == before
-    follows = [pod for pod, query in kubelet.asked if query.get("follow") == "true"]
-    assert sorted(follows) == pods
-
-
-async def _looks_cost_nothing(kubelet, logs, pods):
-    before = len(kubelet.asked)
-    await events(logs, *pods, since=at(0))
-    return len(kubelet.asked) == before
-
-
-async def _has(logs, pods, text):
-    found = await events(logs, *pods, since=at(0))
-    return found[-1].text == text
-
-
-async def test_finished_log_is_read_to_end(kubelet, logs):
+@pytest.fixture
+async def followed(kubelet, kube):
     await kubelet.write("a", line(1, "first"))
-    await until_async(lambda: _looks_cost_nothing(kubelet, logs, ["a"]))
+    log = PodLog(kube, "a")
+    yield log
+    await log.close()
+
+
+async def until_read(log, *texts):
+    """Poll a log until it has yielded exactly these lines."""
+    found = []
+    while len(found) < len(texts):
+        found += [each.text async for page in log.read(follow=True) for each in page]
+        await asyncio.sleep(0.01)
+    assert found == list(texts)
+
+
+async def test_followed_log_needs_two_requests(kubelet, followed):
+    await until_read(followed, "first")
+    for second in range(2, 30):
+        await kubelet.write("a", line(second, f"line {second}"))
+    await until_read(followed, *(f"line {second}" for second in range(2, 30)))
+    assert [query.get("follow") for _, query in kubelet.asked] == [None, "true"]
+
+
+async def test_finished_log_is_read_to_end(kubelet, followed):
+    await until_read(followed, "first")
     await kubelet.write("a", line(2, "last"))
     await kubelet.end("a")
-    await until_async(lambda: _has(logs, ["a"], "last"))
+    await until_read(followed, "last")
     kubelet.logs.pop("a")
-    await until_async(lambda: _is_missing(logs, "a"))
+    while followed.exists:
+        assert [page async for page in followed.read(follow=True)] == []
+        await asyncio.sleep(0.01)
 
 
-async def _is_missing(logs, pod):
-    try:
-        await events(logs, pod, since=at(0))
-    except LogMissingError:
-        return True
-    return False
+async def test_following_continues_after_last_lines(kubelet, kube, followed):
+    await kubelet.write("a", line(1, "second", "5"), line(1, "third", "6"))
+    assert [each.text for each in await followed.last(1)] == ["third"]
+    await kubelet.write("a", line(1, "fourth", "7"))
+    await until_read(followed, "fourth")
+    nothing = PodLog(kube, "a")
+    assert await nothing.last(0) == []
+    assert await read(nothing) == []
 
 
-async def test_close_ends_the_streams(server, kubelet, tmp_path):
-    kube = await Kube.open(
-        path=str(kubeconfig(tmp_path / "own", server.url)), timing=Timing.fast()
-    )
-    logs = PodLogs(kube)
-    await kubelet.write("a", line(1, "first"))
-    await until_async(lambda: _looks_cost_nothing(kubelet, logs, ["a"]))
-    await logs.close()
-    await logs.close()
-    await kube.close()
+async def test_reader_that_stops_loses_nothing(kubelet, kube):
+    await kubelet.write("a", *(line(n // 100, f"{n}", f"{n % 100:02}") for n in range(2500)))
+    log = PodLog(kube, "a")
+    pages = log.read()
+    found = [each.text for each in await anext(pages)]
+    await pages.aclose()
+    found += [text for _, text in await read(log)]
+    assert found == [str(n) for n in range(2500)]
+
+
+async def test_earlier_lines_are_left_out(kubelet, kube):
+    await kubelet.write("a", line(1, "a", "1"), line(1, "b", "5"), line(2, "c"))
+    log = PodLog(kube, "a", at(1, 500000))
+    assert [text for _, text in await read(log)] == ["b", "c"]
+    assert [each.text for each in await PodLog(kube, "a", at(2)).last(3)] == ["c"]
+
+
+async def test_close_ends_the_stream(kubelet, followed):
+    await until_read(followed, "first")
+    await followed.close()
+    await followed.close()
     names = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}
-    assert not any("Followed" in name for name in names)
+    assert not any("PodLog" in name for name in names)

@@ -68,7 +68,7 @@ async def follow(detail, session):
 
 async def test_each_attempt_has_its_own_log(monkeypatch):
     made = []
-    monkeypatch.setattr(cloudwatch, "CloudWatchLog", lambda _access, *place: made.append(place))
+    monkeypatch.setattr(cloudwatch, "CloudWatchLog", lambda *place: made.append(place[1:3]))
     running = course(job("RUNNING", TRIED, log_stream="third"))
     between = course(job("RUNNABLE", TRIED, log_stream="second"))
     # Batch still reports the previous log stream
