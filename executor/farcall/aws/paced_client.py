@@ -12,6 +12,7 @@ import logging
 import math
 import random
 from collections import deque
+from collections.abc import AsyncIterator
 from typing import Any
 
 from farcall.aws import clients, error_translation
@@ -216,6 +217,21 @@ class PacedClient:
                 return await self.once(operation, **parameters)
             except ServiceError as error:
                 await tries.wait_after(error)
+
+    async def pages(self, operation: str, **parameters: Any) -> AsyncIterator[dict[str, Any]]:
+        """Make a call for each page of a list, each as in `call`.
+
+        A page can be empty. Only a page without a token is the last one.
+
+        Raises:
+            ServiceError: The service refused, or failed each time.
+        """
+        while True:
+            reply = await self.call(operation, **parameters)
+            yield reply
+            if not reply.get("nextToken"):
+                return
+            parameters["nextToken"] = reply["nextToken"]
 
     def slow_down(self) -> None:
         """Record throttling that a response reports in its body."""

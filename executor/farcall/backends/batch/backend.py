@@ -259,7 +259,7 @@ class BatchBackend:
 
     async def queues(self) -> list[str]:
         """Return the names of all job queues of the region."""
-        return await self._batch.listing.queues()
+        return await self._batch.queues()
 
     async def list_named(self, name: str, queue: str) -> list[JobDetail]:
         """Return a queue's jobs with a name, the newest first."""
@@ -274,7 +274,7 @@ class BatchBackend:
         foreign: bool = False,
     ) -> AsyncGenerator[list[JobDetail], None]:
         """Yield the jobs of a queue, in pages of up to 100."""
-        listed = self._batch.listing.jobs(queue, since, named=named, foreign=foreign)
+        listed = self._batch.list_jobs(queue, since, named=named, foreign=foreign)
         async with contextlib.aclosing(listed):
             try:
                 async for page in listed:
@@ -292,14 +292,14 @@ class BatchBackend:
 
     def list_children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
         """Yield the child jobs of an array that have a status, in pages of up to 1000."""
-        return self._batch.listing.children(job_id, status)
+        return self._batch.list_children(job_id, status)
 
     async def position(self, detail: JobDetail) -> int | None:
         """Return the position of a RUNNABLE job among the first 100 of its queue."""
         if detail.status is not JobStatus.RUNNABLE:
             return None
         try:
-            front = await self._batch.listing.front(detail.queue_arn or detail.queue)
+            front = await self._batch.front(detail.queue_arn or detail.queue)
         except ServiceError:  # optional, and needs its own permission
             return None
         return front.index(detail.job_id) + 1 if detail.job_id in front else None

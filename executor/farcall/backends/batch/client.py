@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import islice
@@ -16,11 +16,10 @@ from farcall.aws.paced_client import Meter, PacedClient, Ticket, Tries, is_throt
 from farcall.backends.batch.describe import from_describe, from_summary
 from farcall.backends.batch.documents import Definition
 from farcall.backends.batch.failure_reasons import may_be_stopped
-from farcall.backends.batch.listing import Listing
 from farcall.backends.batch.resubmission import options_of, requests_of
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.failure_reasons import OWN_REASON
-from farcall.model.jobs import JobDetail
+from farcall.model.jobs import JobDetail, JobStatus
 
 _log = logging.getLogger("farcall")
 
@@ -48,6 +47,12 @@ _CONTROLS_PER_S = 20.0
 _CLOCKS_DIFFER = timedelta(minutes=1)
 _LONG_AGO = datetime(1970, 1, 2, tzinfo=timezone.utc)
 
+_OURS = "farcall-"
+"""Prefix of farcall's job definitions; see `farcall.backends.batch.documents`."""
+
+_EVERY_JOB = {"name": "AFTER_CREATED_AT", "values": ["1"]}
+"""Filter for all jobs; without a filter, a list contains jobs of one status only."""
+
 
 class _Stop(NamedTuple):
     """A request to terminate a job.
@@ -72,7 +77,6 @@ class Batch:
         pace: Factor on the maximum request rates.
 
     Attributes:
-        listing: Lists of jobs and queues.
         meter: Counter of the requests.
     """
 
@@ -87,7 +91,6 @@ class Batch:
         )
         self._stops: dict[str, _Stop] = {}
         self._takes_many = True  # until Batch rejects the call as unknown
-        self.listing = Listing(self._polling, self.recall)
 
     # --- queues and definitions ---------------------------------------------------------------
 
@@ -97,13 +100,20 @@ class Batch:
         Raises:
             ServiceError: Batch refused the call.
         """
-        wanted: dict[str, Any] = {"jobQueues": [name]}
-        while True:
-            reply = await self._control.call("describe_job_queues", **wanted)
-            found = reply.get("jobQueues", [])
-            if found or not reply.get("nextToken"):
-                return next(iter(found), None)
-            wanted["nextToken"] = reply["nextToken"]
+        async for page in self._control.pages("describe_job_queues", jobQueues=[name]):
+            for queue in page.get("jobQueues", []):
+                found: dict[str, Any] = queue
+                return found
+        return None
+
+    async def queues(self) -> list[str]:
+        """Return the names of all job queues of the region.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        pages = self._polling.pages("describe_job_queues")
+        return [q["jobQueueName"] async for page in pages for q in page.get("jobQueues", [])]
 
     async def find_environments(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return a queue's compute environments; empty if not all can be described.
@@ -174,12 +184,8 @@ class Batch:
             wanted = {"jobDefinitions": [name]}  # excludes all other parameters
         found: list[dict[str, Any]] = []
         try:
-            while True:
-                reply = await self._control.call("describe_job_definitions", **wanted)
-                found += reply.get("jobDefinitions", [])
-                if not reply.get("nextToken"):
-                    break
-                wanted["nextToken"] = reply["nextToken"]
+            async for page in self._control.pages("describe_job_definitions", **wanted):
+                found += page.get("jobDefinitions", [])
         except ServiceError as error:
             if "AccessDenied" not in error.code:
                 raise
@@ -225,20 +231,62 @@ class Batch:
         Source:
             https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
         """
-        wanted: dict[str, Any] = {
-            "jobQueue": queue,
-            "filters": [{"name": "JOB_NAME", "values": [name]}],
-        }
-        found: list[JobDetail] = []
-        while True:
-            patience_s = self._timing.listed_within_s
-            reply = await self._control.call("list_jobs", patience_s=patience_s, **wanted)
-            # The filter is case-insensitive.
-            jobs = map(from_summary, reply.get("jobSummaryList", []))
-            found += [self.recall(job) for job in jobs if job.name == name]
-            if not reply.get("nextToken"):  # an empty page need not be the last one
-                return sorted(found, key=lambda job: job.created_at or _LONG_AGO, reverse=True)
-            wanted["nextToken"] = reply["nextToken"]
+        pages = self._control.pages(
+            "list_jobs",
+            patience_s=self._timing.listed_within_s,
+            jobQueue=queue,
+            filters=[{"name": "JOB_NAME", "values": [name]}],
+        )
+        # The filter is case-insensitive.
+        found = [job async for page in pages for job in self._read(page) if job.name == name]
+        return sorted(found, key=lambda job: job.created_at or _LONG_AGO, reverse=True)
+
+    async def list_jobs(
+        self, queue: str, since: datetime | None, *, named: str, foreign: bool
+    ) -> AsyncGenerator[list[JobDetail], None]:
+        """Yield a queue's jobs; see `farcall.backends.base.Backend.list_jobs`.
+
+        Raises:
+            ServiceError: Batch refused the call, or the queue does not exist.
+        """
+        wanted = _filter(named, foreign=foreign)
+        async for reply in self._polling.pages("list_jobs", jobQueue=queue, filters=[wanted]):
+            found = self._read(reply)
+            young = [job for job in found if since is None or not _is_before(job, since)]
+            page = [job for job in young if _is_asked_for(job, named, foreign=foreign)]
+            if page:
+                yield page
+            if len(young) < len(found):
+                return
+
+    async def list_children(
+        self, parent_id: str, status: JobStatus
+    ) -> AsyncIterator[list[JobDetail]]:
+        """Yield an array's child jobs that have a status, in pages of up to 1000.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        wanted = {"arrayJobId": parent_id, "jobStatus": status.value}
+        async for page in self._polling.pages("list_jobs", **wanted):
+            children = self._read(page)
+            yield [child for child in children if child.status is status and child.is_child]
+
+    async def front(self, queue: str) -> list[str]:
+        """Return the IDs of the first 100 RUNNABLE jobs of a queue.
+
+        Raises:
+            ServiceError: Batch refused the call, or the queue does not exist.
+
+        Source:
+            https://docs.aws.amazon.com/batch/latest/APIReference/API_GetJobQueueSnapshot.html
+        """
+        reply = await self._polling.call("get_job_queue_snapshot", jobQueue=queue)
+        jobs = reply.get("frontOfQueue", {}).get("jobs", [])
+        return [job["jobArn"].rpartition(":job/")[2] for job in jobs]
+
+    def _read(self, page: Mapping[str, Any]) -> list[JobDetail]:
+        return [self.recall(from_summary(job)) for job in page.get("jobSummaryList", [])]
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
         """Return the details of jobs; unknown jobs, and some new ones, are missing.
@@ -411,3 +459,22 @@ def _groups(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
     iterator = iter(items)
     while group := list(islice(iterator, size)):
         yield group
+
+
+def _is_before(job: JobDetail, since: datetime) -> bool:
+    return job.created_at is not None and job.created_at < since
+
+
+def _filter(named: str, *, foreign: bool) -> dict[str, Any]:
+    """Return the filter of a request, which can contain only one condition."""
+    if named:
+        return {"name": "JOB_NAME", "values": [f"{named}*"]}
+    if foreign:
+        return _EVERY_JOB
+    return {"name": "JOB_DEFINITION", "values": [f"{_OURS}*"]}
+
+
+def _is_asked_for(job: JobDetail, named: str, *, foreign: bool) -> bool:
+    """Apply the other conditions: the name filter ignores case and definitions."""
+    is_ours = foreign or not named or job.definition.startswith(_OURS)
+    return is_ours and job.name.startswith(named)

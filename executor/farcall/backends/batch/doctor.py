@@ -81,17 +81,13 @@ async def queue(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
     first = Finding("queue", OK, text)
     names = [each["computeEnvironment"] for each in found.get("computeEnvironmentOrder", [])]
     name = "compute environment"
-    wanted: dict[str, Any] = {"computeEnvironments": names}
-    all_of: list[Finding] = []
-    try:
-        while True:
-            reply = await clients.call(access.batch, "describe_compute_environments", **wanted)
-            all_of += [_environment(e, settings) for e in reply.get("computeEnvironments", [])]
-            if not reply.get("nextToken"):
-                break
-            wanted["nextToken"] = reply["nextToken"]
+    try:  # a queue has at most three, which are one page
+        reply = await clients.call(
+            access.batch, "describe_compute_environments", computeEnvironments=names
+        )
     except ServiceError as error:
         return [first, told(name, error)]
+    all_of = [_environment(e, settings) for e in reply.get("computeEnvironments", [])]
     if any(finding.verdict == OK for finding in all_of):  # jobs can be placed
         all_of = [
             Finding(f.check, WARNING, f.found, f.remedy) if f.verdict == FAILED else f

@@ -93,7 +93,7 @@ async def unknown_queue(batch: Batch, name: str, region: str) -> SettingsError:
     """Return the error for a missing queue; it names the existing queues."""
     found = "run `aws batch describe-job-queues` to list the queues"
     with contextlib.suppress(ServiceError):
-        names = await batch.listing.queues()
+        names = await batch.queues()
         close = difflib.get_close_matches(name, names, 1)
         if names:
             found = (

@@ -235,7 +235,7 @@ async def test_array_tasks_are_listed_by_page(clock):
         {"jobSummaryList": [{"jobId": "p:9", "jobName": "n", "status": "FAILED"}]},
     ]
     batch, client = made(list_jobs=pages)
-    pages = [page async for page in batch.listing.children("p", JobStatus.FAILED)]
+    pages = [page async for page in batch.list_children("p", JobStatus.FAILED)]
     assert [child.index for page in pages for child in page] == [0, 9]
     assert client.asked("list_jobs") == [
         {"arrayJobId": "p", "jobStatus": "FAILED"},
@@ -506,7 +506,7 @@ async def test_own_termination_is_known_without_batch(clock, fields):
     assert found["j"].status_reason.startswith("farcall: enough")
     assert fields.get("statusReason", "") in found["j"].status_reason
     assert failure_reason(found["other"]).kind is not JobCancelledError
-    (page,) = [page async for page in batch.listing.children("p", JobStatus.FAILED)]
+    (page,) = [page async for page in batch.list_children("p", JobStatus.FAILED)]
     assert failure_reason(page[0]).kind is JobCancelledError
 
 
