@@ -19,7 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from farcall.aws.access import Access
 from farcall.aws.findings import OK, Finding
@@ -558,7 +558,7 @@ def _number(job_id: str, mark: str) -> int | None:
 # Missing permissions are ignored: missing objects are then reported when a job starts.
 
 
-_FORBIDDEN = 403
+FORBIDDEN = 403
 
 
 async def check(kube: Kube, settings: Settings) -> None:
@@ -571,35 +571,61 @@ async def check(kube: Kube, settings: Settings) -> None:
     # The permission to list jobs is always needed, so a refusal is reported unchanged.
     path = kube.path("jobs", group="batch")
     await kube.request("GET", path, params={"limit": 1})
-    await asyncio.gather(*(_look(kube, *each) for each in _named(kube, settings)))
+    path = f"/api/v1/namespaces/{kube.namespace}"
+    namespace = NamedObject("namespace", kube.namespace, path, "namespaces")
+    wanted = [namespace, *named_objects(kube, settings)]
+    await asyncio.gather(*(look_up(kube, each) for each in wanted))
 
 
-def _named(kube: Kube, settings: Settings) -> Iterator[tuple[str, str, str, str]]:
-    """Yield option, value, path, and kubectl's resource name of each object to check."""
-    yield "namespace", kube.namespace, f"/api/v1/namespaces/{kube.namespace}", "namespaces"
+class NamedObject(NamedTuple):
+    """An object of the cluster that an option names.
+
+    Attributes:
+        option: The option.
+        name: Its name.
+        path: Its path in the API.
+        kind: Its resource name in kubectl.
+    """
+
+    option: str
+    name: str
+    path: str
+    kind: str
+
+
+def named_objects(kube: Kube, settings: Settings) -> Iterator[NamedObject]:
+    """Yield the objects in the namespace that the options name."""
     if name := settings.service_account:
-        yield "service_account", name, kube.path("serviceaccounts", name), "serviceaccounts"
+        path = kube.path("serviceaccounts", name)
+        yield NamedObject("service_account", name, path, "serviceaccounts")
     if name := settings.priority_class:
         path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
-        yield "priority_class", name, path, "priorityclasses"
+        yield NamedObject("priority_class", name, path, "priorityclasses")
     if (name := settings.queue) and settings.scheduler == "kueue":
         path = kube.path("localqueues", name, group="kueue.x-k8s.io", version="v1beta1")
-        yield "queue", name, path, "localqueues"
+        yield NamedObject("queue", name, path, "localqueues")
     if settings.scheduler == "volcano":
         name = settings.queue or "default"
         path = f"/apis/scheduling.volcano.sh/v1beta1/queues/{name}"
-        yield "queue", name, path, "queues.scheduling.volcano.sh"
+        yield NamedObject("queue", name, path, "queues.scheduling.volcano.sh")
 
 
-async def _look(kube: Kube, option: str, name: str, path: str, kind: str) -> None:
+async def look_up(kube: Kube, wanted: NamedObject) -> dict[str, Any] | None:
+    """Return an object; None without the permission to get it.
+
+    Raises:
+        SettingsError: It does not exist.
+        KubeError: The server refused for another reason.
+    """
+    option, name, path, kind = wanted
     try:
-        await kube.request("GET", path)
+        return await kube.request("GET", path)
     except KubeError as error:
-        if error.status == _FORBIDDEN:
-            return
+        if error.status == FORBIDDEN:
+            return None
         if not error.is_missing:
             raise
-        where = "" if option in ("namespace", "priority_class") else f" -n {kube.namespace}"
+        where = f" -n {kube.namespace}" if f"/{kube.namespace}/" in path else ""
         raise SettingsError(
             f"{option} is {name!r}, which does not exist in {kube.place}; set {option} to one "
             f"that `kubectl get {kind}{where}` lists",

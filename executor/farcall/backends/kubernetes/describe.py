@@ -26,13 +26,12 @@ from farcall.backends.kubernetes.names import (
     INDEX_LABEL,
     JOB_LABEL,
     KIND_LABEL,
-    MANAGED_LABEL,
-    MANAGER,
     NAME_ANNOTATION,
     NODE_LABEL,
     OPTIONS_ANNOTATION,
     QUEUE_LABEL,
     REASON_ANNOTATION,
+    RETRIES_ANNOTATION,
     TAGS_ANNOTATION,
 )
 from farcall.model.failure_reasons import OWN_REASON, Dwell, FailureReason
@@ -50,11 +49,6 @@ from farcall_runtime.contract import ENV_OWN_NODES
 #     https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 #     https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 
-
-_RESTARTS = "volcano.sh/job-retry-count"
-"""Annotation of a Volcano job's pod: number of earlier restarts of the job."""
-
-_COUNTS = (FAILURES, IGNORED_FAILURES, _RESTARTS)
 
 POD_DELETED = "PodDeleted: the pod was deleted"
 """farcall's own reason, because the cluster has none for a deleted pod."""
@@ -163,7 +157,10 @@ def read(document: Mapping[str, Any]) -> Pod:
         index=index,
         node=_number(labels.get(NODE_LABEL)) or index or 0,
         attempt=1
-        + sum(_number(marks.get(key)) or 0 for key in (FAILURES, IGNORED_FAILURES, _RESTARTS)),
+        + sum(
+            _number(marks.get(key)) or 0
+            for key in (FAILURES, IGNORED_FAILURES, RETRIES_ANNOTATION)
+        ),
         counted=_number(marks.get(FAILURES)) or 0,
         phase=phase,
         reason=_reason(status, disrupted, scheduled if phase == "Pending" else {}),
@@ -240,8 +237,6 @@ def _number(value: object) -> int | None:
     except (TypeError, ValueError):
         return None
 
-
-pod = read
 
 DELETED = "JobDeleted: the Job was deleted"
 MAIN_ENDED = "MainNodeEnded: the main node ended, and the other nodes with it"
@@ -756,12 +751,6 @@ def _base(job: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Kuberne
         tags={str(key): str(value) for key, value in tags.items()},
         is_command=labels.get(KIND_LABEL) == "command",
     )
-
-
-def is_own(job: Mapping[str, Any]) -> bool:
-    """Return whether farcall submitted a job."""
-    labels = (job.get("metadata") or {}).get("labels") or {}
-    return bool(labels.get(MANAGED_LABEL) == MANAGER)
 
 
 def _groups(objects: Iterable[Mapping[str, Any]]) -> tuple[NodeGroup, ...]:

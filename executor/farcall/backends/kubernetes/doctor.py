@@ -16,15 +16,13 @@ from typing import Any, NamedTuple
 from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from farcall.backends.base import JobSpec
 from farcall.backends.kubernetes import documents, names
+from farcall.backends.kubernetes.backend import FORBIDDEN, NamedObject, look_up, named_objects
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.error_translation import KubeError
-from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
 
 LEAST_VERSION = (1, 33)
 """First version in which every cluster supports attempts per index of a Job."""
-
-_FORBIDDEN = 403
 
 
 class Right(NamedTuple):
@@ -66,8 +64,8 @@ def checks(
             "rights": rights(kube, settings),
             "quota": quota(kube, settings),
         }
-        for name, (option, path, lists) in _named(kube, settings).items():
-            found[name] = thing(kube, name, option, path, lists)
+        for name, each in _named(kube, settings).items():
+            found[name] = thing(kube, name, each)
     return found
 
 
@@ -148,7 +146,7 @@ async def namespace(kube: Kube) -> list[Finding]:
     try:
         found = await kube.request("GET", f"/api/v1/namespaces/{kube.namespace}")
     except KubeError as error:
-        if error.status != _FORBIDDEN:
+        if error.status != FORBIDDEN:
             raise
         text = f"cannot check {kube.namespace}: permission to get namespaces is missing"
         return [Finding("namespace", NOT_CHECKED, text)]
@@ -211,7 +209,7 @@ async def quota(kube: Kube, settings: Settings) -> list[Finding]:
     try:
         found = await kube.request("GET", kube.path("resourcequotas"))
     except KubeError as error:
-        if error.status != _FORBIDDEN:
+        if error.status != FORBIDDEN:
             raise
         text = "cannot list quotas: permission to list resourcequotas is missing"
         return [Finding("quota", NOT_CHECKED, text)]
@@ -253,51 +251,32 @@ def _amounts(settings: Settings) -> dict[str, float]:
     return found
 
 
-def _named(kube: Kube, settings: Settings) -> dict[str, tuple[str, str, str]]:
-    """Return the objects that options name, by check: option, path and kubectl's name."""
-    found: dict[str, tuple[str, str, str]] = {}
-    if name := settings.service_account:
-        path = kube.path("serviceaccounts", name)
-        found["service account"] = ("service_account", path, "serviceaccounts")
+def _named(kube: Kube, settings: Settings) -> dict[str, NamedObject]:
+    """Return the objects that options name, by check."""
+    found = {each.option.replace("_", " "): each for each in named_objects(kube, settings)}
     if name := settings.s3_secret:
-        found["S3 secret"] = ("s3_secret", kube.path("secrets", name), "secrets")
+        found["S3 secret"] = NamedObject("s3_secret", name, kube.path("secrets", name), "secrets")
     for name in settings.image_pull_secrets:
         path = kube.path("secrets", name)
-        found[f"image pull secret {name}"] = ("image_pull_secrets", path, "secrets")
-    if name := settings.priority_class:
-        path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
-        found["priority class"] = ("priority_class", path, "priorityclasses")
-    if settings.scheduler == "kueue" and settings.queue:
-        path = kube.path("localqueues", settings.queue, group="kueue.x-k8s.io", version="v1beta1")
-        found["queue"] = ("queue", path, "localqueues")
-    if settings.scheduler == "volcano":
-        path = f"/apis/scheduling.volcano.sh/v1beta1/queues/{settings.queue or 'default'}"
-        found["queue"] = ("queue", path, "queues.scheduling.volcano.sh")
+        wanted = NamedObject("image_pull_secrets", name, path, "secrets")
+        found[f"image pull secret {name}"] = wanted
     return found
 
 
-async def thing(kube: Kube, check: str, option: str, path: str, lists: str) -> list[Finding]:
+async def thing(kube: Kube, check: str, wanted: NamedObject) -> list[Finding]:
     """Check that the object that an option names exists.
 
     Raises:
         SettingsError: It does not exist.
         KubeError: The server refused for another reason.
     """
-    name = path.rpartition("/")[2]
-    try:
-        found = await kube.request("GET", path)
-    except KubeError as error:
-        if error.status == _FORBIDDEN:
-            text = f"cannot check {name}: permission to get {lists} is missing"
-            return [Finding(check, NOT_CHECKED, text)]
-        if not error.is_missing:
-            raise
-        raise SettingsError(
-            f"{option} is {name!r}, which does not exist in {kube.place}; set {option} to one "
-            f"that `kubectl get {lists}` lists",
-            option=option,
-        ) from error
-    return [_secret(check, name, found) if option == "s3_secret" else Finding(check, OK, name)]
+    name = wanted.name
+    found = await look_up(kube, wanted)
+    if found is None:
+        text = f"cannot check {name}: permission to get {wanted.kind} is missing"
+        return [Finding(check, NOT_CHECKED, text)]
+    is_secret = wanted.option == "s3_secret"
+    return [_secret(check, name, found) if is_secret else Finding(check, OK, name)]
 
 
 def _secret(check: str, name: str, found: Mapping[str, Any]) -> Finding:

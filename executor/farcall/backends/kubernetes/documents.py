@@ -227,13 +227,12 @@ def pod_security(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def pod_volumes(
-    job: JobSpec, settings: Settings, given: Iterable[Mapping[str, Any]]
+    settings: Settings, given: Iterable[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the volumes of the options, and their mounts in the container.
 
     Args:
-        job: The job.
-        settings: Its options.
+        settings: The options.
         given: Other mounts of the container, which take precedence.
 
     Raises:
@@ -339,8 +338,8 @@ VOLCANO_GROUP_SIZE = "scheduling.volcano.sh/group-min-member"
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
 IGNORED_FAILURES = "batch.kubernetes.io/job-index-ignored-failure-count"
 
-_KILLED = 137
-_FINAL = (*range(59, 70), _KILLED)
+KILLED = 137
+FINAL = (*range(59, 70), KILLED)
 """Exit codes after which another attempt would fail the same way.
 
 They are the container's own final codes, and SIGKILL, which is usually from the kernel.
@@ -431,7 +430,7 @@ def retrying(settings: Settings, *, is_command: bool = False) -> dict[str, Any]:
         # no exit code, and matches no rule on exit codes.
         rules.append(_final("NotIn", [ExitCode.TERMINATED]))
     else:
-        rules.append(_final("In", [_KILLED] if is_command else list(_FINAL)))
+        rules.append(_final("In", [KILLED] if is_command else list(FINAL)))
     found["podFailurePolicy"] = {"rules": rules}
     return found
 
@@ -448,7 +447,6 @@ def template(
     *,
     volumes: Iterable[Mapping[str, Any]] = (),
     labels: Mapping[str, str] | None = None,
-    annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the pod template of a job.
 
@@ -458,13 +456,12 @@ def template(
         given: Image, arguments, variables and other fields of the container.
         volumes: Volumes that are mounted into it.
         labels: Labels in addition to the common ones.
-        annotations: Annotations.
 
     Raises:
         SettingsError: The options do not result in a valid pod.
         TaskTooLargeError: The annotations exceed the limit.
     """
-    extra, mounted = pod_volumes(spec, settings, given.get("volumeMounts", ()))
+    extra, mounted = pod_volumes(settings, given.get("volumeMounts", ()))
     resources = pod_resources(settings)
     own = {
         **given,
@@ -481,7 +478,7 @@ def template(
         "containers": [{key: value for key, value in own.items() if value}],
         "volumes": [*volumes, *extra],
     }
-    marks = dict(annotations or {})
+    marks = {}
     if settings.queue and settings.scheduler == "volcano":
         marks[_VOLCANO_QUEUE] = settings.queue
     document = {

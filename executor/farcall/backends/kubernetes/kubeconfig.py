@@ -86,7 +86,6 @@ class Connection:
         certificate: PEM of the client's certificate, and of its key; both empty for none.
         token: Bearer token; empty for none.
         token_file: File with a bearer token, which is renewed; None for none.
-        login: User and password, for servers that still accept them; None for none.
         plugin: A command that prints credentials; None for none.
         acts_as: Impersonation headers.
         told: The cluster's description in the file, for a plugin that requests it.
@@ -103,7 +102,6 @@ class Connection:
     certificate: tuple[str, str] = field(default=("", ""), repr=False)
     token: str = field(default="", repr=False)
     token_file: Path | None = None
-    login: tuple[str, str] | None = field(default=None, repr=False)
     plugin: ExecPlugin | None = None
     acts_as: tuple[tuple[str, str], ...] = ()
     told: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -264,7 +262,6 @@ def _of_files(files: list[Path], context: str) -> Connection:
         ),
         token=str(user.get("token") or ""),
         token_file=Path(token_file) if token_file else None,
-        login=_login(user),
         plugin=_plugin(entries.origin, user),
         acts_as=tuple(_impersonation(user)),
     )
@@ -313,11 +310,6 @@ def _pem(origin: str, entry: Mapping[str, Any], name: str) -> str:
         return Path(path).read_text("ascii") if path else ""
     except (OSError, ValueError, binascii.Error) as error:
         raise _bad(origin, f"cannot read {name}: {error}") from error
-
-
-def _login(user: Mapping[str, Any]) -> tuple[str, str] | None:
-    name, password = user.get("username"), user.get("password")
-    return (str(name), str(password)) if name and password is not None else None
 
 
 def _impersonation(user: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -422,19 +414,12 @@ class Credentials:
         """Return credentials and their expiry in seconds since 1970."""
         here = self._connection
         if here.token_file is not None:
-            return Proof(f"Bearer {_token(here.token_file)}", here.certificate), _soon()
-        if here.token:
-            return Proof(f"Bearer {here.token}", here.certificate), float("inf")
-        if here.plugin is not None:
+            until = time.time() + _REREAD_S
+            return Proof(f"Bearer {_token(here.token_file)}", here.certificate), until
+        if here.plugin is not None and not here.token:
             return await _asked(here, here.plugin)
-        if here.login is not None:
-            pair = base64.b64encode(":".join(here.login).encode()).decode()
-            return Proof(f"Basic {pair}", here.certificate), float("inf")
-        return Proof("", here.certificate), float("inf")
-
-
-def _soon() -> float:
-    return time.time() + _REREAD_S
+        bearer = f"Bearer {here.token}" if here.token else ""
+        return Proof(bearer, here.certificate), float("inf")
 
 
 def _token(path: Path) -> str:

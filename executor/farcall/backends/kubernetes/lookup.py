@@ -152,7 +152,7 @@ class Lookup:
         self._kube = kube
         self._has_volcano = has_volcano
         self._looks: dict[str, _Look] = {}
-        self.watch = ClusterWatch(kube, describe.pod, lambda pod: replace(pod, gone=True))
+        self.watch = ClusterWatch(kube)
 
     # --- jobs ---------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class Lookup:
         look = self._looks.get(name)
         there = {pod.uid for pod in pods}
         return [
-            replace(pod, gone=True)
+            pod.deleted()
             for pod in (look.found if look else ())
             if pod.phase == "Failed" and pod.uid not in there
         ]
@@ -314,7 +314,7 @@ class Lookup:
             params = {"labelSelector": _of_job(job), "fieldSelector": "status.phase=Pending"}
             path = self._kube.path("pods")
             page = await self._kube.request("GET", path, params={**params, "limit": _MOST_PENDING})
-            found = [describe.pod(document) for document in items_of(page)]
+            found = [describe.read(document) for document in items_of(page)]
             # Tasks that are starting count too; while some run, nothing is blocked.
             self._keep(job, key, found, least_s=_LONGEST_LOOK_S if job.status.get("ready") else 0)
         return found
@@ -334,7 +334,7 @@ class Lookup:
                 "limit": PAGE,
             }
             page = await self._kube.request("GET", self._kube.path("pods"), params=params)
-            for pod in map(describe.pod, items_of(page)):
+            for pod in map(describe.read, items_of(page)):
                 found.setdefault(pod.job, []).append(pod)
         return {name: self._with_deleted(name, found.get(name, [])) for name in names}
 
@@ -350,7 +350,7 @@ class Lookup:
     async def _list(self, params: Mapping[str, str], name: str = "") -> list[Pod]:
         found = []
         async for page in pages(self._kube, self._kube.path("pods"), params):
-            found += [describe.pod(document) for document in items_of(page)]
+            found += [describe.read(document) for document in items_of(page)]
         return [replace(pod, job=name) for pod in found] if name else found
 
     # --- events -------------------------------------------------------------------------------

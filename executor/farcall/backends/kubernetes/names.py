@@ -43,6 +43,9 @@ SUBMITTED_ANNOTATION = "farcall/submitted"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 """Kubernetes's own label, and annotation, of a pod of an Indexed Job."""
 
+RETRIES_ANNOTATION = "volcano.sh/job-retry-count"
+"""Volcano's annotation of a pod: number of the job's earlier attempts."""
+
 MANAGER = "farcall"
 CONTAINER = "task"
 

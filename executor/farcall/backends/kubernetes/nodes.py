@@ -32,6 +32,7 @@ from farcall.backends.kubernetes.names import (
     MANAGED_LABEL,
     MANAGER,
     NODE_LABEL,
+    RETRIES_ANNOTATION,
     object_name,
 )
 from farcall.model.errors import SettingsError
@@ -59,13 +60,6 @@ from farcall_runtime.contract import (
 
 API_VERSION, KIND = "batch.volcano.sh/v1alpha1", "Job"
 COMMAND_API_VERSION = "bus.volcano.sh/v1alpha1"
-RETRIES_ANNOTATION = "volcano.sh/job-retry-count"
-"""Annotation of a pod: number of the job's earlier attempts."""
-
-_KILLED = 137
-_FINAL = (*range(59, 70), _KILLED)
-"""Exit codes of a task after which another attempt would fail the same way."""
-
 _RESTART, _TERMINATE = "RestartJob", "TerminateJob"
 _FAILED_PHASES = ("Failed", "Terminated", "Aborted")
 _PHASES_UNDER_WAY = {"Completing": "SuccessCriteriaMet", "Terminating": "FailureTarget"}
@@ -122,7 +116,7 @@ def _policies(settings: Settings, *, is_command: bool) -> list[dict[str, Any]]:
     if settings.retry_on != RETRY_ON_FAILURE:
         stopped = {"exitCode": int(ExitCode.TERMINATED), "action": _RESTART}
         return [evicted, stopped, _on("PodFailed", _TERMINATE)]
-    final = (_KILLED,) if is_command else _FINAL
+    final = (documents.KILLED,) if is_command else documents.FINAL
     ends = [{"exitCode": code, "action": _TERMINATE} for code in final]
     # The first matching policy counts.
     return [evicted, *ends, _on("PodFailed", _RESTART)]

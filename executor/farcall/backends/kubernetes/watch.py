@@ -20,9 +20,11 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
+from farcall.backends.kubernetes import describe
 from farcall.backends.kubernetes.client import LAPSE_S, Kube
+from farcall.backends.kubernetes.describe import Pod
 from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.backends.kubernetes.names import JOB_LABEL, RUN_LABEL
 from farcall.model import clock
@@ -47,23 +49,8 @@ _MOST_DELETED = 1000
 _REFUSED = (401, 403, 404)
 
 
-class SeenPod(Protocol):
-    """The facts about a pod that a watch needs."""
-
-    @property
-    def uid(self) -> str:
-        """The pod's UID."""
-
-    @property
-    def job(self) -> str:
-        """ID of the pod's job."""
-
-
-P = TypeVar("P", bound=SeenPod)
-
-
 @dataclass(slots=True)
-class Seen(Generic[P]):
+class Seen:
     """Known state of a job.
 
     Attributes:
@@ -75,26 +62,16 @@ class Seen(Generic[P]):
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     is_deleted: bool = False
-    failed: dict[str, P] = field(default_factory=dict)
+    failed: dict[str, Pod] = field(default_factory=dict)
     versions: int = 0
 
 
-class ClusterWatch(Generic[P]):
-    """Watch of the runs in one namespace.
+class ClusterWatch:
+    """Watch of the runs in one namespace."""
 
-    Args:
-        kube: The API server.
-        read: Converts a pod's document to the retained facts.
-        bury: Converts the retained facts when the pod is deleted.
-    """
-
-    def __init__(
-        self, kube: Kube, read: Callable[[Mapping[str, Any]], P], bury: Callable[[P], P]
-    ) -> None:
+    def __init__(self, kube: Kube) -> None:
         self._kube = kube
-        self._read = read
-        self._bury = bury
-        self._runs: dict[str, _Run[P]] = {}
+        self._runs: dict[str, _Run] = {}
         self._run_of: dict[str, str] = {}
         self._deleted: dict[str, None] = {}
 
@@ -106,10 +83,10 @@ class ClusterWatch(Generic[P]):
         name = name_of(job)
         self._run_of[name] = run
         if run not in self._runs:
-            self._runs[run] = _Run(self._kube, run, self._read, self._bury, self._record_deleted)
+            self._runs[run] = _Run(self._kube, run, self._record_deleted)
         self._runs[run].of(name).objects.setdefault(_own_name(job), _slim(job))
 
-    def get(self, name: str) -> Seen[P] | None:
+    def get(self, name: str) -> Seen | None:
         """Return a job's current state; None if it must be requested."""
         run = self._run_of.get(name)
         if run is None:
@@ -141,31 +118,22 @@ class ClusterWatch(Generic[P]):
             self._runs[self._run_of.pop(oldest)].seen.pop(oldest, None)
 
 
-class _Run(Generic[P]):
+class _Run:
     """A watched run, and the known state of its jobs."""
 
-    def __init__(
-        self,
-        kube: Kube,
-        run: str,
-        read: Callable[[Mapping[str, Any]], P],
-        bury: Callable[[P], P],
-        on_deleted: Callable[[str], object],
-    ) -> None:
+    def __init__(self, kube: Kube, run: str, on_deleted: Callable[[str], object]) -> None:
         label = {"labelSelector": f"{RUN_LABEL}={run}"}
         failed = {**label, "fieldSelector": "status.phase=Failed"}
-        self.seen: dict[str, Seen[P]] = {}
+        self.seen: dict[str, Seen] = {}
         self.jobs = _Feed(
             kube, kube.path("jobs", group="batch"), label, self._take_job, self._drop_job
         )
         self.pods = _Feed(kube, kube.path("pods"), failed, self._take_pod, self._drop_pod)
-        self._read = read
-        self._bury = bury
         self._on_deleted = on_deleted
         self._jobs_by_uid: dict[str, tuple[str, str]] = {}
         self._job_of: dict[str, str] = {}
 
-    def of(self, name: str) -> Seen[P]:
+    def of(self, name: str) -> Seen:
         """Return the known state of a job."""
         return self.seen.setdefault(name, Seen())
 
@@ -186,7 +154,7 @@ class _Run(Generic[P]):
             self._on_deleted(name)
 
     def _take_pod(self, document: dict[str, Any]) -> None:
-        found = self._read(document)
+        found = describe.read(document)
         self._job_of[found.uid] = found.job
         seen = self.of(found.job)
         seen.failed[found.uid] = found
@@ -194,7 +162,7 @@ class _Run(Generic[P]):
 
     def _drop_pod(self, uid: str) -> None:
         seen = self.of(self._job_of.pop(uid))
-        seen.failed[uid] = self._bury(seen.failed[uid])
+        seen.failed[uid] = seen.failed[uid].deleted()
         seen.versions += 1
 
 

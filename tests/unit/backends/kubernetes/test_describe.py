@@ -327,5 +327,3 @@ def test_groups_of_several_objects_are_merged():
 
 def test_options_of_own_job_are_read():
     assert describe.options(job(options={"vcpu": 0.5}))["vcpu"] == 0.5
-    assert describe.is_own(job())
-    assert not describe.is_own({"metadata": {"name": "theirs"}})

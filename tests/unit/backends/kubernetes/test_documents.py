@@ -352,7 +352,6 @@ def test_template_includes_node_group_fields():
         },
         volumes=[{"name": "own", "emptyDir": {}}],
         labels={"farcall/node": "3"},
-        annotations={"theirs": "yes"},
     )
     own = found["spec"]["containers"][0]
     assert own["resources"]["limits"]["cpu"] == "4"
@@ -360,7 +359,6 @@ def test_template_includes_node_group_fields():
     assert own["volumeMounts"] == [{"name": "own", "mountPath": "/dev/shm"}]
     assert found["metadata"]["labels"]["farcall/node"] == "3"
     assert found["metadata"]["labels"]["farcall/job"] == "simulate-0a1b"
-    assert found["metadata"]["annotations"] == {"theirs": "yes"}
     values = [each.get("value") for each in own["env"] if each["name"] == "FARCALL_BUNDLE"]
     assert values == [BUNDLE]
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import pytest
 
 from farcall.backends.kubernetes.names import JOB_LABEL, RUN_LABEL
@@ -10,18 +8,6 @@ from tests.support.patience import until_async
 from tests.unit.backends.kubernetes.api_server import cut, give, refuse, tell
 
 RUN = "me-1"
-
-
-@dataclass(frozen=True)
-class Pod:
-    uid: str
-    job: str
-    gone: bool = False
-
-
-def read(document):
-    metadata = document["metadata"]
-    return Pod(metadata["uid"], metadata["labels"][JOB_LABEL])
 
 
 def thing(name, version, job=None, **status):
@@ -68,7 +54,7 @@ def lanes(server):
 
 @pytest.fixture
 async def watch(kube):
-    opened = ClusterWatch(kube, read, lambda pod: replace(pod, gone=True))
+    opened = ClusterWatch(kube)
     yield opened
     await opened.close()
 
