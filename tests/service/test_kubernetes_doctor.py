@@ -13,6 +13,7 @@ from farcall import Settings
 from farcall.aws.findings import FAILED, OK, WARNING
 from farcall.backends.kubernetes import doctor
 from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes.kubeconfig import read
 from farcall.model.timing import Timing
 from farcall.operations.doctor import examine
 
@@ -21,7 +22,7 @@ def run(call, context=""):
     """Run a check on the local Kubernetes emulator; return its findings."""
 
     async def asking():
-        kube = await Kube.open(context=context, timing=Timing())
+        kube = Kube(read(context=context), "", Timing())
         try:
             return list(await call(kube))
         finally:

@@ -27,7 +27,6 @@ import aiohttp
 from multidict import CIMultiDict
 
 from farcall.aws.paced_client import Limiter, Meter, Ticket
-from farcall.backends.kubernetes import kubeconfig
 from farcall.backends.kubernetes.error_translation import Call, KubeError, broken, place, refused
 from farcall.backends.kubernetes.kubeconfig import Connection, Credentials, Proof
 from farcall.model import clock
@@ -117,23 +116,6 @@ class Kube:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._is_closed = False
         self._allowed: set[tuple[str, str]] = set()
-
-    @classmethod
-    async def open(
-        cls, *, path: str = "", context: str = "", namespace: str = "", timing: Timing
-    ) -> Kube:
-        """Read the kubeconfig files in a thread, without a request.
-
-        Args:
-            path: A file; empty for kubectl's locations.
-            context: A context; empty for the current one.
-            namespace: A namespace; empty for the context's.
-            timing: Retry limits.
-
-        Raises:
-            SettingsError: No cluster is configured, or the configuration is invalid.
-        """
-        return cls(await asyncio.to_thread(kubeconfig.read, path, context), namespace, timing)
 
     @property
     def place(self) -> str:

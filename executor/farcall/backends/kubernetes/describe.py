@@ -421,7 +421,7 @@ def _node_end(
         return None if part is None else _of_end(part)
     is_indexed = own is None and "completedIndexes" in (job.get("status") or {})
     if is_indexed and end.is_success:
-        has_completed = names.holds(job["status"]["completedIndexes"], rank)
+        has_completed = rank in names.indexes(job["status"]["completedIndexes"])
         return JobStatus.SUCCEEDED if has_completed else JobStatus.FAILED
     return JobStatus.FAILED if own is not None else _of_end(end)
 
@@ -465,10 +465,10 @@ def _one(
     last = own[-1] if own else None
     status = job.get("status") or {}
     found = _with_pod(base, last, own)
-    has_succeeded = names.holds(status.get("completedIndexes"), index)
+    has_succeeded = index in names.indexes(status.get("completedIndexes"))
     if has_succeeded or (last is not None and last.phase == "Succeeded"):
         return replace(found, status=JobStatus.SUCCEEDED, status_reason="")
-    has_failed = names.holds(status.get("failedIndexes"), index) or _is_last(job, last)
+    has_failed = index in names.indexes(status.get("failedIndexes")) or _is_last(job, last)
     if not has_failed and end is None:
         return _as_it_waits(replace(found, status=_status(job, last)), job, own, events)
     reason = _why(job, index, last, end, has_failed=has_failed)
@@ -638,8 +638,8 @@ def _gang_tried(pods: Sequence[Pod], end: _End | None) -> tuple[Attempt, ...]:
 def _summary(job: Mapping[str, Any], pods: Sequence[Pod], end: _End | None) -> dict[str, int]:
     """Count an array's tasks by status."""
     status, size = job.get("status") or {}, _size(job)
-    done = names.count(status.get("completedIndexes"))
-    failed = names.count(status.get("failedIndexes"))
+    done = len(names.indexes(status.get("completedIndexes")))
+    failed = len(names.indexes(status.get("failedIndexes")))
     if end is not None:
         failed = size - done
     active = 0 if end else max(0, status.get("active") or 0)

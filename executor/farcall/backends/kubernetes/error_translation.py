@@ -77,6 +77,9 @@ class Call(NamedTuple):
         )
 
 
+_NO_CALL = Call("", "")
+
+
 class KubeError(ServiceError):
     """The Kubernetes API refused a request or could not be reached.
 
@@ -93,7 +96,7 @@ class KubeError(ServiceError):
         self,
         message: str,
         *,
-        call: Call,
+        call: Call = _NO_CALL,  # pickle sets the attributes later
         code: str = "",
         status: int = 0,
         sent: bool = True,
@@ -106,9 +109,6 @@ class KubeError(ServiceError):
         self.details = dict(details or {})
         self.retry_after_s = retry_after_s
         self.is_lasting = is_lasting
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (type(self), self.args, self.__dict__)
 
     @property
     def permission(self) -> str:
@@ -147,13 +147,6 @@ class KubeError(ServiceError):
         return (is_conflict and self.call.verb != "patch") or (
             self.status >= 500 and self.status != 501
         )
-
-
-def _again(kind: type[KubeError], args: tuple[Any, ...], fields: dict[str, Any]) -> KubeError:
-    made = kind.__new__(kind, *args)
-    made.args = args
-    made.__dict__.update(fields)
-    return made
 
 
 def place(connection: Connection) -> str:

@@ -125,9 +125,9 @@ class Found:
         found: Mapping[str, Any] = self.job.get("status") or {}
         return found
 
-    def indexes(self, field: str) -> set[int]:
+    def indexes(self, field: str) -> frozenset[int]:
         """Return the indexes of ``completedIndexes`` or ``failedIndexes``."""
-        return set(names.listed(self.status.get(field)))
+        return names.indexes(self.status.get(field))
 
 
 @dataclass(slots=True)
@@ -277,7 +277,7 @@ class Lookup:
         failed = self.failed(job)
         found: dict[int, list[Pod]] = {}
         asked: list[int] = []
-        known = job.indexes("failedIndexes") if failed is not None else set()
+        known = job.indexes("failedIndexes") if failed is not None else frozenset()
         for index in indexes:
             if failed is not None and index in known and index in failed:
                 found[index] = failed[index]

@@ -10,8 +10,7 @@ import functools
 import hashlib
 import math
 import re
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
@@ -116,36 +115,10 @@ def rank(document: Mapping[str, Any], otherwise: int) -> int:
 #     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobStatus
 
 
-@functools.lru_cache(maxsize=256)
-def _ranges(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the first and the last index of each range, in order."""
-    pairs = []
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        pairs.append((int(first), int(last or first)))
-    pairs.sort()
-    return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
-
-
-def holds(text: str | None, index: int) -> bool:
-    """Return whether an index is listed.
-
-    Args:
-        text: The list; None for an empty one.
-        index: The index.
-    """
-    firsts, lasts = _ranges(text or "")
-    place = bisect_right(firsts, index) - 1
-    return place >= 0 and index <= lasts[place]
-
-
-def count(text: str | None) -> int:
-    """Return the number of listed indexes."""
-    firsts, lasts = _ranges(text or "")
-    return sum(last - first + 1 for first, last in zip(firsts, lasts, strict=True))
-
-
-def listed(text: str | None) -> Iterator[int]:
-    """Yield the listed indexes in ascending order."""
-    for first, last in zip(*_ranges(text or ""), strict=True):
-        yield from range(first, last + 1)
+@functools.lru_cache(maxsize=16)
+def indexes(text: str | None) -> frozenset[int]:
+    """Return the listed indexes; None is an empty list."""
+    ranges = (part.partition("-") for part in (text or "").split(",") if part)
+    return frozenset(
+        index for first, _, last in ranges for index in range(int(first), int(last or first) + 1)
+    )

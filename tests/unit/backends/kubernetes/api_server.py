@@ -9,6 +9,10 @@ from pathlib import Path
 import yaml
 from aiohttp import web
 
+from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes.kubeconfig import read
+from farcall.testing import Timing
+
 
 class ApiServer:
     """Answers each request with the next entry of `answers`, and records it.
@@ -91,6 +95,11 @@ def tell(*events, then="end"):
         return response
 
     return answer
+
+
+def opened(path, context=""):
+    """Return a client for a kubeconfig file."""
+    return Kube(read(str(path), context), "", Timing.fast())
 
 
 def kubeconfig(path: Path, url: str, user=None, **cluster):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.backends.kubernetes.client import Kube
-from farcall.testing import Timing
-from tests.unit.backends.kubernetes.api_server import ApiServer, kubeconfig
+from tests.unit.backends.kubernetes.api_server import ApiServer, kubeconfig, opened
 
 
 @pytest.fixture
@@ -19,6 +17,6 @@ async def server():
 @pytest.fixture
 async def kube(server, tmp_path):
     path = kubeconfig(tmp_path / "config", server.url)
-    opened = await Kube.open(path=str(path), timing=Timing.fast())
-    yield opened
-    await opened.close()
+    client = opened(path)
+    yield client
+    await client.close()

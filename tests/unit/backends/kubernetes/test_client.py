@@ -9,12 +9,11 @@ import sys
 import pytest
 
 from farcall.aws.paced_client import Ticket
-from farcall.backends.kubernetes.client import MERGE_PATCH, Kube
+from farcall.backends.kubernetes.client import MERGE_PATCH
 from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.model.errors import SettingsError
-from farcall.testing import Timing
 from tests.support.patience import until_async
-from tests.unit.backends.kubernetes.api_server import cut, give, kubeconfig, refuse, tell
+from tests.unit.backends.kubernetes.api_server import cut, give, kubeconfig, opened, refuse, tell
 
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
 
@@ -147,7 +146,7 @@ async def test_rejected_credentials_are_reported(kube, server):
 async def test_unreachable_server_error_names_context(server, tmp_path):
     await server.stop()
     path = kubeconfig(tmp_path / "config", server.url)
-    kube = await Kube.open(path=str(path), timing=Timing.fast())
+    kube = opened(path)
     with pytest.raises(KubeError) as caught:
         await kube.request("GET", JOBS, patience_s=0)
     await kube.close()
@@ -197,7 +196,7 @@ def plugin(tmp_path, *, until=None):
 
 async def _open(server, tmp_path, user):
     path = kubeconfig(tmp_path / "config", server.url, user)
-    return await Kube.open(path=str(path), timing=Timing.fast())
+    return opened(path)
 
 
 async def test_plugin_token_is_kept_until_rejected(server, tmp_path):
@@ -262,7 +261,7 @@ async def test_impersonation_headers_are_sent(server, tmp_path):
 
 async def test_proxy_of_kubeconfig_is_used(server, tmp_path):
     path = kubeconfig(tmp_path / "config", "http://10.1.2.3:1", **{"proxy-url": server.url})
-    kube = await Kube.open(path=str(path), timing=Timing.fast())
+    kube = opened(path)
     server.answers = [give({"kind": "Job"})]
     assert await kube.request("GET", JOBS) == {"kind": "Job"}
     await kube.close()
@@ -272,7 +271,7 @@ async def test_proxy_of_kubeconfig_is_used(server, tmp_path):
 async def test_unusable_certificates_raise(server, tmp_path, name):
     where = {"user": {name: "Z2FyYmFnZQ=="}} if "client" in name else {name: "Z2FyYmFnZQ=="}
     path = kubeconfig(tmp_path / "config", server.url, **where)
-    kube = await Kube.open(path=str(path), timing=Timing.fast())
+    kube = opened(path)
     with pytest.raises(SettingsError, match="certificates of .* cannot be used"):
         await kube.request("GET", JOBS)
     await kube.close()

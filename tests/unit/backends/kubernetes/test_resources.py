@@ -33,3 +33,11 @@ def test_requested_resources_are_read():
 def test_node_rank_comes_from_label(label, number):
     labels = {"farcall/node": label} if label else {}
     assert names.rank({"metadata": {"labels": labels}}, 9) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(None, []), ("", []), ("0", [0]), ("1,3-5", [1, 3, 4, 5]), ("0-2,9", [0, 1, 2, 9])],
+)
+def test_index_list_is_parsed(text, expected):
+    assert sorted(names.indexes(text)) == expected
