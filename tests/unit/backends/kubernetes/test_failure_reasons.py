@@ -30,7 +30,6 @@ from tests.unit.backends.kubernetes.objects import condition, event, job, pod, u
 
 RUNTIME = Runtime("https://b.s3.r.amazonaws.com", "b", "r", "p/" + 64 * "0", "x86_64", "3.11")
 FAILED = condition("Failed", "FailedIndexes", "Job has failed indexes")
-LOST = {"reason": "DisruptionTarget"}
 
 
 class Recorded(NamedTuple):
@@ -68,8 +67,14 @@ def ended(reason: str, **options: Any) -> dict[str, Any]:
     return job(1, deadline, annotations={"farcall/reason": f"farcall: {reason}"}, **options)
 
 
-def disrupted(reason: str, message: str):
-    return pod(conditions=(condition("DisruptionTarget", reason, message),), exit_code=143)
+def ending(*args: Any, **options: Any) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Return a failed Job, and its pod with these options."""
+    return failed(), (pod(*args, **options),)
+
+
+def lost(reason: str, message: str) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Return a failed Job whose pod was disrupted."""
+    return ending(conditions=(condition("DisruptionTarget", reason, message),), exit_code=143)
 
 
 def stuck(words: str) -> dict[str, Any]:
@@ -80,7 +85,6 @@ def exited(code: int, **options: Any) -> tuple[dict[str, Any], tuple[Any, ...]]:
     return failed(**options), (pod(exit_code=code),)
 
 
-SECRET = 'Error: secret "keys" not found'
 RECORDED = [
     # users
     Recorded(
@@ -107,10 +111,7 @@ RECORDED = [
         is_deleted=True,
     ),
     Recorded(
-        errors.JobCancelledError,
-        "the pod was deleted",
-        failed(),
-        (pod(exit_code=143, deleting=True),),
+        errors.JobCancelledError, "the pod was deleted", *ending(exit_code=143, deleting=True)
     ),
     Recorded(
         errors.JobCancelledError,
@@ -123,12 +124,9 @@ RECORDED = [
     Recorded(
         errors.JobTimeoutError,
         "Kubernetes terminated it",
-        failed(),
-        (
-            pod(
-                reason="DeadlineExceeded",
-                message="Pod was active on the node longer than the specified deadline",
-            ),
+        *ending(
+            reason="DeadlineExceeded",
+            message="Pod was active on the node longer than the specified deadline",
         ),
         told="Pod was active on the node longer than the specified deadline",
     ),
@@ -159,115 +157,89 @@ RECORDED = [
     Recorded(
         errors.OutOfMemoryError,
         "ran out of memory",
-        failed(),
-        (pod(exit_code=137, container_reason="OOMKilled"),),
+        *ending(exit_code=137, container_reason="OOMKilled"),
         told="OOMKilled",
     ),
     Recorded(
         errors.OutOfMemoryError,
         "ran out of memory",
-        failed(),
-        (pod(exit_code=1, container_reason="OOMKilled"),),
+        *ending(exit_code=1, container_reason="OOMKilled"),
     ),
     Recorded(
         errors.OutOfMemoryError,
         "volume of the pod",
-        failed(),
-        (
-            pod(
-                reason="Evicted",
-                message='Usage of EmptyDir volume "shared-memory" exceeds the limit "1Gi". ',
-            ),
+        *ending(
+            reason="Evicted",
+            message='Usage of EmptyDir volume "shared-memory" exceeds the limit "1Gi". ',
         ),
     ),
     Recorded(
         errors.DiskFullError,
         "was full",
-        failed(),
-        (
-            pod(
-                reason="Evicted",
-                message="The node was low on resource: ephemeral-storage. Threshold quantity: "
-                "10120387530, available: 9Gi. ",
-            ),
+        *ending(
+            reason="Evicted",
+            message="The node was low on resource: ephemeral-storage. Threshold quantity: "
+            "10120387530, available: 9Gi. ",
         ),
     ),
     # lost nodes
     Recorded(
         errors.HostLostError,
         "ran out of a resource",
-        failed(),
-        (pod(reason="Evicted", message="The node was low on resource: memory. "),),
+        *ending(reason="Evicted", message="The node was low on resource: memory. "),
         told="low on resource: memory",
     ),
     Recorded(
         errors.HostLostError,
         "higher priority",
-        failed(),
-        (
-            disrupted(
-                "PreemptionByScheduler",
-                "default-scheduler: preempting to accommodate a higher priority pod",
-            ),
+        *lost(
+            "PreemptionByScheduler",
+            "default-scheduler: preempting to accommodate a higher priority pod",
         ),
     ),
     Recorded(
         errors.HostLostError,
         "preempted",
-        failed(),
-        (pod(reason="Preempting", message="Preempted in order to admit critical pod"),),
+        *ending(reason="Preempting", message="Preempted in order to admit critical pod"),
     ),
     Recorded(
         errors.HostLostError,
         "job's node was lost",
-        failed(),
-        (disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),),
+        *lost("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),
     ),
     Recorded(
         errors.HostLostError,
         "job's node was lost",
-        failed(),
-        (pod(reason="NodeLost", message="Node node-1 which was running pod x is unresponsive"),),
+        *ending(reason="NodeLost", message="Node node-1 which was running pod x is unresponsive"),
     ),
     Recorded(
         errors.HostLostError,
         "no longer exists",
-        failed(),
-        (disrupted("DeletionByPodGC", "PodGC: node no longer exists"),),
+        *lost("DeletionByPodGC", "PodGC: node no longer exists"),
     ),
     Recorded(
-        errors.HostLostError,
-        "drained",
-        failed(),
-        (disrupted("EvictionByEvictionAPI", "Eviction API: evicting"),),
+        errors.HostLostError, "drained", *lost("EvictionByEvictionAPI", "Eviction API: evicting")
     ),
     Recorded(
         errors.HostLostError,
         "shut down",
-        failed(),
-        (
-            pod(
-                reason="Terminated",
-                message="Pod was terminated in response to imminent node shutdown.",
-                exit_code=143,
-            ),
+        *ending(
+            reason="Terminated",
+            message="Pod was terminated in response to imminent node shutdown.",
+            exit_code=143,
         ),
     ),
     Recorded(
         errors.HostLostError,
         "shut down",
-        failed(),
-        (disrupted("TerminationByKubelet", "The kubelet was terminating it"),),
+        *lost("TerminationByKubelet", "The kubelet was terminating it"),
     ),
     Recorded(
         errors.HostLostError,
         "rejected it",
-        failed(),
-        (
-            pod(
-                reason="OutOfcpu",
-                message="Node didn't have enough resource: cpu, requested: 2000, used: 3500",
-            ),
+        *ending(
+            reason="OutOfcpu",
+            message="Node didn't have enough resource: cpu, requested: 2000, used: 3500",
         ),
     ),
     Recorded(
@@ -325,32 +297,25 @@ RECORDED = [
     Recorded(
         errors.ImageError,
         "could not be started",
-        failed(),
-        (
-            pod(
-                exit_code=128,
-                container_reason="StartError",
-                container_message="failed to create containerd task: OCI runtime create failed",
-            ),
+        *ending(
+            exit_code=128,
+            container_reason="StartError",
+            container_message="failed to create containerd task: OCI runtime create failed",
         ),
     ),
     Recorded(
         errors.ImageError,
         "another architecture",
-        failed(),
-        (
-            pod(
-                exit_code=128,
-                container_reason="StartError",
-                container_message='exec: "python": exec format error',
-            ),
+        *ending(
+            exit_code=128,
+            container_reason="StartError",
+            container_message='exec: "python": exec format error',
         ),
     ),
     Recorded(
         errors.ImageError,
         "could not be started",
-        failed(),
-        (pod(exit_code=127, container_reason="ContainerCannotRun", container_message="x"),),
+        *ending(exit_code=127, container_reason="ContainerCannotRun", container_message="x"),
     ),
     Recorded(errors.JobError, "pods no longer exist", failed()),
     Recorded(
@@ -466,7 +431,7 @@ class Waits(NamedTuple):
     Attributes:
         heals: Whether the problem may pass without a change.
         error: Class of the error if the job is terminated because of it.
-        remedy: Words of the remedy.
+        remedy: Words of the remedy, which identify the row.
         job: The Job.
         pods: Its pods.
         events: Events, and objects of queues.
@@ -474,7 +439,7 @@ class Waits(NamedTuple):
 
     heals: Heals
     error: type[errors.FarcallError]
-    remedy: list[str]
+    remedy: str
     job: dict[str, Any]
     pods: tuple[Any, ...] = ()
     events: tuple[dict[str, Any], ...] = ()
@@ -504,209 +469,85 @@ def held(message: str):
     return job(suspend=True), (), (workload,)
 
 
-def mounting(message: str, reason: str = "FailedMount"):
+def mounting(message: str, reason: str):
     found = pod("Pending", waiting={"reason": "ContainerCreating"})
     return job(active=1), (found,), (event("Scheduled", "x"), event(reason, message))
 
 
-PULL = 'failed to pull and unpack image "x:1": '
+CONFIG = "CreateContainerConfigError"
+PULLS = [
+    ("image_pull_secrets", "pull access denied, repository does not exist"),
+    ("copy the image", "unexpected status: 429 Too Many Requests"),
+    ("architecture", "no match for platform in manifest: not found"),
+    ("remove images", "write /var/lib/x: no space left on device"),
+    ("registry, repository and tag", "manifest unknown"),
+    ("can reach the registry", "dial tcp: lookup registry: no such host"),
+]
+STARTS = [
+    ("check the image", "InvalidImageName", "invalid reference format"),
+    ("imagePullPolicy", "ErrImageNeverPull", "Container image is not present"),
+    ("s3_secret", CONFIG, 'secret "farcall-s3" not found'),
+    ("correct its name in pod_overlay", CONFIG, 'configmap "x" not found'),
+    ("USER 10001", CONFIG, "container has runAsNonRoot and image will run as root (pod: x)"),
+    ("mounts", "CreateContainerError", "stat /dev/nothing: no such file"),
+    ("entry point", "RunContainerError", "failed to create containerd task"),
+    ("set architecture", "RunContainerError", 'exec "/entry": exec format error'),
+]
+PLACES = [
+    ("claims in mounts", 'persistentvolumeclaim "data" not found.'),
+    ("fewer nodes", "3/3 tasks in gang unschedulable: pod group is not ready, 3 Pending"),
+    ("vcpu, memory, num_gpus", "1 node(s) had untolerated taint, 2 Insufficient cpu."),
+    ("tolerations", "3 node(s) had untolerated taint {gpu: true}."),
+    ("node_selector", "3 node(s) didn't match Pod's node affinity/selector."),
+    ("wait", "no nodes available"),
+]
+CREATIONS = [
+    (Heals.OFTEN, "max_parallel", "exceeded quota: q, requested: limits.memory=8Gi, used: 0"),
+    (Heals.SOMETIMES, "service_account", "error looking up service account: not found"),
+    (Heals.SOMETIMES, "priority_class", "no PriorityClass with name high was found"),
+    (Heals.SOMETIMES, "bind and device", 'violates PodSecurity "restricted:latest": hostPath'),
+    (Heals.SOMETIMES, "settings that the message names", "denied the request: no owner"),
+]
 WAITING = [
-    Waits(
-        Heals.NEVER,
-        errors.ImageError,
-        ["check the image"],
-        *starting(
-            "InvalidImageName", "Failed to apply default image tag: invalid reference format"
-        ),
-    ),
-    Waits(
-        Heals.NEVER,
-        errors.ImageError,
-        ["imagePullPolicy"],
-        *starting("ErrImageNeverPull", "Container image is not present with pull policy of Never"),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.ImageError,
-        ["image_pull_secrets"],
-        *starting("ErrImagePull", f"{PULL}pull access denied, repository does not exist"),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.ImageError,
-        ["copy the image"],
-        *starting("ErrImagePull", f"{PULL}unexpected status: 429 Too Many Requests"),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.ImageError,
-        ["architecture"],
-        *starting("ErrImagePull", f"{PULL}no match for platform in manifest: not found"),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.ImageError,
-        ["remove images"],
-        *starting("ErrImagePull", f"{PULL}write /var/lib/x: no space left on device"),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.ImageError,
-        ["registry, repository and tag"],
-        *starting("ErrImagePull", f"{PULL}manifest unknown"),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.ImageError,
-        ["can reach the registry"],
-        *starting("ErrImagePull", f"{PULL}dial tcp: lookup registry: no such host"),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.ImageError,
-        ["image_pull_secrets", "reach the registry"],
-        *starting("ImagePullBackOff", 'Back-off pulling image "x:1"'),
-    ),
-    Waits(
-        Heals.NEVER,
-        errors.ImageError,
-        ["s3_secret"],
-        *starting("CreateContainerConfigError", 'secret "farcall-s3" not found'),
-    ),
-    Waits(
-        Heals.NEVER,
-        errors.ImageError,
-        ["correct its name in pod_overlay"],
-        *starting("CreateContainerConfigError", 'configmap "x" not found'),
-    ),
-    Waits(
-        Heals.NEVER,
-        errors.ImageError,
-        ["USER 10001"],
-        *starting(
-            "CreateContainerConfigError",
-            "container has runAsNonRoot and image will run as root (pod: x, container: task)",
-        ),
-    ),
-    Waits(
-        Heals.NEVER,
-        errors.ImageError,
-        ["mounts"],
-        *starting(
-            "CreateContainerError", "failed to generate spec: stat /dev/nothing: no such file"
-        ),
+    *(
+        Waits(
+            Heals.SOMETIMES, errors.ImageError, remedy, *starting("ErrImagePull", f"x:1: {text}")
+        )
+        for remedy, text in PULLS
     ),
     *(
-        Waits(Heals.SOMETIMES, errors.ImageError, [], *starting("CreateContainerError", text))
-        for text in (
-            'failed to reserve container name "task_x": name is reserved for "0a1b"',
-            "context deadline exceeded",
+        Waits(Heals.NEVER, errors.ImageError, remedy, *starting(reason, text))
+        for remedy, reason, text in STARTS
+    ),
+    *(
+        Waits(Heals.SOMETIMES, errors.ImageError, remedy, *starting(reason, text))
+        for remedy, reason, text in (
+            ("image_pull_secrets", "ImagePullBackOff", 'Back-off pulling image "x:1"'),
+            ("", "CreateContainerError", 'failed to reserve container name "task_x"'),
+            ("", "CreateContainerError", "context deadline exceeded"),
         )
     ),
-    Waits(
-        Heals.NEVER,
-        errors.ImageError,
-        ["entry point"],
-        *starting("RunContainerError", "failed to create containerd task"),
+    *(
+        Waits(Heals.SOMETIMES, error, remedy, *mounting(text, reason))
+        for error, remedy, text, reason in (
+            (errors.ImageError, "in the job's namespace", 'secret "x" not found', "FailedMount"),
+            (errors.ImageError, "a claim must be", "Multi-Attach error", "FailedAttachVolume"),
+            (errors.HostLostError, "network plugin", "plugin type", "FailedCreatePodSandBox"),
+        )
     ),
-    Waits(
-        Heals.NEVER,
-        errors.ImageError,
-        ["set architecture"],
-        *starting("RunContainerError", 'exec "/entry": exec format error'),
+    *(
+        Waits(Heals.OFTEN, errors.JobStuckError, remedy, *placing(f"0/3 nodes available: {text}"))
+        for remedy, text in PLACES
     ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.ImageError,
-        ["create it in the job's namespace"],
-        *mounting('MountVolume.SetUp failed for volume "x" : secret "x" not found'),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.ImageError,
-        ["a claim must be bound"],
-        *mounting("Multi-Attach error for volume", "FailedAttachVolume"),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.HostLostError,
-        ["network plugin"],
-        *mounting("Failed to create pod sandbox: plugin type", "FailedCreatePodSandBox"),
+    *(
+        Waits(heals, errors.JobStuckError, remedy, *making(f'pods "x" is forbidden: {text}'))
+        for heals, remedy, text in CREATIONS
     ),
     Waits(
         Heals.OFTEN,
         errors.JobStuckError,
-        ["claims in mounts"],
-        *placing('0/3 nodes are available: persistentvolumeclaim "data" not found.'),
-    ),
-    Waits(
-        Heals.OFTEN,
-        errors.JobStuckError,
-        ["fewer nodes"],
-        *placing("3/3 tasks in gang unschedulable: pod group is not ready, 3 Pending"),
-    ),
-    Waits(
-        Heals.OFTEN,
-        errors.JobStuckError,
-        ["vcpu, memory, num_gpus"],
-        *placing("0/3 nodes are available: 1 node(s) had untolerated taint, 2 Insufficient cpu."),
-    ),
-    Waits(
-        Heals.OFTEN,
-        errors.JobStuckError,
-        ["tolerations"],
-        *placing("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: true}."),
-    ),
-    Waits(
-        Heals.OFTEN,
-        errors.JobStuckError,
-        ["node_selector", "instance_type", "architecture"],
-        *placing("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."),
-    ),
-    Waits(Heals.OFTEN, errors.JobStuckError, ["wait"], *placing("no nodes available")),
-    Waits(
-        Heals.OFTEN,
-        errors.JobStuckError,
-        ["quota", "max_parallel"],
-        *making(
-            'pods "x" is forbidden: exceeded quota: q, requested: limits.memory=8Gi, used: '
-            "limits.memory=0, limited: limits.memory=4Gi"
-        ),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.JobStuckError,
-        ["service_account"],
-        *making(
-            'pods "x" is forbidden: error looking up service account: serviceaccount not found'
-        ),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.JobStuckError,
-        ["priority_class"],
-        *making('pods "x" is forbidden: no PriorityClass with name high was found'),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.JobStuckError,
-        ["bind and device"],
-        *making('pods "x" is forbidden: violates PodSecurity "restricted:latest": hostPath'),
-    ),
-    Waits(
-        Heals.SOMETIMES,
-        errors.JobStuckError,
-        ["change the settings that the message names"],
-        *making('admission webhook "policy.example.org" denied the request: no owner'),
-    ),
-    Waits(
-        Heals.OFTEN,
-        errors.JobStuckError,
-        ["another LocalQueue"],
-        *held(
-            "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor f, "
-            "request > maximum capacity (20 > 10)"
-        ),
+        "another LocalQueue",
+        *held("couldn't assign flavors to pod set main: request > maximum capacity (20 > 10)"),
     ),
 ]
 
@@ -722,7 +563,7 @@ def test_blocked_job_is_explained_with_remedy(each):
     sentence, remedy = detail.waiting()
     assert detail.reason in sentence
     assert remedy == detail.remedy
-    assert not [word for word in each.remedy if word not in remedy]
+    assert each.remedy in remedy
 
 
 @pytest.mark.parametrize("each", WAITING)
@@ -730,7 +571,7 @@ def test_termination_of_blocked_job_is_explained(each):
     reason = f"stuck for 180 s: {each.detail.reason}"
     found = failure_reason(describe.detail(ended(reason), ()))
     assert found.kind is each.error
-    assert not [word for word in each.remedy if word not in found.remedy]
+    assert each.remedy in found.remedy
 
 
 @pytest.mark.parametrize("each", WAITING)
