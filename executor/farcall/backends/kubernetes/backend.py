@@ -427,19 +427,14 @@ class KubernetesBackend:
         waiting = await self._lookup.waiting(job)
         failed = [pod for pods in (self._lookup.failed(job) or {}).values() for pod in pods]
         pods = [*failed[:_MOST_FAILED], *waiting]
-        events = await self._lookup.events(job, pods)
-        return describe.detail(job.job, pods, events, is_deleted=job.is_deleted)
+        return job.description(await self._lookup.events(job, pods)).whole(pods)
 
     async def _plain(self, job: Found, job_id: str, pods: Sequence[Pod]) -> JobDetail | None:
-        events = await self._lookup.events(job, pods)
+        described = job.description(await self._lookup.events(job, pods))
         if job_id == job.name:
-            return describe.detail(
-                job.job, pods, events, is_deleted=job.is_deleted, parts=job.parts
-            )
+            return described.whole(pods)
         rank = _number(job_id, "#")
-        if rank is None:
-            return None
-        return describe.node(job.job, rank, pods, events, parts=job.parts)
+        return described.node(rank, pods) if rank is not None else None
 
     async def _children(self, jobs: Mapping[str, Found]) -> dict[str, JobDetail | None]:
         """Describe the array tasks among the given jobs."""
@@ -452,10 +447,9 @@ class KubernetesBackend:
         for name, indexes in wanted.items():
             job = jobs[f"{name}:{indexes[0]}"]
             pods = await self._lookup.children(job, indexes)
+            described = job.description()
             for index in indexes:
-                own = pods.get(index, ())
-                child = describe.child(job.job, index, own, is_deleted=job.is_deleted)
-                found[f"{name}:{index}"] = child
+                found[f"{name}:{index}"] = described.task(index, pods.get(index, ()))
         return found
 
     async def requests_of(self, job_id: str) -> dict[str, Any] | None:

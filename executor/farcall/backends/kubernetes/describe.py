@@ -312,118 +312,237 @@ class _End(NamedTuple):
     at: datetime | None
 
 
-def detail(
-    job: Mapping[str, Any],
-    pods: Sequence[Pod],
-    events: Iterable[Mapping[str, Any]] = (),
-    *,
-    is_deleted: bool = False,
-    parts: Sequence[Mapping[str, Any]] = (),
-) -> KubernetesDetail:
-    """Describe a job.
+class Description:
+    """Description of a job, its array tasks or its nodes.
 
     Args:
         job: The Job.
-        pods: Its known pods; of an array, the failed ones and some waiting ones.
         events: Events of the job and its pods, and objects that report why it is queued:
             a Workload of Kueue, a PodGroup of Volcano.
         is_deleted: Whether the Job was deleted; ``job`` is its last state.
         parts: All objects of the job, if there are several or one of Volcano.
     """
-    base = _base(job, parts)
-    end = _end(job, is_deleted=is_deleted)
-    if not base.groups and _size(job) <= 1:
-        return _one(job, base, 0, pods, events, end)
-    main = next((each for each in reversed(_of(pods)) if each.node == 0), None)
-    culprit = main if base.groups and end and end.is_success else _culprit(pods, end)
-    found = _with_end(base, job, end)
-    if culprit is not None:
-        found = replace(
-            found,
-            exit_code=culprit.exit_code,
-            container_reason=culprit.container_reason,
-            log_stream=culprit.as_attempt().log_stream,
+
+    def __init__(
+        self,
+        job: Mapping[str, Any],
+        events: Iterable[Mapping[str, Any]] = (),
+        *,
+        is_deleted: bool = False,
+        parts: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self._spec: Mapping[str, Any] = job.get("spec") or {}
+        self._status: Mapping[str, Any] = job.get("status") or {}
+        self._events = tuple(events)
+        self._parts = parts
+        self._base = _base(job, parts)
+        self._end = _end(job, is_deleted=is_deleted)
+        self._size: int = self._spec.get("completions") or 1
+        self._reasons = _table(_annotations(job).get(ENDED_ANNOTATION))
+
+    def whole(self, pods: Sequence[Pod]) -> KubernetesDetail:
+        """Describe the job.
+
+        Args:
+            pods: Its known pods; of an array, the failed ones and some waiting ones.
+        """
+        base, end = self._base, self._end
+        if not base.groups and self._size <= 1:
+            return self._one(base, 0, pods)
+        main = next((each for each in reversed(_of(pods)) if each.node == 0), None)
+        culprit = main if base.groups and end and end.is_success else _culprit(pods, end)
+        found = self._with_end(base)
+        if culprit is not None:
+            found = replace(
+                found,
+                exit_code=culprit.exit_code,
+                container_reason=culprit.container_reason,
+                log_stream=culprit.as_attempt().log_stream,
+            )
+        if end is None:
+            found = self._as_it_waits(found, pods)
+        if base.groups:
+            status = found.status if end else self._unfinished(main)
+            started = main.started_at if main else None
+            return replace(found, status=status, started_at=started, tried=_gang_tried(pods, end))
+        return replace(found, array_size=self._size, status_summary=self._summary(pods))
+
+    def task(self, index: int, pods: Sequence[Pod]) -> KubernetesDetail | None:
+        """Describe an array task; return None if the index does not exist."""
+        if not 0 <= index < self._size:
+            return None
+        base = replace(self._base, job_id=f"{self._base.job_id}:{index}", groups=())
+        return self._one(base, index, [each for each in pods if each.index == index])
+
+    def node(self, rank: int, pods: Sequence[Pod]) -> KubernetesDetail | None:
+        """Describe a node of a multi-node job; return None if the index does not exist."""
+        base, end = self._base, self._end
+        group = next((each for each in base.groups if each.first <= rank <= each.last), None)
+        if group is None:
+            return None
+        base = replace(
+            base,
+            job_id=f"{base.job_id}#{rank}",
+            groups=(),
+            image=group.image,
+            command=group.command,
+            environment={**base.environment, **group.environment},
+            vcpu=group.vcpu,
+            memory_mib=group.memory_mib,
+            gpus=group.gpus,
         )
-    if end is None:
-        found = _as_it_waits(found, job, pods, events)
-    if base.groups:
-        status = found.status if end else _status(job, main)
-        started = main.started_at if main else None
-        return replace(found, status=status, started_at=started, tried=_gang_tried(pods, end))
-    return replace(found, array_size=_size(job), status_summary=_summary(job, pods, end))
+        own = _of(each for each in pods if each.node == rank)
+        last = own[-1] if own else None
+        found = _with_pod(self._with_end(base), last, own)
+        status = self._node_end(rank, last)
+        if status is None:
+            return self._as_it_waits(replace(found, status=self._unfinished(last)), own)
+        return replace(found, status=status, status_reason=_node_reason(status, last, end))
 
+    def _node_end(self, rank: int, last: Pod | None) -> JobStatus | None:
+        """Return how a node ended: by its pod, its own Job, or the entire job."""
+        end = self._end
+        if last is not None and last.is_over:
+            return JobStatus.SUCCEEDED if last.phase == "Succeeded" else JobStatus.FAILED
+        own = next((each for each in self._parts if names.rank(each, 0) == rank > 0), None)
+        part = _end(own, is_deleted=False) if own is not None else None
+        if part is not None or end is None:
+            return None if part is None else _of_end(part)
+        if own is None and end.is_success and "completedIndexes" in self._status:
+            return JobStatus.SUCCEEDED if rank in self._completed else JobStatus.FAILED
+        return JobStatus.FAILED if own is not None else _of_end(end)
 
-def child(
-    job: Mapping[str, Any],
-    index: int,
-    pods: Sequence[Pod],
-    events: Iterable[Mapping[str, Any]] = (),
-    *,
-    is_deleted: bool = False,
-) -> KubernetesDetail | None:
-    """Describe an array task; return None if the index does not exist."""
-    if not 0 <= index < _size(job):
-        return None
-    base = _base(job, ())
-    own = [each for each in pods if each.index == index]
-    base = replace(base, job_id=f"{base.job_id}:{index}")
-    return _one(job, base, index, own, events, _end(job, is_deleted=is_deleted))
+    @property
+    def _completed(self) -> frozenset[int]:
+        return names.indexes(self._status.get("completedIndexes"))
 
+    @property
+    def _failed(self) -> frozenset[int]:
+        return names.indexes(self._status.get("failedIndexes"))
 
-def node(
-    job: Mapping[str, Any],
-    rank: int,
-    pods: Sequence[Pod],
-    events: Iterable[Mapping[str, Any]] = (),
-    *,
-    is_deleted: bool = False,
-    parts: Sequence[Mapping[str, Any]] = (),
-) -> KubernetesDetail | None:
-    """Describe a node of a multi-node job; return None if the index does not exist."""
-    base = _base(job, parts)
-    group = next((each for each in base.groups if each.first <= rank <= each.last), None)
-    if group is None:
-        return None
-    base = replace(
-        base,
-        job_id=f"{base.job_id}#{rank}",
-        groups=(),
-        image=group.image,
-        command=group.command,
-        environment={**base.environment, **group.environment},
-        vcpu=group.vcpu,
-        memory_mib=group.memory_mib,
-        gpus=group.gpus,
-    )
-    own = _of(each for each in pods if each.node == rank)
-    last = own[-1] if own else None
-    end = _end(job, is_deleted=is_deleted)
-    found = _with_pod(_with_end(base, job, end), last, own)
-    status = _node_end(job, rank, last, end, parts)
-    if status is None:
-        return _as_it_waits(replace(found, status=_status(job, last)), job, own, events)
-    return replace(found, status=status, status_reason=_node_reason(status, last, end))
+    def _one(self, base: KubernetesDetail, index: int, pods: Iterable[Pod]) -> KubernetesDetail:
+        """Describe a task that consists of one pod at a time."""
+        own, end = _of(pods), self._end
+        last = own[-1] if own else None
+        found = _with_pod(base, last, own)
+        if index in self._completed or (last is not None and last.phase == "Succeeded"):
+            return replace(found, status=JobStatus.SUCCEEDED, status_reason="")
+        has_failed = index in self._failed or self._is_last(last)
+        if not has_failed and end is None:
+            return self._as_it_waits(replace(found, status=self._unfinished(last)), own)
+        reason = self._why(index, last, has_failed=has_failed)
+        return replace(
+            found,
+            status=JobStatus.SUCCEEDED if end and end.is_success else JobStatus.FAILED,
+            status_reason=reason,
+            is_terminated=reason.startswith(OWN_REASON),
+            stopped_at=found.stopped_at or (end.at if end else None),
+        )
 
+    def _why(self, index: int, last: Pod | None, *, has_failed: bool) -> str:
+        """Return the reason for a task's end; a cause precedes its consequences."""
+        ended, end = self._reasons.get(str(index)), self._end
+        if ended:
+            return str(ended)
+        own = last.as_attempt().status_reason if last else ""
+        if end is None or end.is_success:
+            return own
+        was_over = last is not None and _is_before(last, end) and not last.is_deleting
+        if failure_reasons.is_hollow(end.reason) or (has_failed and was_over):
+            return own or ("" if last is not None and last.exit_code is not None else end.reason)
+        return end.reason
 
-def _node_end(
-    job: Mapping[str, Any],
-    rank: int,
-    last: Pod | None,
-    end: _End | None,
-    parts: Sequence[Mapping[str, Any]],
-) -> JobStatus | None:
-    """Return how a node ended: by its pod, its own Job, or the entire job."""
-    if last is not None and last.is_over:
-        return JobStatus.SUCCEEDED if last.phase == "Succeeded" else JobStatus.FAILED
-    own = next((each for each in parts if names.rank(each, 0) == rank > 0), None)
-    part = _end(own, is_deleted=False) if own is not None else None
-    if part is not None or end is None:
-        return None if part is None else _of_end(part)
-    is_indexed = own is None and "completedIndexes" in (job.get("status") or {})
-    if is_indexed and end.is_success:
-        has_completed = rank in names.indexes(job["status"]["completedIndexes"])
-        return JobStatus.SUCCEEDED if has_completed else JobStatus.FAILED
-    return JobStatus.FAILED if own is not None else _of_end(end)
+    def _is_last(self, pod: Pod | None) -> bool:
+        """Return whether a failed pod is the last of its Job, which reports it later.
+
+        A deleted pod does not end the Job: a suspended Job runs again later, and a Job that ends
+        has a condition with the reason.
+
+        Source:
+            https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
+        """
+        limit = self._spec.get("backoffLimitPerIndex")
+        if pod is None or pod.phase != "Failed" or not pod.is_settled or limit is None:
+            return False
+        if pod.is_deleting or pod.gone or self._spec.get("suspend"):
+            return False
+        for rule in (self._spec.get("podFailurePolicy") or {}).get("rules") or ():
+            if rule.get("onPodConditions"):
+                fits = pod.is_disrupted  # the only condition in farcall's rules
+            else:
+                fits = _fits(rule.get("onExitCodes") or {}, pod.exit_code)
+            if fits and rule.get("action") != "Count":
+                return bool(rule.get("action") == "FailIndex")
+            if fits:
+                break
+        return bool(pod.counted >= limit)
+
+    def _unfinished(self, last: Pod | None) -> JobStatus:
+        """Return the status of an unfinished task."""
+        if self._spec.get("suspend"):
+            return JobStatus.RUNNABLE
+        if last is None:
+            return JobStatus.SUBMITTED
+        if last.phase in ("Running", "Unknown") and not last.gone:
+            return JobStatus.RUNNING
+        # A failed pod is followed by another, or the Job will report its failure.
+        is_starting = last.has_place and last.is_pending
+        return JobStatus.STARTING if is_starting else JobStatus.RUNNABLE
+
+    def _with_end(self, base: KubernetesDetail) -> KubernetesDetail:
+        end = self._end
+        if end is None:
+            return replace(base, status=JobStatus.PENDING)
+        return replace(
+            base,
+            status=_of_end(end),
+            status_reason=end.reason,
+            stopped_at=moment(self._status.get("completionTime")) or end.at,
+            is_terminated=end.reason.startswith(OWN_REASON),
+        )
+
+    def _summary(self, pods: Sequence[Pod]) -> dict[str, int]:
+        """Count an array's tasks by status."""
+        is_over = self._end is not None
+        done = len(self._completed)
+        failed = self._size - done if is_over else len(self._failed)
+        active = 0 if is_over else max(0, self._status.get("active") or 0)
+        running = min(active, max(0, self._status.get("ready") or 0))
+        pending = [each for each in pods if each.is_pending]
+        placed = sum(each.has_place for each in pending)
+        waits = active - running
+        starting = waits if placed == len(pending) else round(waits * placed / len(pending))
+        rest = max(0, self._size - done - failed - active)
+        is_held = bool(self._spec.get("suspend"))
+        found = {
+            JobStatus.SUBMITTED: 0 if is_held else rest,
+            JobStatus.RUNNABLE: waits - starting + (rest if is_held else 0),
+            JobStatus.STARTING: starting,
+            JobStatus.RUNNING: running,
+            JobStatus.SUCCEEDED: done,
+            JobStatus.FAILED: failed,
+        }
+        return {key.value: number for key, number in found.items() if number}
+
+    def _as_it_waits(self, found: KubernetesDetail, pods: Sequence[Pod]) -> KubernetesDetail:
+        """Add the reason that keeps a job from starting, if none of its pods runs."""
+        if (self._status.get("ready") or 0) and found.status is JobStatus.PENDING:
+            return found
+        if self._spec.get("suspend"):
+            return replace(found, status_reason=words("Suspended", _queue_words(self._events)))
+        pending = [each for each in pods if each.is_pending]
+        if not pending:
+            if self._status.get("active"):
+                return found
+            return replace(found, status_reason=_last_event(self._events, ("FailedCreate",)))
+        blocked = [bool(each.reason or each.container_reason) for each in pending]
+        if not all(blocked):
+            event = "" if any(blocked) else _last_event(self._events, _START_EVENTS)
+            return replace(found, container_reason=event)
+        first = pending[0]
+        held = _queue_words(self._events) if first.reason else ""
+        reason = words(first.reason.partition(":")[0], held) if held else first.reason
+        return replace(found, status_reason=reason, container_reason=first.container_reason)
 
 
 def _node_reason(status: JobStatus, last: Pod | None, end: _End | None) -> str:
@@ -448,80 +567,6 @@ def _is_before(pod: Pod, end: _End) -> bool:
 def options(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with which a Job was created; empty if unknown."""
     return _table(_annotations(job).get(OPTIONS_ANNOTATION))
-
-
-# --- one task ---------------------------------------------------------------------------------
-
-
-def _one(
-    job: Mapping[str, Any],
-    base: KubernetesDetail,
-    index: int,
-    pods: Iterable[Pod],
-    events: Iterable[Mapping[str, Any]],
-    end: _End | None,
-) -> KubernetesDetail:
-    own = _of(pods)
-    last = own[-1] if own else None
-    status = job.get("status") or {}
-    found = _with_pod(base, last, own)
-    has_succeeded = index in names.indexes(status.get("completedIndexes"))
-    if has_succeeded or (last is not None and last.phase == "Succeeded"):
-        return replace(found, status=JobStatus.SUCCEEDED, status_reason="")
-    has_failed = index in names.indexes(status.get("failedIndexes")) or _is_last(job, last)
-    if not has_failed and end is None:
-        return _as_it_waits(replace(found, status=_status(job, last)), job, own, events)
-    reason = _why(job, index, last, end, has_failed=has_failed)
-    return replace(
-        found,
-        status=JobStatus.SUCCEEDED if end and end.is_success else JobStatus.FAILED,
-        status_reason=reason,
-        is_terminated=reason.startswith(OWN_REASON),
-        stopped_at=found.stopped_at or (end.at if end else None),
-    )
-
-
-def _why(
-    job: Mapping[str, Any], index: int, last: Pod | None, end: _End | None, *, has_failed: bool
-) -> str:
-    """Return the reason for a task's end; a cause precedes its consequences."""
-    ended = _table(_annotations(job).get(ENDED_ANNOTATION)).get(str(index))
-    if ended:
-        return str(ended)
-    own = last.as_attempt().status_reason if last else ""
-    if end is None or end.is_success:
-        return own
-    came_first = has_failed and last is not None and _is_before(last, end) and not last.is_deleting
-    if failure_reasons.is_hollow(end.reason) or came_first:
-        return own or ("" if last is not None and last.exit_code is not None else end.reason)
-    return end.reason
-
-
-def _is_last(job: Mapping[str, Any], pod: Pod | None) -> bool:
-    """Return whether a failed pod is the last of its Job, which reports it later.
-
-    A deleted pod does not end the Job: a suspended Job runs again later, and a Job that ends has
-    a condition with the reason.
-
-    Source:
-        https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
-    """
-    spec = job.get("spec") or {}
-    limit = spec.get("backoffLimitPerIndex")
-    if pod is None or pod.phase != "Failed" or not pod.is_settled or limit is None:
-        return False
-    if pod.is_deleting or pod.gone or spec.get("suspend"):
-        return False
-    for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
-        if rule.get("onPodConditions"):
-            fits = pod.is_disrupted  # the only condition in farcall's rules
-        else:
-            fits = _fits(rule.get("onExitCodes") or {}, pod.exit_code)
-        if fits and rule.get("action") != "Count":
-            return bool(rule.get("action") == "FailIndex")
-        if fits:
-            break
-    return bool(pod.counted >= limit)
 
 
 def _fits(codes: Mapping[str, Any], exit_code: int | None) -> bool:
@@ -564,22 +609,6 @@ def _of(pods: Iterable[Pod]) -> list[Pod]:
     return sorted(pods, key=lambda each: (each.attempt, str(each.created_at or ""), each.uid))
 
 
-def _status(job: Mapping[str, Any], last: Pod | None) -> JobStatus:
-    """Return the status of an unfinished task."""
-    if (job.get("spec") or {}).get("suspend"):
-        return JobStatus.RUNNABLE
-    if last is None:
-        return JobStatus.SUBMITTED
-    if last.phase in ("Running", "Unknown") and not last.gone:
-        return JobStatus.RUNNING
-    # A failed pod is followed by another, or the Job will report its failure.
-    is_starting = last.has_place and last.is_pending
-    return JobStatus.STARTING if is_starting else JobStatus.RUNNABLE
-
-
-# --- entire job -------------------------------------------------------------------------------
-
-
 def _end(job: Mapping[str, Any], *, is_deleted: bool) -> _End | None:
     conditions = (job.get("status") or {}).get("conditions") or ()
     by_type = {each.get("type"): each for each in conditions if each.get("status") == "True"}
@@ -603,21 +632,6 @@ def _deleted(job: Mapping[str, Any]) -> str:
     return str(_annotations(job).get(REASON_ANNOTATION) or DELETED)
 
 
-def _with_end(
-    base: KubernetesDetail, job: Mapping[str, Any], end: _End | None
-) -> KubernetesDetail:
-    if end is None:
-        return replace(base, status=JobStatus.PENDING)
-    stopped = moment((job.get("status") or {}).get("completionTime")) or end.at
-    return replace(
-        base,
-        status=_of_end(end),
-        status_reason=end.reason,
-        stopped_at=stopped,
-        is_terminated=end.reason.startswith(OWN_REASON),
-    )
-
-
 def _culprit(pods: Sequence[Pod], end: _End | None) -> Pod | None:
     """Return the pod that ended a multi-node job: the named or the first failed one."""
     if end is None or end.is_success:
@@ -633,67 +647,6 @@ def _gang_tried(pods: Sequence[Pod], end: _End | None) -> tuple[Attempt, ...]:
     latest = max((each.attempt for each in pods), default=0)
     main = [each for each in pods if each.node == 0 and (end or each.attempt < latest)]
     return _tried([each for each in main if each.is_over])
-
-
-def _summary(job: Mapping[str, Any], pods: Sequence[Pod], end: _End | None) -> dict[str, int]:
-    """Count an array's tasks by status."""
-    status, size = job.get("status") or {}, _size(job)
-    done = len(names.indexes(status.get("completedIndexes")))
-    failed = len(names.indexes(status.get("failedIndexes")))
-    if end is not None:
-        failed = size - done
-    active = 0 if end else max(0, status.get("active") or 0)
-    running = min(active, max(0, status.get("ready") or 0))
-    pending = [each for each in pods if each.is_pending]
-    placed = sum(each.has_place for each in pending)
-    waits = active - running
-    starting = waits if placed == len(pending) else round(waits * placed / len(pending))
-    rest = max(0, size - done - failed - active)
-    is_held = bool((job.get("spec") or {}).get("suspend"))
-    found = {
-        JobStatus.SUBMITTED: 0 if is_held else rest,
-        JobStatus.RUNNABLE: waits - starting + (rest if is_held else 0),
-        JobStatus.STARTING: starting,
-        JobStatus.RUNNING: running,
-        JobStatus.SUCCEEDED: done,
-        JobStatus.FAILED: failed,
-    }
-    return {key.value: number for key, number in found.items() if number}
-
-
-# --- why it waits -----------------------------------------------------------------------------
-
-
-def _as_it_waits(
-    found: KubernetesDetail,
-    job: Mapping[str, Any],
-    pods: Sequence[Pod],
-    events: Iterable[Mapping[str, Any]],
-) -> KubernetesDetail:
-    """Add the reason that keeps a job from starting, if none of its pods runs."""
-    status, spec = job.get("status") or {}, job.get("spec") or {}
-    if (status.get("ready") or 0) and found.status is JobStatus.PENDING:
-        return found
-    if spec.get("suspend"):
-        return replace(found, status_reason=words("Suspended", _queue_words(events)))
-    pending = [each for each in pods if each.is_pending]
-    if not pending and not status.get("active"):
-        return replace(found, status_reason=_last_event(events, ("FailedCreate",)))
-    if not pending or not all(each.reason or each.container_reason for each in pending):
-        return replace(found, container_reason=_start_words(found, pending, events))
-    first = pending[0]
-    held = _queue_words(events) if first.reason else ""
-    reason = words(first.reason.partition(":")[0], held) if held else first.reason
-    return replace(found, status_reason=reason, container_reason=first.container_reason)
-
-
-def _start_words(
-    found: KubernetesDetail, pending: Sequence[Pod], events: Iterable[Mapping[str, Any]]
-) -> str:
-    """Return an event's reason for a pod that was placed and does not start."""
-    if pending and not any(each.reason or each.container_reason for each in pending):
-        return _last_event(events, _START_EVENTS)
-    return "" if pending else found.container_reason
 
 
 def _queue_words(events: Iterable[Mapping[str, Any]]) -> str:
@@ -828,10 +781,6 @@ def _environment(container: Mapping[str, Any]) -> dict[str, str]:
 def _resources(container: Mapping[str, Any]) -> tuple[float, int, int]:
     limits = (container.get("resources") or {}).get("limits") or {}
     return names.asked(limits)
-
-
-def _size(job: Mapping[str, Any]) -> int:
-    return (job.get("spec") or {}).get("completions") or 1
 
 
 def _annotations(job: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from farcall.backends.kubernetes import describe, documents, names, nodes
 from farcall.backends.kubernetes.client import Kube
-from farcall.backends.kubernetes.describe import Pod
+from farcall.backends.kubernetes.describe import Description, Pod
 from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.backends.kubernetes.names import (
     INDEX_LABEL,
@@ -124,6 +124,10 @@ class Found:
         """The controller's status."""
         found: Mapping[str, Any] = self.job.get("status") or {}
         return found
+
+    def description(self, events: Iterable[Mapping[str, Any]] = ()) -> Description:
+        """Return its description, with events that explain why it waits."""
+        return Description(self.job, events, is_deleted=self.is_deleted, parts=self.parts)
 
     def indexes(self, field: str) -> frozenset[int]:
         """Return the indexes of ``completedIndexes`` or ``failedIndexes``."""
@@ -549,7 +553,7 @@ class Listing:
         for start in range(0, len(found), _PAGE):
             listed = [job for _, job in found[start : start + _PAGE]]
             pods = await self._lookup.failed_of(listed)
-            yield [describe.detail(job, pods.get(name_of(job), [])) for job in listed]
+            yield [Description(job).whole(pods.get(name_of(job), [])) for job in listed]
 
     async def children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
         """Yield the tasks of an array that have a status, in pages.
@@ -562,8 +566,9 @@ class Listing:
             return
         page: list[JobDetail] = []
         indexes, pods = await self._of_status(job, status)
+        described = job.description()
         for index in indexes:
-            child = describe.child(job.job, index, pods.get(index, ()), is_deleted=job.is_deleted)
+            child = described.task(index, pods.get(index, ()))
             if child is not None and child.status is status:
                 page.append(child)
             if len(page) == _PAGE:
@@ -577,7 +582,7 @@ class Listing:
     ) -> tuple[list[int], Mapping[int, Sequence[Pod]]]:
         """Return the tasks of an array that may have a status, and their pods."""
         completed, failed = job.indexes("completedIndexes"), job.indexes("failedIndexes")
-        is_over = describe.detail(job.job, [], is_deleted=job.is_deleted).status.is_final
+        is_over = job.description().whole([]).status.is_final
         if status is JobStatus.SUCCEEDED:
             pods = await self._lookup.in_phases(job, "status.phase=Succeeded") if completed else {}
             return sorted(completed), pods

@@ -30,7 +30,7 @@ WAITING = pod("Pending", waiting={"reason": "ContainerCreating"})
 def test_job_description_has_its_options():
     runtime = Runtime("https://b.s3.r.amazonaws.com", "b", "r", "p/0", "x86_64", "3.11")
     options = {"tags": {"a/b/c": "1"}, "instance_type": "m7i", "num_gpus": 1, "vcpu": 0.5}
-    found = describe.detail(job(runtime=runtime, options=options), ())
+    found = describe.Description(job(runtime=runtime, options=options)).whole(())
     assert (found.job_id, found.name, found.log_group) == (NAME, NAME, "sim")
     assert (found.image, found.runtime, found.command) == (IMAGE, "b/p/0", ())
     assert (found.vcpu, found.memory_mib, found.gpus) == (0.5, 3840, 1)
@@ -65,8 +65,8 @@ def test_job_description_has_its_options():
     ],
 )
 def test_task_status_is_read(document, pods, status):
-    assert describe.detail(document, pods).status is status
-    assert describe.child(document, 0, pods).status is status
+    assert describe.Description(document).whole(pods).status is status
+    assert describe.Description(document).task(0, pods).status is status
 
 
 DISRUPTED = (condition("DisruptionTarget", "X"),)
@@ -92,13 +92,13 @@ DISRUPTED = (condition("DisruptionTarget", "X"),)
     ],
 )
 def test_last_attempt_is_final_immediately(options, failed, is_final):
-    found = describe.child(job(2, options=options, active=1), 0, (failed,))
+    found = describe.Description(job(2, options=options, active=1)).task(0, (failed,))
     assert found.status is (JobStatus.FAILED if is_final else JobStatus.RUNNABLE)
 
 
 def test_suspended_job_continues_after_last_attempt():
     document = job(options={"retry_attempts": 1}, suspend=True)
-    assert describe.detail(document, (pod(exit_code=143),)).status is JobStatus.RUNNABLE
+    assert describe.Description(document).whole((pod(exit_code=143),)).status is JobStatus.RUNNABLE
 
 
 def test_attempts_keep_their_numbers():
@@ -108,7 +108,7 @@ def test_attempts_keep_their_numbers():
         pod(exit_code=7, attempt=2),
         pod("Running", attempt=4, running=True),
     )
-    found = describe.detail(job(active=1), pods)
+    found = describe.Description(job(active=1)).whole(pods)
     assert found.attempts == 3
     assert found.tried[0] == Attempt()
     assert [each.exit_code for each in found.tried[1:]] == [7, 143]
@@ -121,8 +121,8 @@ def test_attempts_keep_their_numbers():
 def test_attempts_without_pods_are_unknown():
     """A pod that never ran also counts as failed when the controller deletes it."""
     ended = job(1, condition("Failed", "DeadlineExceeded", "past"), failed=2)
-    assert describe.detail(ended, ()).has_lost_attempts
-    assert not describe.detail(ended, (pod(exit_code=1),)).has_lost_attempts
+    assert describe.Description(ended).whole(()).has_lost_attempts
+    assert not describe.Description(ended).whole((pod(exit_code=1),)).has_lost_attempts
 
 
 def test_failed_pod_settles_with_its_reason():
@@ -165,8 +165,8 @@ def test_invalid_annotations_are_ignored():
     assert (found.index, found.created_at, found.attempt) == (None, None, 1)
     annotations = {"farcall/tags": "[1", "farcall/ended": "7", "farcall/options": "null"}
     document = job(2, annotations=annotations, failedIndexes="0")
-    assert describe.child(document, 0, (pod(exit_code=1),)).status is JobStatus.FAILED
-    assert describe.detail(document, ()).tags == {}
+    assert describe.Description(document).task(0, (pod(exit_code=1),)).status is JobStatus.FAILED
+    assert describe.Description(document).whole(()).tags == {}
     assert describe.options(document) == {}
 
 
@@ -179,9 +179,9 @@ def summary(found):
 
 def test_map_counts_tasks_by_status():
     pods = (WAITING, unscheduled("no"))
-    found = describe.detail(
-        job(100, active=30, ready=10, completedIndexes="0-29,40", failedIndexes="31,33-34"), pods
-    )
+    found = describe.Description(
+        job(100, active=30, ready=10, completedIndexes="0-29,40", failedIndexes="31,33-34")
+    ).whole(pods)
     assert found.status is JobStatus.PENDING
     assert found.array_size == 100
     assert summary(found) == {
@@ -197,53 +197,57 @@ def test_map_counts_tasks_by_status():
 
 
 def test_finished_map_has_no_active_tasks():
-    found = describe.detail(job(5, FAILED, completedIndexes="0,2-4", failedIndexes="1"), ())
+    found = describe.Description(
+        job(5, FAILED, completedIndexes="0,2-4", failedIndexes="1")
+    ).whole(())
     assert found.status is JobStatus.FAILED
     assert summary(found) == {"SUCCEEDED": 4, "FAILED": 1}
-    found = describe.detail(job(5, BY_DEADLINE, annotations=OURS, completedIndexes="0"), ())
+    found = describe.Description(
+        job(5, BY_DEADLINE, annotations=OURS, completedIndexes="0")
+    ).whole(())
     assert summary(found) == {"SUCCEEDED": 1, "FAILED": 4}
     assert (found.status_reason, found.is_terminated) == (OURS["farcall/reason"], True)
 
 
 def test_map_without_starts_is_blocked():
     pulling = pod("Pending", waiting={"reason": "ErrImagePull", "message": "not found"})
-    found = describe.detail(job(100, active=100), (pulling, pulling))
+    found = describe.Description(job(100, active=100)).whole((pulling, pulling))
     assert found.is_blocked
     assert found.container_reason == "ErrImagePull: not found"
-    assert not describe.detail(job(100, active=100, ready=1), (pulling,)).is_blocked
+    assert not describe.Description(job(100, active=100, ready=1)).whole((pulling,)).is_blocked
     # A pod that is starting has not failed to start.
-    assert not describe.detail(job(100, active=100), (pulling, WAITING)).is_blocked
+    assert not describe.Description(job(100, active=100)).whole((pulling, WAITING)).is_blocked
 
 
 def test_events_count_only_without_pods():
     events = (event("FailedCreate", "exceeded quota", 5), event("FailedCreate", "newer", 9))
-    assert describe.detail(job(5), (), events).status_reason == "FailedCreate: newer"
-    assert describe.detail(job(5, active=1, ready=1), (), events).status_reason == ""
+    assert describe.Description(job(5), events).whole(()).status_reason == "FailedCreate: newer"
+    assert describe.Description(job(5, active=1, ready=1), events).whole(()).status_reason == ""
 
 
 def test_array_tasks_have_their_own_status():
     document = job(4, completedIndexes="0", failedIndexes="2", active=1)
     pods = (pod(exit_code=1, index=2), pod("Running", 1, running=True))
-    statuses = [describe.child(document, index, pods).status for index in range(4)]
+    statuses = [describe.Description(document).task(index, pods).status for index in range(4)]
     assert statuses == [
         JobStatus.SUCCEEDED,
         JobStatus.RUNNING,
         JobStatus.FAILED,
         JobStatus.SUBMITTED,
     ]
-    assert describe.child(document, 2, pods).job_id == f"{NAME}:2"
-    assert describe.child(document, 4, pods) is None
-    assert describe.child(document, -1, pods) is None
+    assert describe.Description(document).task(2, pods).job_id == f"{NAME}:2"
+    assert describe.Description(document).task(4, pods) is None
+    assert describe.Description(document).task(-1, pods) is None
 
 
 def test_cancelled_array_task_has_reason():
     ended = {"farcall/ended": json.dumps({"2": "farcall: cancelled by ann"})}
     document = job(4, annotations=ended, failedIndexes="2,3", active=2)
     pods = (pod(exit_code=59, index=2, attempt=2), pod(exit_code=1, index=3))
-    found = describe.child(document, 2, pods)
+    found = describe.Description(document).task(2, pods)
     assert (found.status_reason, found.is_terminated) == ("farcall: cancelled by ann", True)
     assert found.failure_reason().kind is JobCancelledError
-    other = describe.child(document, 3, pods)
+    other = describe.Description(document).task(3, pods)
     assert (other.status_reason, other.is_terminated) == ("", False)
 
 
@@ -251,24 +255,28 @@ def test_tasks_ended_earlier_keep_their_reason():
     document = job(3, BY_DEADLINE, annotations=OURS, completedIndexes="0", failedIndexes="1-2")
     before = pod(reason="Evicted", message="m", index=1, exit_code=137, stopped=30)
     killed = pod(exit_code=143, index=2, deleting=True, stopped=52)
-    assert describe.child(document, 0, ()).status is JobStatus.SUCCEEDED
-    assert describe.child(document, 1, (before, killed)).status_reason == "Evicted: m"
-    assert describe.child(document, 2, (killed,)).status_reason == OURS["farcall/reason"]
+    assert describe.Description(document).task(0, ()).status is JobStatus.SUCCEEDED
+    assert describe.Description(document).task(1, (before, killed)).status_reason == "Evicted: m"
+    assert (
+        describe.Description(document).task(2, (killed,)).status_reason == OURS["farcall/reason"]
+    )
 
 
 def test_deleted_job_keeps_known_task_results():
     document = job(3, completedIndexes="0", active=2)
-    assert describe.detail(document, (), is_deleted=True).status is JobStatus.FAILED
-    assert describe.child(document, 0, (), is_deleted=True).status is JobStatus.SUCCEEDED
-    lost = describe.child(document, 1, (), is_deleted=True)
+    assert describe.Description(document, is_deleted=True).whole(()).status is JobStatus.FAILED
+    assert (
+        describe.Description(document, is_deleted=True).task(0, ()).status is JobStatus.SUCCEEDED
+    )
+    lost = describe.Description(document, is_deleted=True).task(1, ())
     assert lost.failure_reason().kind is JobCancelledError
     ended = job(1, FAILED, failedIndexes="0")
-    done = describe.detail(ended, (pod(exit_code=1),), is_deleted=True)
+    done = describe.Description(ended, is_deleted=True).whole((pod(exit_code=1),))
     assert done.failure_reason().sentence.startswith("the container exited with an error")
 
 
 def test_own_reason_survives_deletion():
-    found = describe.detail(job(3, annotations=OURS), (), is_deleted=True)
+    found = describe.Description(job(3, annotations=OURS), is_deleted=True).whole(())
     assert found.status_reason == OURS["farcall/reason"]
 
 
@@ -284,20 +292,22 @@ def gang(*conditions, nodes=3, **status):
 
 
 def test_nodes_of_one_group_are_read():
-    found = describe.detail(gang(active=3), ())
+    found = describe.Description(gang(active=3)).whole(())
     assert (found.nodes, len(found.groups), found.array_size) == (3, 1, 0)
     assert found.groups[0].command == ("sh", "-c", "echo $(hostname)")
     assert found.groups[0].environment["A"] == "1"
-    assert describe.node(gang(), 3, ()) is None
+    assert describe.Description(gang()).node(3, ()) is None
     running = (pod("Running", 1, running=True), pod("Pending", 2))
-    statuses = [describe.node(gang(active=3), rank, running).status for rank in range(3)]
+    statuses = [
+        describe.Description(gang(active=3)).node(rank, running).status for rank in range(3)
+    ]
     assert statuses == [JobStatus.SUBMITTED, JobStatus.RUNNING, JobStatus.STARTING]
 
 
 def test_multi_node_status_is_read():
     """The status is the main node's, and the exit is the failed node's."""
     pods = (pod("Running", 0, running=True), pod("Pending", 1, placed=False))
-    assert describe.detail(gang(active=2), pods).status is JobStatus.RUNNING
+    assert describe.Description(gang(active=2)).whole(pods).status is JobStatus.RUNNING
     culprit = pod(exit_code=3, index=2, stopped=45)
     message = (
         f"Container task for pod sim/{culprit.name} failed with exit code 3 matching FailJob rule "
@@ -305,7 +315,7 @@ def test_multi_node_status_is_read():
     )
     end = condition("Failed", "PodFailurePolicy", message)
     pods = (pod(exit_code=143, index=0, deleting=True, stopped=44), culprit)
-    found = describe.detail(gang(end), pods)
+    found = describe.Description(gang(end)).whole(pods)
     assert found.status is JobStatus.FAILED
     assert (found.exit_code, found.log_stream) == (3, culprit.name)
     assert found.failure_reason().sentence == "the command failed (exit code 3)"
@@ -316,12 +326,12 @@ def test_groups_of_several_objects_are_merged():
     main, later = gang(nodes=2), gang(nodes=1)
     later["metadata"]["labels"]["farcall/node"] = "2"
     later["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
-    found = describe.detail(main, (), parts=[later, main])
+    found = describe.Description(main, parts=[later, main]).whole(())
     assert [(each.first, each.last, each.image) for each in found.groups] == [
         (0, 1, IMAGE),
         (2, 2, "other"),
     ]
-    node = describe.node(main, 2, (), parts=[main, later])
+    node = describe.Description(main, parts=[main, later]).node(2, ())
     assert (node.job_id, node.image) == (f"{NAME}#2", "other")
 
 

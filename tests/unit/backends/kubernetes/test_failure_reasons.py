@@ -53,7 +53,7 @@ class Recorded(NamedTuple):
 
     @property
     def detail(self):
-        return describe.detail(self.job, self.pods, is_deleted=self.is_deleted)
+        return describe.Description(self.job, is_deleted=self.is_deleted).whole(self.pods)
 
 
 def failed(*conditions: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -410,7 +410,7 @@ COMMANDS = [
 
 
 def command_detail(found, command):
-    detail = describe.detail(failed(command=True), (found,) if found else ())
+    detail = describe.Description(failed(command=True)).whole((found,) if found else ())
     return replace(detail, command=command)
 
 
@@ -446,7 +446,7 @@ class Waits(NamedTuple):
 
     @property
     def detail(self):
-        return describe.detail(self.job, self.pods, self.events)
+        return describe.Description(self.job, self.events).whole(self.pods)
 
 
 def starting(reason: str, message: str = ""):
@@ -569,7 +569,7 @@ def test_blocked_job_is_explained_with_remedy(each):
 @pytest.mark.parametrize("each", WAITING)
 def test_termination_of_blocked_job_is_explained(each):
     reason = f"stuck for 180 s: {each.detail.reason}"
-    found = failure_reason(describe.detail(ended(reason), ()))
+    found = failure_reason(describe.Description(ended(reason)).whole(()))
     assert found.kind is each.error
     assert each.remedy in found.remedy
 
@@ -635,18 +635,18 @@ def test_each_command_row_has_example():
     ],
 )
 def test_waiting_job_is_not_blocked(document, pods, words):
-    detail = describe.detail(document, pods)
+    detail = describe.Description(document).whole(pods)
     assert not detail.is_blocked
     assert words in tell(detail)[0]
 
 
 def test_stopping_job_is_reported():
-    detail = replace(describe.detail(job(active=1), ()), is_terminated=True)
+    detail = replace(describe.Description(job(active=1)).whole(()), is_terminated=True)
     assert "is stopping" in tell(detail)[0]
 
 
 def test_kueue_message_is_quoted():
     document, pods, events = held("couldn't assign flavors: insufficient unused quota for cpu")
-    detail = describe.detail(document, pods, events)
+    detail = describe.Description(document, events).whole(pods)
     assert detail.status is JobStatus.RUNNABLE
     assert "insufficient unused quota" in tell(detail)[0]
