@@ -16,7 +16,7 @@ from farcall.aws.endpoints import DOMAINS
 from farcall.aws.findings import FAILED, OK, WARNING, Finding, told
 from farcall.backends.batch import placement
 from farcall.backends.batch.client import Batch
-from farcall.backends.batch.documents import resource_requirements
+from farcall.backends.batch.documents import resource_requirements, runs_on_fargate
 from farcall.backends.batch.preflight import (
     DEFAULT_DEFINITION,
     find_image,
@@ -121,7 +121,7 @@ def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
             reason,
             "https://docs.aws.amazon.com/batch/latest/userguide/invalid_compute_environment.html",
         )
-    if bool(resources) and kind.startswith("FARGATE") != _wants_fargate(settings):
+    if bool(resources) and kind.startswith("FARGATE") != runs_on_fargate(settings):
         wanted = "Fargate" if kind.startswith("FARGATE") else "EC2"
         return failed(
             f"it only runs jobs on {wanted}",
@@ -135,22 +135,18 @@ def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
     return Finding("compute environment", OK, text)
 
 
-def _wants_fargate(settings: Settings) -> bool:
-    return "FARGATE" in settings.job_definition_extra.get("platformCapabilities", ())
-
-
 async def resources(settings: Settings) -> list[Finding]:
     """Check that a task's resources are valid on the platform."""
     asked = {each["type"]: each["value"] for each in resource_requirements(settings)}
     text = f"{asked['VCPU']} vCPU and {asked['MEMORY']} MiB"
     text += f", {asked['GPU']} GPU" if "GPU" in asked else ""
-    if _wants_fargate(settings) and not settings.batch_execution_role_name:
+    if runs_on_fargate(settings) and not settings.batch_execution_role_name:
         raise SettingsError(
             "batch_execution_role_name is empty, but jobs on Fargate require a role; set it "
             "to a role that can pull the image and write the log",
             option="batch_execution_role_name",
         )
-    platform = "Fargate" if _wants_fargate(settings) else "EC2"
+    platform = "Fargate" if runs_on_fargate(settings) else "EC2"
     return [Finding("resources", OK, f"{text} on {platform}")]
 
 

@@ -124,7 +124,7 @@ def definition(
         SettingsError: The options do not result in a valid job.
         TaskTooLargeError: Commands and environment exceed a limit of Batch.
     """
-    is_fargate = _is_fargate(job.settings)
+    is_fargate = runs_on_fargate(job.settings)
     nodes.check(job, is_fargate=is_fargate)
     common: dict[str, Any] = {
         # Placeholders that are valid on EC2 and on Fargate, because every submission overrides
@@ -271,7 +271,8 @@ def _told(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, A
     return {"environment": variables, **({"command": list(command)} if command else {})}
 
 
-def _is_fargate(settings: Settings) -> bool:
+def runs_on_fargate(settings: Settings) -> bool:
+    """Return whether the options request Fargate."""
     return "FARGATE" in settings.job_definition_extra.get("platformCapabilities", ())
 
 
@@ -282,7 +283,7 @@ def resource_requirements(settings: Settings) -> list[dict[str, str]]:
         SettingsError: vCPU, memory or GPUs are invalid on the platform.
     """
     mib = math.ceil(settings.memory * 1024)
-    if _is_fargate(settings):
+    if runs_on_fargate(settings):
         mib = _fargate_memory(settings, mib)
     elif settings.vcpu != int(settings.vcpu):
         raise SettingsError(

@@ -16,7 +16,6 @@ Sources:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from farcall.backends.failure_tables import (
     COMMAND_FAILED,
@@ -142,7 +141,7 @@ def blocked(reason: str) -> str:
     Returns:
         The remedy; empty if the text contains no known reason.
     """
-    return next((remedy for word, remedy in BLOCKED if word in reason), "")
+    return next((remedy for word, remedy in BLOCKED.items() if word in reason), "")
 
 
 def _was_not_started(detail: JobDetail) -> bool:
@@ -161,65 +160,42 @@ def _withdrawn(detail: JobDetail) -> bool:
 # --- jobs that cannot be placed ---------------------------------------------------------------
 
 
-class Blocked(NamedTuple):
-    """The remedy for a job that Batch cannot place.
-
-    Attributes:
-        word: Text in Batch's reason.
-        remedy: The remedy.
-    """
-
-    word: str
-    remedy: str
-
-
 _BLOCKED_WORDS = ("MISCONFIGURATION:", "CAPACITY:", "ACTION_REQUIRED", "UNDETERMINED")
 
-BLOCKED: tuple[Blocked, ...] = (
-    Blocked(
-        "INSUFFICIENT_INSTANCE_CAPACITY",
+BLOCKED = {
+    "INSUFFICIENT_INSTANCE_CAPACITY": (
         "wait, or set queue to one whose compute environment has more instance types, more "
-        "subnets or on-demand capacity",
+        "subnets or on-demand capacity"
     ),
-    Blocked(
-        "COMPUTE_ENVIRONMENT_MAX_RESOURCE",
+    "COMPUTE_ENVIRONMENT_MAX_RESOURCE": (
         "request less (vcpu, memory, num_gpus), or raise the maximum vCPUs (maxvCpus) of the "
-        "queue's compute environment",
+        "queue's compute environment"
     ),
-    Blocked(
-        "JOB_RESOURCE_REQUIREMENT",
+    "JOB_RESOURCE_REQUIREMENT": (
         "request less (vcpu, memory, num_gpus), or set queue to one with larger instances; an "
-        "instance offers a few hundred MiB less memory than its type has",
+        "instance offers a few hundred MiB less memory than its type has"
     ),
-    Blocked(
-        "EC2_INSTANCE_CONFIGURATION_UNSUPPORTED",
+    "EC2_INSTANCE_CONFIGURATION_UNSUPPORTED": (
         "change the instance types of the queue's compute environment: none of them is "
-        "available in its subnets",
+        "available in its subnets"
     ),
-    Blocked(
-        "SERVICE_ROLE_PERMISSIONS",
+    "SERVICE_ROLE_PERMISSIONS": (
         "attach the policy AWSBatchServiceRole to the service role of the queue's compute "
-        "environment",
+        "environment"
     ),
-    Blocked(
-        "ACTION_REQUIRED",
-        "repair the queue's compute environments, which are invalid; see the statusReason of each",
+    "ACTION_REQUIRED": (
+        "repair the queue's compute environments, which are invalid; see the statusReason of each"
     ),
-    Blocked(
-        "MISCONFIGURATION:",
+    "MISCONFIGURATION:": (
         "change what Batch names in the queue's compute environment, or request less (vcpu, "
-        "memory, num_gpus)",
+        "memory, num_gpus)"
     ),
-    Blocked(
-        "CAPACITY:",
-        "wait, or set queue to one whose compute environment has other capacity",
-    ),
-    Blocked(
-        "UNDETERMINED",
+    "CAPACITY:": "wait, or set queue to one whose compute environment has other capacity",
+    "UNDETERMINED": (
         "check that the queue's compute environment is ENABLED and VALID, that its instances "
-        "can reach ECS, and that vcpu, memory and num_gpus fit into one of them",
+        "can reach ECS, and that vcpu, memory and num_gpus fit into one of them"
     ),
-)
+}
 """Remedies by a text in Batch's reason; specific texts come before general ones."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import functools
 import hashlib
@@ -29,7 +28,7 @@ from farcall.backends.kubernetes import describe, documents, kubeconfig, logs, n
 from farcall.backends.kubernetes.client import Kube, path_of
 from farcall.backends.kubernetes.describe import Pod
 from farcall.backends.kubernetes.error_translation import KubeError
-from farcall.backends.kubernetes.lookup import Found, Listing, Lookup
+from farcall.backends.kubernetes.lookup import Found, Lookup
 from farcall.backends.kubernetes.names import (
     DIGEST_ANNOTATION,
     ENDED_ANNOTATION,
@@ -337,10 +336,6 @@ class KubernetesBackend:
     def _ending(self) -> Terminator:
         return Terminator(self.kube, self._lookup)
 
-    @functools.cached_property
-    def _listing(self) -> Listing:
-        return Listing(self.kube, self._lookup)
-
     # --- before submission ---------------------------------------------------------------------
 
     async def check(self, settings: Settings) -> None:
@@ -402,7 +397,7 @@ class KubernetesBackend:
 
     async def find(self, name: str, queue: str) -> list[str]:
         """Return the ID of the job with a name."""
-        return [job.name for job in await self._listing.named(name, queue)]
+        return [job.name for job in await self._lookup.list_named(name, queue)]
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
         """Return the details of jobs, array tasks and nodes."""
@@ -491,14 +486,14 @@ class KubernetesBackend:
 
     async def queues(self) -> list[str]:
         """Return the names of the scheduler's queues; an empty name if it has none."""
-        return await self._listing.queues(self._settings.scheduler)
+        return await self._lookup.queues(self._settings.scheduler)
 
     async def list_named(self, name: str, queue: str) -> list[JobDetail]:
         """Return the job with a name."""
-        found = await self._listing.named(name, queue)
+        found = await self._lookup.list_named(name, queue)
         return list((await self.describe(job.name for job in found)).values())
 
-    async def list_jobs(
+    def list_jobs(
         self,
         queue: str,
         since: datetime | None = None,
@@ -507,14 +502,11 @@ class KubernetesBackend:
         foreign: bool = False,
     ) -> AsyncGenerator[list[JobDetail], None]:
         """Yield the jobs of the namespace, in pages of up to 100."""
-        listed = self._listing.jobs(queue, since, named=named, foreign=foreign)
-        async with contextlib.aclosing(listed):
-            async for page in listed:
-                yield page
+        return self._lookup.list_jobs(queue, since, named=named, foreign=foreign)
 
     def list_children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
         """Yield the tasks of an array that have a status, in pages of up to 100."""
-        return self._listing.children(job_id, status)
+        return self._lookup.list_children(job_id, status)
 
     async def position(self, detail: JobDetail) -> int | None:
         """Return None: the cluster's scheduler does not report an order."""

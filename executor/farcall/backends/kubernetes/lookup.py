@@ -62,6 +62,9 @@ _OWN_JOB_NAME = "batch.kubernetes.io/job-name"
 _KUEUE_UID = "kueue.x-k8s.io/job-uid"
 _FINAL = ("Complete", "Failed")
 _NEVER = float("inf")
+_PAGE = 100
+_LONG_AGO = datetime(1970, 1, 2, tzinfo=timezone.utc)
+_OPEN = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +438,123 @@ class Lookup:
         gone = [p for p in (seen.failed.values() if seen else ()) if p.gone and p.uid not in there]
         return [*gone, *pods]
 
+    # --- lists --------------------------------------------------------------------------------
+
+    async def list_named(self, name: str, queue: str) -> list[Found]:
+        """Return the jobs with a name; at most one, because it is the Job's name.
+
+        Args:
+            name: The requested name, or the Job's own.
+            queue: The job's queue; empty for any.
+
+        Raises:
+            KubeError: The server refused.
+        """
+        found = (await self.jobs([object_name(name)])).get(object_name(name))
+        if found is None or found.is_deleted or name not in (wanted_name(found.job), found.name):
+            return []
+        labels = found.job["metadata"].get("labels") or {}
+        return [found] if not queue or labels.get(QUEUE_LABEL) == run_label(queue) else []
+
+    async def list_jobs(
+        self,
+        queue: str,
+        since: datetime | None = None,
+        *,
+        named: str = "",
+        foreign: bool = False,
+    ) -> AsyncGenerator[list[JobDetail], None]:
+        """Yield jobs, the newest first; see `farcall.backends.base.Backend.list_jobs`.
+
+        Kubernetes sorts lists by name, so all jobs are fetched before the first page.
+
+        Raises:
+            KubeError: The server refused.
+        """
+        labels = [] if foreign else [f"{MANAGED_LABEL}={MANAGER}"]
+        if queue:
+            labels.append(f"{QUEUE_LABEL}={run_label(queue)}")
+        params = {"labelSelector": ",".join(labels)} if labels else {}
+        found: list[tuple[tuple[datetime, str], dict[str, Any]]] = []
+        for path in self.paths:
+            async for page in pages(self._kube, path, params):
+                for job in items_of(page):
+                    at = submitted_at(job)
+                    if at[0] >= (since or _LONG_AGO) and _is_asked_for(job, named):
+                        found.append((at, _listed(job)))
+        found.sort(key=lambda each: each[0], reverse=True)
+        for start in range(0, len(found), _PAGE):
+            listed = [job for _, job in found[start : start + _PAGE]]
+            pods = await self.failed_of(listed)
+            yield [Description(job).whole(pods.get(name_of(job), [])) for job in listed]
+
+    async def list_children(
+        self, job_id: str, status: JobStatus
+    ) -> AsyncIterator[list[JobDetail]]:
+        """Yield the tasks of an array that have a status, in pages.
+
+        Raises:
+            KubeError: The server refused.
+        """
+        job = (await self.jobs([job_id])).get(job_id)
+        if job is None or not job.is_array:
+            return
+        page: list[JobDetail] = []
+        indexes, pods = await self._of_status(job, status)
+        described = job.description()
+        for index in indexes:
+            child = described.task(index, pods.get(index, ()))
+            if child is not None and child.status is status:
+                page.append(child)
+            if len(page) == _PAGE:
+                yield page
+                page = []
+        if page:
+            yield page
+
+    async def _of_status(
+        self, job: Found, status: JobStatus
+    ) -> tuple[list[int], Mapping[int, Sequence[Pod]]]:
+        """Return the tasks of an array that may have a status, and their pods."""
+        completed, failed = job.indexes("completedIndexes"), job.indexes("failedIndexes")
+        is_over = job.description().whole([]).status.is_final
+        if status is JobStatus.SUCCEEDED:
+            pods = await self.in_phases(job, "status.phase=Succeeded") if completed else {}
+            return sorted(completed), pods
+        if status is JobStatus.FAILED:
+            # Tasks that had not ended when the job was terminated are in no list.
+            ended = set(range(job.size)) - completed if is_over else failed
+            known = self.failed(job)
+            if known is None and ended:
+                known = await self.in_phases(job, "status.phase=Failed")
+            return sorted(ended), known or {}
+        if is_over:
+            return [], {}
+        left = sorted(set(range(job.size)) - completed - failed)
+        return left, await self.in_phases(job, _OPEN)
+
+    async def queues(self, scheduler: str) -> list[str]:
+        """Return the names of a scheduler's queues; an empty name stands for all jobs.
+
+        Raises:
+            KubeError: The server refused.
+        """
+        if scheduler == "kueue":
+            path = self._kube.path("localqueues", group="kueue.x-k8s.io", version="v1beta1")
+        elif scheduler == "volcano":
+            path = "/apis/scheduling.volcano.sh/v1beta1/queues"
+        else:
+            return [""]
+        found = []
+        try:
+            async for page in pages(self._kube, path, {}):
+                found += [str(item["metadata"]["name"]) for item in page.get("items") or ()]
+        except KubeError as error:
+            if error.status not in (403, 404):
+                raise
+            return [""]
+        return found
+
     async def close(self) -> None:
         """Stop all watches."""
         await self.watch.close()
@@ -484,141 +604,6 @@ def _groups(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     iterator = iter(items)
     while group := list(islice(iterator, size)):
         yield group
-
-
-# --- Lists of Kubernetes's jobs: of a namespace or a queue, and the tasks of an array -----------
-
-
-_PAGE = 100
-_LONG_AGO = datetime(1970, 1, 2, tzinfo=timezone.utc)
-_OPEN = "status.phase!=Succeeded,status.phase!=Failed"
-
-
-class Listing:
-    """Lists jobs of one namespace."""
-
-    def __init__(self, kube: Kube, lookup: Lookup) -> None:
-        self._kube = kube
-        self._lookup = lookup
-
-    async def named(self, name: str, queue: str) -> list[Found]:
-        """Return the jobs with a name; at most one, because it is the Job's name.
-
-        Args:
-            name: The requested name, or the Job's own.
-            queue: The job's queue; empty for any.
-
-        Raises:
-            KubeError: The server refused.
-        """
-        found = (await self._lookup.jobs([object_name(name)])).get(object_name(name))
-        if found is None or found.is_deleted or name not in (wanted_name(found.job), found.name):
-            return []
-        labels = found.job["metadata"].get("labels") or {}
-        return [found] if not queue or labels.get(QUEUE_LABEL) == run_label(queue) else []
-
-    async def jobs(
-        self,
-        queue: str,
-        since: datetime | None = None,
-        *,
-        named: str = "",
-        foreign: bool = False,
-    ) -> AsyncGenerator[list[JobDetail], None]:
-        """Yield jobs, the newest first.
-
-        Kubernetes sorts lists by name, so all jobs are fetched before the first page.
-
-        Args:
-            queue: The jobs' queue; empty for any.
-            since: Only jobs submitted at that time or later.
-            named: Only jobs whose names start with this text.
-            foreign: Whether to include jobs that farcall did not submit.
-
-        Raises:
-            KubeError: The server refused.
-        """
-        labels = [] if foreign else [f"{MANAGED_LABEL}={MANAGER}"]
-        if queue:
-            labels.append(f"{QUEUE_LABEL}={run_label(queue)}")
-        params = {"labelSelector": ",".join(labels)} if labels else {}
-        found: list[tuple[tuple[datetime, str], dict[str, Any]]] = []
-        for path in self._lookup.paths:
-            async for page in pages(self._kube, path, params):
-                for job in items_of(page):
-                    at = submitted_at(job)
-                    if at[0] >= (since or _LONG_AGO) and _is_asked_for(job, named):
-                        found.append((at, _listed(job)))
-        found.sort(key=lambda each: each[0], reverse=True)
-        for start in range(0, len(found), _PAGE):
-            listed = [job for _, job in found[start : start + _PAGE]]
-            pods = await self._lookup.failed_of(listed)
-            yield [Description(job).whole(pods.get(name_of(job), [])) for job in listed]
-
-    async def children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
-        """Yield the tasks of an array that have a status, in pages.
-
-        Raises:
-            KubeError: The server refused.
-        """
-        job = (await self._lookup.jobs([job_id])).get(job_id)
-        if job is None or not job.is_array:
-            return
-        page: list[JobDetail] = []
-        indexes, pods = await self._of_status(job, status)
-        described = job.description()
-        for index in indexes:
-            child = described.task(index, pods.get(index, ()))
-            if child is not None and child.status is status:
-                page.append(child)
-            if len(page) == _PAGE:
-                yield page
-                page = []
-        if page:
-            yield page
-
-    async def _of_status(
-        self, job: Found, status: JobStatus
-    ) -> tuple[list[int], Mapping[int, Sequence[Pod]]]:
-        """Return the tasks of an array that may have a status, and their pods."""
-        completed, failed = job.indexes("completedIndexes"), job.indexes("failedIndexes")
-        is_over = job.description().whole([]).status.is_final
-        if status is JobStatus.SUCCEEDED:
-            pods = await self._lookup.in_phases(job, "status.phase=Succeeded") if completed else {}
-            return sorted(completed), pods
-        if status is JobStatus.FAILED:
-            # Tasks that had not ended when the job was terminated are in no list.
-            ended = set(range(job.size)) - completed if is_over else failed
-            known = self._lookup.failed(job)
-            if known is None and ended:
-                known = await self._lookup.in_phases(job, "status.phase=Failed")
-            return sorted(ended), known or {}
-        if is_over:
-            return [], {}
-        left = sorted(set(range(job.size)) - completed - failed)
-        return left, await self._lookup.in_phases(job, _OPEN)
-
-    async def queues(self, scheduler: str) -> list[str]:
-        """Return the names of a scheduler's queues; an empty name stands for all jobs.
-
-        Raises:
-            KubeError: The server refused.
-        """
-        if scheduler == "kueue":
-            path = self._kube.path("localqueues", group="kueue.x-k8s.io", version="v1beta1")
-        elif scheduler == "volcano":
-            path = "/apis/scheduling.volcano.sh/v1beta1/queues"
-        else:
-            return [""]
-        found = []
-        try:
-            async for page in pages(self._kube, path, {}):
-                found += [str(item["metadata"]["name"]) for item in page.get("items") or ()]
-        except KubeError as error:
-            if error.status not in (403, 404):
-                raise
-            return [""]
-        return found
 
 
 def wanted_name(job: Mapping[str, Any]) -> str:

@@ -555,7 +555,7 @@ def test_blocked_job_has_remedy(reason, word):
 
 
 def test_each_blocked_remedy_is_recorded():
-    assert {blocked(reason) for reason in REASONS} == {row.remedy for row in BLOCKED}
+    assert {blocked(reason) for reason in REASONS} == set(BLOCKED.values())
 
 
 @pytest.mark.parametrize(
