@@ -18,8 +18,10 @@ from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from farcall.backends import bootstrap
+from farcall.backends.failure_tables import filled, waiting
 from farcall.backends.kubernetes import failure_reasons, names
 from farcall.backends.kubernetes.documents import FAILURES, IGNORED_FAILURES, unescaped
+from farcall.backends.kubernetes.failure_reasons import Heals
 from farcall.backends.kubernetes.names import (
     CONTAINER,
     ENDED_ANNOTATION,
@@ -257,7 +259,8 @@ class KubernetesDetail(JobDetail):
     @property
     def told(self) -> str:
         """The informative part of the cluster's reasons for the end."""
-        return failure_reasons.telling(self)
+        is_hollow = failure_reasons.is_hollow(self.status_reason)
+        return self.container_reason if is_hollow else self.reason
 
     @property
     def places(self) -> Mapping[str, str]:
@@ -268,12 +271,14 @@ class KubernetesDetail(JobDetail):
     @property
     def remedy(self) -> str:
         """Remedy if the cluster reports that it cannot start the job; otherwise empty."""
-        return failure_reasons.blocked(self) if self.is_blocked else ""
+        row = failure_reasons.row_of(self) if self.is_blocked else None
+        return filled(row.failure_reason, failure_reasons.WORDS, self).remedy if row else ""
 
     @property
     def is_blocked(self) -> bool:
         """Whether the cluster reports that it cannot start the job at present."""
-        return failure_reasons.is_blocked(self)
+        is_waiting = not self.status.is_final and self.status is not JobStatus.RUNNING
+        return is_waiting and not self.is_terminated and failure_reasons.row_of(self) is not None
 
     @property
     def is_explained(self) -> bool:
@@ -287,7 +292,12 @@ class KubernetesDetail(JobDetail):
 
     def dwell(self, timing: Timing) -> Dwell:
         """Return the grace periods before a blocked job is reported and terminated."""
-        return failure_reasons.dwell(self, timing)
+        row = failure_reasons.row_of(self)
+        if row is None or row.heals is Heals.OFTEN:
+            return Dwell(timing.blocked_told_s, None)
+        if row.heals is Heals.SOMETIMES:
+            return Dwell(timing.blocked_told_s, timing.pull_dwell_s)
+        return Dwell(0.0, timing.start_dwell_s)
 
     def failure_reason(self) -> FailureReason:
         """Return why the job ended; see `farcall.backends.kubernetes.failure_reasons`."""
@@ -295,7 +305,9 @@ class KubernetesDetail(JobDetail):
 
     def waiting(self) -> tuple[str, str]:
         """Return the state of the job in a sentence, and a remedy."""
-        return failure_reasons.tell(self)
+        is_held = not self.is_terminated and not self.is_blocked
+        held = failure_reasons.held(self) if is_held else None
+        return held or waiting(self, failure_reasons.STATES)
 
 
 class _End(NamedTuple):

@@ -39,13 +39,11 @@ from farcall.backends.failure_tables import (
     row,
     status,
     task_exits,
-    waiting,
 )
 from farcall.model import errors
-from farcall.model.failure_reasons import MEMORY, OWN_REASON, STUCK, Dwell, FailureReason
+from farcall.model.failure_reasons import MEMORY, OWN_REASON, STUCK, FailureReason
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import KUBERNETES, PLATFORMS
-from farcall.model.timing import Timing
 from farcall_runtime.contract import ENV_OWN_NODE_INDEX
 
 # --- Blocked jobs: why a pod is not created, placed or started, and for how long. No I/O
@@ -360,7 +358,7 @@ def row_of(detail: JobDetail) -> Blocked | None:
 
 LOST = "set retry_attempts to 2 or more, so that tasks run again after a node is lost"
 
-_WORDS = Words(
+WORDS = Words(
     credentials="set service_account to one with a role that can read s3_bucket_name, or "
     "s3_secret to a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     script_credentials="set s3_secret to a Secret with AWS_ACCESS_KEY_ID and "
@@ -399,7 +397,7 @@ def failure_reason(detail: JobDetail) -> FailureReason:
         return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
     found = _stuck(detail) or next(row.failure_reason for row in rows if row.fits(detail))
-    return filled(found, _WORDS, detail)
+    return filled(found, WORDS, detail)
 
 
 def _stuck(detail: JobDetail) -> FailureReason | None:
@@ -420,38 +418,9 @@ def _stuck(detail: JobDetail) -> FailureReason | None:
     )
 
 
-def telling(detail: JobDetail) -> str:
-    """Return the informative part of the cluster's reasons for an end."""
-    if is_hollow(detail.status_reason):
-        return detail.container_reason
-    return detail.reason
-
-
 def is_hollow(reason: str) -> bool:
     """Return whether a Job's reason only means that it has failed."""
     return reason.startswith(_HOLLOW)
-
-
-def is_blocked(detail: JobDetail) -> bool:
-    """Return whether the cluster reports that it cannot start a job at present."""
-    is_waiting = not detail.status.is_final and detail.status is not JobStatus.RUNNING
-    return is_waiting and not detail.is_terminated and row_of(detail) is not None
-
-
-def blocked(detail: JobDetail) -> str:
-    """Return the remedy for a job that cannot start; empty if it is not blocked."""
-    row = row_of(detail)
-    return filled(row.failure_reason, _WORDS, detail).remedy if row else ""
-
-
-def dwell(detail: JobDetail, timing: Timing) -> Dwell:
-    """Return the grace periods before a blocked job is reported and terminated."""
-    row = row_of(detail)
-    if row is None or row.heals is Heals.OFTEN:
-        return Dwell(timing.blocked_told_s, None)
-    if row.heals is Heals.SOMETIMES:
-        return Dwell(timing.blocked_told_s, timing.pull_dwell_s)
-    return Dwell(0.0, timing.start_dwell_s)
 
 
 def _never_ran(detail: JobDetail) -> bool:
@@ -574,7 +543,7 @@ _GONE = row(
 ENDINGS: tuple[Row, ...] = (
     Row(has_succeeded, RESULT_MISSING),
     *_DONE_TO_IT,
-    *task_exits(PLATFORMS[KUBERNETES], _WORDS),
+    *task_exits(PLATFORMS[KUBERNETES], WORDS),
     _GONE,
     row(
         lambda detail: bool(detail.array_size),
@@ -605,7 +574,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
         NOT_RUNNABLE,
     ),
     *_DONE_TO_IT,
-    *command_exits(PLATFORMS[KUBERNETES], _WORDS),
+    *command_exits(PLATFORMS[KUBERNETES], WORDS),
     _GONE,
     COMMAND_FAILED,
 )
@@ -615,7 +584,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
 # --- Pending reasons: why an unfinished job of a cluster waits. No I/O --------------------------
 
 
-_STATES = {
+STATES = {
     JobStatus.SUBMITTED: (
         "Kubernetes has accepted the job and has not created its pod yet",
         "wait a few seconds; after a failed attempt it waits for 10 s, and longer each time",
@@ -634,15 +603,10 @@ _SUSPENDED = "Suspended"
 _GATED = "SchedulingGated"
 
 
-def tell(detail: JobDetail) -> tuple[str, str]:
-    """Return the state of an unfinished job in a sentence, and a remedy."""
-    is_held = detail.status_reason.startswith((_SUSPENDED, _GATED))
-    if is_held and not detail.is_terminated and not detail.is_blocked:
-        return _held(detail)
-    return waiting(detail, _STATES)
-
-
-def _held(detail: JobDetail) -> tuple[str, str]:
+def held(detail: JobDetail) -> tuple[str, str] | None:
+    """Return why a queue, or a user, holds a job back; None if none does."""
+    if not detail.status_reason.startswith((_SUSPENDED, _GATED)):
+        return None
     _, _, why = detail.status_reason.partition(": ")
     if why:
         sentence = f"the job's queue holds it back: {why}"

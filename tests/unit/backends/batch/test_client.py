@@ -243,12 +243,6 @@ async def test_array_tasks_are_listed_by_page(clock):
     ]
 
 
-async def test_throttled_request_is_repeated(clock):
-    batch, client = made(describe_jobs=[*[THROTTLED] * 50, {"jobs": []}])
-    assert await batch.describe(["j"]) == {}
-    assert len(client.calls) == 51
-
-
 @pytest.mark.parametrize(
     "failure", [no_answer(), not_sent(), broken(), refusal("ServerException", 500)]
 )

@@ -286,11 +286,6 @@ def test_out_of_memory_code_ends_functions():
     assert action(strategy, exit_code=60) == "RETRY"  # a command's exit codes are its own
 
 
-def test_infrastructure_rules_end_with_exit():
-    rules = retry_strategy(Settings())["evaluateOnExit"]
-    assert rules[-1] == {"onReason": "*", "action": "EXIT"}
-
-
 def test_single_attempt_needs_no_rules():
     assert retry_strategy(Settings(retry_attempts=1)) == {"attempts": 1}
 

@@ -73,6 +73,79 @@ def pull(error: str) -> str:
     return f"CannotPullContainerError: pull image manifest has been retried 1 time(s): {error}"
 
 
+STARTS = [
+    (
+        "refused access",
+        (
+            "CannotPullECRContainerError: AccessDeniedException: User: arn:aws:sts::1:assumed-role/x "
+            "is not authorized to perform: ecr:GetAuthorizationToken on resource: *"
+        ),
+    ),
+    (
+        "refused access",
+        (
+            "CannotPullContainerError: Error response from daemon: pull access denied for lab/x, "
+            "repository does not exist or may require 'docker login'"
+        ),
+    ),
+    (
+        "could not be reached",
+        (
+            "CannotPullContainerError: Error response from daemon: Get https://1.dkr.ecr.eu-west-1."
+            "amazonaws.com/v2/: dial tcp 52.1.2.3:443: i/o timeout"
+        ),
+    ),
+    (
+        "pull limit",
+        pull("429 Too Many Requests - toomanyrequests: You have reached your pull rate limit"),
+    ),
+    (
+        "architecture",
+        (
+            "CannotPullContainerError: image Manifest does not contain descriptor matching platform "
+            "'linux/amd64'"
+        ),
+    ),
+    (
+        "disk is full",
+        "CannotPullContainerError: write /var/lib/docker/tmp/x: no space left on device",
+    ),
+    (
+        "does not exist in the registry",
+        pull("failed to resolve ref docker.io/library/no-such:latest: not found"),
+    ),
+    (
+        "could not be pulled",
+        "CannotPullImageManifestError: Error response from daemon: something new",
+    ),
+    (
+        "could not be created",
+        (
+            "CannotCreateContainerError: Error response from daemon: Minimum memory limit allowed is "
+            "6MB"
+        ),
+    ),
+    (
+        "another architecture",
+        (
+            "CannotStartContainerError: Error response from daemon: exec /usr/local/bin/python: exec "
+            "format error"
+        ),
+    ),
+    (
+        "log could not be opened",
+        (
+            "ResourceInitializationError: failed to validate logger args: The task cannot find the "
+            "Amazon CloudWatch log group defined in the task definition: the specified log group "
+            "does not exist"
+        ),
+    ),
+    (
+        "environment could not",
+        "ResourceInitializationError: failed to invoke EFS utils commands to set up EFS volumes",
+    ),
+    ("was not started", "SnapshotterError: unknown words"),
+]
 RECORDED = [
     # users, and time limits
     Recorded(
@@ -154,72 +227,7 @@ RECORDED = [
     ),
     Recorded(errors.OutOfMemoryError, "SIGKILL", EXITED, exit_code=137),
     # containers that did not start
-    Recorded(
-        errors.ImageError,
-        "refused access",
-        NOT_STARTED,
-        "CannotPullECRContainerError: AccessDeniedException: User: arn:aws:sts::1:assumed-role/x "
-        "is not authorized to perform: ecr:GetAuthorizationToken on resource: *",
-    ),
-    Recorded(
-        errors.ImageError,
-        "refused access",
-        NOT_STARTED,
-        "CannotPullContainerError: Error response from daemon: pull access denied for lab/x, "
-        "repository does not exist or may require 'docker login'",
-    ),
-    Recorded(
-        errors.ImageError,
-        "could not be reached",
-        NOT_STARTED,
-        "CannotPullContainerError: Error response from daemon: Get https://1.dkr.ecr.eu-west-1."
-        "amazonaws.com/v2/: dial tcp 52.1.2.3:443: i/o timeout",
-    ),
-    Recorded(
-        errors.ImageError,
-        "pull limit",
-        NOT_STARTED,
-        pull("429 Too Many Requests - toomanyrequests: You have reached your pull rate limit"),
-    ),
-    Recorded(
-        errors.ImageError,
-        "architecture",
-        NOT_STARTED,
-        "CannotPullContainerError: image Manifest does not contain descriptor matching platform "
-        "'linux/amd64'",
-    ),
-    Recorded(
-        errors.ImageError,
-        "disk is full",
-        NOT_STARTED,
-        "CannotPullContainerError: write /var/lib/docker/tmp/x: no space left on device",
-    ),
-    Recorded(
-        errors.ImageError,
-        "does not exist in the registry",
-        NOT_STARTED,
-        pull("failed to resolve ref docker.io/library/no-such:latest: not found"),
-    ),
-    Recorded(
-        errors.ImageError,
-        "could not be pulled",
-        NOT_STARTED,
-        "CannotPullImageManifestError: Error response from daemon: something new",
-    ),
-    Recorded(
-        errors.ImageError,
-        "could not be created",
-        NOT_STARTED,
-        "CannotCreateContainerError: Error response from daemon: Minimum memory limit allowed is "
-        "6MB",
-    ),
-    Recorded(
-        errors.ImageError,
-        "another architecture",
-        NOT_STARTED,
-        "CannotStartContainerError: Error response from daemon: exec /usr/local/bin/python: exec "
-        "format error",
-    ),
+    *(Recorded(errors.ImageError, sentence, NOT_STARTED, reason) for sentence, reason in STARTS),
     Recorded(
         errors.ImageError,
         "could not be started",
@@ -230,23 +238,9 @@ RECORDED = [
     ),
     Recorded(
         errors.ImageError,
-        "log could not be opened",
-        NOT_STARTED,
-        "ResourceInitializationError: failed to validate logger args: The task cannot find the "
-        "Amazon CloudWatch log group defined in the task definition: the specified log group "
-        "does not exist",
-    ),
-    Recorded(
-        errors.ImageError,
         "secrets",
         "ResourceInitializationError: unable to pull secrets or registry auth: execution resource "
         "retrieval failed",
-    ),
-    Recorded(
-        errors.ImageError,
-        "environment could not",
-        NOT_STARTED,
-        "ResourceInitializationError: failed to invoke EFS utils commands to set up EFS volumes",
     ),
     Recorded(
         errors.ImageError,
@@ -258,7 +252,6 @@ RECORDED = [
     Recorded(
         errors.ImageError, "8192 characters", "Container Overrides length must be at most 8192"
     ),
-    Recorded(errors.ImageError, "was not started", NOT_STARTED, "SnapshotterError: unknown words"),
     Recorded(errors.ImageError, "was not started", "new text, not known yet"),
     Recorded(errors.HostLostError, "was started", "new text, not known yet", log=True),
     Recorded(errors.ImageError, "does not report why", NOT_STARTED),

@@ -19,7 +19,6 @@ from farcall.backends.kubernetes.failure_reasons import (
     Heals,
     failure_reason,
     row_of,
-    tell,
 )
 from farcall.model import errors, failure_reasons
 from farcall.model.exit_codes import EXITS
@@ -637,16 +636,16 @@ def test_each_command_row_has_example():
 def test_waiting_job_is_not_blocked(document, pods, words):
     detail = describe.Description(document).whole(pods)
     assert not detail.is_blocked
-    assert words in tell(detail)[0]
+    assert words in detail.waiting()[0]
 
 
 def test_stopping_job_is_reported():
     detail = replace(describe.Description(job(active=1)).whole(()), is_terminated=True)
-    assert "is stopping" in tell(detail)[0]
+    assert "is stopping" in detail.waiting()[0]
 
 
 def test_kueue_message_is_quoted():
     document, pods, events = held("couldn't assign flavors: insufficient unused quota for cpu")
     detail = describe.Description(document, events).whole(pods)
     assert detail.status is JobStatus.RUNNABLE
-    assert "insufficient unused quota" in tell(detail)[0]
+    assert "insufficient unused quota" in detail.waiting()[0]
