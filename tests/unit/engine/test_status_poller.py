@@ -318,9 +318,9 @@ class Cluster:
         for job_id in job_ids:
             _, mark, index = job_id.partition(":")
             found[job_id] = (
-                describe.child(self.document, int(index), self.pods)
+                describe.Description(self.document).task(int(index), self.pods)
                 if mark
-                else describe.detail(self.document, self.pods)
+                else describe.Description(self.document).whole(self.pods)
             )
         return found
 
