@@ -7,15 +7,11 @@ import time
 import uuid
 
 import boto3
-import botocore.session
 from botocore.config import Config
 
-import farcall.aws
 from tests.support.patience import PATIENCE_S
 
-_MODELS = f"{farcall.aws.__path__[0]}/models"
 FINAL = ("SUCCEEDED", "FAILED")
-ORDER = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", *FINAL)
 
 
 class Account:
@@ -33,9 +29,7 @@ class Account:
 
     def client(self, service):
         config = Config(retries={"total_max_attempts": 1 if self.local else 10})
-        core = botocore.session.get_session()
-        core.get_component("data_loader").search_paths.append(_MODELS)
-        session = boto3.Session(botocore_session=core)
+        session = boto3.Session()
         if not self.local:
             return session.client(service, config=config)
         env = self.local.environment
@@ -149,10 +143,6 @@ class Account:
             logGroupName=group, logStreamName=stream, startFromHead=True
         )["events"]
         return [event["message"] for event in events]
-
-    def terminate_all(self, jobs, reason):
-        """Call TerminateJobs, which older versions of botocore lack, with farcall's own model."""
-        return self.batch.terminate_jobs(jobs=jobs, reason=reason)
 
     def close(self):
         if not self.local:

@@ -14,13 +14,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import pytest
-from kubernetes import client, config
+from kubernetes import config
 
 from tests.support.patience import PATIENCE_S
 
@@ -37,14 +37,10 @@ class Answer(NamedTuple):
     Attributes:
         status: HTTP status code.
         body: Parsed JSON, or the text if it is not JSON.
-        warnings: Values of the ``Warning`` headers.
-        headers: All headers.
     """
 
     status: int
     body: Any
-    warnings: list[str]
-    headers: Mapping[str, str]
 
     def fields(self) -> set[str]:
         """Return the fields that an error response names."""
@@ -67,8 +63,6 @@ class Cluster:
         self.api = config.new_client_from_config(self.kubeconfig, persist_config=False)
         _, current = config.list_kube_config_contexts(self.kubeconfig)
         self.namespace = current["context"].get("namespace") or "default"
-        self.jobs = client.BatchV1Api(self.api)
-        self.core = client.CoreV1Api(self.api)
         self._made: list[str] = []
 
     # --- requests ---------------------------------------------------------------------------
@@ -93,8 +87,7 @@ class Cluster:
         data = response.data.decode()
         with contextlib.suppress(ValueError):
             data = json.loads(data) if response.status >= 400 or "json" in accept else data
-        warnings = response.headers.getlist("warning")
-        return Answer(response.status, data, warnings, response.headers)
+        return Answer(response.status, data)
 
     def _open(self, method, path, body, content_type, accept, query, timeout_s=60.0):
         headers = {"Accept": accept}

@@ -13,8 +13,6 @@ import time
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from tests.local.account import FINAL, ORDER
-
 pytestmark = pytest.mark.core
 
 
@@ -164,17 +162,6 @@ def test_command_and_resources_are_overridden(batch):
 # Retries --------------------------------------------------------------------------------------
 
 
-def test_attempts_are_counted_from_one(batch):
-    """A failed job is retried until its attempts are used up.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
-    """
-    job = batch.shell("exit $AWS_BATCH_JOB_ATTEMPT", document={"retryStrategy": {"attempts": 2}})
-    assert [a["container"]["exitCode"] for a in job["attempts"]] == [1, 2]
-    assert job["status"] == "FAILED"
-    assert job["container"]["exitCode"] == 2
-
-
 @pytest.mark.parametrize(
     ("rules", "attempts"),
     [
@@ -232,25 +219,6 @@ def test_reclaimed_host_is_retried(batch, knobs):
     assert "exitCode" not in first["container"]
 
 
-def test_failed_start_has_only_reason(batch, knobs):
-    """A container that does not start has a reason and neither an exit code nor a log.
-
-    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task_cannot_pull_image.html
-    """
-    reason = "CannotPullContainerError: pull image manifest has been retried 1 time(s)"
-    rules = [{"onReason": "CannotPull*", "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
-    knobs.break_starts(reason, "CannotStartContainerError: no such device")
-    job = batch.shell("exit 0", retryStrategy={"attempts": 3, "evaluateOnExit": rules})
-    assert (job["status"], job["statusReason"]) == ("FAILED", "Task failed to start")
-    first, second = (attempt["container"] for attempt in job["attempts"])
-    assert first["reason"] == reason
-    assert second["reason"] == "CannotStartContainerError: no such device"
-    assert {"exitCode", "logStreamName"} & {*first, *second} == set()
-    knobs.break_starts(reason)
-    knobs.break_starts()
-    assert batch.shell("exit 0")["status"] == "SUCCEEDED"
-
-
 # Timeouts -------------------------------------------------------------------------------------
 
 
@@ -288,19 +256,6 @@ def test_timeout_kills_process_ignoring_sigterm(batch):
 # Cancel and terminate -------------------------------------------------------------------------
 
 
-def test_terminated_running_job_fails(batch):
-    """TerminateJob sends SIGTERM; the job is FAILED with the caller's reason, and not retried.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
-    """
-    job_id = batch.start("trap 'exit 0' TERM; sleep 100 & wait", retryStrategy={"attempts": 3})
-    batch.batch.terminate_job(jobId=job_id, reason="not needed")
-    job = batch.wait(job_id)
-    assert (job["status"], job["statusReason"]) == ("FAILED", "not needed")
-    assert (job["isTerminated"], job["isCancelled"]) == (True, False)
-    assert len(job["attempts"]) == 1
-
-
 def test_terminate_signals_only_main_process(batch, knobs):
     """docker sends SIGTERM only to PID 1; other processes are killed with the container.
 
@@ -316,111 +271,7 @@ def test_terminate_signals_only_main_process(batch, knobs):
     assert batch.output(job) == ["ready", "main"]
 
 
-def test_terminated_starting_job_never_runs(batch, knobs):
-    """A job that is terminated in STARTING fails without running.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
-    """
-    knobs.configure(delays={"STARTING": 3})
-    job_id = batch.submit(batch.definition("true"))
-    batch.wait(job_id, "STARTING")
-    batch.batch.terminate_job(jobId=job_id, reason="stop")
-    job = batch.wait(job_id)
-    assert (job["status"], job["statusReason"]) == ("FAILED", "stop")
-    assert "exitCode" not in job["container"]
-
-
-def test_bulk_terminate_skips_ended_jobs(batch):
-    """TerminateJobs accepts up to 50 IDs; ended and unknown jobs count as successful.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html
-    """
-    done, running = batch.shell("exit 0")["jobId"], batch.start("sleep 30")
-    reply = batch.terminate_all([done, running, "unknown"], "all")
-    assert reply == {**reply, "successful": [done, running, "unknown"], "errors": []}
-    job = batch.wait(running)
-    assert (job["statusReason"], job["isTerminated"]) == ("all", True)
-    assert batch.status(done) == "SUCCEEDED"
-    batch.batch.terminate_job(jobId=running, reason="late")
-    assert batch.describe(running)["statusReason"] == "all"
-    refusal(batch.terminate_all, ["x"] * 51, "all")
-    refusal(batch.batch.terminate_job, jobId=running, reason="x" * 1025)
-
-
-# Arrays ---------------------------------------------------------------------------------------
-
-
-def test_array_children_have_index_and_status(batch):
-    """Children are `<parent>:<index>`, know index and size, and are counted by the parent.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
-    """
-    script = "echo $AWS_BATCH_JOB_ARRAY_INDEX/$AWS_BATCH_JOB_ARRAY_SIZE $AWS_BATCH_JOB_ID"
-    parent = batch.shell(script, arrayProperties={"size": 3})
-    assert (parent["status"], parent["attempts"]) == ("SUCCEEDED", [])
-    assert parent["arrayProperties"]["size"] == 3
-    counts = parent["arrayProperties"]["statusSummary"]
-    assert counts == {status: 3 if status == "SUCCEEDED" else 0 for status in ORDER}
-    child = batch.describe(f"{parent['jobId']}:2")
-    assert child["arrayProperties"]["index"] == 2
-    assert batch.output(child) == [f"2/3 {parent['jobId']}:2"]
-
-
-def test_array_parent_is_pending_then_failed(batch):
-    """The parent stays PENDING while children run, and fails once all ended if one failed.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
-    """
-    script = "sleep 0.$((AWS_BATCH_JOB_ARRAY_INDEX * 3)); exit $((AWS_BATCH_JOB_ARRAY_INDEX == 0))"
-    job_id = batch.submit(batch.definition("sh", "-c", script), arrayProperties={"size": 2})
-    batch.wait(f"{job_id}:0", "FAILED")
-    if batch.status(f"{job_id}:1") not in FINAL:
-        assert batch.status(job_id) in ("PENDING", *FINAL)
-    parent = batch.wait(job_id)
-    assert (parent["status"], parent["statusReason"]) == ("FAILED", "Array Child Job failed")
-    assert batch.status(f"{job_id}:1") == "SUCCEEDED"
-
-
-def test_terminated_child_leaves_siblings(batch):
-    """Terminating `<parent>:<index>` ends only that child.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
-    """
-    script = "[ $AWS_BATCH_JOB_ARRAY_INDEX = 0 ] || exec sleep 30"
-    job_id = batch.submit(batch.definition("sh", "-c", script), arrayProperties={"size": 2})
-    batch.wait(f"{job_id}:1", "RUNNING")
-    batch.batch.terminate_job(jobId=f"{job_id}:1", reason="just you")
-    parent = batch.wait(job_id)
-    assert batch.status(f"{job_id}:0") == "SUCCEEDED"
-    assert batch.describe(f"{job_id}:1")["isTerminated"] is True
-    assert (parent["status"], parent["isTerminated"]) == ("FAILED", False)
-
-
-def test_terminated_array_ends_all_children(batch):
-    """Terminating the parent ends every child; the parent fails when all have ended.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
-    """
-    definition = batch.definition("sleep", "30")
-    job_id = batch.submit(definition, arrayProperties={"size": 6})
-    batch.wait(f"{job_id}:0", "RUNNING")
-    batch.batch.terminate_job(jobId=job_id, reason="all of you")
-    parent = batch.wait(job_id)
-    assert (parent["statusReason"], parent["isTerminated"]) == ("all of you", True)
-    assert parent["arrayProperties"]["statusSummary"]["FAILED"] == 6
-    assert batch.describe(f"{job_id}:5")["statusReason"] == "all of you"
-
-
 # Describing and listing -----------------------------------------------------------------------
-
-
-def test_describe_omits_unknown_jobs(batch):
-    """DescribeJobs accepts up to 100 IDs.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_DescribeJobs.html
-    """
-    assert batch.batch.describe_jobs(jobs=["unknown"] * 100)["jobs"] == []
-    refusal(batch.batch.describe_jobs, jobs=["unknown"] * 101)
 
 
 def test_list_jobs_shows_one_state(batch):
@@ -442,66 +293,6 @@ def test_list_jobs_shows_one_state(batch):
     assert {"isCancelled", "isTerminated"}.isdisjoint(row)
     batch.batch.terminate_job(jobId=running, reason="enough")
     batch.wait(running)
-
-
-def test_list_jobs_filters_by_name(batch):
-    """A filter ignores the state; names match without case and with a trailing asterisk.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
-    """
-    prefix = f"Find-{time.time_ns()}"
-    definition = batch.definition("true")
-    ids = [batch.submit(definition, jobName=f"{prefix}-{n}") for n in range(3)]
-    for job_id in ids:
-        batch.wait(job_id)
-
-    def found(name, value):
-        reply = batch.batch.list_jobs(
-            jobQueue=batch.queue, filters=[{"name": name, "values": [value]}]
-        )
-        return sorted(row["jobId"] for row in reply["jobSummaryList"])
-
-    assert found("JOB_NAME", f"{prefix.lower()}*") == sorted(ids)
-    assert found("JOB_NAME", f"{prefix}-1") == [ids[1]]
-    assert found("JOB_DEFINITION", definition.split("/")[1].split(":")[0][:-1] + "*") == sorted(
-        ids
-    )
-    created = batch.describe(ids[0])["createdAt"]
-    assert ids[0] in found("AFTER_CREATED_AT", str(created - 1))
-    assert ids[0] not in found("AFTER_CREATED_AT", str(created))
-
-
-def test_list_jobs_pages_newest_first(batch):
-    """Filtered jobs come newest first, in pages that a token continues.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
-    """
-    prefix = f"page-{time.time_ns()}"
-    definition = batch.definition("true")
-    ids = [batch.submit(definition, jobName=f"{prefix}-{n}") for n in range(5)]
-    pages = batch.batch.get_paginator("list_jobs").paginate(
-        jobQueue=batch.queue,
-        filters=[{"name": "JOB_NAME", "values": [f"{prefix}*"]}],
-        PaginationConfig={"PageSize": 2},
-    )
-    rows = [[row["jobId"] for row in page["jobSummaryList"]] for page in pages]
-    assert [len(page) for page in rows] == [2, 2, 1]
-    if batch.local:
-        assert [job_id for page in rows for job_id in page] == ids[::-1]
-
-
-def test_list_jobs_shows_array_children(batch):
-    """`arrayJobId` lists the children, which the queue's list does not show.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
-    """
-    parent = batch.shell("exit $((AWS_BATCH_JOB_ARRAY_INDEX == 1))", arrayProperties={"size": 3})
-    rows = batch.batch.list_jobs(arrayJobId=parent["jobId"], jobStatus="SUCCEEDED")
-    assert sorted(row["arrayProperties"]["index"] for row in rows["jobSummaryList"]) == [0, 2]
-    failed = batch.batch.list_jobs(arrayJobId=parent["jobId"], jobStatus="FAILED")
-    assert failed["jobSummaryList"][0]["container"] == {"exitCode": 1}
-    in_queue = batch.batch.list_jobs(jobQueue=batch.queue, jobStatus="SUCCEEDED")
-    assert not [row for row in in_queue["jobSummaryList"] if ":" in row["jobId"]]
 
 
 # Definitions ----------------------------------------------------------------------------------
@@ -618,21 +409,6 @@ def test_invalid_submission_is_rejected(batch, document, reason):
     assert reason in refusal(batch.submit, **{"definition": definition, **document})
 
 
-def test_queue_snapshot_shows_front_first(batch, knobs):
-    """GetJobQueueSnapshot shows the first 100 RUNNABLE jobs, front first.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_GetJobQueueSnapshot.html
-    """
-    definition = batch.definition("sleep", "30", vcpu="4")
-    ids = [batch.submit(definition) for _ in range(3)]
-    batch.wait(ids[0], "RUNNING")
-    front = batch.batch.get_job_queue_snapshot(jobQueue=batch.queue)["frontOfQueue"]["jobs"]
-    assert [row["jobArn"].rpartition("/")[2] for row in front] == ids[1:]
-    for job_id in ids[::-1]:
-        batch.batch.terminate_job(jobId=job_id, reason="enough")
-    batch.wait(ids[0])
-
-
 # Multi-node parallel jobs ---------------------------------------------------------------------
 
 
@@ -704,55 +480,6 @@ def test_multi_node_job_describes_nodes(batch, gate):
     assert f"{job_id}#0" not in rows
 
 
-def _status(batch, job_id):
-    """Return a job's status, or None if the job is unknown."""
-    found = batch.batch.describe_jobs(jobs=[job_id])["jobs"]
-    return found[0]["status"] if found else None
-
-
-def test_main_node_exit_stops_others(batch, gate):
-    """When the main node exits, the job is finished, and the other nodes are stopped.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
-    """
-    until_free, free = gate
-    waiting = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
-    job_id = batch.submit(batch.nodes({"0": until_free, "1:": waiting}, 2))
-    child = f"{job_id}#1"
-    batch.wait_for(lambda: _status(batch, child) == "RUNNING")
-    batch.wait_for(lambda: batch.output(batch.describe(child)) == ["ready"])
-    free()
-    assert batch.wait(job_id)["status"] == "SUCCEEDED"
-    node = batch.wait(child)
-    assert node["status"] == "FAILED"
-    assert node["container"]["exitCode"] == 0
-    assert batch.output(node) == ["ready", "bye"]
-
-
-def test_main_node_failure_retries_all_nodes(batch, rendezvous):
-    """A failure of the main node retries all nodes; other nodes' failures retry none.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
-    """
-    say, until = rendezvous
-    attempt = "$AWS_BATCH_JOB_ATTEMPT"
-    scripts = {
-        "0": f"{until(attempt)}; exit $((AWS_BATCH_JOB_ATTEMPT == 1))",
-        "1:": f"echo {attempt}; {say(attempt)}; exit 5",
-    }
-    job_id = batch.submit(batch.nodes(scripts, 2), retryStrategy={"attempts": 3})
-    whole = batch.wait(job_id)
-    child = batch.wait(f"{job_id}#1")
-    assert whole["status"] == "SUCCEEDED"
-    assert [a["container"]["exitCode"] for a in whole["attempts"]] == [1, 0]
-    main = batch.describe(f"{job_id}#0")
-    assert [a["container"]["exitCode"] for a in main["attempts"]] == [1, 0]
-    assert len(child["attempts"]) == 2
-    assert batch.output(child) == ["2"]
-    streams = {a["container"]["logStreamName"] for a in (*main["attempts"], *child["attempts"])}
-    assert len(streams) == 4
-
-
 def test_timeout_stops_all_nodes(batch):
     """attemptDurationSeconds applies to the job: all nodes are stopped and none is retried.
 
@@ -770,24 +497,6 @@ def test_timeout_stops_all_nodes(batch):
     for index in (0, 1):
         node = batch.wait(f"{job_id}#{index}")
         assert node["statusReason"] == "Job attempt duration exceeded timeout"
-
-
-def test_terminated_multi_node_job_fails(batch):
-    """TerminateJob stops every node; the job fails with the caller's reason without a retry.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
-    """
-    job_id = batch.submit(batch.nodes({"0:": "sleep 600"}, 3), retryStrategy={"attempts": 3})
-    for index in range(3):
-        batch.wait_for(lambda node=f"{job_id}#{index}": _status(batch, node) == "RUNNING")
-    batch.batch.terminate_job(jobId=job_id, reason="not needed")
-    whole = batch.wait(job_id)
-    assert (whole["statusReason"], whole["isTerminated"]) == ("not needed", True)
-    assert len(whole["attempts"]) == 1
-    for index in range(3):
-        node = batch.wait(f"{job_id}#{index}")
-        assert (node["status"], node["statusReason"]) == ("FAILED", "not needed")
-        assert node["isTerminated"] is True
 
 
 def test_node_overrides_are_merged(batch, rendezvous):

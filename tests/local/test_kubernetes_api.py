@@ -257,45 +257,6 @@ def test_old_version_returns_410(cluster):
 # Secrets, access, discovery -------------------------------------------------------------------
 
 
-def test_secret_is_encoded_and_injected(cluster):
-    """stringData is stored as base64 in data; a container gets it with envFrom.
-
-    https://kubernetes.io/docs/concepts/configuration/secret/
-    """
-    name = unique()
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
-    answer = cluster.ask("POST", cluster.path("secrets"), {**secret, "stringData": {"KEY": "v"}})
-    assert answer.status == 201
-    assert (answer.body["data"], answer.body["type"]) == ({"KEY": "dg=="}, "Opaque")
-    assert "stringData" not in answer.body
-    source = [{"secretRef": {"name": name}}]
-    job = cluster.create(cluster.job("echo $KEY", container={"envFrom": source}))
-    cluster.ended(job)
-    assert cluster.log(cluster.pods(job)[0]["metadata"]["name"]) == "v\n"
-    assert cluster.ask("DELETE", cluster.path("secrets", name)).status == 200
-
-
-def test_access_review_is_allowed(cluster):
-    """Every user may review their own access.
-
-    https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
-    """
-    attributes = {
-        "namespace": cluster.namespace, "verb": "create", "group": "batch", "resource": "jobs",
-    }  # fmt: skip
-    answer = cluster.ask(
-        "POST",
-        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-        {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        },
-    )
-    assert answer.status == 201
-    assert answer.body["status"]["allowed"] is True
-
-
 # Logs -------------------------------------------------------------------------------------------
 
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import builtins
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farcall_local.batch import retries
 from farcall_local.batch.engine import Processors
 from farcall_local.batch.limits import Bucket
 from farcall_local.runners import logs
@@ -35,19 +33,6 @@ def test_jobs_start_in_queue_order(needs, data):
         running.remove(ended)
         processors.give_back(needs[ended])
     assert started == list(range(len(needs)))
-
-
-def test_small_jobs_cannot_starve_wide_job():
-    """A wide job starts after the jobs ahead of it, although small jobs keep arriving."""
-    processors = Processors(2, lambda _: True)
-    processors.add("small 0", 1)
-    assert processors.take() == "small 0"
-    processors.add("wide", 2)
-    for number in range(1, 5):
-        processors.add(f"small {number}", 1)
-        assert processors.take() is None
-    processors.give_back(1)
-    assert processors.take() == "wide"
 
 
 def test_cancelled_jobs_drop_retries_go_first():
@@ -77,22 +62,6 @@ def test_bucket_refills_with_time():
         True,
         False,
     ]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "reason", "retried"),
-    [
-        ("CannotPull*", "CannotPullContainerError: x", True),
-        ("CannotPull", "CannotPullContainerError: x", False),
-        ("*", "", True),
-        ("", "", True),
-    ],
-)
-def test_pattern_matches_trailing_asterisk(pattern, reason, retried):
-    """A pattern is literal except one trailing asterisk."""
-    rules = [{"onReason": pattern, "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
-    strategy = retries.parse({"attempts": 2, "evaluateOnExit": rules})
-    assert strategy.wants_another(1, status_reason="", reason=reason, exit_code="") is retried
 
 
 def test_split_lines_are_joined():

@@ -5,14 +5,11 @@ Starts the emulator with permissions enforced, because each service has its own 
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
-
 import pytest
 from botocore.exceptions import ClientError
 
 from tests import emulators
-from tests.support.iam import JOB_ROLE, VALUES, Enforced, policy
+from tests.support.iam import JOB_ROLE, VALUES, Enforced
 from tests.support.patience import until
 
 BUCKET = VALUES["BUCKET"]
@@ -89,44 +86,6 @@ def test_services_have_own_error_codes(enforced, service, operation, request_, c
         assert caught.value.response["Error"]["Code"] == code
     if service == "s3":
         getattr(enforced.root(service), operation)(**request_)
-
-
-def test_unsigned_request_returns_403(enforced):
-    for path in ("/v1/describejobs", f"/{BUCKET}/key"):
-        with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(f"{enforced.aws.endpoint_url}{path}")
-
-
-@pytest.mark.parametrize("kind", ["container", "multinode"])
-@pytest.mark.parametrize("service", ["ecs-tasks.amazonaws.com", "lambda.amazonaws.com"])
-def test_passed_to_service_condition_is_enforced(enforced, service, kind):
-    document = policy("client")
-    for statement in document["Statement"]:
-        if statement["Sid"] == "GiveJobsTheirRoles":
-            statement["Condition"]["StringEquals"]["iam:PassedToService"] = service
-    enforced.set_policy("client", document)
-
-    def register():
-        role = f"arn:aws:iam::{VALUES['ACCOUNT']}:role/{JOB_ROLE}"
-        container = {**CONTAINER, "jobRoleArn": role}
-        groups = [
-            {"targetNodes": "0", "container": CONTAINER},
-            {"targetNodes": "1:", "container": container},
-        ]
-        nodes = {"numNodes": 2, "mainNode": 0, "nodeRangeProperties": groups}
-        properties = {
-            "container": {"containerProperties": container},
-            "multinode": {"nodeProperties": nodes},
-        }
-        enforced.client("batch", enforced.keys).register_job_definition(
-            jobDefinitionName="farcall-roles", type=kind, **properties[kind]
-        )
-
-    if service.startswith("ecs-tasks"):
-        register()
-        return
-    with pytest.raises(ClientError, match="iam:PassRole"):
-        register()
 
 
 @pytest.mark.parametrize("role", [JOB_ROLE, None])

@@ -14,17 +14,14 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import aioboto3
 import obstore
 import psutil
 import pytest
-from botocore.config import Config
 from moto.s3.models import S3Backend
 from obstore.store import S3Store
 
 from farcall_local import LocalServer
 from farcall_local.runners import process
-from farcall_local.runners.runner import Exit, StartError
 from farcall_local.services.front import Handler
 from tests.local.account import Account
 from tests.support.leaks import Held
@@ -93,40 +90,6 @@ async def test_large_objects_keep_their_bytes(store):
     )
 
 
-async def test_asynchronous_clients_are_served(server):
-    """One endpoint serves aioboto3's Batch, Logs, STS, IAM and S3."""
-    session = aioboto3.Session()
-    options = {
-        "endpoint_url": server.endpoint_url,
-        "region_name": "us-east-1",
-        "aws_access_key_id": server.environment["AWS_ACCESS_KEY_ID"],
-        "aws_secret_access_key": server.environment["AWS_SECRET_ACCESS_KEY"],
-        "config": Config(retries={"total_max_attempts": 1}),
-    }
-    async with session.client("sts", **options) as sts:
-        assert (await sts.get_caller_identity())["Account"] == "123456789012"
-    async with session.client("iam", **options) as iam:
-        role = await iam.get_role(RoleName=server.environment["FARCALL_BATCH_JOB_ROLE_NAME"])
-        assert "ecs-tasks.amazonaws.com" in str(role["Role"]["AssumeRolePolicyDocument"])
-    async with session.client("logs", **options) as logs:
-        groups = await logs.describe_log_groups()
-        assert {"/aws/batch/job", server.environment["FARCALL_BATCH_JOB_LOG_GROUP_NAME"]} == {
-            group["logGroupName"] for group in groups["logGroups"]
-        }
-    async with session.client("s3", **options) as s3:
-        bucket = server.environment["FARCALL_S3_BUCKET_NAME"]
-        await s3.put_object(Bucket=bucket, Key="é ü/%", Body=b"x" * 2**20, Metadata={"a": "b"})
-        found = await s3.head_object(Bucket=bucket, Key="é ü/%")
-        assert (found["ContentLength"], found["Metadata"]) == (2**20, {"a": "b"})
-        with pytest.raises(s3.exceptions.NoSuchKey):
-            await s3.get_object(Bucket=bucket, Key="absent")
-    async with session.client("batch", **options) as batch:
-        queues = await asyncio.gather(*(batch.describe_job_queues() for _ in range(20)))
-        assert {reply["jobQueues"][0]["jobQueueName"] for reply in queues} == {
-            server.environment["FARCALL_QUEUE"]
-        }
-
-
 def test_stop_removes_jobs_and_directories(tmp_path, monkeypatch):
     """A stopped server leaves neither processes nor directories."""
     temporary = tmp_path / "temporary"
@@ -157,44 +120,6 @@ def gone(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
-
-
-class ScriptedRunner:
-    """A runner without processes; the image name is the exit code."""
-
-    def __init__(self, endpoint_url, credentials):
-        self.endpoint_url = endpoint_url
-
-    async def prepare(self, spec):
-        pass
-
-    async def close(self):
-        pass
-
-    async def start(self, spec):
-        image = spec.image
-        if image == "missing":
-            raise StartError("CannotPullContainerError: pull access denied")
-        spec.output(f"{self.endpoint_url} {spec.host(1)['Memory'] >> 20}\n".encode())
-        return ScriptedContainer(int(image))
-
-
-class ScriptedContainer:
-    def __init__(self, code):
-        self.code = code
-        self.killed = asyncio.Event()
-
-    async def wait(self):
-        if self.code == 99:
-            await self.killed.wait()
-            return Exit(137)
-        return Exit(self.code)
-
-    def terminate(self):
-        pass
-
-    def kill(self):
-        self.killed.set()
 
 
 def test_failed_start_leaks_nothing(tmp_path, monkeypatch):
@@ -293,33 +218,6 @@ def test_idle_connection_is_closed(monkeypatch, capfd, caplog):
         for client in (account, s3):
             client.close()
     assert ("", []) == (capfd.readouterr().err, caplog.messages)
-
-
-def test_custom_runner_is_used():
-    """Batch's rules apply to every runner; a job whose image is missing has no exit code."""
-    with LocalServer(cpus=2, runner=ScriptedRunner) as server:
-        account = Account(server)
-        account.tune(stop_grace_s=0.1)
-        pulled = account.run(document={"container": {"image": "missing"}})
-        assert pulled["statusReason"] == "Task failed to start"
-        assert pulled["container"]["reason"].startswith("CannotPullContainerError: ")
-        assert "exitCode" not in pulled["container"]
-        job = account.run(document={"container": {"image": "7"}})
-        assert (job["status"], job["container"]["exitCode"]) == ("FAILED", 7)
-        assert account.output(job) == [f"{server.endpoint_url} 128"]
-        job_id = account.submit(account.definition(container={"image": "99"}))
-        account.wait(job_id, "RUNNING")
-        account.batch.terminate_job(jobId=job_id, reason="stop")
-        assert account.wait(job_id)["container"]["exitCode"] == 137
-        account.close()
-
-
-async def test_server_works_in_asynchronous_code():
-    """The server can be opened and closed while an event loop is running."""
-    with LocalServer(cpus=1) as server:
-        account = Account(server)
-        assert (await asyncio.to_thread(account.shell, "mkdir d"))["status"] == "SUCCEEDED"
-        account.close()
 
 
 def test_second_server_in_process_is_rejected(server):
